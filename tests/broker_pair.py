@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import broker_subject
 from reput.broker.counters import stats
 from reput.broker.server import Broker
@@ -15,6 +17,7 @@ from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
 from reput.store.config_tables import TopicConfig
+from reput.store.kernels import hot
 
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
@@ -22,7 +25,7 @@ BORN = ("192.0.2.7", 4711)
 
 
 class Transport(asyncio.Transport):
-    """Collects what is written."""
+    """Collects the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,14 +62,23 @@ class Wire:
             TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
         )
         self._seen_offset = 0
-        self.transport = Transport()
         # No request is to be interrupted here, however slow the machine is: there is no loop.
         broker._servers[0].state = ServerState(slice_s=3600)
-        self.channel = Channel(broker._servers[0], broker._buffer, shared=broker._servers[0].state)
+        self._open_channel()
+
+    def _open_channel(self) -> None:
+        server = self.broker._servers[0]
+        self.transport = Transport()
+        self.channel = Channel(server, self.broker._buffer, shared=server.state)
         self.channel.connection_made(self.transport)
 
+    async def connect(self) -> None:
+        """Close the connection, and open another one."""
+        self.channel.connection_lost(None)
+        self._open_channel()
+
     def feed(self, data: bytes) -> bytes:
-        """Send bytes; return what comes back at once."""
+        """Send bytes; return the bytes that come back at once."""
         while data and not self.transport.is_closed:
             room = self.channel.get_buffer(-1)
             size = min(len(room), len(data))
@@ -77,7 +89,7 @@ class Wire:
         return written
 
     def new_records(self) -> list[bytes]:
-        """The records that were written since the last call."""
+        """Return the records that were written since the last call."""
         store = self.broker.store
         found = []
         while self._seen_offset < store.max_physical_offset:
@@ -96,12 +108,12 @@ class Wire:
         )
 
     @property
-    def common_count(self) -> int:
-        """Requests that the kernel has answered."""
+    def fast_count(self) -> int:
+        """Number of requests that the kernel has answered."""
         return self.broker.parts.fast_counts.sends + self.broker.parts.fast_counts.pulls
 
     def counts(self) -> list[object]:
-        """What was counted, and how far groups have read."""
+        """Return the counters of reads, consumer offsets, and the number of held pulls."""
         one = self.broker.parts.deliveries.stats
         names = stats.GROUP_GET_NUMS, stats.GROUP_GET_SIZE, stats.GROUP_GET_LATENCY
         offsets = list(self.broker.parts.deliveries.consumer_offsets.all())
@@ -125,21 +137,23 @@ class Wire:
 class Both:
     """The two brokers."""
 
-    def __init__(self, with_kernel: Wire, without: Wire) -> None:
+    def __init__(self, with_kernel: Wire, without: Wire, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        """Runs what needs the loop, as opening a connection does."""
         self.with_kernel = with_kernel
         self.without = without
 
     def feed(self, data: bytes) -> int:
-        """PullPipeline both, and compare; return how many requests the kernel answered."""
-        before = self.with_kernel.common_count
+        """Feed both brokers, and compare; return the number of requests the kernel answered."""
+        before = self.with_kernel.fast_count
         got, expected = self.with_kernel.feed(data), self.without.feed(data)
         assert replies_in(got) == replies_in(expected)
         assert got == expected
         assert self.with_kernel.new_records() == self.without.new_records()
         assert self.with_kernel.queues() == self.without.queues()
         assert self.with_kernel.counts() == self.without.counts()
-        assert self.without.common_count == 0
-        return self.with_kernel.common_count - before
+        assert self.without.fast_count == 0
+        return self.with_kernel.fast_count - before
 
 
 def replies_in(data: bytes) -> list[Command]:
@@ -151,11 +165,13 @@ def replies_in(data: bytes) -> list[Command]:
     return found
 
 
-def open_both(root: Path) -> Iterator[Both]:
-    """The loops do not run, so that nothing happens but what is fed."""
+def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
+    """Open two brokers. Their loops do not run, so nothing happens between reads."""
+    if not hot.is_compiled:
+        pytest.skip("no compiled kernels here")
 
     async def start(name: str, *, has_kernel: bool) -> Broker:
-        store = {"max_message_size": 4096}
+        store = {"max_message_size": 4096, **store_settings}
         broker = Broker(
             broker_subject.broker_config(reput_fast_path=has_kernel),
             broker_subject.store_config(root / name, **store),
@@ -168,6 +184,7 @@ def open_both(root: Path) -> Iterator[Both]:
         return Both(
             Wire(await start("kernel", has_kernel=True)),
             Wire(await start("python", has_kernel=False)),
+            runner,
         )
 
     with asyncio.Runner() as runner:

@@ -54,14 +54,14 @@ def reconfigure(broker: Broker, changes: dict[str, str]) -> None:
     broker.settings.apply(broker.settings.plan(changes), broker.clock.now_ms())
 
 
-def meter(broker: Broker, names_max: int = metrics.NAMES_MAX) -> metrics.Meter:
+def meter(broker: Broker, names_max: int = metrics.NAMES_MAX) -> metrics.BrokerMeter:
     """Return what measures a broker."""
-    return metrics.Meter(broker.parts, broker.loops, broker.connection_counts, names_max)
+    return metrics.BrokerMeter(broker.parts, broker.loops, broker.connection_counts, names_max)
 
 
 def health_of(broker: Broker) -> Health:
     """Return the health of a broker that was started now."""
-    return health.look(broker.parts, broker.loops, broker.clock.monotonic_ms())
+    return health.check(broker.parts, broker.loops, broker.clock.monotonic_ms())
 
 
 class Subject:

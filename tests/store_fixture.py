@@ -5,7 +5,7 @@
         store.put(IncomingMessage("TopicA", b"hello"))
 
 The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose store must end with
-more than notes says so: ``stores.allow(Kind.CLOCK_BACK)``.
+more than notes says so: ``stores.allow(FindingKind.CLOCK_BACK)``.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
+import pytest
 
 from reput.clock import Clock, ManualClock
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
-from reput.store.verify import Kind, Report, Severity, verify
+from reput.store.verify import FindingKind, Severity, VerifyReport, verify
 
 Case = TypeVar("Case")
 
 START_MS = 1_700_000_000_000
+
+needs_kernels = pytest.mark.skipif(not hot.is_compiled, reason="no compiled kernels here")
+"""Mark of the tests of a fast path, which is not taken without compiled kernels."""
 
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
@@ -67,7 +72,7 @@ class Stores:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened: list[MessageStore] = []
-        self._allowed: set[Kind] = set()
+        self._allowed: set[FindingKind] = set()
 
     def root(self, name: str = "store") -> Path:
         """The folder of a store."""
@@ -90,7 +95,7 @@ class Stores:
         self._opened.append(store)
         return store
 
-    def allow(self, *kinds: Kind) -> None:
+    def allow(self, *kinds: FindingKind) -> None:
         """Let the stores of this test end with such findings."""
         self._allowed.update(kinds)
 
@@ -98,20 +103,26 @@ class Stores:
         """Close all stores, and verify all there is on disk."""
         for store in self._opened:
             if not store.max_physical_offset:
-                self.allow(Kind.LOG_EMPTY)
+                self.allow(FindingKind.LOG_EMPTY)
             store.close()
         for root in sorted({store.root for store in self._opened}):
             assert_sound(root, allowed=self._allowed)
         self._opened.clear()
 
 
-def assert_sound(root: str | Path, *, allowed: set[Kind] | None = None) -> Report:
+def assert_sound(root: str | Path, *, allowed: set[FindingKind] | None = None) -> VerifyReport:
     """Verify a store: nothing worse than a note, but for what is allowed."""
     report = verify(StoreReader.open(str(root)))
-    wrong = [
-        one
-        for one in report.findings
-        if one.severity > Severity.NOTE and one.kind not in (allowed or set())
-    ]
-    assert not wrong, "\n".join(f"{one.severity.name} {one.path}: {one.text}" for one in wrong)
+    assert_allowed(report, allowed or set())
     return report
+
+
+def assert_allowed(report: VerifyReport, allowed: set[FindingKind]) -> None:
+    """Check that the findings of a verification are notes, or of allowed kinds."""
+    wrong = [
+        finding
+        for finding in report.findings
+        if finding.severity > Severity.NOTE and finding.kind not in allowed
+    ]
+    lines = (f"{finding.severity.name} {finding.path}: {finding.text}" for finding in wrong)
+    assert not wrong, "\n".join(lines)

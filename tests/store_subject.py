@@ -1,7 +1,7 @@
 """One store under test, of any kind, so that one suite can say what all of them do.
 
-Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``twin`` (the kernels' Python
-twins), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
+Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``reference`` (kernels in
+Python), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
 """
 
 import os
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from memory_store import MemoryStore
 from reput.clock import ManualClock
 from reput.format import batch, message as record, properties as props
 from reput.format.batch import InnerMessage
 from reput.format.message import StoredMessage
 from reput.store.getting import GetResult
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
-from reput.store.memory_store import MemoryStore
 from reput.store.message_store import MessageStore
 from store_fixture import START_MS, Stores, config
 
-FILE_KINDS = ("async", "sync", "pool", "twin")
+FILE_KINDS = ("async", "sync", "pool", "reference")
 KINDS = (*FILE_KINDS, "memory")
 
 _SETTINGS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Where PySpark finds ``format("rocketmq")``: it looks for ``DefaultSource`` in ``pyspark_*``."""
+"""Entry point of ``format("rocketmq")``: PySpark looks for ``DefaultSource`` in ``pyspark_*``."""
 
 from reput.spark.source import RocketMQDataSource
 
@@ -6,4 +6,4 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(RocketMQDataSource):
-    """The data source under the name PySpark looks for."""
+    """The data source, under the name that PySpark looks for."""

@@ -1,4 +1,4 @@
-"""Apache RocketMQ in Python: one byte layout, kept, moved and read in many places.
+"""Apache RocketMQ in Python: store, broker, name server, clients, and a data pipeline on Spark.
 
 ARCHITECTURE.md shows the tree, the layers and the invariants.
 """

@@ -1,7 +1,7 @@
-"""The time, as an object that is passed in: production reads the system's, tests own theirs.
+"""The time as an object: production uses the system's clocks, tests set theirs.
 
-What decides takes ``now_ms`` as an argument; a clock is asked where somebody calls in from outside:
-by the store for a caller that names no time, and by loops.
+Functions that make decisions take ``now_ms`` as an argument; a clock is read only at the edges: by
+the store for callers that give no time, and by loops.
 """
 
 import time
@@ -11,13 +11,13 @@ _NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Two times: one to write down, one to measure with."""
+    """Two times: one for timestamps, one for durations."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch; may jump, also backwards."""
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds since some moment; never goes backwards."""
+        """Return milliseconds since an arbitrary moment; never goes backwards."""
 
 
 class SystemClock:
@@ -28,15 +28,15 @@ class SystemClock:
         return time.time_ns() // _NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds since some moment; never goes backwards."""
+        """Return milliseconds since an arbitrary moment; never goes backwards."""
         return time.monotonic_ns() // _NS_PER_MS
 
 
 class ManualClock:
-    """A clock that stands still until it is told otherwise.
+    """A clock that changes only when it is set or advanced.
 
     Args:
-        now_ms: What it shows first, milliseconds since the epoch.
+        now_ms: Initial time, in milliseconds since the epoch.
     """
 
     def __init__(self, now_ms: int = 0) -> None:
@@ -48,15 +48,15 @@ class ManualClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return how far ``advance`` was told to go so far."""
+        """Return the sum of all calls of ``advance``."""
         return self._monotonic_ms
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Advance both times."""
         assert duration_ms >= 0, f"time does not run backwards: {duration_ms} ms"
         self._now_ms += duration_ms
         self._monotonic_ms += duration_ms
 
     def set(self, now_ms: int) -> None:
-        """Set the time of day, as an operator or NTP does: monotonic time does not notice."""
+        """Set the time of day, like an operator or NTP; the monotonic time is unchanged."""
         self._now_ms = now_ms

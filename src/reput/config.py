@@ -1,13 +1,13 @@
-"""The one loader of settings: a part's frozen dataclass, filled from RocketMQ's own files.
+"""Loads settings: frozen dataclasses, filled from RocketMQ's own files.
 
     defaults < file < environment < explicit
 
-A file is a broker.conf, in the syntax of Java's ``Properties``. Its camelCase keys become fields
+A file is a broker.conf, in the syntax of Java's ``Properties``. Its camelCase keys map to fields
 mechanically: ``flushDiskType`` is ``flush_disk_type``, and ``REPUT_FLUSH_DISK_TYPE`` in the
-environment. Java ignores a value that it cannot convert and a key that it does not know. Here the
-first is an error, and the second is returned by name, for the caller to say so.
+environment. Java ignores a value that it cannot convert and an unknown key. Here the former is an
+error, and the latter is returned by name, for the caller to report.
 
-One file holds the settings of several parts: make each from the same ``Settings``, and ask for
+One file holds the settings of several parts: make each from the same ``Settings``, and call
 ``unknown`` at the end.
 """
 
@@ -29,7 +29,7 @@ JAVA_INT_MAX = (1 << 31) - 1
 JAVA_LONG_MAX = (1 << 63) - 1
 
 _ACRONYMS = ("CRC", "IP1")
-"""Words that RocketMQ's keys have in capitals; with them, both directions are exact."""
+"""Words in capitals in RocketMQ's keys, with which the mapping is exact in both directions."""
 
 _SPACE = " \t\f"
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -44,16 +44,16 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?")
 _SHARE = re.compile(r"(0?|1)\.[0-9]{1,9}")
 
 _KEY_LETTERS_MAX = 64
-"""A longer key looks like none that is known; comparing it would take long."""
+"""Longest key that is compared with known keys, as comparing takes long."""
 _SUGGESTIONS_MAX = 10
-"""For so many unknown keys one is looked for that looks like them: it takes milliseconds each."""
+"""Unknown keys for which a similar key is searched, which takes milliseconds each."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a number may be; the annotation of a field: ``Annotated[int, Range(1)]``."""
+    """Allowed range of a number; the annotation of a field: ``Annotated[int, Range(1)]``."""
 
     least: int
     most: int = JAVA_INT_MAX
@@ -61,26 +61,27 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a part does with keys that are no fields of it: its class variable ``keys``."""
+    """Keys of a part that are not fields: its class variable ``keys``."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Other name -> key. A percentage may be given as a share below 1 under its other name."""
+    """Alternative name -> key. Under an alternative name, a percentage may be a fraction below 1.
+    """
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Key -> why it means nothing here."""
+    """Key -> why it has no effect."""
     only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Key -> the one value that is accepted, and why."""
+    """Key -> its only accepted value, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A key that no part knows."""
+    """A key that no part has."""
 
     key: str
-    """As the user wrote it."""
+    """The key as given."""
     origin: str
     """The file, ``environment`` or ``explicit``."""
     suggestion: str | None
-    """A key that looks like it."""
+    """A similar known key."""
 
     def __str__(self) -> str:
         """Return a sentence for the log."""
@@ -90,17 +91,17 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
-    """A part's settings, and what was set besides."""
+    """A part's settings, with other keys that were set."""
 
     value: T
     unknown: tuple[Unknown, ...]
     without_effect: Mapping[str, str]
-    """Keys that were set and mean nothing here -> why."""
+    """Keys that were set without effect -> the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value, as the user gave it."""
+    """A value as given."""
 
     name: str
     key: str
@@ -122,12 +123,12 @@ def load(
 
 
 class Settings:
-    """Everything that was set, for all parts.
+    """All values that were given, for all parts.
 
     Args:
-        source: A .properties file, or what it would hold: camelCase key -> value.
-        environment: ``os.environ``; only names that begin with ``REPUT_`` count.
-        explicit: snake_case field -> value, text or of the field's type; wins over all.
+        source: A .properties file, or its content: camelCase key -> value.
+        environment: ``os.environ``; only names that begin with ``REPUT_`` are used.
+        explicit: snake_case field -> value, text or of the field's type; highest precedence.
 
     Raises:
         InvalidOption: The file cannot be read, or has an escape that Java refuses.
@@ -164,7 +165,7 @@ class Settings:
         """Return a part's settings: an instance of its dataclass.
 
         Raises:
-            InvalidOption: A value is not allowed, or one setting was given under two names.
+            InvalidOption: A value is not allowed, or a setting was given under two names.
         """
         fields = _fields(part)
         keys: Keys = getattr(part, "keys", Keys())
@@ -188,18 +189,20 @@ class Settings:
         return part(**values)
 
     def unknown(self) -> tuple[Unknown, ...]:
-        """Return what no part that was made so far knows, in the order it was given."""
-        found: list[Unknown] = []
+        """Return the keys that no part made so far has, in the given order."""
+        unknown_keys: list[Unknown] = []
         for given in (given for layer in self._layers for given in layer):
             if given.key not in self._known:
-                may_be_alike = len(found) < _SUGGESTIONS_MAX and len(given.key) <= _KEY_LETTERS_MAX
+                may_be_alike = (
+                    len(unknown_keys) < _SUGGESTIONS_MAX and len(given.key) <= _KEY_LETTERS_MAX
+                )
                 suggestion = self._suggestion(given.key) if may_be_alike else None
-                found.append(Unknown(given.name, given.origin, suggestion))
-        return tuple(found)
+                unknown_keys.append(Unknown(given.name, given.origin, suggestion))
+        return tuple(unknown_keys)
 
     def _suggestion(self, key: str) -> str | None:
-        """Return a known key that looks like one; None if none does."""
-        import difflib  # not at the top: every start would wait for it
+        """Return a known key that is similar to this one, or None."""
+        import difflib  # imported late, as every start would wait for it
 
         similar = {known.lower(): known for known in self._known}
         close = difflib.get_close_matches(key.lower(), similar, n=1, cutoff=0.8)
@@ -216,7 +219,7 @@ def key_of(name: str) -> str:
 
 
 def texts(part: object) -> dict[str, str | None]:
-    """Return a part's settings by key, as a file has them; None: unset."""
+    """Return a part's settings by key, in the form of a file; None if unset."""
     return {key: _text(getattr(part, name)) for key, (name, _) in _fields(type(part)).items()}
 
 
@@ -232,11 +235,16 @@ def check_ranges(part: object) -> None:
     """Check each field that is annotated with a ``Range``; call it from ``__post_init__``.
 
     Raises:
-        InvalidOption: A number is outside, or no number.
+        InvalidOption: A value is outside of its range, or not a number.
     """
     for key, (name, hint) in _fields(type(part)).items():
         limits = next(
-            (one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)), None
+            (
+                metadata
+                for metadata in getattr(hint, "__metadata__", ())
+                if isinstance(metadata, Range)
+            ),
+            None,
         )
         value = getattr(part, name)
         if limits is None or (isinstance(value, int) and limits.least <= value <= limits.most):
@@ -248,7 +256,7 @@ def check_ranges(part: object) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Return the pairs of a .properties file; of equal keys the last one counts.
+    r"""Parse a .properties file; the last of equal keys counts.
 
     Raises:
         InvalidOption: A ``\u`` is not followed by four hexadecimal digits.
@@ -262,7 +270,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def property_line(key: str, value: str) -> str:
-    r"""Return a line that ``parse_properties`` and Java read as this pair: ASCII, with ``\u``."""
+    r"""Return a line for this pair in the syntax of Java's Properties: ASCII, with ``\u``."""
     return f"{_escape(key, is_key=True)}={_escape(value)}\n"
 
 
@@ -279,33 +287,33 @@ def _escape(text: str, *, is_key: bool = False) -> str:
 
 
 def replace_properties(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of a .properties file in which some keys have other values.
+    """Return the text of a .properties file with new values of some keys.
 
-    All else stays, comments too; keys that are not there yet are added at the end.
+    Everything else is unchanged, including comments; missing keys are added at the end.
     """
     left = dict(changes)
-    found = []
+    parts = []
     lines = _LINE.findall(text)
-    at = 0
-    while at < len(lines):
-        begin, at = at, at + 1
-        # As ``_logical_lines``: comments and blank lines are not continued.
+    end = 0
+    while end < len(lines):
+        begin, end = end, end + 1
+        # As in ``_logical_lines``: comments and blank lines have no continuation.
         if lines[begin].strip(_SPACE + "\r\n") and not lines[begin].lstrip(_SPACE).startswith(
             ("#", "!")
         ):
-            while at < len(lines) and _is_continued(lines[at - 1]):
-                at += 1
-        raw = "".join(lines[begin:at])
+            while end < len(lines) and _is_continued(lines[end - 1]):
+                end += 1
+        raw = "".join(lines[begin:end])
         keys = list(parse_properties(raw))
         if keys and keys[0] in changes:
             raw = property_line(keys[0], changes[keys[0]])
             left.pop(keys[0], None)
-        found.append(raw)
-    if left and found and not found[-1].endswith(("\n", "\r")):
-        found.append("\n")
+        parts.append(raw)
+    if left and parts and not parts[-1].endswith(("\n", "\r")):
+        parts.append("\n")
     if left and lines and _is_continued(lines[-1]):
-        found.append("\n\n")  # what is added is no part of the last value; after \r it takes two
-    return "".join(found) + "".join(property_line(key, one) for key, one in left.items())
+        parts.append("\n\n")  # separates it from the last value; after \r two are needed
+    return "".join(parts) + "".join(property_line(key, value) for key, value in left.items())
 
 
 def _is_continued(line: str) -> bool:
@@ -314,13 +322,14 @@ def _is_continued(line: str) -> bool:
 
 
 def _logical_lines(text: str) -> typing.Iterator[str]:
-    """Yield lines without comments and blank ones, each with those it is continued on."""
-    begun: list[str] = []  # joined at the end: a line may be continued very often
+    """Yield lines joined with their continuations, without comments and blank lines."""
+    begun: list[str] = []  # joined at the end: there may be many continuations
     for part in _LINE_END.split(text):
         line = part.lstrip(_SPACE)
         if not begun and line.startswith(("#", "!")):
             continue
-        # What was begun ends in an even number of backslashes, so those of the part alone count.
+        # The collected text ends in an even number of backslashes, so only those of this part
+        # count.
         is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         if is_continued:
             line = line[:-1]
@@ -335,10 +344,10 @@ def _logical_lines(text: str) -> typing.Iterator[str]:
 
 def _unescape(text: str, line: str) -> str:
     def plain(match: re.Match[str]) -> str:
-        what = match[1]
-        if what == "u":
+        escape = match[1]
+        if escape == "u":
             raise InvalidOption(line, text, "\\u followed by four hexadecimal digits")
-        return chr(int(what[1:], 16)) if len(what) > 1 else _ESCAPED.get(what, what)
+        return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPED.get(escape, escape)
 
     # Java's escapes are UTF-16: two of them may be one character.
     code_units = _ESCAPE.sub(plain, text).encode("utf-16-le", "surrogatepass")
@@ -352,7 +361,7 @@ def _of_source(source: Mapping[str, object] | str | Path | None) -> list[_Given]
     if source is None or isinstance(source, Mapping):
         return [_Given(key, key, value, "settings") for key, value in (source or {}).items()]
     try:
-        # Latin-1, as Java reads it: the same file must name the same folders.
+        # Latin-1, as in Java: the same file must refer to the same folders.
         text = Path(source).read_bytes().decode("latin-1")
     except OSError as error:
         raise InvalidOption(
@@ -364,7 +373,10 @@ def _of_source(source: Mapping[str, object] | str | Path | None) -> list[_Given]
 def _fields(part: type) -> dict[str, tuple[str, Any]]:
     """Return key -> (field, its type with ranges) of a dataclass."""
     hints = typing.get_type_hints(part, include_extras=True)
-    return {key_of(one.name): (one.name, hints[one.name]) for one in dataclasses.fields(part)}
+    return {
+        key_of(dataclass_field.name): (dataclass_field.name, hints[dataclass_field.name])
+        for dataclass_field in dataclasses.fields(part)
+    }
 
 
 def _check_only(given: _Given, accepted: str, reason: str) -> None:
@@ -375,7 +387,7 @@ def _check_only(given: _Given, accepted: str, reason: str) -> None:
 
 
 def _convert(given: _Given, hint: Any, *, is_renamed: bool) -> Any:
-    """Return a value as the type of its field. Raises ``InvalidOption``."""
+    """Convert a value to the type of its field. Raises ``InvalidOption``."""
     kind = _plain_type(hint)
     if type(given.value) is kind and kind is not str:
         return given.value
@@ -390,7 +402,7 @@ def _convert(given: _Given, hint: Any, *, is_renamed: bool) -> Any:
         return round(float(text) * 100)
     if kind is float and _DECIMAL.fullmatch(text):
         return float(text)
-    if issubclass(kind, enum.Enum) and text in [str(one.value) for one in kind]:
+    if issubclass(kind, enum.Enum) and text in [str(member.value) for member in kind]:
         return kind(text)
     raise InvalidOption(given.name, given.value, _allowed(kind))
 
@@ -400,12 +412,12 @@ def _plain_type(hint: Any) -> type:
     if hasattr(hint, "__metadata__"):
         hint = hint.__origin__
     if isinstance(hint, types.UnionType):
-        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+        (hint,) = (argument for argument in typing.get_args(hint) if argument is not types.NoneType)
     assert isinstance(hint, type)
     return hint
 
 
 def _allowed(kind: type) -> str:
     if issubclass(kind, enum.Enum):
-        return ", ".join(str(one.value) for one in kind)
+        return ", ".join(str(member.value) for member in kind)
     return {bool: "true or false", int: "a whole number", float: "a number"}[kind]

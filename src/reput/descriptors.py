@@ -1,8 +1,8 @@
-"""The descriptors of this process: how many there may be, and who gets the last ones.
+"""The file descriptors of this process: their number, and a reserve.
 
-Connections and files take from the same number. So a server raises the limit as far as it may,
-gives connections a share of it only (``connections_max``), and keeps some descriptors in reserve
-(``spares``), which ``open_descriptor`` gives up one by one when a file cannot be opened otherwise.
+Connections and files share one limit. So a server raises the limit as far as possible, gives
+connections only a part of it (``connections_max``), and keeps a reserve of descriptors
+(``spares``), from which ``open_descriptor`` takes one when a file cannot be opened otherwise.
 """
 
 import errno
@@ -11,20 +11,20 @@ import resource
 import threading
 
 FILES_RESERVED = 256
-"""Descriptors that connections leave to files: 128 of queue files that stay open, those of the log
-and the index, tables that are being saved, and what Python and the loop need."""
+"""Descriptors for files rather than connections: 128 of queue files that stay open, those of the
+log and the index, tables that are being saved, and what Python and the event loop need."""
 SPARES = 32
 
 
 def raise_limit() -> tuple[int, int]:
-    """Raise the soft limit of descriptors to the hard one; return what it was and what it is."""
+    """Raise the soft limit of descriptors to the hard one; return both soft limits, old and new."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return soft, soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        return soft, soft  # macOS has a hard limit that it does not grant
+        return soft, soft  # macOS reports a hard limit that it does not grant
     return soft, hard
 
 
@@ -37,10 +37,10 @@ def connections_max() -> int:
 
 
 class SpareDescriptors:
-    """Descriptors in reserve. May be used from any thread.
+    """Descriptors in reserve. Can be used from any thread.
 
     Args:
-        count_max: How many.
+        count_max: Size of the reserve.
     """
 
     def __init__(self, count_max: int = SPARES) -> None:
@@ -52,7 +52,7 @@ class SpareDescriptors:
         return len(self._held)
 
     def fill(self) -> bool:
-        """Take descriptors until the reserve is full; return whether it is."""
+        """Open descriptors until the reserve is full; return whether it is."""
         with self._lock:
             try:
                 while len(self._held) < self._count_max:
@@ -62,7 +62,7 @@ class SpareDescriptors:
             return True
 
     def give_up(self) -> bool:
-        """Close one, so that another file can be opened; return whether there was one."""
+        """Close one so that another file can be opened; return False if the reserve is empty."""
         with self._lock:
             if not self._held:
                 return False
@@ -80,7 +80,7 @@ spares = SpareDescriptors()
 
 
 def open_descriptor(path: str, flags: int) -> int:
-    """Return a new descriptor of a file; a spare one is given up for it if no other is left.
+    """Open a file; if no descriptor is left, use one of the reserve.
 
     Raises:
         OSError: The file cannot be opened.

@@ -1,63 +1,63 @@
-"""Every exception that reput raises on purpose, by what the caller may do about it.
+"""Every exception that reput raises on purpose, by the caller's possible reaction.
 
     ReputError
-    ├── CorruptRecord        bytes of a store are damaged; says where and how
+    ├── CorruptRecord        bytes of a store are damaged; with place and reason
     ├── StoreUnavailable     a folder cannot be read as a store (not one, running, RocksDB mode)
-    ├── NotInStore           the store is fine, what was asked for is not in it
-    ├── WriteFailed          the system did not write or sync, so nothing new is durable
-    │   ├── DiskFull         there is no room: free some, or add a folder, and try again
-    │   └── OutOfResources   no descriptor or memory was left to begin with: try again
-    ├── InvalidOption        a setting or argument is wrong; says which and what is allowed
+    ├── NotInStore           the store is readable, but has no such message
+    ├── WriteFailed          the system failed to write or sync; new data is not durable
+    │   ├── DiskFull         no space left: free some, or add a folder, and retry
+    │   └── OutOfResources   no descriptor or memory left: retry
+    ├── InvalidOption        a setting or argument is wrong; with its allowed values
     ├── InvalidHeader        a field of a request or reply is missing or wrong
-    ├── InvalidBody          a JSON body is not what it should be
-    ├── RequestRefused       a request cannot be served; with the response code that says why
-    │   └── LimitExceeded    it asks for more than a limit allows; with the limit's name
-    └── RemotingError        what happens between two processes
-        ├── NotAFrame        bytes that are no frame: the connection is closed
-        ├── Unreachable      no connection could be made
-        ├── ConnectionLost   it was closed while a reply was awaited
+    ├── InvalidBody          a JSON body is not as expected
+    ├── RequestRefused       a request cannot be served; with a response code
+    │   └── LimitExceeded    it exceeds a limit; with the limit's name
+    └── RemotingError        communication between two processes failed
+        ├── NotAFrame        bytes that are not a frame: the connection is closed
+        ├── Unreachable      no connection could be opened
+        ├── ConnectionLost   it was closed before the reply came
         ├── RequestTimedOut  no reply came in time
         ├── Overloaded       too many requests wait for a reply
-        └── BrokerError         the reply says no; its code and remark say why
+        └── BrokerError         the reply is an error; with its code and remark
 
-Bugs are assertions and never one of these. What a caller may do is in ``retriable`` (the same
-again, perhaps elsewhere) and ``refresh_route`` (ask the name server first).
+Bugs are assertions and never one of these. ``retriable`` means that a retry, perhaps with another
+broker, may succeed; ``refresh_route`` that the route must be fetched again first.
 """
 
 EXCERPT_LETTERS = 200
-"""How much of what somebody wrote an error repeats."""
+"""Characters of foreign text that an error repeats."""
 REMARK_LETTERS = 1_000
-"""How much of an error a reply or a line of the log has."""
+"""Characters of an error in a reply or a line of the log."""
 
 
 def excerpt(text: str, letters: int = EXCERPT_LETTERS) -> str:
-    """Return a text as an error repeats it: its beginning, where it is long."""
+    """Shorten a long text for an error message."""
     if len(text) <= letters:
         return text
-    return f"{text[:letters]}... ({len(text)} letters)"
+    return f"{text[:letters]}... ({len(text)} characters)"
 
 
 class ReputError(Exception):
     """Base of all errors that reput raises on purpose."""
 
     retriable = False
-    """Whether the same may succeed later, or with another broker."""
+    """True if the same request may succeed later, or with another broker."""
     refresh_route = False
-    """Whether what is known of the topic's route is outdated."""
+    """True if the known route of the topic is outdated."""
     response_code = 1
-    """What a peer is told whose request ends so: SYSTEM_ERROR."""
+    """Response code for a peer whose request fails with this error: SYSTEM_ERROR."""
     reply_fields: dict[str, str] | None = None
-    """What it is told besides, by name."""
+    """Further fields of that response, by name."""
 
 
 class CorruptRecord(ReputError):
     """Bytes that should be a record, a unit or an entry are not.
 
     Args:
-        reason: What is wrong, as a sentence without the place.
-        physical_offset: Commit log offset of the damage, where it has one.
-        file: File that holds it, where known.
-        length: Bytes up to the next readable record, where known.
+        reason: The problem, as a sentence without the place.
+        physical_offset: Commit log offset of the damage, if it has one.
+        file: File that contains it, if known.
+        length: Bytes up to the next readable record, if known.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class CorruptRecord(ReputError):
 
 
 class StoreUnavailable(ReputError):
-    """The folder cannot be read as a RocketMQ store; the text says why and what to do."""
+    """The folder cannot be read as a RocketMQ store; the text contains the reason and a remedy."""
 
 
 class NotInStore(ReputError):
-    """Nothing in the store answers to this offset, id or queue."""
+    """The store has nothing at this offset, id or queue."""
 
 
 class WriteFailed(ReputError):
-    """The operating system did not write, sync or make a file.
+    """The operating system failed to write, sync or create a file.
 
     Args:
         path: The file or folder.
-        reason: What was tried, and what the system said.
+        reason: The failed operation, and the system's message.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -105,12 +105,12 @@ class WriteFailed(ReputError):
 
 
 class DiskFull(WriteFailed):
-    """The file system, a quota or a limit of the process has no room for a file's bytes.
+    """The file system, a quota or a limit of the process has no space for a file's bytes.
 
     Args:
         path: The file.
-        asked_bytes: How much room was asked for.
-        reason: What the system said.
+        asked_bytes: Number of bytes that were requested.
+        reason: The system's message.
     """
 
     def __init__(self, path: str, asked_bytes: int, reason: str) -> None:
@@ -121,8 +121,8 @@ class DiskFull(WriteFailed):
 class OutOfResources(WriteFailed):
     """The process or the machine has no descriptor, or no memory, left to open a file or folder.
 
-    Nothing was tried on the file itself, so nothing is known to be lost: the same may succeed as
-    soon as others give some back.
+    The file itself was not touched, so nothing is known to be lost: a retry may succeed as soon as
+    others are released.
     """
 
 
@@ -130,9 +130,9 @@ class InvalidOption(ReputError):
     """An option or argument has a value that is not allowed.
 
     Args:
-        name: The option as the user wrote it.
-        value: What was given.
-        allowed: What would have been accepted, as a phrase.
+        name: The option as given.
+        value: The value as given.
+        allowed: The allowed values, as a phrase.
     """
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
@@ -143,19 +143,19 @@ class InvalidOption(ReputError):
 
 
 class InvalidHeader(ReputError):
-    """A header field of a request or reply is missing or wrong; the text says which and why."""
+    """A header field of a request or reply is missing or wrong; the text contains which and why."""
 
 
 class InvalidBody(ReputError):
-    """The body of a request or reply is not the JSON that it should be; the text says where."""
+    """The body of a request or reply is not the expected JSON; the text contains the position."""
 
 
 class RequestRefused(ReputError):
     """A request cannot be served.
 
     Args:
-        code: The response code that says why.
-        remark: Why, as a sentence.
+        code: The response code.
+        remark: The reason, as a sentence.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -164,11 +164,11 @@ class RequestRefused(ReputError):
 
 
 class LimitExceeded(RequestRefused):
-    """A request or a client asks for more than a limit allows (``reput.limits``).
+    """A request or a client exceeds a limit (``reput.limits``).
 
     Args:
         limit: The name of the limit.
-        remark: What is over it, and what is allowed, as a sentence.
+        remark: The exceeded quantity and its maximum, as a sentence.
         code: The response code.
     """
 
@@ -178,19 +178,19 @@ class LimitExceeded(RequestRefused):
 
 
 class RemotingError(ReputError):
-    """Something went wrong between two processes."""
+    """A failure of communication between two processes."""
 
 
 class NotAFrame(RemotingError):
-    """Bytes are no frame of the protocol: nothing behind them can be read either."""
+    """Bytes are not a frame of the protocol: later bytes cannot be decoded either."""
 
 
 class Unreachable(RemotingError):
-    """No connection could be made.
+    """No connection could be opened.
 
     Args:
-        address: Whom to, ``host:port``.
-        reason: What the system said.
+        address: Remote address, ``host:port``.
+        reason: The system's message.
     """
 
     retriable = True
@@ -203,11 +203,11 @@ class Unreachable(RemotingError):
 
 
 class ConnectionLost(RemotingError):
-    """The connection was closed while a reply was awaited: the request may have been served.
+    """The connection was closed before the reply: the request may have been served.
 
     Args:
-        address: Whom to, ``host:port``.
-        reason: Who closed it, where known.
+        address: Remote address, ``host:port``.
+        reason: Which side closed it, if known.
     """
 
     retriable = True
@@ -223,9 +223,9 @@ class RequestTimedOut(RemotingError):
     """No reply came in time: the request may have been served.
 
     Args:
-        address: Who was asked.
-        code: What was asked for.
-        timeout_ms: How long was waited.
+        address: Remote address.
+        code: The request code.
+        timeout_ms: The timeout, in ms.
     """
 
     retriable = True
@@ -238,7 +238,7 @@ class RequestTimedOut(RemotingError):
 
 
 class Overloaded(RemotingError):
-    """Too many requests wait for a reply; the text says how many are allowed."""
+    """Too many requests wait for a reply; the text contains the limit."""
 
     retriable = True
     response_code = 2
@@ -249,8 +249,8 @@ class BrokerError(RemotingError):
 
     Args:
         code: The response code.
-        remark: What the other side says.
-        address: Who says it.
+        remark: The remark of the reply.
+        address: Remote address.
     """
 
     _RETRIABLE = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})

@@ -1,10 +1,10 @@
-"""Every limit that a request, a connection or a client meets, in one table.
+"""Every limit of requests, connections and clients, in one table.
 
-    LIMITS   name -> Limit: what is counted, the default maximum, the option that changes it
+    LIMITS   name -> Limit: the limited quantity, the default maximum, the option that changes it
 
-A limit is checked where the value is first known, before any work is done with it. What is over it
-is refused with ``LimitExceeded``: the text names the limit, the value and what is allowed. Servers
-count refusals by limit name; ``/metrics`` shows them as ``reput_limit_refusals_total``.
+A limit is checked as soon as the value is available, before any work is done. A value over the
+limit is refused with ``LimitExceeded``: the text contains the limit, the value and the maximum.
+Servers count refusals by limit; ``/metrics`` shows them as ``reput_limit_refusals_total``.
 Reference: docs/reference/limits.md, compared with this table by a test.
 """
 
@@ -27,45 +27,45 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A maximum and the sentence that refuses what is over it."""
+    """A maximum, with the error message of its refusals."""
 
     name: str
-    """The label of its metric, and its row in the reference."""
+    """Label of its metric, and key of its row in the reference."""
     subject: str
-    """What is counted or measured, as a noun phrase: ``groups in a heartbeat``."""
+    """The limited quantity, as a noun phrase: ``groups in a heartbeat``."""
     maximum: int
-    """The largest value that is allowed; the default, where there is an option."""
+    """Largest allowed value; the default if there is an option."""
     unit: str = ""
-    """``bytes`` and such; empty for a count of the subject."""
+    """Unit such as ``bytes``; empty for a count."""
     option: str = ""
-    """The key of broker.conf and namesrv.conf that changes it; empty: it is fixed."""
+    """Key of broker.conf and namesrv.conf that changes it; empty if it is fixed."""
     scope: str = "request"
-    """``request``, ``connection``, ``address`` or ``server``: what the maximum is per."""
+    """Scope of the maximum: ``request``, ``connection``, ``address`` or ``server``."""
     response_code: int = SYSTEM_ERROR
-    """The response code of a refusal."""
+    """Response code of a refusal."""
 
     def check(self, value: int, place: str = "") -> None:
         """Refuse a value over the maximum.
 
         Args:
-            value: What was counted or measured.
-            place: Which one it is, for the text: a name, an address.
+            value: The counted or measured value.
+            place: Name or address of the object, for the error message.
 
         Raises:
-            LimitExceeded: It is over the maximum.
+            LimitExceeded: The value is over the maximum.
         """
         if value > self.maximum:
             raise self.exceeded(value, place)
 
     def exceeded(self, value: int | None = None, place: str = "") -> LimitExceeded:
-        """Return the error that refuses a value; None where only "too many" is known."""
+        """Return the error that refuses a value; None if only the excess is known."""
         unit = f" {self.unit}" if self.unit else ""
-        found = f"more than {self.maximum}{unit}" if value is None else f"{value}{unit}"
-        of = f" ({place})" if place else ""
+        amount = f"more than {self.maximum}{unit}" if value is None else f"{value}{unit}"
+        location = f" ({place})" if place else ""
         change = f"; {self.option} changes it" if self.option else ""
         return LimitExceeded(
             self.name,
-            f"{self.subject}{of}: {found}; allowed: at most {self.maximum}{unit}, "
+            f"{self.subject}{location}: {amount}; allowed: at most {self.maximum}{unit}, "
             f"limit {self.name}{change}",
             self.response_code,
         )
@@ -75,13 +75,13 @@ class Limit:
         return replace(self, maximum=maximum)
 
     def configured(self, settings: object) -> "Limit":
-        """Return the limit as settings say, in their field for its option."""
+        """Return the limit with the maximum of its option in settings."""
         field = re.sub(r"([A-Z])", r"_\1", self.option).lower()
         return self.at(getattr(settings, field))
 
 
 class Refusals:
-    """Counts of what was refused, by name of the limit."""
+    """Counts of refusals, by name of the limit."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -96,13 +96,13 @@ class Refusals:
 BODY_BYTES = Limit("body_bytes", "JSON body of a request", 4 * MIB, "bytes")
 LENIENT_JSON_BYTES = Limit(
     "lenient_json_bytes",
-    "body of a request in fastjson's dialect, which is no standard JSON",
+    "body of a request in fastjson's dialect, which is not standard JSON",
     128 * KIB,
     "bytes",
 )
 LENIENT_REPLY_BYTES = Limit(
     "lenient_reply_bytes",
-    "body of a reply in fastjson's dialect, which is no standard JSON",
+    "body of a reply in fastjson's dialect, which is not standard JSON",
     32 * MIB,
     "bytes",
 )
@@ -130,7 +130,7 @@ UNFINISHED_FRAME_MS = Limit(
 )
 UNFINISHED_BYTES = Limit(
     "unfinished_bytes",
-    "bytes of frames that have not come whole, of all connections",
+    "bytes of incomplete frames, of all connections",
     128 * MIB,
     "bytes",
     option="reputUnfinishedBytesMax",
@@ -138,7 +138,7 @@ UNFINISHED_BYTES = Limit(
 )
 UNFINISHED_BYTES_PER_ADDRESS = Limit(
     "unfinished_bytes_per_address",
-    "bytes of frames that have not come whole, of one address",
+    "bytes of incomplete frames, of one address",
     64 * MIB,
     "bytes",
     option="reputUnfinishedBytesPerAddressMax",
@@ -146,7 +146,7 @@ UNFINISHED_BYTES_PER_ADDRESS = Limit(
 )
 UNREAD_BYTES = Limit(
     "unread_bytes",
-    "replies that clients do not read, of all connections",
+    "unread replies, of all connections",
     128 * MIB,
     "bytes",
     option="reputUnreadBytesMax",
@@ -154,7 +154,7 @@ UNREAD_BYTES = Limit(
 )
 UNREAD_BYTES_PER_ADDRESS = Limit(
     "unread_bytes_per_address",
-    "replies that clients do not read, of one address",
+    "unread replies, of one address",
     64 * MIB,
     "bytes",
     option="reputUnreadBytesPerAddressMax",
@@ -162,14 +162,14 @@ UNREAD_BYTES_PER_ADDRESS = Limit(
 )
 UNREAD_BYTES_PER_CONNECTION = Limit(
     "unread_bytes_per_connection",
-    "replies that a client does not read, before another one",
+    "unread replies of a connection, before another one",
     8 * MIB,
     "bytes",
     scope="connection",
 )
 UNREAD_NOTICE_BYTES = Limit(
     "unread_notice_bytes",
-    "bytes that a client does not read, before a request or notice is pushed to it",
+    "unread bytes of a connection, before a request or notice is sent to the client",
     MIB,
     "bytes",
     scope="connection",
@@ -185,7 +185,7 @@ WAITING_PUTS = Limit(
 )
 PUSHED_BYTES = Limit(
     "pushed_bytes",
-    "messages and replies that are pushed to clients and wait for their answers",
+    "messages and replies sent to clients that have not responded yet",
     64 * MIB,
     "bytes",
     scope="server",
@@ -194,14 +194,14 @@ PUSHED_BYTES = Limit(
 
 # --- names -------------------------------------------------------------------------------------
 
-TOPIC_NAME_LETTERS = Limit("topic_name_letters", "name of a topic", 127, "letters")
+TOPIC_NAME_LETTERS = Limit("topic_name_letters", "name of a topic", 127, "characters")
 GROUP_NAME_LETTERS = Limit(
-    "group_name_letters", "name of a group", 255, "letters", response_code=INVALID_PARAMETER
+    "group_name_letters", "name of a group", 255, "characters", response_code=INVALID_PARAMETER
 )
 SUBSCRIBED_TOPIC_LETTERS = Limit(
-    "subscribed_topic_letters", "name of a topic that is consumed", 263, "letters"
+    "subscribed_topic_letters", "name of a topic that is consumed", 263, "characters"
 )
-BROKER_NAME_LETTERS = Limit("broker_name_letters", "name of a broker", 255, "letters")
+BROKER_NAME_LETTERS = Limit("broker_name_letters", "name of a broker", 255, "characters")
 CLIENT_ID_BYTES = Limit("client_id_bytes", "client id", KIB, "bytes")
 
 # --- topics and groups -------------------------------------------------------------------------
@@ -209,14 +209,14 @@ CLIENT_ID_BYTES = Limit("client_id_bytes", "client id", KIB, "bytes")
 TOPICS = Limit("topics", "topics of a broker", 200_000, option="reputTopicsMax", scope="server")
 AUTO_CREATED_TOPICS = Limit(
     "auto_created_topics",
-    "topics of a broker, before clients make another one by sending or consuming",
+    "topics of a broker, before another one is created automatically",
     100_000,
     option="reputAutoCreatedTopicsMax",
     scope="server",
 )
 AUTO_CREATED_TOPICS_PER_ADDRESS = Limit(
     "auto_created_topics_per_address",
-    "topics that one address has made by sending or consuming since the start",
+    "topics created automatically for one address since the start",
     10_000,
     option="reputAutoCreatedTopicsPerAddressMax",
     scope="address",
@@ -229,26 +229,26 @@ QUEUES = Limit(
     option="reputQueuesMax",
     scope="server",
 )
-LISTED_TOPICS = Limit("listed_topics", "topics in a list to make", 20_000)
+LISTED_TOPICS = Limit("listed_topics", "topics in a list to create", 20_000)
 ATTRIBUTES = Limit("attributes", "attributes of a topic or group that a request changes", 64)
 ATTRIBUTE_BYTES = Limit("attribute_bytes", "value of an attribute", KIB, "bytes")
 GROUPS = Limit("groups", "groups of a broker", 200_000, option="reputGroupsMax", scope="server")
 AUTO_CREATED_GROUPS = Limit(
     "auto_created_groups",
-    "groups of a broker, before clients make another one by consuming",
+    "groups of a broker, before another one is created automatically",
     100_000,
     option="reputAutoCreatedGroupsMax",
     scope="server",
 )
 AUTO_CREATED_GROUPS_PER_ADDRESS = Limit(
     "auto_created_groups_per_address",
-    "groups that one address has made by consuming since the start",
+    "groups created automatically for one address since the start",
     10_000,
     option="reputAutoCreatedGroupsPerAddressMax",
     scope="address",
 )
 GROUP_RETRY_QUEUES = Limit("group_retry_queues", "retryQueueNums of a group", 1_024)
-LISTED_GROUPS = Limit("listed_groups", "groups in a list to make", 20_000)
+LISTED_GROUPS = Limit("listed_groups", "groups in a list to create", 20_000)
 GROUP_SETTINGS_BYTES = Limit(
     "group_settings_bytes",
     "retry policy, subscriptions and attributes of a group's settings",
@@ -267,17 +267,20 @@ FORBIDDEN_TOPICS = Limit(
 )
 STATS_SERIES = Limit(
     "stats_series",
-    "counters of topics, groups and queues; what would be more is counted in the totals",
+    "counters of topics, groups and queues; further ones are only in the totals",
     100_000,
     option="reputStatsSeriesMax",
     scope="server",
 )
 ORDERED_QUEUES = Limit(
-    "ordered_queues", "queues of which groups hold messages in order", 100_000, scope="server"
+    "ordered_queues", "queues whose messages groups hold in order", 100_000, scope="server"
 )
 REQUEST_MODES = Limit("request_modes", "consume modes of groups for topics", 10_000, scope="server")
 RESET_OFFSETS = Limit(
-    "reset_offsets", "queues that were reset, and not pulled since", 200_000, scope="server"
+    "reset_offsets",
+    "queues with a reset offset that were not pulled since",
+    200_000,
+    scope="server",
 )
 CONSUMER_OFFSETS = Limit(
     "consumer_offsets",
@@ -288,7 +291,7 @@ CONSUMER_OFFSETS = Limit(
 )
 CONSUMER_OFFSETS_PER_ADDRESS = Limit(
     "consumer_offsets_per_address",
-    "consumer offsets that were first committed by one address since the start",
+    "consumer offsets added by one address since the start",
     250_000,
     option="reputConsumerOffsetsPerAddressMax",
     scope="address",
@@ -332,12 +335,12 @@ ALL_SUBSCRIPTION_BYTES = Limit(
 )
 CONSUMER_FILTERS = Limit(
     "consumer_filters",
-    "filters in SQL92 of all groups, of those that left in the last day too",
+    "SQL92 filters of all groups, including groups that left in the last day",
     10_000,
     scope="server",
 )
 CONSUMER_FILTER_BYTES = Limit(
-    "consumer_filter_bytes", "filters in SQL92 of all groups", 4 * MIB, "bytes", scope="server"
+    "consumer_filter_bytes", "SQL92 filters of all groups", 4 * MIB, "bytes", scope="server"
 )
 LOCK_QUEUES = Limit("lock_queues", "queues in a request to lock or unlock", 20_000)
 LOCKS_PER_GROUP = Limit(
@@ -355,28 +358,28 @@ LOCKS_PER_ADDRESS = Limit(
 )
 HELD_PER_CONNECTION = Limit(
     "held_per_connection",
-    "pulls, or pops, of a connection that wait",
+    "held pulls, or pops, of a connection",
     20_000,
     option="reputHeldPerConnectionMax",
     scope="connection",
 )
 HELD_PER_ADDRESS = Limit(
     "held_per_address",
-    "pulls, or pops, of an address that wait",
+    "held pulls, or pops, of an address",
     50_000,
     option="reputHeldPerAddressMax",
     scope="address",
 )
 HELD_BYTES = Limit(
     "held_bytes",
-    "tags and filters of pulls, or pops, that wait; more are answered at once",
+    "tags and filters of held pulls, or pops; further ones are answered at once",
     128 * MIB,
     "bytes",
     scope="server",
 )
 ASSIGNMENTS_ASKED = Limit(
     "assignments_asked",
-    "questions for queues of members that wait for a name server",
+    "requests for the queues of members that wait for a name server",
     10_000,
     scope="server",
     response_code=SYSTEM_BUSY,
@@ -396,14 +399,14 @@ SUBSCRIPTION_TAGS = Limit(
 )
 FILTER_BYTES = Limit(
     "filter_bytes",
-    "filter in SQL92",
+    "SQL92 filter",
     16 * KIB,
     "bytes",
     response_code=SUBSCRIPTION_PARSE_FAILED,
 )
 FILTER_NODES = Limit(
     "filter_nodes",
-    "words and signs of a filter in SQL92, values of lists not counted",
+    "tokens of an SQL92 filter, without the values of lists",
     1_200,
     response_code=SUBSCRIPTION_PARSE_FAILED,
 )
@@ -413,18 +416,18 @@ FILTER_NODES = Limit(
 REPLY_BYTES = Limit("reply_bytes", "body of a reply", 16 * MIB - 64 * KIB, "bytes")
 WAITING_DELETIONS = Limit(
     "waiting_deletions",
-    "deletions of topics that wait for those before them",
+    "deletions of topics that wait for earlier ones",
     1_000,
     scope="server",
 )
 WAITING_SETTINGS = Limit(
     "waiting_settings",
-    "changes of settings that wait for those before them to be written",
+    "changes of settings that wait for earlier ones",
     100,
     scope="server",
 )
 ASKED_MEMBERS = Limit(
-    "asked_members", "members of a group that one request asks; clientAddr names one", 1_000
+    "asked_members", "members of a group that one request is sent to; clientAddr selects one", 1_000
 )
 
 # --- name servers ------------------------------------------------------------------------------
@@ -435,7 +438,7 @@ NAMESRV_NAME_LETTERS = Limit(
     "namesrv_name_letters",
     "name of a topic, broker, cluster, address or key at a name server",
     512,
-    "letters",
+    "characters",
 )
 NAMESRV_BROKERS = Limit(
     "namesrv_brokers",
@@ -446,18 +449,18 @@ NAMESRV_BROKERS = Limit(
 )
 NAMESRV_BROKERS_PER_CONNECTION = Limit(
     "namesrv_brokers_per_connection",
-    "brokers that register over one connection",
+    "brokers registered over one connection",
     256,
     scope="connection",
 )
 NAMESRV_BROKER_IDS = Limit("namesrv_broker_ids", "addresses of one broker name", 256)
-NAMESRV_BROKER_CLUSTERS = Limit("namesrv_broker_clusters", "clusters that one broker name is in", 4)
+NAMESRV_BROKER_CLUSTERS = Limit("namesrv_broker_clusters", "clusters of one broker name", 4)
 NAMESRV_ADDRESS_BROKERS = Limit(
-    "namesrv_address_brokers", "broker names that are registered at one address", 16
+    "namesrv_address_brokers", "broker names registered at one address", 16
 )
 NAMESRV_FILTER_SERVERS = Limit("namesrv_filter_servers", "filter servers of a broker", 16)
 REGISTRATION_BYTES = Limit(
-    "registration_bytes", "registration after it is inflated", 64 * MIB, "bytes"
+    "registration_bytes", "registration after decompression", 64 * MIB, "bytes"
 )
 REGISTRATION_PART_BYTES = Limit(
     "registration_part_bytes",
@@ -475,7 +478,7 @@ NAMESRV_TOPICS = Limit(
 )
 NAMESRV_QUEUES = Limit(
     "namesrv_queues",
-    "topics of all brokers at a name server, each counted per broker that has it",
+    "topics of all brokers at a name server, each counted once per broker",
     1_000_000,
     option="reputRoutedQueuesMax",
     scope="server",
@@ -487,7 +490,7 @@ NAMESRV_TOPIC_BYTES = Limit(
     "bytes",
     scope="server",
 )
-ROUTE_BROKERS = Limit("route_brokers", "brokers that one registration of a topic names", 1_000)
+ROUTE_BROKERS = Limit("route_brokers", "brokers in the registration of one topic", 1_000)
 KV_TABLE_BYTES = Limit(
     "kv_table_bytes",
     "shared settings of a name server",
@@ -527,7 +530,7 @@ BATCH_MESSAGES = Limit(
 
 BATCH_KEYS = Limit(
     "batch_keys",
-    "words in the properties of a batch, each of which may be a key",
+    "words in the properties of a batch, which may be keys",
     250_000,
     response_code=MESSAGE_ILLEGAL,
 )
@@ -538,12 +541,12 @@ QUERY_KEY_LETTERS = Limit(
     "query_key_letters",
     "key of a query",
     32_767,
-    "letters",
+    "characters",
     response_code=QUERY_NOT_FOUND,
 )
 INDEX_STEPS = Limit(
     "index_steps",
-    "index entries that a query walks through",
+    "index entries that a query examines",
     1_000_000,
     response_code=QUERY_NOT_FOUND,
 )
@@ -553,23 +556,23 @@ INDEX_STEPS = Limit(
 ACK_BODY_BYTES = Limit("ack_body_bytes", "body of a batch of acknowledgements", MIB, "bytes")
 ACK_SPAN = Limit(
     "ack_span",
-    "distance from the start of a checkpoint to its last message that is acknowledged",
+    "distance from the start of a checkpoint to its last acknowledged message",
     64 * KIB,
     "messages",
 )
-ACK_MESSAGES = Limit("ack_messages", "messages of a checkpoint that are acknowledged", 64)
+ACK_MESSAGES = Limit("ack_messages", "acknowledged messages of a checkpoint", 64)
 
 # --- the timer ---------------------------------------------------------------------------------
 
 RECALLS = Limit(
     "recalls",
-    "recalls that wait for the time at which their messages leave",
+    "recalls that wait for the delivery time of their messages",
     200_000,
     scope="server",
 )
 RECALLED_KEY_BYTES = Limit(
     "recalled_key_bytes",
-    "unique key of a message that is recalled",
+    "unique key of a recalled message",
     512,
     "bytes",
     response_code=MESSAGE_ILLEGAL,
@@ -579,24 +582,23 @@ RECALLED_KEY_BYTES = Limit(
 
 POP_INVISIBLE_MS = Limit(
     "pop_invisible_ms",
-    "invisibleTime of a pop, or of its change: checkpoints are read again from the first that "
-    "waits",
+    "invisibleTime of a pop, or of its change; a start reads checkpoints from the first open one",
     3 * 24 * 3_600_000,
     "ms",
     response_code=INVALID_PARAMETER,
 )
 POP_RETRY_TOPIC_LETTERS = Limit(
     "pop_retry_topic_letters",
-    "retry topic of what a group pops of a topic: both names, and nine letters",
+    "retry topic of a group and a topic: both names, and nine characters",
     255,
-    "letters",
+    "characters",
     response_code=INVALID_PARAMETER,
 )
 POP_ATTEMPT_LETTERS = Limit(
     "pop_attempt_letters",
-    "attemptId of a pop in order",
+    "attemptId of an ordered pop",
     255,
-    "letters",
+    "characters",
     response_code=INVALID_PARAMETER,
 )
 

@@ -1,6 +1,6 @@
-"""Writing a small file so that there is a whole one at any moment.
+"""Atomic replacement of a small file: at any moment it is complete.
 
-For what name servers and clients keep. Stores have ``store/disk.py``, which tests can make fail.
+For files of name servers and clients. Stores use ``store/disk.py``, which tests can make fail.
 """
 
 import os
@@ -14,34 +14,34 @@ _writing = threading.Lock()
 
 
 def backup_of(path: str | Path) -> Path:
-    """Return where what a file held before is kept."""
+    """Return the path of the previous version of a file."""
     return Path(f"{path}{_BACKUP_SUFFIX}")
 
 
 def why_unwritable(path: str | Path) -> str:
-    """Return why a file could not be written now, as far as can be seen; empty if it could."""
+    """Return why a file could not be written at present, as far as visible; empty if it could."""
     folder = Path(path).parent
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         if not folder.is_dir():
-            return f"{folder} is no folder"
+            return f"{folder} is not a folder"
         if not os.access(folder, os.W_OK | os.X_OK):
-            return f"nothing may be written to {folder}"
+            return f"{folder} is not writable"
         return f"{path} is a folder" if Path(path).is_dir() else ""
     except OSError as error:
         return f"{folder}: {error.strerror}"
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
-    """Write a file and the folders above it; it is durable on return.
+    """Write a file and its missing parent folders; it is durable on return.
 
     After any failure, and after a crash at any moment, the file is the old or the new one. The old
-    one is kept beside it as ``.bak``, as RocketMQ does. Threads and processes may write the same
-    file; the last one counts.
+    one is kept beside it as ``.bak``, as in RocketMQ. Threads and processes may write the same
+    file; the last one wins.
 
     Raises:
-        WriteFailed: It was not written, or (by the last step, a sync) perhaps not for good.
+        WriteFailed: It was not written, or (if the final sync fails) is perhaps not durable.
     """
     target = Path(path)
     with _writing:
@@ -58,7 +58,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
 
 def _write_draft(target: Path, data: bytes) -> Path:
-    """Write, durably, what is going to take a file's place; returns where it is."""
+    """Write the future content of a file, durably, to a draft; return its path."""
     draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     with draft.open("wb") as file:
         file.write(data)

@@ -39,7 +39,7 @@ from reput.format.recall_handle import RecallHandle
 from reput.remoting.time_slices import run_whole
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.reader import StoreReader
-from reput.store.verify import Report, Severity, verify
+from reput.store.verify import Severity, VerifyReport, verify
 
 START_MS = 1_700_000_000_000
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -107,7 +107,7 @@ def run(subject: Subject) -> None:
     assert not broker.loops.failures
 
 
-def verified(root: Path) -> Report:
+def verified(root: Path) -> VerifyReport:
     report = verify(StoreReader.open(str(root)))
     assert report.severity < Severity.WARNING, report.findings
     return report
@@ -758,7 +758,7 @@ async def test_a_topic_that_cannot_be_told_is_left_out_of_registrations(subject:
     json.dumps(warnings).encode()
     broker.parts.topics.table.delete("\ud800", START_MS)
     await broker.parts.registration._bodies_of_all()
-    assert not broker.parts.registration.untold
+    assert not broker.parts.registration.unencodable
 
 
 async def test_a_dead_letter_of_a_topic_with_any_name_is_counted_and_forgotten(

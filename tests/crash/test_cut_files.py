@@ -20,7 +20,7 @@ from reput.format import message as record, properties as props
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -245,5 +245,6 @@ def test_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path:
             assert len(read_all(store)) == len(found) + 1
         if position % 50 == 0 and not store.recovery.was_clean:
             store_fixture.assert_sound(
-                root, allowed={Kind.LOG_HOLE, Kind.UNIT_IN_HOLE, Kind.ENTRY_IN_HOLE}
+                root,
+                allowed={FindingKind.LOG_HOLE, FindingKind.UNIT_IN_HOLE, FindingKind.ENTRY_IN_HOLE},
             )

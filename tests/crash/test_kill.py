@@ -20,7 +20,7 @@ import store_fixture
 from reput.clock import SystemClock
 from reput.format import message as record
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -102,7 +102,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, flush: str) 
         # The next child finds the store as a crash left it, or as a clean stop did.
         store.close() if seed % 3 == 0 else store.abandon()
     open_store(root, flush).close()
-    store_fixture.assert_sound(root, allowed={Kind.CLOCK_BACK})
+    store_fixture.assert_sound(root, allowed={FindingKind.CLOCK_BACK})
 
 
 def open_store(root: Path, flush: str) -> MessageStore:

@@ -24,20 +24,20 @@ from reput.format.message import StoredMessage
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 TOPICS = ("TopicA", "TopicB", "%RETRY%group")
 Queue = tuple[str, int]
 
-MAY_BE = {Kind.CLOCK_BACK, Kind.LOG_EMPTY}
+MAY_BE = {FindingKind.CLOCK_BACK, FindingKind.LOG_EMPTY}
 AFTER_HOLES = {
-    Kind.LOG_HOLE,
-    Kind.UNIT_WRONG_RECORD,
-    Kind.UNIT_IN_HOLE,
-    Kind.ENTRY_IN_HOLE,
-    Kind.QUEUE_OFFSET_TWICE,
+    FindingKind.LOG_HOLE,
+    FindingKind.UNIT_WRONG_RECORD,
+    FindingKind.UNIT_IN_HOLE,
+    FindingKind.ENTRY_IN_HOLE,
+    FindingKind.QUEUE_OFFSET_TWICE,
 }
 """What may be found where power took records from the middle of a log."""
 
@@ -159,7 +159,7 @@ class Life:
                     hits = store.query(topic, key, 10).records
                     assert [record.decode(hit).body for hit in hits] == [one.body]
 
-    def end(self, *, allowed: set[Kind] | None = None) -> None:
+    def end(self, *, allowed: set[FindingKind] | None = None) -> None:
         self.step(100)
         self.check()
         self.store.close()
@@ -225,4 +225,7 @@ def test_what_was_synced_is_there_under_async_flush(
         life.crash(random.Random(seed), loss)
     # A record whose properties are gone is left out, which only recovery knows; what can be read
     # has been compared by then, and found by its key.
-    life.end(allowed=AFTER_HOLES | {Kind.UNIT_MISSING, Kind.KEY_MISSING, Kind.NOT_INDEXED})
+    life.end(
+        allowed=AFTER_HOLES
+        | {FindingKind.UNIT_MISSING, FindingKind.KEY_MISSING, FindingKind.NOT_INDEXED}
+    )

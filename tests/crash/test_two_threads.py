@@ -24,7 +24,7 @@ from reput.store import incoming
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -205,7 +205,7 @@ def test_the_disk_half_of_steps_runs_beside_puts(
     assert store.recovery.was_clean
     compare(store, writer.known)
     store.close()
-    store_fixture.assert_sound(tmp_path / "store", allowed={Kind.CLOCK_BACK})
+    store_fixture.assert_sound(tmp_path / "store", allowed={FindingKind.CLOCK_BACK})
 
 
 def compare(store: MessageStore, known: Known) -> None:

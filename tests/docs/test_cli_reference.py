@@ -1,6 +1,7 @@
 """The reference page of the commands has every command with its options, and no others."""
 
 import enum
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,11 @@ def test_the_usage_line_has_the_arguments(name: str) -> None:
     arguments = [one for one in ALL[name].params if one.param_type_name == "argument"]
     usage = " ".join([name, *(metavar_of(one) for one in arguments)])
     assert f"```\n{usage}\n```" in sections()[name]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_text_is_that_of_the_command(name: str) -> None:
+    assert inspect.cleandoc(ALL[name].help) in sections()[name]
 
 
 @pytest.mark.parametrize("option", COMMON)

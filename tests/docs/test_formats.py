@@ -276,7 +276,7 @@ def test_sizes_in_the_text() -> None:
         f"is {record.FIXED_BYTES_V1} bytes plus body, topic and properties" in pages["commit-log"]
     )
     extra = record.HOST_V6_BYTES - record.HOST_V4_BYTES
-    assert f"behind it by {extra} bytes" in pages["commit-log"]
+    assert f"later fields by {extra} bytes" in pages["commit-log"]
     assert f"At most {props.LENGTH_MAX} bytes" in pages["properties"]
     assert f"/ {cq_unit.SIZE} " in pages["consume-queue"]
     assert f"if it is {cq_unit.EXT_ADDRESS_MAX} or less" in pages["consume-queue"]

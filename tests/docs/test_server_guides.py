@@ -11,9 +11,9 @@ import pytest
 import broker_subject
 from reput.broker.monitoring.metrics import NAMES_MAX
 from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.metrics import Meter as NamesrvMeter
+from reput.namesrv.metrics import NameServerMeter
 from reput.namesrv.server import NameServer
-from reput.remoting.metrics_server import LEFT_OUT, Family, Histogram
+from reput.remoting.metrics_server import LEFT_OUT, Family, HistogramFamily
 from reput.testing.local_broker import LocalBroker
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
@@ -96,7 +96,7 @@ def documented(rows: str) -> Families:
     }
 
 
-def measured(families: Iterable[Family | Histogram]) -> Families:
+def measured(families: Iterable[Family | HistogramFamily]) -> Families:
     names = {one.name: one.labels for one in families if one.name != "reput_info"}
     return {**names, LEFT_OUT: ()}
 
@@ -109,5 +109,5 @@ async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
             await broker_subject.meter(subject.broker).measure()
         )
     server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
-    assert documented(of_name_server) == measured(await NamesrvMeter(server).measure())
+    assert documented(of_name_server) == measured(await NameServerMeter(server).measure())
     assert f"first {NAMES_MAX} topics" in text

@@ -63,7 +63,7 @@ def test_compare_stores_names_every_section_kind_and_field() -> None:
     text = (HOW_TO / "compare-stores.md").read_text()
     for name in (*compare_job.SECTIONS, *findings.KINDS, *compare_job.MATCHES):
         assert f"`{name}`" in text or f'"{name}"' in text, name
-    for name in findings.Finding.__dataclass_fields__:
+    for name in findings.Mismatch.__dataclass_fields__:
         assert f"`{name}`" in text, name
 
 

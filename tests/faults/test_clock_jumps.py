@@ -19,7 +19,7 @@ from reput.format import message as record
 from reput.store.file_ages import FileAges
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, Stores
 
 pytestmark = pytest.mark.crash
@@ -64,7 +64,7 @@ def run(store: MessageStore, clock: ManualClock, duration_ms: int = 3 * 60 * SEC
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
 def test_no_log_file_expires_by_a_jump(stores: Stores, jump_ms: int) -> None:
-    stores.allow(Kind.CLOCK_BACK)
+    stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(START_MS)
     store = filled(stores, clock)
     assert run(store, clock) == 6
@@ -165,7 +165,7 @@ def numbers(store: MessageStore) -> list[int]:
 def test_puts_dispatch_and_recovery_go_on_whatever_the_clock_says(
     stores: Stores, flush: str, is_killed: bool
 ) -> None:
-    stores.allow(Kind.CLOCK_BACK)
+    stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(START_MS)
     count = 0
     for jump_ms in JUMPS:
@@ -192,7 +192,7 @@ def test_puts_dispatch_and_recovery_go_on_whatever_the_clock_says(
 @pytest.mark.parametrize("jump_ms", JUMPS)
 def test_offsets_by_time_are_of_the_queue(stores: Stores, jump_ms: int) -> None:
     """Store times that go back make no search end outside of the queue, or hang."""
-    stores.allow(Kind.CLOCK_BACK)
+    stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(START_MS)
     store = stores.open(clock=clock)
     times = []

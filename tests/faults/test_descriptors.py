@@ -255,7 +255,7 @@ async def test_idle_connections_take_nothing_from_the_store(tmp_path: Path) -> N
             for number in range(TOPIC_COUNT, 2 * TOPIC_COUNT):
                 await send(producer, f"Topic{number}", b"after", sent)
         cluster.kill_broker()
-        assert "the store takes no more puts" not in cluster.log()
+        assert "the store accepts no more puts" not in cluster.log()
         cluster.start()
         assert await read_all(cluster, list(sent)) == {
             topic: sorted(bodies) for topic, bodies in sent.items()

@@ -206,7 +206,7 @@ async def test_a_table_that_cannot_be_saved_is_named(
                     await asyncio.sleep(0.01)
             found = broker_subject.health_of(broker)
             assert found.problems == (
-                "table config/consumerOffset.json cannot be written for now: "
+                "table config/consumerOffset.json cannot be written at present: "
                 "config/consumerOffset.json: cannot write: Input/output error",
             )
             assert (await subject.send("T", b"y")).code == 0, "messages go on"
@@ -225,7 +225,7 @@ def test_the_same_failure_is_logged_every_ten_seconds(caplog: pytest.LogCaptureF
         clock.advance(LOGGED_AGAIN_MS // 10)
     assert len(caplog.records) == 10
     failures.add("disk", WriteFailed("a", "another"))
-    assert caplog.records[-1].getMessage() == "disk cannot be written for now: a: another"
+    assert caplog.records[-1].getMessage() == "disk cannot be written at present: a: another"
     failures.clear("disk")
     failures.clear("disk")
     assert len(caplog.records) == 12

@@ -19,7 +19,7 @@ from reput.errors import StoreUnavailable, WriteFailed
 from reput.format import message as record
 from reput.format.codes import RequestCode, ResponseCode
 from reput.store.folder_lock import FolderLock
-from reput.store.folder_watch import LOOK_INTERVAL_MS
+from reput.store.folder_watch import CHECK_INTERVAL_MS
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 from store_fixture import START_MS, RoomyDisk
@@ -53,7 +53,7 @@ def bodies(store: MessageStore) -> list[int]:
 
 
 def look(store: MessageStore, clock: ManualClock) -> None:
-    clock.advance(LOOK_INTERVAL_MS)
+    clock.advance(CHECK_INTERVAL_MS)
     try:
         store.step()
     except WriteFailed:
@@ -104,7 +104,10 @@ LOG_CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "deleted": (Path.unlink, "was deleted"),
     "replaced": (replace, "was deleted"),
     "moved away": (move_away, "was deleted"),
-    "longer": (lambda path: os.truncate(path, path.stat().st_size + 1), "something else cut it"),
+    "longer": (
+        lambda path: os.truncate(path, path.stat().st_size + 1),
+        "another program truncated it",
+    ),
 }
 
 
@@ -178,7 +181,7 @@ def test_queue_files_are_made_anew_by_the_next_start(
         shutil.rmtree(folder)
     look(store, clock)
     assert str(folder) in store.refusal
-    assert "the next start makes its queue anew" in store.refusal
+    assert "the next start rebuilds its queue" in store.refusal
     assert store.watch.problems[str(newest(folder) if how == "cut" else store.refusal.split()[0])]
     assert put(store, COUNT) is PutStatus.SERVICE_NOT_AVAILABLE
     clock.advance(70_000)
@@ -268,7 +271,7 @@ def test_a_lock_file_that_is_another_ends_puts(root: Path, clock: ManualClock) -
     (root / "lock").unlink()
     (root / "lock").write_bytes(b"lock")
     look(store, clock)
-    assert f"{root}/lock is another file" in store.refusal
+    assert f"{root}/lock is not the file that was locked" in store.refusal
     assert put(store, COUNT) is PutStatus.SERVICE_NOT_AVAILABLE
     store.close()
 
@@ -308,7 +311,7 @@ async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
         last = broker.store.log.files.last
         assert last is not None
         os.unlink(last.path)  # noqa: PTH108 - short, and nobody waits
-        broker.store.watch.look()
+        broker.store.watch.check()
         broker.store.step_memory()
         found = broker_subject.health_of(broker)
         assert [last.path in one for one in found.problems] == [True]

@@ -64,7 +64,9 @@ async def test_topics_follow_from_their_queues(
     lose(tmp_path, TOPICS, how)
     async with broker_subject.running(tmp_path) as subject:
         (warning,) = warnings(subject)
-        assert warning.startswith("config/topics.json is gone while the store has queues: 2 topics")
+        assert warning.startswith(
+            "config/topics.json is missing while the store has queues: 2 topics"
+        )
         assert "Once, Orders" in warning
         assert warning in caplog.text
         orders = subject.parts.topics.get("Orders")
@@ -88,7 +90,7 @@ async def test_groups_follow_from_consumer_offsets(tmp_path: Path, how: str) -> 
     lose(tmp_path, GROUPS, how)
     async with broker_subject.running(tmp_path, auto_create_subscription_group=False) as subject:
         (warning,) = warnings(subject)
-        assert warning.startswith("config/subscriptionGroup.json is gone while groups have")
+        assert warning.startswith("config/subscriptionGroup.json is missing while groups have")
         assert "readers" in warning
         assert subject.parts.subscription_groups.table.get("readers") is not None
         assert subject.parts.deliveries.consumer_offsets.get("Orders", "readers", 1) == 2
@@ -100,7 +102,9 @@ async def test_lost_consumer_offsets_are_told(tmp_path: Path, how: str) -> None:
     lose(tmp_path, OFFSETS, how)
     async with broker_subject.running(tmp_path) as subject:
         (warning,) = warnings(subject)
-        assert warning.startswith("config/consumerOffset.json is gone while the store has messages")
+        assert warning.startswith(
+            "config/consumerOffset.json is missing while the store has messages"
+        )
         assert "consumeFromWhere" in warning
 
 
@@ -110,7 +114,7 @@ async def test_lost_delay_offsets_are_told(tmp_path: Path, how: str) -> None:
     lose(tmp_path, DELAYS, how)
     async with broker_subject.running(tmp_path) as subject:
         (warning,) = warnings(subject)
-        assert warning.startswith("config/delayOffset.json is gone while the store has delayed")
+        assert warning.startswith("config/delayOffset.json is missing while the store has delayed")
         (level,) = subject.parts.delayed.progress().values()
         assert level == (0, 1)
 

@@ -28,7 +28,7 @@ from reput.client.message import Message, SendStatus
 from reput.client.producer import Producer
 from reput.client.pull_consumer import PullConsumer
 from reput.errors import RemotingError
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from reput_cluster import DidNotStart, ReputCluster
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -170,7 +170,7 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
         cluster.start()
         assert await read_numbers(cluster) >= set(sender.acknowledged)
         cluster.stop_broker()
-        store_fixture.assert_sound(cluster.store, allowed={Kind.LOG_HOLE})
+        store_fixture.assert_sound(cluster.store, allowed={FindingKind.LOG_HOLE})
 
 
 async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -> None:

@@ -1,10 +1,10 @@
-"""The kernels on hostile bytes between pages that nobody may touch: run by ``test_guard_pages``.
+"""Run the kernels on hostile bytes between pages without access, for ``test_guard_pages``.
 
     python -m hostile.guard_pages SECONDS SEED [NAME]
 
-What a kernel reads and writes (requests, records, units, scratch, replies, rows) stands in memory
-that ends, or begins, at a page without access: a step too far ends the process. Which kernel ran
-last and with which seed is printed before it runs, so that whoever started this can say so.
+All memory of a kernel (requests, records, units, scratch, replies, rows) ends, or begins, at a page
+without access: a step too far ends the process. The name of a check and its seed are printed before
+it runs, for the report of a failure.
 """
 
 import ctypes
@@ -18,17 +18,14 @@ from typing import Any
 import numpy as np
 
 from fuzz import (
-    test_acks_kernel as acks,
-    test_again_kernel as again,
-    test_batch_kernel as batch,
-    test_collect_kernel as collect,
-    test_deliver_kernel as deliver,
-    test_hot_kernels as kernels,
-    test_send_kernel as send,
-    test_take_kernel as take,
+    request_streams as streams,
+    test_batch_records as batches,
+    test_kernel_bounds as bounds,
+    test_store_kernels as store_kernels,
 )
+from fuzz.kernel_worlds import AckWorld, Fence, ScanCall, SendWorld
 from reput.format.kernels import native
-from reput.store.kernels import control_block as state, hot, native as compiled
+from reput.store.kernels import acks_args, control_block as state, hot, native as compiled
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
 _NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]
@@ -37,8 +34,8 @@ _SIDE = Random()
 """Which side of the memory that is made next is exact."""
 
 
-class GuardedBytes(kernels.Fence):
-    """Bytes between two pages that nobody may touch, at one of which they end or begin."""
+class GuardedBytes(Fence):
+    """Bytes between two pages without access; they end or begin at one of these."""
 
     def __init__(self, size: int) -> None:
         page = mmap.PAGESIZE
@@ -53,8 +50,8 @@ class GuardedBytes(kernels.Fence):
 
 
 def guard() -> None:
-    """Let all that the fuzz tests give to kernels be guarded on both sides."""
-    kernels.Fence.__init__ = GuardedBytes.__init__  # type: ignore[method-assign]
+    """Guard the memory of the fuzz tests on both sides."""
+    Fence.__init__ = GuardedBytes.__init__  # type: ignore[method-assign]
 
 
 def with_lies(random: Random, data: bytes) -> bytes:
@@ -64,7 +61,7 @@ def with_lies(random: Random, data: bytes) -> bytes:
         size = random.choice([1, 2, 4, 4, 4, 8])
         if len(found) <= size:
             break
-        # Most of what lengths stand in are heads.
+        # Most lengths are in heads.
         at = random.randrange(min(len(found) - size, random.choice([12, 120, 1 << 30])))
         value = random.choice(_NUMBERS) + random.choice([0, 0, len(found), -len(found)])
         found[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
@@ -72,45 +69,46 @@ def with_lies(random: Random, data: bytes) -> bytes:
 
 
 def receive(seed: int) -> None:
-    """Sends and pulls whose lengths lie; several calls, as after each frame that is Python's."""
+    """Call the kernel with wrong lengths of sends, and again after each frame that falls back."""
     random = Random(seed)
-    data = with_lies(random, send.some_stream(random))
-    world = send.SendWorld(Random(seed), data, is_kind=random.random() < 0.7)
+    data = with_lies(random, bounds.some_sends(random))
+    world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
     for _ in range(20):
-        answered = send.hot_receive(world)
+        answered = bounds.hot_receive(world)
         position = world.block[state.RECEIVE_POSITION]
         assert 0 <= position <= len(data)
         assert 0 <= world.block[state.REPLIES_BYTES] <= world.replies.size
         if not answered or world.block[state.STOP] == state.STOP_DONE:
             break
-        send.skip_frame(world)
+        bounds.skip_frame(world)
 
 
 def take_acks(seed: int) -> None:
-    """Acknowledgements whose lengths lie."""
+    """Call the kernel with wrong lengths of acknowledgements."""
     random = Random(seed)
-    data = with_lies(random, acks.some_acks(random))
-    world = acks.World(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
+    data = with_lies(random, bounds.some_acks(random))
+    world = AckWorld(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
     kernel = compiled.plain_function("acks", [ctypes.c_int64], is_short=True)
     assert 0 <= kernel(world.argument) <= len(world.rows)
-    assert 0 <= world.block[acks.words.POSITION] <= len(data)
+    assert 0 <= world.block[acks_args.POSITION] <= len(data)
 
 
 def take_requests(seed: int) -> None:
-    """Requests of one kind whose lengths lie."""
+    """Call the kernel with wrong lengths of requests of one kind."""
     random = Random(seed)
-    data = with_lies(random, collect.some_stream(random))
+    frames = [streams.some_end(random, 1, [(0, 7), (5, 1 << 33)], "group") for _ in range(5)]
+    data = with_lies(random, b"".join(frames))
     rows_max = random.choice([0, 1, 20])
-    count = collect.Call(data, rows_max).collect(collect.native_collect)[0]
+    count = ScanCall(data, rows_max).collect(bounds.native_scan)[0]
     assert 0 <= count <= rows_max
 
 
 def walk(seed: int) -> None:
-    """A log whose lengths lie, by all kernels that readers use."""
+    """Call all kernels that readers use with wrong lengths of records."""
     random = Random(seed)
     base = random.choice([0, 1 << 20, (1 << 40) + 4096])
-    data = with_lies(random, kernels.some_log(random, base))
-    fence = kernels.Fence(len(data))
+    data = with_lies(random, store_kernels.some_log(random, base))
+    fence = Fence(len(data))
     fence.write(0, data)
     if not data:
         return
@@ -139,24 +137,24 @@ CHECKS: dict[str, Callable[[int], Any]] = {
     "take_acks": take_acks,
     "take_requests": take_requests,
     "walk": walk,
-    "check_receive": send.check_receive,
-    "check_deliver": deliver.check_deliver,
-    "check_acks": acks.check_acks,
-    "check_collect": collect.check,
-    "check_take": take.check_take,
-    "check_again": again.check_again,
-    "check_later": again.check_later,
-    "check_decided": again.check_decided,
-    "check_waiting": again.check_waiting,
-    "check_append": kernels.check_append,
-    "check_dispatch": kernels.check_dispatch,
-    "check_pull": kernels.check_pull,
-    "check_batch": batch.check_batch,
+    "check_receive": bounds.check_receive,
+    "check_deliver": bounds.check_deliver,
+    "check_acks": bounds.check_acks,
+    "check_scan": bounds.check_scan,
+    "check_pop": bounds.check_pop,
+    "check_again": bounds.check_again,
+    "check_later": bounds.check_later,
+    "check_decided": bounds.check_decided,
+    "check_waiting": bounds.check_waiting,
+    "check_append": store_kernels.check_append,
+    "check_dispatch": store_kernels.check_dispatch,
+    "check_pull": store_kernels.check_pull,
+    "check_batch": batches.check_batch,
 }
 
 
 def run(seconds: float, seed: int, names: list[str]) -> None:
-    """Run checks in turn, each with a seed of its own, until the time is over."""
+    """Run checks in turn, each with its own seed, until the time is over."""
     guard()
     counts = dict.fromkeys(names, 0)
     deadline = time.monotonic() + seconds

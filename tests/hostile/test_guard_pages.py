@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import reput
 from reput.store.kernels import native
 
 TESTS = Path(__file__).parents[1]
+PATH = os.pathsep.join([str(Path(reput.__file__).parents[1]), str(TESTS)])
+"""The package that runs here, also where another one is installed."""
 IS_SOAK = "REPUT_SOAK" in os.environ
 SECONDS = 600 if IS_SOAK else 6
 SEED = random.randrange(1 << 40) if IS_SOAK else 1
@@ -34,7 +37,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": PATH},
     )
     return done.returncode, (done.stdout.splitlines() or [""])[-1], done.stderr
 
@@ -59,7 +62,7 @@ def test_a_step_too_far_is_seen() -> None:
         "from reput.store.kernels import hot\n"
         "def step_too_far(seed):\n"
         "    guard_pages._SIDE.random = lambda: 0.0 if seed else 1.0\n"
-        "    fence = guard_pages.kernels.Fence(100)\n"
+        "    fence = guard_pages.Fence(100)\n"
         "    hot.bytes_at(fence.address, 100)\n"
         "    hot.bytes_at(fence.address - 1 if seed else fence.address + 1, 100)\n"
         "guard_pages.CHECKS = {'step': step_too_far}\n"
@@ -72,7 +75,7 @@ def test_a_step_too_far_is_seen() -> None:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            env=os.environ | {"PYTHONPATH": PATH},
         )
         assert done.returncode == -signal.SIGSEGV
         assert done.stdout == f"step {seed}\n"

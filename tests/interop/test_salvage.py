@@ -8,7 +8,7 @@ import golden
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient
 from interop.java_store import JavaStore
-from reput.spark.jobs import holes as hole_filling
+from reput.spark.jobs import hole_filling
 from reput.spark.jobs.salvage import Salvaged, salvage
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place, settings

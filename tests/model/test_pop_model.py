@@ -281,7 +281,7 @@ class PopMachine(RuleBasedStateMachine):
             self.store.step_memory()
             if self.store.flusher.is_sync:
                 self.flush_all()
-            self.pops.tell_progress()
+            self.pops.publish_progress()
             if not did:
                 return
         raise AssertionError("there is always more to do")
@@ -292,7 +292,7 @@ class PopMachine(RuleBasedStateMachine):
         self.clock.advance(ACK_SAVE_MS)
         self.step()
         self.flush_all()
-        self.pops.tell_progress()
+        self.pops.publish_progress()
         self.save()
         self.acked_for_good |= self.acked
         self.acked.clear()
@@ -303,7 +303,7 @@ class PopMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.pops.revive.save_acks(self.clock.now_ms())
         self.flush_all()
-        self.pops.tell_progress()
+        self.pops.publish_progress()
         self.save()
         self.store.close()
         self.acked_for_good |= self.acked

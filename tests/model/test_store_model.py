@@ -39,7 +39,7 @@ from reput.store import incoming
 from reput.store.getting import GetStatus
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, RoomyDisk, assert_sound, config
 from store_subject import batch_body, expire_files, message, step_to_the_end
 
@@ -371,7 +371,7 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def _verify(self) -> None:
-        assert_sound(self.root, allowed=set() if self.model.log else {Kind.LOG_EMPTY})
+        assert_sound(self.root, allowed=set() if self.model.log else {FindingKind.LOG_EMPTY})
 
     # Reading ----------------------------------------------------------------------------------
 

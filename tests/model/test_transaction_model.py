@@ -26,7 +26,7 @@ from reput.clock import ManualClock
 from reput.format import names, properties as props
 from reput.format.message import StoredMessage
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, assert_sound, config
 from store_subject import step_to_the_end
 from transaction_subject import CHECKS_MAX, INTERVAL_MS, Subject
@@ -94,7 +94,7 @@ class TransactionMachine(RuleBasedStateMachine):
             if self.subject is not None:
                 self._come_to_the_end()
                 self.one.stop()
-                assert_sound(self.root, allowed={Kind.LOG_EMPTY})
+                assert_sound(self.root, allowed={FindingKind.LOG_EMPTY})
         finally:
             shutil.rmtree(self.folder)
 

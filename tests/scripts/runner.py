@@ -13,10 +13,11 @@ whose commands print nothing expects ``ok``. Output that has a blank line is wri
 before each line. An argument is a word, ``name=value`` or either in quotes.
 
 The commands of ``store/**/*.script`` are the public methods of the class ``Commands`` in
-``store/commands.py``; ``-`` in the name of a command is ``_`` in the name of its method. The
-annotations of its parameters convert the arguments (``CONVERTERS``). A method returns lines, one
-string, or None; it may be a coroutine function. An exception of ``Commands.ERRORS`` prints
-``error: Type: message``; any other exception fails the script.
+``store/commands.py`` (or in the nearest ``commands.py`` above the script); ``-`` in the name of a
+command is ``_`` in the name of its method. The annotations of its parameters convert the arguments
+(``CONVERTERS``). A method returns lines, one string, or None; it may be a coroutine function. An
+exception of ``Commands.ERRORS`` prints ``error: Type: message``; any other exception fails the
+script.
 
     class Commands:
         ERRORS = (ReputError,)
@@ -26,6 +27,9 @@ string, or None; it may be a coroutine function. An exception of ``Commands.ERRO
         def put(self, topic: str, queue_id: int, body: bytes = b"", **fields: str) -> str: ...
         def advance(self, duration: Milliseconds) -> None: ...
         def close(self) -> None: ...     # at the end of the script, also of one that failed
+
+An attribute ``replaced`` (pattern -> replacement, as of ``re.sub``) takes out of the output what
+differs between runs, such as paths.
 """
 
 import asyncio
@@ -173,7 +177,12 @@ class Run:
             except BaseException as error:
                 error.add_note(f"{self._path}:{number}: {line}")
                 raise
-        return "\n".join(line.rstrip() for line in lines) or "ok"
+        return "\n".join(self._replaced(line).rstrip() for line in lines) or "ok"
+
+    def _replaced(self, line: str) -> str:
+        for pattern, replacement in getattr(self._commands, "replaced", {}).items():
+            line = re.sub(pattern, replacement, line)
+        return line
 
     def _execute(self, line: str) -> list[str]:
         name, *words = shlex.split(line)
@@ -181,13 +190,14 @@ class Run:
         if name.startswith("_") or name == "close" or not callable(method):
             raise ScriptError(f"there is no command {name}")
         positional, named = _bound(method, words)
+        lines: list[str] = []
         try:
             result = self._result(method(*positional, **named))
+            # Of a generator that fails, the lines before the error are printed too.
+            lines.extend(result.splitlines() if isinstance(result, str) else result or ())
         except getattr(self._commands, "ERRORS", ()) as error:
-            result = f"error: {type(error).__name__}: {error}"
-        if result is None:
-            return []
-        return result.splitlines() if isinstance(result, str) else list(result)
+            lines.append(f"error: {type(error).__name__}: {error}")
+        return lines
 
     def _result(self, value: Any) -> Any:
         return self._runner.run(value) if isinstance(value, Coroutine) else value
@@ -228,9 +238,10 @@ def _converted(parameter: Any, text: str) -> Any:
 
 
 def commands_class(path: Path) -> Any:
-    """Return the class ``Commands`` for a script: that of the folder below ``tests/scripts``."""
-    folder = path.relative_to(SCRIPTS).parts[0]
-    return importlib.import_module(f"scripts.{folder}.commands").Commands
+    """Return the class ``Commands`` for a script: that of the nearest ``commands.py`` above it."""
+    folder = next(parent for parent in path.parents if (parent / "commands.py").exists())
+    name = ".".join(["scripts", *folder.relative_to(SCRIPTS).parts, "commands"])
+    return importlib.import_module(name).Commands
 
 
 def difference(path: Path, expected: str, actual: str) -> str:

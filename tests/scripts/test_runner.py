@@ -1,6 +1,7 @@
 """The runner of golden scripts: what it reads, what it calls, and that a difference is found."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from scripts.runner import Milliseconds, ScriptError
 
 class Commands:
     ERRORS = (ValueError,)
+    replaced = {r"/tmp/\w+": "FOLDER"}
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -31,6 +33,10 @@ class Commands:
         return "now"
 
     def refuse(self) -> None:
+        raise ValueError("no")
+
+    def refuse_late(self) -> Iterator[str]:
+        yield "one"
         raise ValueError("no")
 
     def crash(self) -> None:
@@ -55,6 +61,7 @@ def output(text: str) -> str:
     ("command", "printed"),
     [
         ("echo a 'b c' x=y", "a\nb c\nx=y"),
+        ("echo /tmp/abc/file", "FOLDER/file"),
         ("add 2", "3"),
         ("add 2 right=0x10", "18"),
         ("add left=2", "3"),
@@ -64,6 +71,7 @@ def output(text: str) -> str:
         ("wait-for", "None ms"),
         ("later", "now"),
         ("refuse", "error: ValueError: no"),
+        ("refuse-late", "one\nerror: ValueError: no"),
         ("silent", "ok"),
         ("# only a comment", "ok"),
     ],

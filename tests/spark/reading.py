@@ -218,7 +218,7 @@ def damaged(version: str, variant: str) -> Damaged:
         run = (
             last["commitLogOffset"],
             last["storeSize"],
-            "the record ends behind the end of the data",
+            "the record exceeds the data",
         )
         return Damaged(messages[:-1], [run], [])
     if variant == "log-missing":

@@ -13,7 +13,7 @@ import store_builder
 from reput.errors import InvalidOption
 from reput.format import names, properties as props, sys_flag as flags
 from reput.spark.jobs import audit as job
-from reput.spark.jobs.audit.verdicts import Stage, Verdict
+from reput.spark.jobs.audit.verdicts import MessageVerdict, Stage
 
 LATER_MS = 2_000_000_000_000
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"
@@ -125,7 +125,7 @@ def test_what_is_lost_doubled_or_never_arrived(spark: SparkSession, tmp_path: Pa
         Stage.UNDELIVERED: 1,
     }
     rows = job.messages(spark, table)
-    lost = rows.filter(F.col("verdict") == str(Verdict.LOST)).collect()
+    lost = rows.filter(F.col("verdict") == str(MessageVerdict.LOST)).collect()
     assert [(row["uniq_key"], row["reason"]) for row in lost] == [("U1", "no_unit")]
     places = [one.physical_offset for one in built.messages]
     doubled = rows.filter("copies > 1").orderBy("physical_offset").collect()

@@ -107,8 +107,8 @@ def test_a_lookup_asks_for_the_index_and_the_ends_of_queues(server: ObjectStore,
     ("path", "said"),
     [
         ("nosuch/store", "cannot be reached.*NO_SUCH_BUCKET"),
-        ("bucket/nosuch", "does not exist; give the folder with commitlog/"),
-        ("bucket/store/checkpoint", "does not exist; give the folder with commitlog/"),
+        ("bucket/nosuch", "does not exist; give the folder that contains commitlog/"),
+        ("bucket/store/checkpoint", "does not exist; give the folder that contains commitlog/"),
         ("bucket/store/commitlog", "is no store: it has no folder commitlog"),
     ],
 )
@@ -200,6 +200,7 @@ def test_a_store_behind_a_uri_is_audited(spark: SparkSession, uri: str) -> None:
 
 
 def test_spark_says_what_is_wrong_with_a_uri(spark: SparkSession, server: ObjectStore) -> None:
-    with pytest.raises(Exception, match="does not exist; give the folder with commitlog/") as told:
+    missing = "does not exist; give the folder that contains commitlog/"
+    with pytest.raises(Exception, match=missing) as told:
         spark.read.format("rocketmq").load(server.uri("bucket/nosuch")).count()
     assert not isinstance(told.value, ReputError)

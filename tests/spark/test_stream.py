@@ -180,7 +180,7 @@ def test_each_message_comes_once_over_restarts_of_query_and_broker(
     broker.store.delete_topic("TopicB")
     broker.put("TopicC", 10)
     failure = failure_of(sink.writer(frame))
-    assert re.search(r"queue TopicB/0 is gone from .*, asked for is 10 on", failure), failure
+    assert re.search(r"queue TopicB/0 is missing from .*, requested is 10 on", failure), failure
     sink.take(follow(spark, broker.root, allowLive=True, failOnDataLoss=False))
     assert sink.places() == expected(TopicA=40, TopicB=20, TopicC=10)
 

@@ -54,7 +54,7 @@ def test_modes(mode: str, key: str, is_refused: bool) -> None:
     if not is_refused:
         remote_settings.check([key], RemoteSettings(mode), file="broker.conf")
         return
-    with pytest.raises(RequestRefused, match=rf"{key} may not .*=\w+\): .*broker\.conf") as caught:
+    with pytest.raises(RequestRefused, match=rf"{key} cannot .*=\w+\): .*broker\.conf") as caught:
         remote_settings.check([key, "z"], RemoteSettings(mode), file="broker.conf")
     assert caught.value.response_code == 16
 

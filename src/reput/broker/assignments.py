@@ -1,8 +1,8 @@
-"""Who of a group reads which queues, where the broker divides them: members ask with 400.
+"""Assignment of queues to the members of a group by the broker, requested with code 400.
 
-A group that pulls is divided as its members would do it. One that pops is not: each member pops
-from any queue of every broker, or, where a share is set, from its own queues and those of the next
-members. Source: rocketmq 5.5.0 ``QueryAssignmentProcessor``.
+A group that pulls is divided in the same way as by its members. A group that pops is not: each
+member pops from any queue of every broker, or, if a share is configured, from its own queues and
+those of the next members. Source: rocketmq 5.5.0 ``QueryAssignmentProcessor``.
 """
 
 from bisect import bisect_right
@@ -23,11 +23,11 @@ _STRATEGIES: Mapping[str, Callable[[int, int, Sequence[int]], Sequence[int]]] = 
 
 
 class RequestModes:
-    """How groups read topics.
+    """Request modes (pull or pop) of groups.
 
     Args:
-        table: What somebody has said.
-        config: What holds for all else.
+        table: Modes that operators have set.
+        config: The defaults.
     """
 
     def __init__(self, table: RequestModeTable, config: BrokerConfig) -> None:
@@ -35,10 +35,10 @@ class RequestModes:
         self.config = config
 
     def find(self, topic: str, group: str) -> RequestMode:
-        """Return how a group reads a topic; retry topics are always pulled."""
-        said = self.table.get(topic, group)
-        if said is not None:
-            return said
+        """Return the request mode of a group for a topic; retry topics are pulled by default."""
+        configured = self.table.get(topic, group)
+        if configured is not None:
+            return configured
         default = str(self.config.default_message_request_mode)
         mode = PULL if names.is_retry_topic(topic) else default
         share_count = self.config.default_pop_share_queue_num if mode == POP else 0
@@ -48,7 +48,7 @@ class RequestModes:
 class TopicQueues:
     """The queues of a topic, numbered in the order of ``allocation.sorted_queues``.
 
-    There may be 65,535 on each of many brokers: none is made before it is asked for.
+    There may be 65,535 on each of many brokers: they are created on demand.
 
     Args:
         topic: The topic.
@@ -57,8 +57,10 @@ class TopicQueues:
 
     def __init__(self, topic: str, counts: Mapping[str, int]) -> None:
         self.topic = topic
-        self.brokers = sorted((one for one in counts if counts[one] > 0), key=allocation.utf16)
-        self._ends = list(accumulate(counts[one] for one in self.brokers))
+        self.brokers = sorted(
+            (broker for broker in counts if counts[broker] > 0), key=allocation.utf16
+        )
+        self._ends = list(accumulate(counts[broker] for broker in self.brokers))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -66,15 +68,17 @@ class TopicQueues:
     def select(self, numbers: Iterable[int]) -> Iterator[MessageQueue]:
         """Yield queues by their numbers."""
         for number in numbers:
-            place = bisect_right(self._ends, number)
-            first = self._ends[place - 1] if place else 0
-            yield MessageQueue(self.topic, self.brokers[place], number - first)
+            broker_index = bisect_right(self._ends, number)
+            first = self._ends[broker_index - 1] if broker_index else 0
+            yield MessageQueue(self.topic, self.brokers[broker_index], number - first)
 
 
 def queues_of(topic: str, route: TopicRouteData) -> TopicQueues:
-    """Return the queues of a topic that may be read, on all brokers."""
-    readable = (one for one in route.queue_datas if one.perm & _READ)
-    return TopicQueues(topic, {one.broker_name: one.read_queue_nums for one in readable})
+    """Return the readable queues of a topic on all brokers."""
+    readable = (queue_data for queue_data in route.queue_datas if queue_data.perm & _READ)
+    return TopicQueues(
+        topic, {queue_data.broker_name: queue_data.read_queue_nums for queue_data in readable}
+    )
 
 
 def divide(
@@ -84,13 +88,13 @@ def divide(
     queues: TopicQueues,
     client_ids: Sequence[str],
 ) -> Iterator[MessageQueue] | None:
-    """Return the queues of a member; None if it is to keep those it has.
+    """Return the queues of a member; None if it keeps its current queues.
 
     Args:
-        mode: How the group reads the topic.
-        strategy: How it wants to be divided, by Java's name.
+        mode: Request mode of the group for the topic.
+        strategy: Java's name of the allocation strategy.
         client_id: The member.
-        queues: All of the topic.
+        queues: All queues of the topic.
         client_ids: All members of the group.
     """
     allocate = _STRATEGIES.get(strategy)
@@ -107,6 +111,8 @@ def divide(
         return queues.select(allocate(first, len(members), numbers))
     if len(members) > len(numbers):
         return queues.select([first % len(numbers)] if numbers else [])
-    sharing = (members[(first + place) % len(members)] for place in range(mode.share_count + 1))
+    sharing = (
+        members[(first + distance) % len(members)] for distance in range(mode.share_count + 1)
+    )
     shares = (allocate(indexes[member], len(members), numbers) for member in sharing)
     return queues.select(chain.from_iterable(shares))

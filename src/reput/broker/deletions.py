@@ -1,14 +1,14 @@
-"""Deletion of topics, groups and queues, mostly off the loop; one request at a time.
+"""Deletion of topics, groups and queues, mostly off the event loop; one request at a time.
 
-    at once              clients do not find the topic any more
-    the disk's thread    topics.json without it
-    in time slices       consumer offsets, statistics
-    at once              its queues are gone: a topic of the same name is another one
-    in time slices       memory of the queues
-    the disk's thread    its tombstone; its folder is moved away
+    at once           clients do not find the topic any more
+    disk thread       topics.json without it
+    in time slices    consumer offsets, statistics
+    at once           its queues are detached: a new topic of the same name is independent
+    in time slices    memory of the queues
+    disk thread       its tombstone; its folder is moved away
 
-The topic's settings go first: after a crash in between, the deletion can be requested again. The
-reply is sent when all is done.
+The topic's settings are deleted first: after a crash in between, the deletion can be requested
+again. The reply is sent when everything is done.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,39 +25,39 @@ TOPICS_AT_ONCE = 50
 
 
 async def delete_topics(parts: Parts, topics: list[str]) -> None:
-    """Delete topics that clients find no more already. Raises ``WriteFailed``."""
+    """Delete topics that are already invisible to clients. Raises ``WriteFailed``."""
     await _save(parts, parts.topics.table)
-    await run_in_slices(parts.deliveries.stats.look())  # before the store forgets what was put
+    await run_in_slices(parts.deliveries.stats.update())  # before the store forgets these puts
     doomed = set(topics)
     await run_in_slices(_forget_offsets(parts, lambda topic, _: topic in doomed))
     for topic in topics:
         parts.resets.delete(topic=topic)
         await run_in_slices(parts.deliveries.stats.forget_topic(topic))
     await _flush(parts)
-    # All at once: from here on a send may make a topic anew, whose offsets are to stay.
-    remade = {topic for topic in topics if parts.topics.delete(topic, parts.clock.now_ms())}
-    if remade:  # by a send, meanwhile
-        _forget_remade(parts, remade)
+    # Without a break: from here on a send may create a topic again, whose offsets must be kept.
+    recreated = {topic for topic in topics if parts.topics.delete(topic, parts.clock.now_ms())}
+    if recreated:  # by a concurrent send
+        _forget_recreated(parts, recreated)
     removal = parts.store.begin_deletion(topics)
     await _remove(parts, removal)
     await _save(parts, parts.deliveries.consumer_offsets)
 
 
-def _forget_remade(parts: Parts, topics: set[str]) -> None:
-    """Forget at once what is kept of topics that were made again while they were deleted."""
+def _forget_recreated(parts: Parts, topics: set[str]) -> None:
+    """Delete the state of topics that were created again during their deletion, in one step."""
     for _ in _forget_offsets(parts, lambda topic, _: topic in topics):
         pass
-    run_whole(parts.deliveries.stats.look())
+    run_whole(parts.deliveries.stats.update())
     for topic in topics:
         parts.resets.delete(topic=topic)
         run_whole(parts.deliveries.stats.forget_topic(topic))
 
 
 async def delete_group(parts: Parts, group: str, *, keeps_offsets: bool) -> None:
-    """Delete what is kept of a group without settings. Raises ``WriteFailed``."""
+    """Delete the state of a group without settings. Raises ``WriteFailed``."""
     await _save(parts, parts.subscription_groups.table)
     if not keeps_offsets:
-        await run_in_slices(_forget_offsets(parts, lambda _, one: one == group))
+        await run_in_slices(_forget_offsets(parts, lambda _, name: name == group))
         await _save(parts, parts.deliveries.consumer_offsets)
     parts.resets.delete(group=group)
     parts.pops.orders.table.delete(group=group)
@@ -66,7 +66,7 @@ async def delete_group(parts: Parts, group: str, *, keeps_offsets: bool) -> None
 
 
 def _forget_offsets(parts: Parts, is_gone: Callable[[str, str], bool]) -> Iterable[None]:
-    """Forget where groups are in topics, by topic and group."""
+    """Delete consumer offsets by topic and group."""
     offsets = parts.deliveries.consumer_offsets
     for chunk in chunks(offsets.readers(), LIGHT_CHUNK):
         for topic, group in chunk:
@@ -76,9 +76,9 @@ def _forget_offsets(parts: Parts, is_gone: Callable[[str, str], bool]) -> Iterab
 
 
 async def _flush(parts: Parts) -> None:
-    """Flush in the disk's thread, so that little is left to flush when queues are detached.
+    """Flush in the disk thread, so that little is left to flush when queues are detached.
 
-    Only under SYNC_FLUSH: dispatch, which has to catch up then, waits for the disk there alone.
+    Needed only under SYNC_FLUSH, where dispatch waits for the disk and must catch up then.
     """
     if parts.store.flusher.is_sync:
         await parts.disk_thread.run(parts.store.sync)
@@ -86,7 +86,7 @@ async def _flush(parts: Parts) -> None:
 
 async def _save(parts: Parts, table: SavedTable) -> None:
     if not await parts.saved_tables.save(table):
-        raise WriteFailed(table.path, "cannot be saved now; ask again")
+        raise WriteFailed(table.path, "cannot be saved now; retry the request")
 
 
 async def clean_unknown_topics(parts: Parts) -> None:
@@ -101,7 +101,7 @@ async def clean_unknown_topics(parts: Parts) -> None:
 async def clean_unused_queues(parts: Parts) -> None:
     """Delete queues whose messages have all expired. Raises ``WriteFailed``.
 
-    Where groups are in them is forgotten: a queue that is used again begins at 0.
+    Their consumer offsets are deleted too: a queue that is used again begins at 0.
     """
     store, offsets = parts.store, parts.deliveries.consumer_offsets
     unused = store.unused_queues()
@@ -110,7 +110,7 @@ async def clean_unused_queues(parts: Parts) -> None:
     for queues in chunks(unused, CHUNK):
         await _flush(parts)
         removal = store.begin_removal(queues)
-        if removal is not None:  # at once: what groups commit later is of the next queue
+        if removal is not None:  # in the same step: later commits are for the new queue
             for topic, queue_id in removal.queue_names():
                 for group in groups[topic]:
                     offsets.delete_queue(topic, group, queue_id)
@@ -119,7 +119,7 @@ async def clean_unused_queues(parts: Parts) -> None:
 
 
 def _add_readers(parts: Parts, groups: dict[str, list[str]]) -> Iterable[None]:
-    """Add to topics the groups that have read them."""
+    """Add the groups that have read each topic."""
     for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
         for topic, group in chunk:
             if topic in groups:
@@ -131,4 +131,4 @@ async def _remove(parts: Parts, removal: Removal | None) -> None:
     removals = parts.store.removals
     if removal is not None:
         await run_in_slices(removals.release(removal))
-    await parts.disk_thread.run(removals.finish)  # also those that failed before
+    await parts.disk_thread.run(removals.finish)  # including removals that failed before

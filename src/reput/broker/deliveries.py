@@ -1,7 +1,7 @@
-"""Statistics and consumer offsets, with what the fast path has delivered.
+"""Statistics and consumer offsets, including what the fast path has delivered.
 
-The kernel answers pulls without Python, and counts what it delivers and which offsets it commits.
-Whoever reads statistics or consumer offsets gets them through here, with those counts added first.
+The kernel answers pulls without Python, and counts the delivered messages and committed offsets.
+This module adds those counts before statistics or consumer offsets are read.
 """
 
 from reput import limits
@@ -16,10 +16,10 @@ class Deliveries:
     """Statistics and consumer offsets.
 
     Args:
-        pull_subscriptions: The kernel's readers, and what it has delivered to them.
+        pull_subscriptions: The kernel's subscriptions, with its counts of deliveries.
         consumer_offsets: The table of consumer offsets.
         stats: The statistics.
-        settings: The settings in force: how many consumer offsets there may be.
+        settings: The current settings, with the limit of consumer offsets.
         refusals: The counts of refused requests.
     """
 
@@ -50,7 +50,7 @@ class Deliveries:
         return self._stats
 
     def _settle(self) -> None:
-        """Add what the kernel has delivered since the last time."""
+        """Add the kernel's counts since the last call."""
         if not self._pull_subscriptions.has_news:
             return
         table = self._consumer_offsets

@@ -57,7 +57,7 @@ class HeldPull:
 
     @property
     def key(self) -> None:
-        """None: each pull has an offset of its own."""
+        """None: each pull has its own offset."""
         return
 
 
@@ -76,7 +76,7 @@ class Held(Protocol):
 
     @property
     def bytes_about(self) -> int:
-        """The approximate memory of what it asks for, bytes."""
+        """The approximate memory of its filter, bytes."""
 
     @property
     def places(self) -> Sequence[WaitPlace]:
@@ -88,11 +88,11 @@ class Held(Protocol):
 
     @property
     def key(self) -> Hashable | None:
-        """A value that requests share which find the same messages; None: it shares none."""
+        """A value shared by requests that find the same messages; None if there is none."""
 
 
 _RETRY_UNREAD_S = 0.005
-"""The time until requests of connections with unread replies are tried again, seconds."""
+"""The interval of retries for connections with unread replies, seconds."""
 
 _Held = TypeVar("_Held", bound=Held)
 _log = logging.getLogger(__name__)
@@ -120,15 +120,15 @@ def answer(held: Held, process: Callable[[], Command | None]) -> bool:
 
 
 class HeldRequests(Generic[_Held]):
-    """Holds requests at their places, in the order in which they came.
+    """Holds requests at their places, in order of arrival.
 
     A connection that does not read its replies gets no more of them, as unread replies cost memory.
-    Its requests are tried again when it reads.
+    Its requests are retried when it reads.
 
     Args:
         count_max: The largest number of requests.
         serve: Tries to answer a request; the second argument is True at its deadline, when it is
-            answered in any case. Returns whether it was answered.
+          answered in any case. Returns whether it was answered.
         run: Runs work that may take long in time slices.
         per_connection_max: The largest number of requests of one connection.
         per_address_max: The largest number of requests of the connections from one address.
@@ -152,12 +152,12 @@ class HeldRequests(Generic[_Held]):
         self._per_address_max = per_address_max
         self._bytes_max = bytes_max
         self._by_address = AddressQuota()
-        self._by_place: dict[WaitPlace, dict[_Held, None]] = {}  # in the order they came
+        self._by_place: dict[WaitPlace, dict[_Held, None]] = {}  # in order of arrival
         self._by_channel: dict[Channel, set[_Held]] = {}
         self._unread: dict[_Held, None] = {}
         """Requests whose connections have unread replies."""
         self._woken: dict[WaitPlace, None] = {}
-        """Places whose requests are to be tried; one entry however often they were woken."""
+        """Places whose requests are to be retried; one entry however often they were woken."""
         self._is_serving = False
         self._deadlines: list[tuple[int, int, _Held]] = []
         self._numbers = itertools.count()
@@ -168,7 +168,7 @@ class HeldRequests(Generic[_Held]):
         return self._count
 
     def hold(self, held: _Held) -> bool:
-        """Hold a request; return False if there is no room for it."""
+        """Hold a request; return False if a limit is reached."""
         channel = held.channel
         if (
             self._count >= self._count_max
@@ -187,14 +187,14 @@ class HeldRequests(Generic[_Held]):
         return True
 
     def held_at(self, topic: str, queue_id: int) -> list[_Held]:
-        """Return the requests at a queue, in the order in which they came."""
+        """Return the requests at a queue, in order of arrival."""
         return list(self._by_place.get((topic, queue_id), ()))
 
     def wake(self, topic: str, queue_or_group: int | str) -> None:
         """Try to answer the requests at a place.
 
-        At once if few requests are being tried. Otherwise the place waits for its turn; however
-        often it is woken meanwhile, it has one turn.
+        This happens at once unless requests are being retried. Otherwise the place is queued;
+        however often it is woken meanwhile, it is processed once.
         """
         place = topic, queue_or_group
         if place not in self._by_place:
@@ -214,17 +214,17 @@ class HeldRequests(Generic[_Held]):
             self._is_serving = False
 
     def _serve_place(self, place: WaitPlace) -> Steps[None]:
-        # Thousands of requests may wait for one message: those with the key of one that found
-        # nothing just now find nothing either.
-        keys_in_vain: set[Hashable] = set()
+        # Thousands of requests may wait for one message: if a request finds nothing, others with
+        # the same key do not either.
+        failed_keys: set[Hashable] = set()
         for held in list(self._by_place[place]):
             key = held.key
-            if held.is_over or (key is not None and key in keys_in_vain):
+            if held.is_over or (key is not None and key in failed_keys):
                 continue
             if not held.channel.takes_notices:
                 self._wait_for_reader(held)
             elif not self._try(held) and key is not None:
-                keys_in_vain.add(key)
+                failed_keys.add(key)
             yield
 
     def _try(self, held: _Held) -> bool:
@@ -234,14 +234,14 @@ class HeldRequests(Generic[_Held]):
         return is_answered
 
     def _wait_for_reader(self, held: _Held) -> None:
-        """Try a request again when its connection reads: soon, or at a later ``retry_unread``."""
+        """Retry a request when its connection reads: soon, or at a later ``retry_unread``."""
         if not self._unread:
             loop = asyncio.get_running_loop()
             loop.call_later(_RETRY_UNREAD_S, lambda: self._run(self.retry_unread()))
         self._unread[held] = None
 
     def retry_unread(self) -> Steps[None]:
-        """Try the requests whose connections have read their replies meanwhile."""
+        """Retry the requests whose connections have read their replies since."""
         for held in list(self._unread):
             if not held.is_over and held.channel.takes_notices:
                 self._unread.pop(held, None)
@@ -257,7 +257,7 @@ class HeldRequests(Generic[_Held]):
                 continue
             is_unread = held in self._unread
             self._end(held)
-            # A client that does not read its replies gets none: it asks again.
+            # A client that does not read its replies gets none: it sends the request again.
             if not is_unread or held.channel.takes_notices:
                 self._serve(held, True)
                 yield
@@ -274,7 +274,7 @@ class HeldRequests(Generic[_Held]):
             self._end(held)
 
     def answer_all(self) -> None:
-        """Answer all requests as at their deadlines: the broker stops."""
+        """Answer all requests as at their deadlines, at shutdown."""
         for held in [held for of_channel in self._by_channel.values() for held in of_channel]:
             self._end(held)
             self._serve(held, True)
@@ -283,7 +283,7 @@ class HeldRequests(Generic[_Held]):
         held.is_over = True
         self._count -= 1
         self._bytes -= held.bytes_about
-        self._by_address.give_back(held.channel.address)
+        self._by_address.release(held.channel.address)
         self._unread.pop(held, None)
         for place in held.places:
             at_place = self._by_place[place]
@@ -295,7 +295,7 @@ class HeldRequests(Generic[_Held]):
         of_channel.discard(held)
         if not of_channel:
             del self._by_channel[held.channel]
-        # BrokerError requests stay in the heap until their deadline, but no more than the others.
+        # Finished requests stay in the heap until their deadline, at most as many as the others.
         if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self._count:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
             heapq.heapify(self._deadlines)

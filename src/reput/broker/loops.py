@@ -1,7 +1,7 @@
 """Background work of a broker: each loop runs its steps at its own pace.
 
-What waits for the disk runs in other threads. A loop that fails is logged and started again after a
-second; until its next turn ``failures`` makes the broker unhealthy.
+Work that waits for the disk runs in other threads. A loop that fails is logged and restarted after
+a second; until its next turn ``failures`` makes the broker unhealthy.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from reput.remoting.time_slices import Steps, run_in_slices
 BUSY_MS = 10
 """The pause between two steps while there is work, ms."""
 CALM_MS = 50
-"""The pause of the disk's loop while the log grows by CALM_BYTES at most between two steps, ms.
-Files are made that far ahead, and a step costs as much as some pops."""
+"""The pause of the disk loop while the log grows by CALM_BYTES at most between two steps, ms. Files
+are created that far in advance, and a step costs as much as some pops."""
 CALM_BYTES = 1 << 20
 IDLE_MS = 200
 """The pause between two steps while there is no work, ms."""
@@ -86,7 +86,7 @@ class Loops:
                 await body()  # type: ignore[misc]
             except Exception as error:  # noqa: BLE001 - the outermost edge of a loop
                 self.failures[name] = f"{type(error).__name__}: {error}"
-                _log.exception("loop %s failed; it starts again in %d ms", name, _RESTART_MS)
+                _log.exception("loop %s failed; it restarts in %d ms", name, _RESTART_MS)
             await self._wait(_RESTART_MS)
 
     def _turn(self, name: str) -> None:
@@ -106,7 +106,7 @@ class Loops:
             is_busy = self._step_memory()
             parts.pending_replies.settle()
             if parts.topic_writes.are_pending:
-                parts.topic_writes.write_soon()  # its task may have failed, and replies wait
+                parts.topic_writes.write_soon()  # its task may have failed while replies wait
             self._turn("store")
             if is_busy and parts.store.has_more_to_do:
                 await self._wait(0)
@@ -145,7 +145,7 @@ class Loops:
         """Send the replies whose messages are durable, or will never be.
 
         Args:
-            problem: Why the log could not be made durable; None: it is.
+            problem: Why the log could not be made durable; None if it is durable.
         """
         self._turn("sync")
         if isinstance(problem, WriteFailed):
@@ -160,16 +160,18 @@ class Loops:
         parts = self._parts
         while True:
             now_ms = parts.clock.now_ms()
-            # A slave has them from its master.
+            # A slave gets these messages from its master.
             is_busy = parts.identity.is_master and parts.delayed.step(now_ms)
             is_busy = (parts.identity.is_master and parts.timers.step(now_ms)) or is_busy
             if is_busy:
                 if parts.store.flusher.is_sync:
-                    parts.pending_replies.sync_soon()  # before that nobody can read them
+                    parts.pending_replies.sync_soon()  # before that clients cannot read them
                 parts.store.notify()
             self._turn("delayed")
             times = (parts.delayed.next_due_ms(now_ms), parts.timers.next_due_ms(now_ms))
-            due_ms = min((one for one in times if one is not None), default=now_ms + DELAYED_MS)
+            due_ms = min(
+                (time_ms for time_ms in times if time_ms is not None), default=now_ms + DELAYED_MS
+            )
             await self._wait(0 if is_busy else max(1, min(due_ms - now_ms, DELAYED_MS)))
 
     async def _run_transactions(self) -> None:
@@ -186,11 +188,11 @@ class Loops:
         parts = self._parts
         while True:
             now_ms = parts.clock.now_ms()
-            # A slave has them from its master.
+            # A slave gets these messages from its master.
             is_busy = parts.identity.is_master and self.step_pops(now_ms)
             if is_busy:
                 if parts.store.flusher.is_sync:
-                    parts.pending_replies.sync_soon()  # before that nobody can read them
+                    parts.pending_replies.sync_soon()  # before that clients cannot read them
                 parts.store.notify()
             self._turn("pops")
             due_ms = parts.pops.next_due_ms()
@@ -198,11 +200,11 @@ class Loops:
             await self._wait(0 if is_busy else max(1, min(left_ms, POPS_MS)))
 
     def step_pops(self, now_ms: int) -> bool:
-        """Do a bounded part of the work that popped messages make; return False if none is left."""
+        """Do a bounded part of the work for popped messages; return False if none is left."""
         parts = self._parts
         did = parts.pops.revive.step(now_ms)
-        if parts.topics.table.is_saved:  # a retry topic that a crash takes would take its messages
-            parts.pops.tell_progress()
+        if parts.topics.table.is_saved:  # a crash that loses a retry topic loses its messages
+            parts.pops.publish_progress()
         return parts.pops.freed(now_ms) or did
 
     # Clients ----------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Loops:
             await self._wait(parts.pops.held.left_ms(monotonic_ms, left_ms))
 
     def expire_held(self) -> Steps[None]:
-        """Answer the requests that were held long enough."""
+        """Answer the requests whose deadline is over."""
         pulls, pops = self._parts.held_pulls, self._parts.pops.held
         yield from pulls.retry_unread()
         yield from pops.retry_unread()

@@ -1,6 +1,7 @@
-"""Parts of a running broker, for those that serve requests or work in the background.
+"""Parts of a running broker, for request processors and background loops.
 
-The server makes them. What takes a few of them takes those; what takes many takes ``Parts``.
+The server creates them. A function that needs a few parts takes those; one that needs many takes
+``Parts``.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from reput.clock import Clock
 from reput.remoting.channel import Channel
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server_state import ServerState
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class Parts:
     identity: Identity
     """Addresses and role."""
     clock: Clock
-    store: MessageStore
+    store: BrokerStore
     serving: ServerState
-    """Connections, what they cost, and what was refused."""
+    """Connections, their cost, and refused requests."""
 
     topics: Topics
     topic_list: TopicList
@@ -64,7 +65,7 @@ class Parts:
     groups: Groups[Channel]
     """Groups and their members."""
     members: Members
-    """What happens when members join, change or leave."""
+    """Handling of members that join, change or leave."""
     filters: Filters
     """Compiled SQL filters."""
     consumer_filters: ConsumerFilters
@@ -72,7 +73,7 @@ class Parts:
     locks: QueueLocks
     """Locks of members on queues."""
     request_modes: RequestModes
-    """Whether groups pull or pop."""
+    """Request modes of groups: pull or pop."""
 
     deliveries: Deliveries
     """Statistics and consumer offsets."""
@@ -84,7 +85,7 @@ class Parts:
     """Requests that the fast path has handled."""
 
     pending_replies: PendingReplies
-    """Replies that wait for the disk."""
+    """Replies to sends that wait for durability."""
     held_pulls: HeldRequests[HeldPull]
     """Pulls that wait for messages."""
     pops: Pops
@@ -101,18 +102,18 @@ class Parts:
     table_writes: TableWrites
     topic_writes: TopicWrites
     quarantine: Quarantine
-    """Stored records that loops have passed over."""
+    """Stored records that loops have skipped."""
     write_failures: WriteFailures
-    """What cannot be written for now."""
+    """Files that cannot be written at present."""
     disk_thread: WorkerThread
     """The thread for work that waits for the disk."""
     tasks: Tasks
-    """Tasks that requests have begun."""
+    """Tasks started by requests."""
     setting_requests: RequestQueue
-    """Requests that change settings, one after the other."""
+    """Requests that change settings, served one at a time."""
     deletion_requests: RequestQueue
-    """Requests that delete topics, groups or queues, one after the other."""
+    """Requests that delete topics, groups or queues, served one at a time."""
     assignment_tasks: set[asyncio.Task[None]]
-    """Requests for queues of members that wait for a name server."""
+    """Requests for the queues of members that wait for a name server."""
     start_warnings: tuple[str, ...]
-    """What the start has found lost, and recovered."""
+    """Losses and recoveries that were found at the start."""

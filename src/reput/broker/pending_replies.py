@@ -1,10 +1,10 @@
 """Replies to sends that wait for the disk, in the order of their messages.
 
     put -> durable already?   yes -> the reply
-                              no  -> waits here -> sync -> settle -> the reply
+                              no  -> held here -> sync -> settle -> the reply
 
-Under SYNC_FLUSH a message is acknowledged when the log is durable. A send that has made a topic is
-acknowledged when the topic is in its file, too.
+Under SYNC_FLUSH a message is acknowledged when the log is durable. A send that has created a topic
+is acknowledged when the topic is in its file, too.
 """
 
 from collections import deque
@@ -23,10 +23,10 @@ from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices, run_whole
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 _SETTLED_AT_ONCE = 64
-"""Replies that are sent before the time is looked at."""
+"""Replies that are sent before the time is checked."""
 
 Answer = Callable[[PutResult], Command]
 """Makes the reply from the result of a put."""
@@ -42,7 +42,7 @@ class _Pending:
     begun_ms: int
     send_count: int = 1
     made_count: int = 0
-    """The number of made topics that must be in the file before."""
+    """The number of created topics that must be in the file before."""
 
 
 class PendingReplies:
@@ -50,7 +50,7 @@ class PendingReplies:
 
     Args:
         store: The store.
-        topics: The topics; those that sends have made must be in their file.
+        topics: The topics; created topics must be in their file before the reply.
         deliveries: The statistics.
         clock: The clock.
         slices: Runs work that may take long in time slices.
@@ -59,7 +59,7 @@ class PendingReplies:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         deliveries: Deliveries,
         clock: Clock,
@@ -71,7 +71,7 @@ class PendingReplies:
         self.put_count = 0
         """The number of requests that were put here, or counted by ``count_puts``."""
         self.has_put = False
-        """True if something was put since somebody set it to False: readers may wait for it."""
+        """True if a message was put since this was last reset: held requests may match it."""
         self._store = store
         self._topics = topics
         self._deliveries = deliveries
@@ -83,12 +83,12 @@ class PendingReplies:
         self._is_settling = False
 
     def __len__(self) -> int:
-        """Return the number of replies that wait, or of groups of them."""
+        """Return the number of pending replies, or of groups of them."""
         return len(self._pending)
 
     @property
     def is_full(self) -> bool:
-        """True if no more replies may wait."""
+        """True if no more replies may be pending."""
         return len(self._pending) >= self._pending_max
 
     def put(
@@ -106,7 +106,7 @@ class PendingReplies:
             The reply; None if it is sent later.
 
         Raises:
-            LimitExceeded: Too many replies wait.
+            LimitExceeded: Too many replies are pending.
         """
         if self.is_full:
             raise limits.WAITING_PUTS.exceeded(len(self._pending) + 1)
@@ -158,7 +158,7 @@ class PendingReplies:
         self.sync_soon()
 
     def count_puts(self, begun_ms: int, count: int) -> None:
-        """Count requests whose messages somebody else has stored.
+        """Count requests whose messages were stored elsewhere.
 
         Args:
             begun_ms: The time when the put began, monotonic ms.
@@ -168,7 +168,7 @@ class PendingReplies:
         self.add_time(begun_ms, count)
 
     def add_time(self, begun_ms: int, count: int = 1) -> None:
-        """Add the time that stored messages took until now.
+        """Record the time from the beginning of a put until now.
 
         Args:
             begun_ms: The time when the put began, monotonic ms.
@@ -177,11 +177,11 @@ class PendingReplies:
         self.put_times.add(self._clock.monotonic_ms() - begun_ms, count)
 
     def sync_soon(self) -> None:
-        """Make durable what was put."""
-        self._sync_thread.ask()
+        """Start a sync of all messages that were put."""
+        self._sync_thread.request()
 
     def settle(self) -> None:
-        """Send the replies that are due, in time slices if they are many."""
+        """Send the replies that are due; in time slices if there are many."""
         if self._is_settling:
             return
         for _ in range(_SETTLED_AT_ONCE):
@@ -211,5 +211,5 @@ class PendingReplies:
             self._is_settling = False
 
     def settle_all(self) -> None:
-        """Send the replies that are due at once: the broker stops."""
+        """Send all replies that are due without a break, at shutdown."""
         run_whole(self._settle())

@@ -1,7 +1,7 @@
-"""How much of something each address has used, so that none of them takes all there is.
+"""Usage of limited resources by client address, so that no client takes all of them.
 
-An address stands for all connections from it. What a quota counts is bounded in all elsewhere;
-addresses that have not been heard of for longest are forgotten when there are too many.
+An address covers all connections from it. The total of each resource is limited elsewhere; if there
+are too many addresses, the least recently used one is evicted.
 """
 
 from dataclasses import dataclass
@@ -10,37 +10,37 @@ from reput.errors import LimitExceeded
 from reput.limits import Limit
 
 ADDRESSES_MAX = 10_000
-"""Maximum number of addresses with counts of their own; the least recently used one is dropped."""
+"""Addresses with counts; the least recently used one is evicted."""
 
 OWN = ""
-"""The address where the broker itself uses something: it is not counted."""
+"""Address of the broker's own use, which is not counted."""
 
 
 class AddressQuota:
-    """Uses of something by address since the start."""
+    """Current use of a resource by address."""
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many addresses are known."""
+        """Return the number of addresses with counts."""
         return len(self._used)
 
     def used(self, address: str) -> int:
-        """Return how much the address of a client has used."""
+        """Return the count of an address."""
         return self._used.get(address, 0)
 
     def check(self, address: str, limit: Limit, maximum: int, count: int = 1) -> None:
-        """Refuse an address that would use more than it may.
+        """Refuse an address that would exceed its maximum.
 
         Args:
-            address: Of the client; ``OWN`` may use any number.
-            limit: What is counted.
-            maximum: How much an address may use, as configured.
-            count: How much it is going to use.
+            address: Address of the client; ``OWN`` has no maximum.
+            limit: The limited resource.
+            maximum: Configured maximum per address.
+            count: The additional use.
 
         Raises:
-            LimitExceeded: It has used that much already.
+            LimitExceeded: The address would exceed it.
         """
         if address != OWN and self.used(address) + count > maximum:
             raise exceeded(limit, maximum, address)
@@ -49,13 +49,13 @@ class AddressQuota:
         """Count a use."""
         if address == OWN:
             return
-        # The last one to use something stands last.
+        # Reinsert it: the dict is ordered from the least to the most recently used.
         self._used[address] = self._used.pop(address, 0) + count
         if len(self._used) > ADDRESSES_MAX:
             del self._used[next(iter(self._used))]
 
-    def give_back(self, address: str, count: int = 1) -> None:
-        """Count less: what was used is free again."""
+    def release(self, address: str, count: int = 1) -> None:
+        """Subtract a use that has ended."""
         left = self._used.get(address, 0) - count
         if left > 0:
             self._used[address] = left
@@ -65,7 +65,7 @@ class AddressQuota:
 
 @dataclass(slots=True)
 class Reservation:
-    """What is left of the room that a list of entries has in a table."""
+    """The remaining room that is reserved for a list of entries."""
 
     count: int
     size: int
@@ -74,36 +74,36 @@ class Reservation:
 class Reservations:
     """Room in a table for lists whose entries are put a part at a time.
 
-    What a table holds and what is reserved in it stay within its limits together, so that lists
-    that are put at the same time do not take the same room.
+    The contents and reservations of a table stay within its limits together, so that lists that are
+    put at the same time do not use the same room.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        """Entries that are reserved."""
+        """Reserved entries."""
         self.size = 0
-        """Queues or bytes of entries that are reserved."""
+        """Reserved queues or bytes of entries."""
 
     def reserve(self, count: int, size: int) -> Reservation:
-        """Reserve room for new entries, and for what all entries of a list grow by."""
+        """Reserve room for the new entries of a list, and for the growth of all its entries."""
         reservation = Reservation(max(0, count), max(0, size))
         self.count += reservation.count
         self.size += reservation.size
         return reservation
 
     def use(self, reservation: Reservation, count: int, size: int) -> None:
-        """Take note that an entry of the list was put.
+        """Record that an entry of the list was put.
 
         Args:
-            reservation: Of the list.
-            count: How many more entries the table has.
-            size: How much more the table holds; what an entry shrinks by stays reserved for those
-                behind it.
+            reservation: Reservation of the list.
+            count: Entries that were added to the table.
+            size: Growth of the table's content; if an entry shrinks, the difference stays reserved
+                for later ones.
         """
         self._set(reservation, reservation.count - count, reservation.size - size)
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what is left."""
+        """Release the remaining reservation."""
         self._set(reservation, 0, 0)
 
     def _set(self, reservation: Reservation, count: int, size: int) -> None:

@@ -1,12 +1,13 @@
-"""Tells the name servers who this broker is and which topics it has.
+"""Registers the broker and its topics with the name servers.
 
-All topics are told on a new connection, every ``registerNameServerPeriod``, and after anything that
-went wrong: a name server that lost them, or did not get a change, so gets them all. In between a
-change is told alone, as Java does where an admin makes it: name servers add and overwrite topics,
-and remove none because it is missing. Of deleted topics they hear from who deletes them. Only those
-of 5.x with ``deleteTopicWithBrokerRegistration`` take what is told for all there is, from Java's
-brokers too; there the others are back with the next period.
-Source: rocketmq 4.9.7 ``BrokerController.registerIncrementBrokerData``, ``RouteInfoManager``.
+All topics are sent on a new connection, every ``registerNameServerPeriod``, and after any failure:
+a name server that lost topics, or missed a change, gets all of them again. In between only the
+changed topic is sent, as Java does when an admin changes one: name servers add and overwrite
+topics, and do not remove missing ones. Deletions are sent to name servers by the client that
+deletes the topic. Only name servers of 5.x with ``deleteTopicWithBrokerRegistration`` treat each
+registration as complete, also those of Java's brokers; there the other topics return with the next
+period. Source: rocketmq 4.9.7 ``BrokerController.registerIncrementBrokerData``,
+``RouteInfoManager``.
 """
 
 import asyncio
@@ -35,37 +36,37 @@ from reput.store.config_tables import TopicConfig
 PERIOD_MS_MIN = 10_000
 PERIOD_MS_MAX = 60_000
 _TOPICS_AT_ONCE = 200
-"""Topics that are encoded in less than 1 ms."""
+"""Topics that are encoded together, in less than 1 ms."""
 _BODY_BYTES_MAX = FRAME_BYTES_MAX // 2
-"""More topics than that are told in several requests."""
+"""Larger lists of topics are sent in several requests."""
 _UNREGISTER_TIMEOUT_MS = 1_000
 _ROUTE_TIMEOUT_MS = 2_000
-"""Consumers wait 3 s for what is asked here."""
+"""Less than the 3 s that consumers wait for their reply."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Body(NamedTuple):
-    """What is told of topics."""
+    """The body of a registration request."""
 
     data: bytes
     crc32: int
 
 
-class _Told(NamedTuple):
-    """A topic as it is told, and what that was made of."""
+class _EncodedTopic(NamedTuple):
+    """An encoded topic, with the values that it was made from."""
 
     topic: TopicConfig
     permission: int
-    """The broker's."""
+    """The broker's permission."""
     text: msgspec.Raw
 
 
 class Registration:
-    """Registers a broker with every name server, each for itself: a slow one delays no other.
+    """Registers a broker with each name server separately: a slow one does not delay the others.
 
     Args:
-        settings: The settings in force: names, and which name servers.
+        settings: The current settings: names, and the list of name servers.
         identity: The addresses.
         topics: The topics.
         clock: The clock.
@@ -79,41 +80,45 @@ class Registration:
         self._topics = topics
         self._clock = clock
         self._client: RemotingClient | None = None
-        self._telling: dict[str, asyncio.Task[None]] = {}  # by name server
-        self._untold: dict[str, set[str] | None] = {}  # topics by name server; None is all
-        self._knowing: dict[str, Channel] = {}  # name servers that have all but the untold
-        self._changed: set[str] | None = set()  # topics that nobody is told yet; None is all
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by name server
+        self._pending: dict[str, set[str] | None] = {}  # topics by name server; None for all
+        self._up_to_date: dict[
+            str, Channel
+        ] = {}  # name servers that have all but the pending topics
+        self._changed: set[str] | None = set()  # topics that no name server has got; None for all
         self._is_due = False
-        self._texts: dict[str, _Told] = {}  # by topic
+        self._texts: dict[str, _EncodedTopic] = {}  # by topic
         self._making = asyncio.Lock()
-        self._all: tuple[int, list[_Body]] | None = None  # version of the topics, all of them
-        self.untold: dict[str, str] = {}
-        """Topic that can be told to no name server -> why."""
+        self._all: tuple[int, list[_Body]] | None = (
+            None  # version of the topics, and the bodies of all
+        )
+        self.unencodable: dict[str, str] = {}
+        """Topic that cannot be encoded -> the reason."""
         self.problems: dict[str, str] = {}
-        """Name server -> why it could not be told; empty if all know."""
+        """Name server -> why the registration failed; empty if all are up to date."""
 
     def start(self) -> None:
-        """Make ready; within the loop."""
+        """Create the client; to be called within the event loop."""
         self._client = RemotingClient()
 
     async def stop(self) -> None:
-        """Tell the name servers that the broker is gone."""
-        client, self._client = self._client, None  # from now on nothing else is told
+        """Unregister from the name servers."""
+        client, self._client = self._client, None  # from now on nothing else is sent
         if client is None:
             return
-        tasks = list(self._telling.values())
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         servers = self._settings.broker.name_servers
-        await asyncio.gather(*(self._unregister(client, one) for one in servers))
+        await asyncio.gather(*(self._unregister(client, server) for server in servers))
         await client.close()
 
     def notify_soon(self, topic: str | None = None) -> None:
-        """Tell that a topic has changed, or else everything: at the end of this turn of the loop.
+        """Send a changed topic, or everything, at the end of this turn of the event loop.
 
         Args:
-            topic: Its name. If it was deleted, there is nothing to tell.
+            topic: Name of the topic; a deleted topic is not sent.
         """
         if self._client is None:
             return
@@ -123,17 +128,17 @@ class Registration:
             self._changed.add(topic)
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._tell_now)
+            asyncio.get_running_loop().call_soon(self._begin_changed)
 
-    def _tell_now(self) -> None:
+    def _begin_changed(self) -> None:
         self._is_due = False
         changed, self._changed = self._changed, set()
         self._begin(changed)
 
     def begin(self) -> list[asyncio.Task[None]]:
-        """Register with all name servers, and do not wait; return what is under way.
+        """Start the registration with all name servers; return the running tasks.
 
-        Who is being told is told once more afterwards, however often this is called meanwhile.
+        If a registration is running, exactly one more follows, however often this is called.
         """
         return self._begin(None)
 
@@ -141,46 +146,48 @@ class Registration:
         client, servers = self._client, self._settings.broker.name_servers
         if client is None:
             return []
-        self.problems = {one: why for one, why in self.problems.items() if one in servers}
+        self.problems = {
+            server_name: why for server_name, why in self.problems.items() if server_name in servers
+        }
         for server in servers:
-            untold = self._untold.get(server, set())
-            self._untold[server] = None if topics is None or untold is None else untold | topics
-            if server not in self._telling:
-                self._telling[server] = asyncio.create_task(self._tell(client, server))
-        return [self._telling[server] for server in servers]
+            pending = self._pending.get(server, set())
+            self._pending[server] = None if topics is None or pending is None else pending | topics
+            if server not in self._tasks:
+                self._tasks[server] = asyncio.create_task(self._register_pending(client, server))
+        return [self._tasks[server] for server in servers]
 
     async def register(self) -> None:
-        """Register with all name servers; what goes wrong is in ``problems``."""
+        """Register with all name servers; failures are in ``problems``."""
         tasks = self.begin()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _tell(self, client: RemotingClient, server: str) -> None:
+    async def _register_pending(self, client: RemotingClient, server: str) -> None:
         try:
-            while server in self._untold:
-                await self._register(client, server, self._untold.pop(server))
+            while server in self._pending:
+                await self._register(client, server, self._pending.pop(server))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a task
             _log.exception("registering with name server %s failed", server)
             self.problems[server] = f"{type(error).__name__}: {error}"
         finally:
-            self._telling.pop(server, None)
+            self._tasks.pop(server, None)
 
     async def _register(self, client: RemotingClient, server: str, topics: set[str] | None) -> None:
-        """Tell a name server some topics, or all if that is None or it has not got the others."""
-        # Until it has answered, it may have got this or not.
-        known_over = self._knowing.pop(server, None)
+        """Send topics to a name server; all if None, or if its connection is new."""
+        # Until it has replied, it is unknown which topics it has.
+        channel_before = self._up_to_date.pop(server, None)
         try:
             channel = await client.connect(server)
-            if topics is None or known_over is not channel:
-                told = await self._bodies_of_all()
-            elif known := [one for one in map(self._topics.get, topics) if one is not None]:
-                told = await self._bodies(known)
+            if topics is None or channel_before is not channel:
+                encoded = await self._bodies_of_all()
+            elif changed := [topic for topic in map(self._topics.get, topics) if topic is not None]:
+                encoded = await self._bodies(changed)
             else:
-                self._knowing[server] = channel
+                self._up_to_date[server] = channel
                 return
-            for body in told:
-                await self._ask(client, server, body)
-            self._knowing[server] = channel
+            for body in encoded:
+                await self._send(client, server, body)
+            self._up_to_date[server] = channel
         except ReputError as error:
             if self.problems.get(server) != str(error):
                 _log.warning("cannot register with name server %s: %s", server, error)
@@ -189,7 +196,7 @@ class Registration:
             if self.problems.pop(server, None) is not None:
                 _log.info("registered with name server %s again", server)
 
-    async def _ask(self, client: RemotingClient, server: str, body: _Body) -> None:
+    async def _send(self, client: RemotingClient, server: str, body: _Body) -> None:
         config, identity = self._settings.broker, self._identity
         header = RegisterBrokerHeader(
             broker_name=config.broker_name,
@@ -202,18 +209,18 @@ class Registration:
         )
         fields = headers.encode(header)
         request = Command(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body.data)
-        answer = await client.invoke(server, request, config.register_broker_timeout_mills)
-        if answer.code != ResponseCode.SUCCESS:
-            raise ReputError(answer.remark or f"code {answer.code}")
-        if answer.body:
-            ordered = bodies.decode(KvTable, answer.body).table
+        reply = await client.invoke(server, request, config.register_broker_timeout_mills)
+        if reply.code != ResponseCode.SUCCESS:
+            raise ReputError(reply.remark or f"code {reply.code}")
+        if reply.body:
+            ordered = bodies.decode(KvTable, reply.body).table
             self._topics.take_ordered(ordered, self._clock.now_ms())
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Return where a topic is, as the first name server that answers knows it; None: nowhere.
+        """Return the route of a topic from the first name server that replies; None if it has none.
 
         Raises:
-            ReputError: No name server answers.
+            ReputError: No name server replies.
         """
         problem = ReputError("there is no name server")
         fields = headers.encode(RouteHeader(topic=topic, accept_standard_json_only=True))
@@ -222,21 +229,21 @@ class Registration:
                 break
             request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=fields)
             try:
-                answer = await self._client.invoke(server, request, _ROUTE_TIMEOUT_MS)
+                reply = await self._client.invoke(server, request, _ROUTE_TIMEOUT_MS)
             except ReputError as error:
                 problem = error
                 continue
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            if reply.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
-            if answer.code == ResponseCode.SUCCESS:
-                return bodies.decode(TopicRouteData, answer.body)
-            problem = ReputError(answer.remark or f"code {answer.code}")
+            if reply.code == ResponseCode.SUCCESS:
+                return bodies.decode(TopicRouteData, reply.body)
+            problem = ReputError(reply.remark or f"code {reply.code}")
         raise problem
 
-    # What is told -----------------------------------------------------------------------------
+    # Bodies -----------------------------------------------------------------------------------
 
     async def _bodies_of_all(self) -> list[_Body]:
-        """Return all topics: a megabyte with 10,000 of them, made once a change."""
+        """Return all topics: a megabyte for 10,000 of them, encoded once per change."""
         topics = self._topics
         async with self._making:  # once for all name servers
             counter = topics.table.version.counter
@@ -245,18 +252,18 @@ class Registration:
             known = topics.all()
             for gone in self._texts.keys() - known.keys():
                 del self._texts[gone]
-            for gone in self.untold.keys() - known.keys():
-                del self.untold[gone]
-            told = await self._bodies(known.values())
-            self._all = counter, told
-            return told
+            for gone in self.unencodable.keys() - known.keys():
+                del self.unencodable[gone]
+            all_bodies = await self._bodies(known.values())
+            self._all = counter, all_bodies
+            return all_bodies
 
     async def _bodies(self, topics: Iterable[TopicConfig]) -> list[_Body]:
-        """Return topics as they are now, in as many bodies as frames need.
+        """Return the current topics, in as many bodies as frames require.
 
-        Others have their turn while they are encoded. Name servers take topics of a version that
-        they do not know yet, and leave those that are not named: only the last body has the version
-        of the table, and each one before it an older one of its own.
+        Other tasks run while they are encoded. Name servers accept topics of a new version, and
+        keep topics that are not listed: only the last body has the version of the table, and each
+        earlier one has a distinct older version.
         """
         version = self._topics.table.version
         rows_of_bodies: list[list[bytes]] = [[]]
@@ -271,7 +278,7 @@ class Registration:
                     rows_of_bodies.append([])
                     size = len(row) + 1
                 rows_of_bodies[-1].append(row)
-        told = []
+        encoded = []
         for number, rows in enumerate(rows_of_bodies, 1):
             age = len(rows_of_bodies) - number
             data_version = DataVersion(
@@ -281,34 +288,34 @@ class Registration:
                 bodies.encode(data_version),
                 b",".join(rows),
             )
-            told.append(_Body(data, zlib.crc32(data) & 0x7FFFFFFF))
-        return told
+            encoded.append(_Body(data, zlib.crc32(data) & 0x7FFFFFFF))
+        return encoded
 
     def _rows(self, topics: Iterable[TopicConfig]) -> dict[str, msgspec.Raw]:
-        """Return topics as they are told, by name; without those that no name server could read."""
+        """Return encoded topics by name, without topics that cannot be encoded."""
         rows = {}
         for topic in topics:
             try:
                 bodies.encode(topic.name)
                 rows[topic.name] = self._text(topic)
             except (UnicodeEncodeError, msgspec.MsgspecError, ValueError, TypeError) as error:
-                if topic.name not in self.untold:
-                    _log.error("topic %r is told to no name server: %s", topic.name, error)
-                self.untold[topic.name] = f"{error}"
+                if topic.name not in self.unencodable:
+                    _log.error("topic %r cannot be registered: %s", topic.name, error)
+                self.unencodable[topic.name] = f"{error}"
             else:
-                self.untold.pop(topic.name, None)
+                self.unencodable.pop(topic.name, None)
         return rows
 
     def _text(self, topic: TopicConfig) -> msgspec.Raw:
-        """Return a topic as name servers are told, with the broker's own permission."""
+        """Return an encoded topic, restricted by the broker's own permission."""
         permission = self._settings.broker.broker_permission
-        told = self._texts.get(topic.name)
-        if told is None or told.topic is not topic or told.permission != permission:
+        cached = self._texts.get(topic.name)
+        if cached is None or cached.topic is not topic or cached.permission != permission:
             data = topic_data(topic)
             data.perm &= permission | ~READ_WRITE
-            told = _Told(topic, permission, msgspec.Raw(bodies.encode(data)))
-            self._texts[topic.name] = told
-        return told.text
+            cached = _EncodedTopic(topic, permission, msgspec.Raw(bodies.encode(data)))
+            self._texts[topic.name] = cached
+        return cached.text
 
     async def _unregister(self, client: RemotingClient, server: str) -> None:
         config = self._settings.broker
@@ -320,9 +327,11 @@ class Registration:
         )
         request = Command(RequestCode.UNREGISTER_BROKER, ext_fields=headers.encode(header))
         try:
-            async with asyncio.timeout(_UNREGISTER_TIMEOUT_MS / 1000):  # with the connection
+            async with asyncio.timeout(
+                _UNREGISTER_TIMEOUT_MS / 1000
+            ):  # includes the time to connect
                 await client.invoke(server, request, _UNREGISTER_TIMEOUT_MS)
         except (ReputError, TimeoutError) as error:
             _log.info(
-                "name server %s was not told of the end: %s", server, str(error) or "no answer"
+                "cannot unregister from name server %s: %s", server, str(error) or "no answer"
             )

@@ -1,15 +1,16 @@
-"""A stored message, put again elsewhere: due, sent back, committed, or handed out anew.
+"""Copies of stored messages for another queue: due, sent back, committed, or delivered again.
 
-Many in a row go from record to record, in a kernel (``put_places``). What is not common for that
-goes through Python: as bytes, if it can (``parcel``), or decoded, and put as any message is
-(``again``).
+The fast path copies many records in a kernel (``put_places``). Other messages fall back to Python:
+as bytes if possible (``parcel``), else decoded and put like any message (``copied_message``).
 """
 
 import functools
+import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from reput.errors import WriteFailed
 from reput.format import (
     java,
     message as record,
@@ -21,25 +22,30 @@ from reput.format.message import StoredMessage
 from reput.store.config import StoreConfig
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutStatus, with_properties
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
+
+RETRY_MS = 1_000
+"""Pause after the store refused a copy, in ms."""
 
 _SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 _CRC = props.CRC32.encode()
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
 _INT_MAX = (1 << 31) - 1
-_UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
+_OTHER_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 _BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
-"""Where the body of a V1 record with IPv4 hosts begins."""
+"""Position of the body in a V1 record with IPv4 hosts."""
 _HEAD = struct.Struct(">4i")  # size, magic, body checksum, queue id
-_COMMON = struct.Struct(">2i20xqi")  # size, magic, physical offset, sys flag
+_FIXED = struct.Struct(">2i20xqi")  # size, magic, physical offset, sys flag
 _PREPARED = struct.Struct(">iq")  # reconsume times, prepared transaction offset
 _RECONSUME_AT = _BODY_AT - record.TAIL.size
 _STORE_HOST_AT = _RECONSUME_AT - record.HOST_V4_BYTES
 _PLACE = struct.Struct(">i16xqq")  # size, queue offset, physical offset
 _INT = struct.Struct(">i")
 
+_log = logging.getLogger(__name__)
 
-def again(
+
+def copied_message(
     stored: StoredMessage,
     topic: str,
     queue_id: int,
@@ -48,18 +54,18 @@ def again(
     sys_flag: int | None = None,
     reconsume_times: int | None = None,
 ) -> IncomingMessage:
-    """Return a message like a stored one, for another queue. Nobody's reply waits for it.
+    """Return a copy of a stored message for another queue. No reply waits for it.
 
     Args:
         stored: The message.
-        topic: Where it goes.
-        queue_id: Which queue there.
-        properties: Those it gets; its own.
-        sys_flag: The flags it gets; its own.
-        reconsume_times: How often it was consumed; as often as it was.
+        topic: Destination topic.
+        queue_id: Queue there.
+        properties: New properties; by default the message's own.
+        sys_flag: New flags; by default the message's own.
+        reconsume_times: New number of attempts; by default the message's own.
 
     Raises:
-        Refused: Properties are too long, or cannot be written.
+        Refused: The properties are too long, or cannot be encoded.
     """
     message = IncomingMessage(
         topic=topic,
@@ -78,56 +84,97 @@ def again(
         kept = {name: value for name, value in properties.items() if name != props.CRC32}
         return with_properties(message, kept)
     message.property_bytes = stored.property_bytes
-    if props.CRC32 in stored.properties:  # of the record that is there
+    if props.CRC32 in stored.properties:  # the checksum of the stored record
         pairs = stored.property_bytes.split(_SEPARATOR)
-        kept_pairs = [one for one in pairs if not one.startswith(record.CRC_PROPERTY_PREFIX)]
+        kept_pairs = [pair for pair in pairs if not pair.startswith(record.CRC_PROPERTY_PREFIX)]
         message.property_bytes = _SEPARATOR.join(kept_pairs)
     return message
 
 
 class Parcel(NamedTuple):
-    """A message to be put again."""
+    """A copy to be put."""
 
     data: bytes
-    """Its record, which lacks its place; empty if it is not common."""
+    """Encoded record without offsets; empty if the message must be put decoded."""
     message: IncomingMessage | None = None
-    """In that case the message."""
+    """The decoded message in that case."""
 
 
 class Outcome(NamedTuple):
-    """What became of parcels that were put."""
+    """The result of putting parcels."""
 
     stored_count: int
-    """So many of them are stored: the first ones."""
+    """Number of leading parcels that are stored."""
     end_offset: int
-    """Physical offset behind the last one; 0 if there is none."""
+    """Physical offset after the last one; 0 if there is none."""
     status: PutStatus = PutStatus.PUT_OK
-    """What stopped the next one."""
+    """Status of the first parcel that was not stored."""
     reason: str = ""
 
 
-def records_of(store: MessageStore, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
-    """Return the records that units of a queue lead to, each None if it is not there.
+class RetryPause:
+    """Pause of a loop after the store refused one of its copies; each reason is logged once."""
 
-    Of a record only size and place are looked at.
+    def __init__(self) -> None:
+        self._begun_ms: int | None = None
+        self._problem = ""
+
+    @property
+    def end_ms(self) -> int:
+        """Time of the next attempt, in ms; 0 if there was no refusal."""
+        return 0 if self._begun_ms is None else self._begun_ms + RETRY_MS
+
+    def is_active(self, now_ms: int) -> bool:
+        """Return True until the next attempt; False if the clock was set back before the pause."""
+        return self._begun_ms is not None and 0 <= now_ms - self._begun_ms < RETRY_MS
+
+    def begin(self, problem: str, now_ms: int) -> bool:
+        """Begin a pause; return True if its reason has changed, so that it should be logged."""
+        self._begun_ms = now_ms
+        is_new = problem != self._problem
+        self._problem = problem
+        return is_new
+
+    def clear(self) -> bool:
+        """Record an accepted copy; return True if there was a refusal before."""
+        had_problem = bool(self._problem)
+        self._begun_ms, self._problem = None, ""
+        return had_problem
+
+
+def make_durable(store: BrokerStore) -> bool:
+    """Flush and sync all copies at shutdown; return False, and log it, if that fails."""
+    try:
+        store.flusher.commit()
+        store.sync()
+    except WriteFailed as error:
+        _log.error("the latest messages may be delivered again: %s", error)
+        return False
+    return True
+
+
+def records_of(store: BrokerStore, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
+    """Return the records of units of a queue; None for a missing one.
+
+    Only size and offsets of a record are checked.
 
     Args:
-        store: Where they are.
+        store: The store.
         places: Queue offset, physical offset and size of each.
     """
-    found = store.log.read_all([(at, size) for _, at, size in places])
+    records = store.log.read_all([(physical_offset, size) for _, physical_offset, size in places])
     return [
         data
         if data is not None
         and size >= record.FIXED_BYTES_V1
         and _PLACE.unpack_from(data) == (size, queue_offset, physical_offset)
         else None
-        for data, (queue_offset, physical_offset, size) in zip(found, places, strict=True)
+        for data, (queue_offset, physical_offset, size) in zip(records, places, strict=True)
     ]
 
 
 def fitting(sizes: Sequence[int], bytes_max: int) -> int:
-    """Return how many of the first sizes are at most so many bytes together; at least one."""
+    """Return how many leading sizes sum up to at most ``bytes_max``; at least one."""
     left = bytes_max
     for count, size in enumerate(sizes):
         left -= size
@@ -137,7 +184,7 @@ def fitting(sizes: Sequence[int], bytes_max: int) -> int:
 
 
 def destination(properties: bytes) -> tuple[bytes, int] | None:
-    """Return the topic, in UTF-8, and queue that a message waits for; None if it does not say."""
+    """Return topic (UTF-8) and queue that a message waits for; None if it has no destination."""
     topic = props.find(properties, props.REAL_TOPIC)
     queue_id = props.find(properties, props.REAL_QUEUE_ID)
     number = props.number(queue_id, names.QUEUE_ID_MAX)
@@ -145,17 +192,17 @@ def destination(properties: bytes) -> tuple[bytes, int] | None:
 
 
 def property_bytes(data: bytes) -> bytes:
-    """Return the property string of a record that a queue has led to.
+    """Return the property string of a record that was found through a queue.
 
     Raises:
-        CorruptRecord: It is no whole record.
+        CorruptRecord: It is not a complete record.
     """
-    found = common_record(data)
-    return found.properties if found else record.decode(data, check_crc=False).property_bytes
+    plain = plain_record(data)
+    return plain.properties if plain else record.decode(data, check_crc=False).property_bytes
 
 
-class CommonRecord(NamedTuple):
-    """A stored V1 record with IPv4 hosts, in parts."""
+class PlainRecord(NamedTuple):
+    """A stored V1 record with IPv4 hosts, split into fields."""
 
     head: bytes
     """All fields before the body."""
@@ -165,68 +212,71 @@ class CommonRecord(NamedTuple):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was consumed."""
+        """Number of times that the message was consumed."""
         times: int = _INT.unpack_from(self.head, _RECONSUME_AT)[0]
         return times
 
     @property
     def offset_id(self) -> str:
-        """The message id that is made of host and place."""
+        """The message id made of store host and physical offset."""
         place = self.head[record.POSITION_PHYSICAL_OFFSET : record.POSITION_SYS_FLAG]
         return (self.head[_STORE_HOST_AT:_RECONSUME_AT] + place).hex().upper()
 
 
-def common_record(data: bytes, physical_offset: int | None = None) -> CommonRecord | None:
-    """Return the parts of a record; None if it is not common, not whole, or says another place."""
+def plain_record(data: bytes, physical_offset: int | None = None) -> PlainRecord | None:
+    """Split a record; return None if it has another format, is incomplete, or at another offset."""
     if len(data) < record.FIXED_BYTES_V1:
         return None
-    size, magic, own_offset, sys_flag = _COMMON.unpack_from(data)
-    if size != len(data) or magic != record.MAGIC_V1 or sys_flag & _UNCOMMON_FLAGS:
+    size, magic, own_offset, sys_flag = _FIXED.unpack_from(data)
+    if size != len(data) or magic != record.MAGIC_V1 or sys_flag & _OTHER_FLAGS:
         return None
     if physical_offset is not None and own_offset != physical_offset:
         return None
     (body_bytes,) = _INT.unpack_from(data, _BODY_AT - _INT.size)
-    at = _BODY_AT + body_bytes
-    if body_bytes < 0 or at + 3 > size:
+    topic_position = _BODY_AT + body_bytes
+    if body_bytes < 0 or topic_position + 3 > size:
         return None
-    behind: int = at + 1 + data[at]
-    if data[at] > record.TOPIC_BYTES_MAX_V1 or behind + 2 > size:
+    properties_position: int = topic_position + 1 + data[topic_position]
+    if data[topic_position] > record.TOPIC_BYTES_MAX_V1 or properties_position + 2 > size:
         return None
-    (length,) = record.PROPERTIES_LENGTH.unpack_from(data, behind)
-    if length < 0 or behind + 2 + length != size:
+    (length,) = record.PROPERTIES_LENGTH.unpack_from(data, properties_position)
+    if length < 0 or properties_position + 2 + length != size:
         return None
-    return CommonRecord(
-        data[:_BODY_AT], data[_BODY_AT:at], data[at + 1 : behind], data[behind + 2 :]
+    return PlainRecord(
+        data[:_BODY_AT],
+        data[_BODY_AT:topic_position],
+        data[topic_position + 1 : properties_position],
+        data[properties_position + 2 :],
     )
 
 
-def made_anew(
+def copied_record(
     config: StoreConfig,
-    stored: CommonRecord,
+    stored: PlainRecord,
     topic: bytes,
     queue_id: int,
     properties: bytes,
     reconsume_more: int = 0,
 ) -> bytes | None:
-    """Return the record, which lacks its place, that a stored one is when it is put again.
+    """Return a copy of a stored record for another queue, without offsets.
 
     Args:
-        config: Of the store where it goes.
-        stored: The stored one.
-        topic: Where it goes, in UTF-8.
-        queue_id: Which queue there.
-        properties: All that it gets.
-        reconsume_more: Is added to how often it was consumed.
+        config: Settings of the destination store.
+        stored: The stored record.
+        topic: Destination topic, in UTF-8.
+        queue_id: Queue there.
+        properties: All properties of the copy.
+        reconsume_more: Added to the number of times that it was consumed.
 
     Returns:
-        None: it is not common; it must be decoded.
+        None if the message must be decoded instead.
     """
     size = record.FIXED_BYTES_V1 + len(stored.body) + len(topic) + len(properties)
     reconsume_times = stored.reconsume_times + reconsume_more
     if (
         config.enabled_append_prop_crc
-        or len(topic) > record.TOPIC_BYTES_MAX_V1  # of others nothing is kept in a cache
-        or not _is_common(topic, min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1))
+        or len(topic) > record.TOPIC_BYTES_MAX_V1  # keeps long topics out of the cache
+        or not _is_legal(topic, min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1))
         or len(properties) > props.LENGTH_MAX
         or size > config.record_bytes_max
         or reconsume_times > _INT_MAX
@@ -243,31 +293,31 @@ def made_anew(
 
 
 def parcel(
-    store: MessageStore, data: bytes, topic: bytes, queue_id: int, more: bytes = b""
+    store: BrokerStore, data: bytes, topic: bytes, queue_id: int, more: bytes = b""
 ) -> Parcel:
-    """Return a stored message as it is put again; it waits no more.
+    """Return the copy of a stored message, which is delivered without further delay.
 
     Args:
-        store: Where it goes.
-        data: Its record.
-        topic: Where it goes there, in UTF-8.
-        queue_id: Which queue of it.
-        more: Properties that it gets besides its own, as ``properties.encode`` makes them; left
-            out where there is no room for them.
+        store: The destination store.
+        data: The record.
+        topic: Destination topic, in UTF-8.
+        queue_id: Queue there.
+        more: Additional properties in the form of ``properties.encode``; left out if there is no
+            room for them.
 
     Raises:
-        CorruptRecord: It is no whole record.
+        CorruptRecord: It is not a complete record.
     """
-    found = common_record(data)
-    if found is not None:
-        properties = props.append(found.properties, more)
+    plain = plain_record(data)
+    if plain is not None:
+        properties = props.append(plain.properties, more)
         if len(properties) > props.LENGTH_MAX:
-            properties = found.properties
-        made = made_anew(store.config, found, topic, queue_id, properties)
-        if made is not None:
-            return Parcel(made)
+            properties = plain.properties
+        copied = copied_record(store.config, plain, topic, queue_id, properties)
+        if copied is not None:
+            return Parcel(copied)
     stored = record.decode(data, check_crc=False)
-    message = again(stored, java.decode_utf8(topic), queue_id)
+    message = copied_message(stored, java.decode_utf8(topic), queue_id)
     joined = props.append(message.property_bytes, more)
     if len(joined) <= props.LENGTH_MAX:
         message.property_bytes = joined
@@ -276,29 +326,29 @@ def parcel(
 
 
 @functools.lru_cache(1024)
-def _is_common(topic: bytes, topic_bytes_max: int) -> bool:
+def _is_legal(topic: bytes, topic_bytes_max: int) -> bool:
     return names.is_legal_topic(java.decode_utf8(topic), topic_bytes_max)
 
 
-def put_all(store: MessageStore, parcels: Sequence[Parcel], now_ms: int) -> Outcome:
-    """Put messages again, in their order, up to the first that the store does not take.
+def put_all(store: BrokerStore, parcels: Sequence[Parcel], now_ms: int) -> Outcome:
+    """Put messages in order, up to the first that the store refuses.
 
     Does not wait for the disk.
     """
     count = end_offset = 0
     while count < len(parcels):
-        behind = count
-        while behind < len(parcels) and parcels[behind].message is None:
-            behind += 1
-        if behind > count:
-            data = b"".join([one.data for one in parcels[count:behind]])
-            stored, places = store.put_encoded(data, behind - count, now_ms)
+        end = count
+        while end < len(parcels) and parcels[end].message is None:
+            end += 1
+        if end > count:
+            data = b"".join([parcel.data for parcel in parcels[count:end]])
+            stored, places = store.put_encoded(data, end - count, now_ms)
             if stored:
                 count += stored
                 end_offset = places[2 * stored - 2] + len(parcels[count - 1].data)
-            if count == behind:
+            if count == end:
                 continue
-        # The next one is not common, or was not taken: alone it says why.
+        # The next one must be put decoded, or was refused: put singly, it has its own result.
         message = parcels[count].message or _message(parcels[count].data)
         result = store.put(message, now_ms)
         if result.status is not PutStatus.PUT_OK:
@@ -308,7 +358,7 @@ def put_all(store: MessageStore, parcels: Sequence[Parcel], now_ms: int) -> Outc
 
 
 def put_places(
-    store: MessageStore,
+    store: BrokerStore,
     places: Places,
     rule: CopyRule,
     parcel_of: Callable[[int], Parcel | None],
@@ -316,21 +366,21 @@ def put_places(
     *,
     more: bytes = b"",
 ) -> Outcome:
-    """Put stored messages again, in their order, up to the first that the store does not take.
+    """Copy stored messages in order, up to the first that the store refuses.
 
     Does not wait for the disk.
 
     Args:
-        store: Where they are, and go.
-        places: Where they stand, and which bytes of ``more`` each gets.
-        rule: What becomes of those that are common.
-        parcel_of: Returns what is put in place of the others, by their number among the places;
-            None: nothing is, and that is well.
-        now_ms: Their store time.
-        more: Properties.
+        store: The store.
+        places: Positions of the messages, and the range of ``more`` that each gets.
+        rule: How the fast path changes the copies.
+        parcel_of: Returns the parcel of a message that the fast path cannot copy, by its index in
+            ``places``; None to put nothing for it.
+        now_ms: Store time of the copies.
+        more: Additional properties.
 
     Returns:
-        What became of them; those in whose place nothing was put count as stored.
+        The result; messages for which nothing was put count as stored.
     """
     count = end_offset = 0
     while count < len(places):
@@ -338,9 +388,9 @@ def put_places(
         count, end_offset = count + done, end or end_offset
         if count == len(places):
             break
-        one = parcel_of(count)
-        if one is not None:
-            outcome = put_all(store, [one], now_ms)
+        next_parcel = parcel_of(count)
+        if next_parcel is not None:
+            outcome = put_all(store, [next_parcel], now_ms)
             if not outcome.stored_count:
                 return Outcome(count, end_offset, outcome.status, outcome.reason)
             end_offset = outcome.end_offset
@@ -350,6 +400,6 @@ def put_places(
 
 def _message(data: bytes) -> IncomingMessage:
     stored = record.decode(data, check_crc=False)
-    message = again(stored, stored.topic, stored.queue_id)
+    message = copied_message(stored, stored.topic, stored.queue_id)
     message.is_due = True
     return message

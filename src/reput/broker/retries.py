@@ -1,7 +1,7 @@
-"""Messages that a group wants to see again: retry topics, and dead letters when that is enough.
+"""Messages that a group consumes again: retry topics, and dead letters after the last attempt.
 
-A message comes again through its group's retry topic, after a delay that grows with each attempt.
-Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
+A message is delivered again through its group's retry topic, after a delay that grows with each
+attempt. Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 ``handleRetryAndDLQ``).
 """
 
@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 from reput.broker.quotas import OWN
-from reput.broker.republish import again
+from reput.broker.republish import copied_message
 from reput.broker.topic.topics import READ_WRITE
 from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from reput.store.table_files import SubscriptionGroup
 
 DLQ_QUEUE_COUNT = 1
-SAYS_RETRY_MAX_VERSION = 121
-"""V3_4_9: what older clients say of how often to retry does not count."""
+RETRY_MAX_VERSION_MIN = 121
+"""V3_4_9; the maximum number of retries in requests of older clients is ignored."""
 _UNIT_SUBSCRIPTION = 2
 """Topic flag of a retry topic whose group is in unit mode."""
 
@@ -39,9 +39,9 @@ class Retries:
     """Decides between another attempt and the dead-letter topic.
 
     Args:
-        topics: Where retry and dead-letter topics are made.
-        groups: How often a group tries.
-        clock: What the time is.
+        topics: Creates retry and dead-letter topics.
+        groups: The maximum number of retries of each group.
+        clock: The clock.
     """
 
     def __init__(self, topics: "Topics", groups: "SubscriptionGroups", clock: "Clock") -> None:
@@ -50,15 +50,15 @@ class Retries:
         self._clock = clock
 
     def group(self, name: str, address: str = OWN) -> "SubscriptionGroup":
-        """Return a group's settings, made if that is allowed.
+        """Return a group's settings; create them if that is allowed.
 
         Args:
-            name: Of the group.
-            address: Of the client that names it.
+            name: Name of the group.
+            address: Address of the client.
 
         Raises:
-            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, or no group may have that name.
-            LimitExceeded: There are too many groups, or too many that this address has made.
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, or the name is not valid for a group.
+            LimitExceeded: There are too many groups, or too many that this address has created.
         """
         group = self._groups.obtain(name, self._clock.now_ms(), address)
         if group is None:
@@ -67,7 +67,7 @@ class Retries:
             )
         return group
 
-    # A copy that a client sends ---------------------------------------------------------------
+    # A message that a client sends to the retry topic -----------------------------------------
 
     def redirect(
         self,
@@ -78,9 +78,9 @@ class Retries:
         properties: dict[str, str],
         address: str = OWN,
     ) -> tuple[TopicConfig, int]:
-        """Return where a message goes that a client sends to a retry topic itself.
+        """Return the destination of a message that a client sends to a retry topic.
 
-        A dead letter loses its delay: 4.9 forgets to take it away, 5.x does.
+        A dead letter loses its delay: 4.9 fails to remove it, 5.x does remove it.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
@@ -94,32 +94,33 @@ class Retries:
         properties.pop(props.DELAY, None)
         return self._dead_letters(group.name, address), random.randrange(DLQ_QUEUE_COUNT)
 
-    def origin(self, told: str | None, group: str) -> str:
-        """Return the topic that a message which is sent back is counted for.
+    def origin(self, topic: str | None, group: str) -> str:
+        """Return the topic in whose statistics a message that is sent back is counted.
 
         Args:
-            told: What its RETRY_TOPIC says, which any client may have written; or its own topic.
-            group: Who sends it back.
+            topic: Its RETRY_TOPIC property, which any client may have written, or its own topic.
+            group: The group that sends it back.
         """
-        is_known = told is not None and self._topics.get(told) is not None
-        return told if told is not None and is_known else names.retry_topic(group)
+        is_known = topic is not None and self._topics.get(topic) is not None
+        return topic if topic is not None and is_known else names.retry_topic(group)
 
     # A message that is sent back --------------------------------------------------------------
 
     def topic_of(
         self, group: "SubscriptionGroup", *, is_unit: bool, address: str = OWN
     ) -> TopicConfig:
-        """Return the retry topic of a group, made if need be; in unit mode it says so.
+        """Return the retry topic of a group; create it if necessary, with the unit flag.
 
         Raises:
-            RequestRefused: The group's name cannot be in a topic's, or the topic is not writable.
+            RequestRefused: The group's name is not valid in a topic name, or the topic is not
+                writable.
         """
         name = names.retry_topic(group.name)
-        is_there = self._topics.get(name) is not None
-        if not is_there and not names.is_legal_topic(name, names.LONG_TOPIC_LENGTH_MAX):
+        exists = self._topics.get(name) is not None
+        if not exists and not names.is_legal_topic(name, names.LONG_TOPIC_LENGTH_MAX):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group {group.name!r} can have no retry topic; allowed: ^[%|a-zA-Z0-9_-]+$, "
+                f"group {group.name!r} cannot have a retry topic; allowed: ^[%|a-zA-Z0-9_-]+$, "
                 f"{names.LONG_TOPIC_LENGTH_MAX - len(names.RETRY_PREFIX)} characters at most",
             )
         sys_flag = _UNIT_SUBSCRIPTION if is_unit else 0
@@ -141,13 +142,13 @@ class Retries:
         group: "SubscriptionGroup",
         topic: TopicConfig,
     ) -> IncomingMessage:
-        """Return what is put in place of a message that is sent back.
+        """Return the copy of a message that is sent back.
 
         Args:
             stored: The message.
-            header: What its consumer wants.
-            client_version: Of the consumer.
-            group: Of the consumer.
+            header: The consumer's request.
+            client_version: Version of the consumer.
+            group: Settings of the consumer's group.
             topic: The group's retry topic.
 
         Raises:
@@ -164,7 +165,7 @@ class Retries:
         else:
             level = level or FIRST_DELAY_LEVEL + stored.reconsume_times
             for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID):
-                properties.pop(name, None)  # it gets them anew as it is put, behind the others
+                properties.pop(name, None)  # added again when it is put, after the other properties
         for name in (props.WAIT, props.DELAY):
             properties.pop(name, None)
         properties.setdefault(props.RETRY_TOPIC, stored.topic)
@@ -172,7 +173,7 @@ class Retries:
         properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
         properties[props.WAIT] = "false"
         properties[props.DELAY] = str(level)
-        return again(
+        return copied_message(
             stored,
             topic.name,
             queue_id,
@@ -190,7 +191,7 @@ class Retries:
         )
 
 
-def _retry_max(group: "SubscriptionGroup", client_version: int, wanted: int | None) -> int:
-    """Return after how many attempts a message becomes a dead letter."""
-    is_said = wanted is not None and client_version >= SAYS_RETRY_MAX_VERSION
-    return wanted if wanted is not None and is_said else group.retry_max
+def _retry_max(group: "SubscriptionGroup", client_version: int, requested: int | None) -> int:
+    """Return the number of attempts after which a message becomes a dead letter."""
+    is_valid = requested is not None and client_version >= RETRY_MAX_VERSION_MIN
+    return requested if requested is not None and is_valid else group.retry_max

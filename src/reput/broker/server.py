@@ -1,10 +1,10 @@
-"""The broker: makes its parts, starts and stops them. Nothing else imports this module.
+"""The broker: creates its parts, starts and stops them. No other module imports this one.
 
     connection -> _Port -> fastpath.Frontend -> store
                         -> processors        -> topics, groups, consumer offsets, store
     store -> held pulls and pops -> processors -> connection
 
-Everything runs on the event loop, but for what waits for the disk (``loops``).
+Everything runs on the event loop, except work that waits for the disk (``loops``).
 """
 
 import asyncio
@@ -73,6 +73,7 @@ from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.store.config import StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 from reput.store.light_offsets import LightConsumerOffsetTable
 from reput.store.message_store import MessageStore
 from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
@@ -96,11 +97,10 @@ class Broker:
     """A broker on a store folder.
 
     Args:
-        config: Who it is and what it allows.
+        config: Names, addresses and limits.
         store_config: The settings of its store.
         clock: The clock.
-        config_path: The broker.conf that all this is from: settings that are changed while the
-            broker runs are written there.
+        config_path: Path of broker.conf; settings that are changed at run time are written there.
     """
 
     parts: Parts
@@ -139,7 +139,7 @@ class Broker:
         _log.info("broker %s serves %s", self.settings.broker.broker_name, self.identity.address)
 
     async def _open(self) -> None:
-        """Open the store, make the parts, and listen."""
+        """Open the store, create the parts, and listen."""
         filters, by_group = self._load_filters()
         self.store = MessageStore.open(
             config=self.settings.store, clock=self.clock, filters=by_group
@@ -155,7 +155,7 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Stop: unregister, answer the requests that wait, save and close everything."""
+        """Stop: unregister, answer the held requests, save and close everything."""
         parts = self.parts
         self.identity.is_stopping = True
         self.store.pull_subscriptions.close()
@@ -166,12 +166,12 @@ class Broker:
             parts.pops.held.answer_all()
             await self.loops.stop()
             self._settle()
-            # Together: a message that came in between would wait for a disk that nobody syncs.
+            # Together: a message that came in between would wait for a sync that never happens.
             await asyncio.gather(*(server.stop() for server in self._servers))
             parts.pops.revive.save_acks(self.clock.now_ms())
             parts.delayed.close()
             parts.timers.close(self.clock.now_ms())
-            parts.pops.tell_progress()
+            parts.pops.publish_progress()
             parts.transactions.close()
             parts.saved_tables.save_all()
         finally:
@@ -179,8 +179,9 @@ class Broker:
         _log.info("broker %s stopped", self.settings.broker.broker_name)
 
     def _settle(self) -> None:
-        """Make durable what was put, and send the replies that wait for it."""
-        for step in (self.store.sync, self.store.step_memory):  # the second one if the disk failed
+        """Make all puts durable, and send the replies that wait for it."""
+        # The second step is needed if the disk fails.
+        for step in (self.store.sync, self.store.step_memory):
             try:
                 step()
             except WriteFailed as error:
@@ -189,7 +190,7 @@ class Broker:
         try:
             topics.table.save(self.clock.now_ms(), is_durable=self.store.flusher.is_sync)
         except WriteFailed as error:
-            _log.error("topics stay unsaved: %s", error)
+            _log.error("topics are not saved: %s", error)
         topics.written(topics.made_count)
         self.parts.pending_replies.settle_all()
 
@@ -404,16 +405,17 @@ class Broker:
         )
 
     def _subscribe(self) -> None:
-        """Let parts follow the changes of topics, settings and messages."""
+        """Connect parts to changes of topics, settings and messages."""
         parts = self.parts
         self.loops = Loops(parts, self.sync_thread)
-        self.settings.on_change = [self._settings_changed]  # the frontend looks at what it sets
+        # Must run before the frontend's callback, which reads the new values.
+        self.settings.on_change = [self._settings_changed]
         parts.topics.on_change.append(self._topic_changed)
         for name in parts.topics.all():
             self._topic_changed(name)
         self._buffer = bytearray(READ_BYTES)
         self.frontend = None
-        if self.settings.broker.reput_fast_path:
+        if self.settings.broker.reput_fast_path and hot.is_compiled:
             self.frontend = Frontend(parts, self._buffer)
         self.store.add_listener(self._messages_arrived)
         self.store.dispatcher.on_unusable = functools.partial(parts.quarantine.add, "store")
@@ -464,7 +466,7 @@ class Broker:
             except OSError:
                 if config.listen_port:
                     raise
-                # The port was any free one: the one below it need not be free.
+                # The port was chosen by the system: the fast port may be in use.
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
         server = RemotingServer(
@@ -494,10 +496,10 @@ class _Port:
         self._is_fast = is_fast
 
     def on_open(self, channel: Channel) -> None:
-        """Do nothing: a connection is known by its requests."""
+        """Do nothing: connections are identified by their requests."""
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Serve the requests in a buffer; return the position of the first that is not complete."""
+        """Serve the requests in a buffer; return the position of the first incomplete one."""
         try:
             if self._frontend is None:
                 return channel.take_frames(view, 0, end)
@@ -523,14 +525,14 @@ class _Port:
         return processor(self._parts, channel, request)
 
     def on_closed(self, channel: Channel) -> None:
-        """Forget what the broker knows of a connection."""
+        """Remove all state of a connection."""
         self._parts.held_pulls.forget(channel)
         self._parts.pops.held.forget(channel)
         self._parts.members.forget(channel)
 
 
 def _packed(address: str) -> bytes:
-    """Return an address as records have it; a name is looked up."""
+    """Return an address in the form of records; host names are resolved."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return socket.inet_pton(family, address)

@@ -1,7 +1,7 @@
-"""Makes the log durable in a thread of its own, for those whose replies wait for it.
+"""Makes the log durable in a separate thread, for replies that wait for it.
 
-It is asked and answers in one step each: of what a lone send costs under SYNC_FLUSH, the hops
-between threads are more than the disk.
+A request and its completion are one thread switch each: for a single send under SYNC_FLUSH the
+switches between threads cost more than the disk.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 
 class SyncThread:
-    """Runs one sync at a time; all who ask meanwhile share the next one.
+    """Runs one sync at a time; requests that arrive meanwhile share the next one.
 
     Args:
-        sync: What makes durable; called in the thread.
-        on_synced: Called on the loop after each sync, with what it raised.
+        sync: Makes the log durable; called in the thread.
+        on_synced: Called on the event loop after each sync, with its exception or None.
     """
 
     def __init__(
@@ -25,30 +25,30 @@ class SyncThread:
         self._on_synced = on_synced
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_busy = False
-        self._is_wanted = False
+        self._is_requested = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start it; on the loop."""
+        """Start the thread; to be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="reput-sync", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; a sync that is under way is waited for, and nobody hears of it any more."""
+        """Stop the thread after the current sync; ``on_synced`` is not called any more."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._requests.put(False)
             thread.join()
 
-    def ask(self) -> None:
-        """Have everything made durable that was put up to now; on the loop."""
-        self._is_wanted = True
+    def request(self) -> None:
+        """Request a sync of all puts until now; to be called on the event loop."""
+        self._is_requested = True
         if not self._is_busy:
             self._begin()
 
     def _begin(self) -> None:
-        self._is_wanted = False
+        self._is_requested = False
         self._is_busy = True
         self._requests.put(True)
 
@@ -65,6 +65,6 @@ class SyncThread:
         self._is_busy = False
         if self._thread is None:
             return
-        if self._is_wanted:
-            self._begin()  # before the replies leave: the disk need not wait for them
+        if self._is_requested:
+            self._begin()  # before the replies are sent: the disk need not wait for that
         self._on_synced(problem)

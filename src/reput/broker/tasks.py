@@ -1,10 +1,10 @@
-"""Tasks that requests begin and that end with the broker at the latest."""
+"""Tasks that requests start; the broker cancels them when it stops."""
 
 import asyncio
 
 
 class Tasks:
-    """Keeps tasks until they end."""
+    """Keeps references to tasks until they end."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

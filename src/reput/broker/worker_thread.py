@@ -1,4 +1,4 @@
-"""A thread for what waits for the disk, so that the loop does not."""
+"""A thread for blocking disk operations, which would otherwise block the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class WorkerThread:
-    """A thread that runs one action after the other.
+    """A thread that runs one action at a time.
 
     Args:
         name: The name of the thread.
@@ -23,5 +23,5 @@ class WorkerThread:
         return await asyncio.get_running_loop().run_in_executor(self._executor, action)
 
     def stop(self) -> None:
-        """Finish the actions that were begun, and end the thread."""
+        """Finish the actions that were started, and end the thread."""
         self._executor.shutdown(wait=True)

@@ -1,7 +1,7 @@
-"""The commands of ``reput``, put together.
+"""The typer application of ``reput``.
 
-Building a group of commands imports its module. So that a command starts fast, ``build_app`` builds
-the one group that a command line names, and lists the others.
+A group of commands costs the import of its module. ``build_app`` builds only the group that a
+command line names, and lists the others.
 """
 
 import importlib
@@ -9,13 +9,26 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from reput.cli import serve
 
 _HELP = (
-    "Apache RocketMQ in Python: serve, administer, send, consume, look into message stores, "
-    "and work on them with Spark."
+    "Apache RocketMQ in Python: run servers, administer clusters, send and consume messages, "
+    "inspect message stores, and process them with Spark."
 )
+
+
+class _LightGroup(TyperGroup):
+    """A group that is parsed without pydantic."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option ``--help``."""
+        # typer imports pydantic to convert an absent --help, unless its value is a bool already.
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
 
 
 class _Group(NamedTuple):
@@ -25,33 +38,30 @@ class _Group(NamedTuple):
 
 
 _GROUPS = {
-    "topic": _Group("topics", "Topics: list, show, create, update, delete them, and send to them."),
+    "topic": _Group("topics", "Topics: list, show, create, update and delete them, send to them."),
     "group": _Group(
         "groups",
-        "Consumer groups: list, show their lag, create, update, delete them, see their members.",
+        "Consumer groups: list, show lag and members, create, update and delete them.",
     ),
-    "cluster": _Group("cluster", "Clusters: their brokers, how those are, and their settings."),
+    "cluster": _Group("cluster", "Clusters: brokers, their state and their settings."),
     "message": _Group(
-        "messages", "Messages: get them by id or key, follow a topic, print what is in it."
+        "messages", "Messages: get them by id or key, follow a topic, dump its contents."
     ),
-    "dlq": _Group(
-        "dead_letters",
-        "Dead letters: messages that a consumer group has given up on. See them, send them again.",
-    ),
+    "dlq": _Group("dead_letters", "Dead letters of consumer groups: show, export and resend them."),
     "transaction": _Group(
         "transactions",
-        "Transactions: half messages whose producers never said what became of them.",
+        "Transactions: half messages whose producers never decided them.",
     ),
-    "delay": _Group("delays", "Delayed messages: how many wait, and how long."),
+    "delay": _Group("delays", "Delayed messages: how many are pending on each delay level."),
     "offset": _Group(
-        "offsets", "Consumer offsets: show them, move them, copy them to another group."
+        "offsets", "Consumer offsets: show them, reset them, copy them to another group."
     ),
-    "producer": _Group("producers", "Producers: who is connected, and sending messages."),
+    "producer": _Group("producers", "Producers: list connected ones, send messages."),
     "consumer": _Group(
-        "consumers", "Consumers: who is connected, what they are doing, and consuming messages."
+        "consumers", "Consumers: list connected ones, show their state, consume messages."
     ),
-    "bench": _Group("bench", "Measure how fast brokers take and give messages."),
-    "store": _Group("store", "Look into a store folder. Nothing in it is ever changed."),
+    "bench": _Group("bench", "Measure send and pull rates of brokers."),
+    "store": _Group("store", "Inspect a store folder. Read-only."),
     "pipeline": _Group(
         "pipeline", "Rebuild, audit, salvage, compare and archive stores with Spark."
     ),
@@ -62,12 +72,12 @@ def build_app(only: str | None = None) -> typer.Typer:
     """Return the application.
 
     Args:
-        only: The group that gets its commands; without it, all groups do.
+        only: The group whose commands are built, "" for none of them. None: build all commands.
     """
     app = typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
     )
-    app.callback(invoke_without_command=True)(_root)
+    app.callback(cls=_LightGroup, invoke_without_command=True)(_root)
     serve.register(app)
     for name, group in _GROUPS.items():
         commands = {}
@@ -78,16 +88,16 @@ def build_app(only: str | None = None) -> typer.Typer:
 
 
 def _add_group(app: typer.Typer, name: str, text: str, commands: Mapping[str, Any]) -> None:
-    """Add a group of commands, which prints its help when it is called without one.
+    """Add a group of commands, which prints its help when it is called without a command.
 
     Args:
-        app: The application or the group that it is added to.
-        name: The name of the group.
-        text: The help of the group.
-        commands: Functions by name; a pair of help and commands is a group in this one.
+        app: The application or the group to add it to.
+        name: Name of the group.
+        text: Help of the group.
+        commands: Functions by name; a pair of help and commands is a nested group.
     """
     group = typer.Typer(help=text)
-    group.callback(invoke_without_command=True)(_show_help)
+    group.callback(cls=_LightGroup, invoke_without_command=True)(_show_help)
     for command_name, command in commands.items():
         if isinstance(command, tuple):
             _add_group(group, command_name, *command)
@@ -101,8 +111,8 @@ def _show_help(context: typer.Context) -> None:
         print(context.get_help())
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from reput import __version__
 
         print(f"reput {__version__}")

@@ -1,4 +1,4 @@
-"""``reput cluster``: name servers, brokers, what brokers measure, and their settings."""
+"""``reput cluster``: name servers, brokers, their runtime info and their settings."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reput.client.admin import Admin
 
 NameServersOption = Annotated[
-    bool, typer.Option("--name-servers", help="The settings of name servers, not of a broker.")
+    bool, typer.Option("--name-servers", help="Settings of the name servers, not of a broker.")
 ]
 
 
@@ -23,19 +23,17 @@ NameServersOption = Annotated[
 
 
 @command(*CLUSTER)
-def show(
-    session: Session,
-) -> View:
+def show(session: Session) -> View:
     """Show name servers, clusters and brokers with their addresses.
 
-    Only name servers are asked; `reput cluster brokers` asks the brokers.
+    As the name servers have them; `reput cluster brokers` queries the brokers.
     """
     document = session.ask(lambda admin: _describe(admin, session.namesrv))
     clusters = document["clusters"]
     rows = [
-        [one["cluster"], broker["broker_name"], broker_id, address]
-        for one in clusters
-        for broker in one["brokers"]
+        [cluster["cluster"], broker["broker_name"], broker_id, address]
+        for cluster in clusters
+        for broker in cluster["brokers"]
         for broker_id, address in broker["addresses"].items()
     ]
     return View(
@@ -43,8 +41,8 @@ def show(
         Fields(
             {
                 "name servers": document["name_servers"],
-                "clusters": [one["cluster"] for one in clusters],
-                "brokers": sum(len(one["brokers"]) for one in clusters),
+                "clusters": [cluster["cluster"] for cluster in clusters],
+                "brokers": sum(len(cluster["brokers"]) for cluster in clusters),
                 "topics": document["topic_count"],
             }
         ),
@@ -85,13 +83,13 @@ def brokers(
     session: Session,
     broker: Annotated[
         str | None,
-        typer.Argument(metavar="[BROKER]", help="All that this one says of itself."),
+        typer.Argument(metavar="[BROKER]", help="All runtime info of this broker."),
     ] = None,
 ) -> View:
-    """Show how the brokers are: version, rates, messages today, disk.
+    """Show the state of the brokers: version, rates, messages today, disk.
 
-    With the name or address of one broker: everything it measures of itself. A broker that does not
-    answer is a row that says so, and makes the exit code 1.
+    With the name or address of one broker: all of its runtime info. A broker that does not answer
+    is a row with the reason, and makes the exit code 1.
     """
     if broker is not None:
         status = session.ask(lambda admin: admin.broker_status(broker))
@@ -105,7 +103,7 @@ def brokers(
             "#got_today=got_today_count #disk=disk_ratio:.0% @up_since=boot_timestamp problem",
             brokers,
         ),
-        exit_code=EXIT_DAMAGE if any(one["problem"] for one in brokers) else 0,
+        exit_code=EXIT_DAMAGE if any(row["problem"] for row in brokers) else 0,
     )
 
 
@@ -113,7 +111,7 @@ async def _brokers(admin: "Admin") -> list[Document]:
     import asyncio
 
     known = await admin.clusters()
-    places = [
+    members = [
         (cluster, name, broker_id, address)
         for cluster, names in sorted(known.cluster_addr_table.items())
         for name in sorted(names)
@@ -126,7 +124,7 @@ async def _brokers(admin: "Admin") -> list[Document]:
         except RemotingError as error:
             return error
 
-    states = await asyncio.gather(*(status(address) for *_, address in places))
+    states = await asyncio.gather(*(status(address) for *_, address in members))
     return [
         {
             "cluster": cluster,
@@ -136,7 +134,7 @@ async def _brokers(admin: "Admin") -> list[Document]:
             **_status_document({} if isinstance(state, RemotingError) else state),
             "problem": str(state) if isinstance(state, RemotingError) else None,
         }
-        for (cluster, name, broker_id, address), state in zip(places, states, strict=True)
+        for (cluster, name, broker_id, address), state in zip(members, states, strict=True)
     ]
 
 
@@ -163,8 +161,8 @@ def _difference(status: dict[str, str], now: str, before: str) -> int | None:
 
 
 def _first_number(text: str | None) -> float | None:
-    """Return the first number of several, as brokers say rates: of 10 s, 60 s and 600 s."""
-    words = (text or "").split()  # blanks only, of a broker that has just started
+    """Return the first number of a list, such as the rates of 10 s, 60 s and 600 s."""
+    words = (text or "").split()  # only spaces if the broker has just started
     try:
         return float(words[0]) if words else None
     except ValueError:
@@ -189,7 +187,7 @@ def config_get(
 ) -> View:
     """Show the settings of a broker, or of a name server.
 
-    --broker may be left out where there is but one.
+    --broker may be omitted if there is only one broker.
     """
 
     async def work(admin: "Admin") -> tuple[str, dict[str, str]]:
@@ -198,12 +196,12 @@ def config_get(
         name = await _one_broker(admin, broker)
         return name, await admin.broker_config(name)
 
-    of, settings = session.ask(work)
+    server, settings = session.ask(work)
     for key in keys or ():
         if key not in settings:
-            raise InvalidOption("KEY", key, f"a setting of {of} (without KEY they are all shown)")
+            raise InvalidOption("KEY", key, f"a setting of {server} (no KEY: show them all)")
     chosen = {key: settings[key] for key in keys or sorted(settings)}
-    return View({"of": of, "settings": chosen}, Fields(chosen))
+    return View({"of": server, "settings": chosen}, Fields(chosen))
 
 
 @command(*CLUSTER)
@@ -217,8 +215,7 @@ def config_set(
 ) -> View:
     """Change settings of a running broker, or of all name servers.
 
-    Shows what they were and what they are. A setting that the server does not take over is left at
-    its old value, which is an error here.
+    Shows the values before and after. It is an error if a server leaves a setting at its old value.
     """
     wanted = parse_pairs("KEY=VALUE", pairs)
 
@@ -232,19 +229,19 @@ def config_set(
         await admin.update_broker_config(name, wanted)
         return name, before, await admin.broker_config(name)
 
-    of, before, after = session.ask(work)
+    server, before, after = session.ask(work)
     settings = [{"key": key, "before": before.get(key), "after": after.get(key)} for key in wanted]
     refused = [key for key, value in wanted.items() if after.get(key) != value]
-    allowed = f"settings that {of} can change now"
+    allowed = f"settings that {server} can change now"
     return View(
-        {"of": of, "settings": settings},
+        {"of": server, "settings": settings},
         Table("setting=key before after", settings),
         failure=InvalidOption("KEY=VALUE", " ".join(refused), allowed) if refused else None,
     )
 
 
 async def _one_broker(admin: "Admin", broker: str | None) -> str:
-    """Return the broker that is meant: the one named, or the only one."""
+    """Return the named broker, or the only one."""
     if broker is not None:
         return broker
     names = all_masters(await admin.clusters())

@@ -1,6 +1,6 @@
-"""How commands reach a cluster: an event loop each, errors that help, and names of brokers.
+"""Access of commands to a cluster: the event loop, readable errors, names of brokers and queues.
 
-It imports nothing heavy itself.
+Importing it imports nothing heavy.
 """
 
 import contextlib
@@ -12,8 +12,6 @@ from reput.cli import printing
 from reput.errors import InvalidOption, RemotingError, ReputError, RequestTimedOut, Unreachable
 
 if TYPE_CHECKING:
-    import asyncio
-
     from reput.client.config import ClientConfig
     from reput.format.bodies import ClusterInfo, MessageQueue
 
@@ -21,20 +19,18 @@ T = TypeVar("T")
 
 
 class CommandFailed(ReputError):
-    """A cluster did not do what a command asked for; the text says why and what may help."""
+    """The cluster did not carry out a command; the text gives the reason and a remedy."""
 
 
-# --- one event loop a command -------------------------------------------------------------------
+# --- the event loop -----------------------------------------------------------------------------
 
 
 def run(
     namesrv: str,
     timeout_s: float,
     work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
-    *,
-    is_fast: bool = False,
 ) -> T:
-    """Return what ``work`` returns in an event loop of its own; see ``Session.run``."""
+    """Return the result of ``work`` in a new event loop; see ``Session.run``."""
     import asyncio
 
     from reput.client.config import ClientConfig
@@ -42,23 +38,13 @@ def run(
     client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000)))
     with _warnings_as_notes():
         try:
-            with asyncio.Runner(loop_factory=fast_loop_factory() if is_fast else None) as runner:
-                return runner.run(work(client))
+            return asyncio.run(work(client))
         except RemotingError as error:
             raise CommandFailed(explained(error, client.namesrv_addr)) from error
 
 
-def fast_loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
-    """Return what makes loops of uvloop; None if it is not installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 def explained(error: RemotingError, namesrv: str) -> str:
-    """Return what happened, and what may help."""
+    """Return the text of an error, with a remedy where one is likely."""
     from reput.client.config import name_servers
     from reput.client.core.retry import SendFailed
     from reput.client.core.route_cache import NoRoute
@@ -77,13 +63,13 @@ def explained(error: RemotingError, namesrv: str) -> str:
     if isinstance(reason, RequestTimedOut):
         return f"{text}; --timeout waits longer"
     if isinstance(reason, NoRoute) and "no name server knows" in text:
-        return f"no topic {reason.topic!r}: name server {namesrv} knows of none"
+        return f"no topic {reason.topic!r}: name server {namesrv} has none of this name"
     return text
 
 
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Show what the client warns of as lines beside the output."""
+    """Print the client's warnings as lines on stderr."""
     logger = logging.getLogger("reput")
     handler = _Notes(logging.WARNING)
     logger.addHandler(handler)
@@ -105,15 +91,15 @@ class _Notes(logging.Handler):
 
 
 def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> list[str]:
-    """Return the names of the brokers that are meant, those with a master.
+    """Return the names of the selected brokers that have a master.
 
     Args:
-        known: What name servers know.
-        cluster: Whose brokers; the only cluster's, if it is not given.
-        broker: One broker, by name or address, instead.
+        known: Clusters and brokers that the name servers have.
+        cluster: The cluster; None: the only one.
+        broker: Name or address of a single broker, instead of a cluster.
 
     Raises:
-        InvalidOption: There is no such cluster, or several, or both were given.
+        InvalidOption: The cluster does not exist or is ambiguous, or both were given.
     """
     if broker is not None:
         if cluster is not None:
@@ -133,11 +119,15 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
 
 def all_masters(known: "ClusterInfo") -> list[str]:
     """Return the names of all brokers with a master, cluster by cluster."""
-    return [name for one in sorted(known.cluster_addr_table) for name in masters(known, one, None)]
+    return [
+        name
+        for cluster in sorted(known.cluster_addr_table)
+        for name in masters(known, cluster, None)
+    ]
 
 
 def _name_of(known: "ClusterInfo", broker: str) -> str:
-    """Return the name of the broker that has an address, where name servers know it."""
+    """Return the name of the broker with an address; the argument itself if there is none."""
     from reput.format.codes import MASTER_ID
 
     for name, data in known.broker_addr_table.items():
@@ -147,27 +137,28 @@ def _name_of(known: "ClusterInfo", broker: str) -> str:
 
 
 def kind_in(known: "ClusterInfo", topic: str) -> str:
-    """Return the kind of a topic as ``kind_of`` does; ``system`` for topics of brokers too."""
+    """Return the kind of a topic; ``system`` also for topics named after clusters and brokers."""
     from reput.format import names
 
-    is_own = topic in known.cluster_addr_table or topic in known.broker_addr_table
-    return "system" if is_own or topic.endswith(names.REPLY_TOPIC_SUFFIX) else names.kind_of(topic)
+    is_named_so = topic in known.cluster_addr_table or topic in known.broker_addr_table
+    is_system = is_named_so or topic.endswith(names.REPLY_TOPIC_SUFFIX)
+    return "system" if is_system else names.kind_of(topic)
 
 
 def queue_text(queue: "MessageQueue") -> str:
-    """Return a queue of a topic as options name it: ``broker-a:0``."""
+    """Return the text that names a queue in options: ``broker-a:0``."""
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
 def choose_queues(
     option: str, queues: "Sequence[MessageQueue]", wanted: Sequence[str] | None
 ) -> "list[MessageQueue]":
-    """Return the queues that are named ``BROKER:ID``; all if none is.
+    """Return the queues with these names ``BROKER:ID``; all queues if there are no names.
 
     Raises:
         InvalidOption: There is no such queue.
     """
-    by_text = {queue_text(one): one for one in queues}
+    by_text = {queue_text(queue): queue for queue in queues}
     for text in wanted or ():
         if text not in by_text:
             raise InvalidOption(option, text, f"one of {', '.join(by_text) or 'none'}")
@@ -175,7 +166,7 @@ def choose_queues(
 
 
 def version_text(number: int) -> str:
-    """Return the version of RocketMQ that a peer says it is: ``4.9.7`` for 407.
+    """Return the text of a RocketMQ version number: ``4.9.7`` for 407.
 
     Source: rocketmq 5.5.0 ``MQVersion``: two numbers a release, the first for its snapshot.
     """

@@ -1,8 +1,8 @@
-"""``reput dlq``: messages that consumer groups have given up on, and how to hand them out again."""
+"""``reput dlq``: dead letters of consumer groups; show, export and resend them."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -14,8 +14,10 @@ from reput.cli.options import (
     BodyOption,
     GroupArgument,
     LimitOption,
+    Options,
     Session,
     command,
+    option,
 )
 from reput.cli.printing import Computed, Document, Fields, Table, View
 from reput.errors import InvalidOption, NotInStore, ReputError
@@ -29,57 +31,55 @@ if TYPE_CHECKING:
     from reput.client.message import Message, ReceivedMessage
     from reput.client.producer import Producer
 
-IdOption = Annotated[
-    list[str] | None,
-    typer.Option("--id", metavar="ID", help="Only this message, by any id of it; repeatable."),
-]
-BeginOption = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only given up at this time or later.")
-]
-EndOption = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Only given up before this time.")
-]
+_SELECTION: Options = {
+    "id": option(
+        list[str] | None, metavar="ID", help="Only this message, by any of its ids; repeatable."
+    ),
+    "begin": option(
+        str | None, "--from", metavar="TIME", help="Only dead letters of this time or later."
+    ),
+    "end": option(str | None, "--to", metavar="TIME", help="Only dead letters before this time."),
+    "limit": (LimitOption, None),
+}
 
 
 # --- list ---------------------------------------------------------------------------------------
 
 
 @command(*CLUSTER, "utc")
-def list_groups(
-    session: Session,
-) -> View:
-    """List the groups that have dead letters, and how many."""
+def list_groups(session: Session) -> View:
+    """List the groups that have dead letters, with their number."""
     groups = session.ask(_groups)
     columns = "group topic #messages=message_count @last_given_up=last_store_timestamp"
     return View({"groups": groups}, Table(columns, groups))
 
 
 async def _groups(admin: "Admin") -> list[Document]:
-    found = []
+    groups = []
     for topic in await admin.topics():
         if not names.is_dlq_topic(topic):
             continue
         queues = (await admin.topic_status(topic)).values()
-        found.append(
+        groups.append(
             {
                 "group": topic.removeprefix(names.DLQ_PREFIX),
                 "topic": topic,
-                "message_count": sum(one.max_offset - one.min_offset for one in queues),
+                "message_count": sum(queue.max_offset - queue.min_offset for queue in queues),
                 "last_store_timestamp": max(
-                    (one.last_update_timestamp for one in queues), default=0
+                    (queue.last_update_timestamp for queue in queues), default=0
                 )
                 or None,
             }
         )
-    return found
+    return groups
 
 
-# --- which ones ---------------------------------------------------------------------------------
+# --- selection ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """Which dead letters of a group are meant."""
+class _Selection:
+    """The selected dead letters of a group."""
 
     group: str
     ids: frozenset[str]
@@ -87,133 +87,126 @@ class _Choice:
     end_ms: int | None
     limit: int | None
 
-    def takes(self, one: "ReceivedMessage") -> bool:
-        stored_ms = one.store_timestamp_ms
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        group: str,
+        *,
+        id: list[str] | None,  # noqa: A002 - the option's name
+        begin: str | None,
+        end: str | None,
+        limit: int | None,
+    ) -> Self:
+        """Return the selection of ``_SELECTION``."""
+        begin_ms, end_ms = session.time_ms("--from", begin), session.time_ms("--to", end)
+        return cls(group, frozenset(id or ()), begin_ms, end_ms, limit)
+
+    def has(self, message: "ReceivedMessage") -> bool:
+        """Return whether a dead letter is selected."""
+        stored_ms = message.store_timestamp_ms
         if self.begin_ms is not None and stored_ms < self.begin_ms:
             return False
         if self.end_ms is not None and stored_ms >= self.end_ms:
             return False
-        return not self.ids or not self.ids.isdisjoint(_ids(one))
+        return not self.ids or not self.ids.isdisjoint(_ids(message))
 
 
-def _choice(
-    session: Session,
-    group: str,
-    ids: list[str] | None,
-    begin: str | None,
-    end: str | None,
-    limit: int | None,
-) -> _Choice:
-    return _Choice(
-        group,
-        frozenset(ids or ()),
-        session.time_ms("--from", begin),
-        session.time_ms("--to", end),
-        limit,
-    )
+def _ids(message: "ReceivedMessage") -> set[str]:
+    """Return the ids of a dead letter: of its producer, and its first and present offset ids."""
+    ids = {message.message_id, message.offset_message_id}
+    if origin := message.stored.properties.get(props.ORIGIN_MESSAGE_ID):
+        ids.add(origin)
+    return ids
 
 
-def _ids(one: "ReceivedMessage") -> set[str]:
-    """Return what a dead letter is known by: its producer's id, its first place, and its place."""
-    found = {one.message_id, one.offset_message_id}
-    if origin := one.stored.properties.get(props.ORIGIN_MESSAGE_ID):
-        found.add(origin)
-    return found
-
-
-async def _chosen(client: "ClientConfig", choice: _Choice) -> "AsyncIterator[ReceivedMessage]":
-    """Yield dead letters, oldest first: those that are there now.
+async def _dead_letters(
+    client: "ClientConfig", selection: _Selection
+) -> "AsyncIterator[ReceivedMessage]":
+    """Yield the present dead letters, oldest first.
 
     Raises:
-        NotInStore: An id that was asked for is none of a dead letter of the group.
+        NotInStore: A selected id is not the id of a dead letter of the group.
     """
-    left = set(choice.ids)
+    missing = set(selection.ids)
     count = 0
     async with messages.reader_of(client) as reader:
-        ranges = {
-            queue: (await reader.begin_offset(queue), await reader.end_offset(queue))
-            for queue in await reader.queues(names.dlq_topic(choice.group))
-        }
-        async for one in messages.in_order(reader, ranges):
-            if not choice.takes(one):
+        queues = await reader.queues(names.dlq_topic(selection.group))
+        async for message in messages.in_order(reader, queues):
+            if not selection.has(message):
                 continue
-            yield one
-            left -= _ids(one)
+            yield message
+            missing -= _ids(message)
             count += 1
-            if count == choice.limit or (choice.ids and not left):
+            if count == selection.limit or (selection.ids and not missing):
                 return
-    if left:
-        missing = " ".join(sorted(left))
-        raise NotInStore(f"no dead letter of group {choice.group} has id {missing}")
+    if missing:
+        ids = " ".join(sorted(missing))
+        raise NotInStore(f"no dead letter of group {selection.group} has id {ids}")
 
 
-def _document(one: "ReceivedMessage", body: Body) -> Document:
-    """Return a dead letter as ``--json`` prints it: a message, and where it came from."""
-    properties = one.stored.properties
+def _document(message: "ReceivedMessage", body: Body) -> Document:
+    """Return the document of a dead letter: a message with its original topic and id."""
+    properties = message.stored.properties
     return {
         "origin_topic": properties.get(props.RETRY_TOPIC),
         "origin_message_id": properties.get(props.ORIGIN_MESSAGE_ID),
-        **messages.message_document(one, body),
+        **messages.message_document(message, body),
     }
 
 
 # --- show and export ----------------------------------------------------------------------------
 
 
-@command(*CLUSTER, "utc")
+@command(*CLUSTER, "utc", selection=_SELECTION)
 def show(
     session: Session,
     group: GroupArgument,
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
     body: BodyOption = Body.AUTO,
 ) -> None:
     """Print the dead letters of a group, oldest first, one message a line.
 
-    Time, queue and offset, the topic it was sent to, how often it was retried, tags, keys, id,
-    body; with --json a document a line.
+    Columns: time, queue and offset, original topic, number of retries, tags, keys, id, body; with
+    --json one document a line.
     """
-    choice = _choice(session, group, id, begin, end, limit)
+    selected = _Selection.of(session, group, **selection)
 
     async def work(client: "ClientConfig") -> None:
-        async for one in _chosen(client, choice):
-            document = _document(one, body)
+        async for message in _dead_letters(client, selected):
+            document = _document(message, body)
             columns = document["origin_topic"] or "-", str(document["reconsume_times"])
-            messages.print_line(session, one, document, *columns)
+            messages.print_line(session, message, document, *columns)
 
     session.run(work)
 
 
-@command(*CLUSTER, "utc")
+@command(*CLUSTER, "utc", selection=_SELECTION)
 def export(
     session: Session,
     group: GroupArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to; one that is there stays as it is.")
+        Path, typer.Argument(metavar="FILE", help="The file to create; it must not exist.")
     ],
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
 ) -> View:
-    """Write the dead letters of a group to a file: a JSON document a line, bodies in hex.
+    """Write the dead letters of a group to a file: one JSON document a line, bodies in hex.
 
-    The file appears when all of them are in it.
+    The file is created when it is complete.
     """
     import json as codec
 
     from reput import small_file
 
     if file.exists():
-        raise InvalidOption("FILE", str(file), "a name that is free")
-    choice = _choice(session, group, id, begin, end, limit)
+        raise InvalidOption("FILE", str(file), "the name of a new file")
+    selected = _Selection.of(session, group, **selection)
 
     async def work(client: "ClientConfig") -> list[str]:
         return [
-            codec.dumps(_document(one, Body.HEX), ensure_ascii=False, separators=(",", ":")) + "\n"
-            async for one in _chosen(client, choice)
+            codec.dumps(_document(message, Body.HEX), ensure_ascii=False, separators=(",", ":"))
+            + "\n"
+            async for message in _dead_letters(client, selected)
         ]
 
     lines = session.run(work)
@@ -226,8 +219,8 @@ def export(
 
 
 @dataclass
-class _Resent:
-    """What became of a dead letter."""
+class _Resend:
+    """A dead letter to send again, and the result."""
 
     message: "ReceivedMessage"
     to: str
@@ -235,104 +228,103 @@ class _Resent:
     problem: str | None = None
 
 
-@command("yes", *CLUSTER, "utc")
+@command("yes", *CLUSTER, "utc", selection=_SELECTION)
 def resend(
     session: Session,
     group: GroupArgument,
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
     to_origin: Annotated[
         bool,
         typer.Option(
-            "--to-origin", help="To the topic it was sent to: all of its groups get it again."
+            "--to-origin", help="Send to the original topic: all of its groups get them again."
         ),
     ] = False,
 ) -> View:
     """Send dead letters again, to the group that gave them up.
 
-    A copy goes to the group's retry topic: its members get it, and nobody else, with as many tries
-    as a new message. The dead letter stays where it is until the broker deletes its log file:
-    sending it twice hands it out twice. Without --yes it shows what would be sent.
+    A copy goes to the group's retry topic: only members of the group get it, with as many tries as
+    a new message. The dead letter remains until the broker deletes its log file: sending it twice
+    delivers it twice. Without --yes it shows the messages that would be sent.
 
-    A message that is not taken makes the exit code 1, and the others are sent nevertheless.
+    A message that the broker does not store makes the exit code 1; the others are still sent.
     """
-    choice = _choice(session, group, id, begin, end, limit)
+    selected = _Selection.of(session, group, **selection)
 
-    async def work(client: "ClientConfig") -> list[_Resent]:
+    async def work(client: "ClientConfig") -> list[_Resend]:
         from reput.client.producer import Producer
 
-        found = []
-        async for one in _chosen(client, choice):
-            origin = one.stored.properties.get(props.RETRY_TOPIC)
-            target = _Resent(one, (origin or "") if to_origin else names.retry_topic(group))
-            if not target.to:
-                target.problem = f"it does not say where it came from: no {props.RETRY_TOPIC}"
-            found.append(target)
-        if session.is_done and found:
+        resends = []
+        async for message in _dead_letters(client, selected):
+            origin = message.stored.properties.get(props.RETRY_TOPIC)
+            resend = _Resend(message, (origin or "") if to_origin else names.retry_topic(group))
+            if not resend.to:
+                resend.problem = f"the message has no original topic ({props.RETRY_TOPIC})"
+            resends.append(resend)
+        if session.is_done and resends:
             async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
-                for target in found:
-                    if target.problem is None:
-                        await send(producer, target)
-        return found
+                for resend in resends:
+                    if resend.problem is None:
+                        await send(producer, resend)
+        return resends
 
-    async def send(producer: "Producer", one: _Resent) -> None:
+    async def send(producer: "Producer", resend: _Resend) -> None:
         try:
-            sent = await producer.send(again(one.message, one.to))
+            result = await producer.send(copy(resend.message, resend.to))
         except ReputError as error:
-            one.problem = str(error)
+            resend.problem = str(error)
         else:
-            one.message_id = sent.offset_message_id
-            if sent.status != "SEND_OK":
-                one.problem = f"stored, but {sent.status}"
+            resend.message_id = result.offset_message_id
+            if result.status != "SEND_OK":
+                resend.problem = f"stored, but {result.status}"
 
-    found = session.run(work)
+    resends = session.run(work)
     stored = "stored_as=message_id " if session.is_done else ""
     columns = f"@given_up id keys to {stored}problem"
     computed: Computed = {
-        "given_up": lambda one: one.message.store_timestamp_ms,
-        "id": lambda one: one.message.message_id,
-        "keys": lambda one: list(one.message.keys),
-        "to": lambda one: one.to or None,
+        "given_up": lambda resend: resend.message.store_timestamp_ms,
+        "id": lambda resend: resend.message.message_id,
+        "keys": lambda resend: list(resend.message.keys),
+        "to": lambda resend: resend.to or None,
     }
     documents = [
         {
-            **_document(one.message, Body.NONE),
-            "to_topic": one.to or None,
-            "new_offset_id": one.message_id,
-            "problem": one.problem,
+            **_document(resend.message, Body.NONE),
+            "to_topic": resend.to or None,
+            "new_offset_id": resend.message_id,
+            "problem": resend.problem,
         }
-        for one in found
+        for resend in resends
     ]
-    is_failed = session.is_done and any(one.problem for one in found)
+    is_failed = session.is_done and any(resend.problem for resend in resends)
     return View(
         {"is_done": session.is_done, "group": group, "messages": documents},
-        Table(columns, found, computed=computed),
+        Table(columns, resends, computed=computed),
         exit_code=EXIT_DAMAGE if is_failed else 0,
     )
 
 
-def again(one: "ReceivedMessage", topic: str) -> "Message":
-    """Return a dead letter as a message to be sent: what brokers noted of its first life is gone.
+def copy(message: "ReceivedMessage", topic: str) -> "Message":
+    """Return a copy of a dead letter to send, without the properties of its first delivery.
 
-    Its id stays: whoever looks for it finds both.
+    The id remains: a query by id finds both.
 
     Raises:
-        CorruptRecord: Its body cannot be unpacked.
+        CorruptRecord: The body cannot be decompressed.
     """
     from reput.client.message import Message
 
-    stored = one.stored
-    left_out = _OF_ITS_LIFE | (set() if names.is_retry_topic(topic) else _OF_ITS_GROUP)
-    properties = {name: value for name, value in stored.properties.items() if name not in left_out}
+    stored = message.stored
+    removed = _DELIVERY_PROPERTIES
+    if not names.is_retry_topic(topic):
+        removed = removed | _RETRY_PROPERTIES
+    properties = {name: value for name, value in stored.properties.items() if name not in removed}
     tags, keys = properties.pop(props.TAGS, None), properties.pop(props.KEYS, "")
     return Message(
         topic, stored.plain_body(), tags=tags, keys=keys, properties=properties, flag=stored.flag
     )
 
 
-_OF_ITS_LIFE = {
+_DELIVERY_PROPERTIES = {
     props.DELAY,
     props.WAIT,
     props.REAL_TOPIC,
@@ -360,8 +352,8 @@ _OF_ITS_LIFE = {
     props.INNER_MULTI_DISPATCH,
     props.INNER_MULTI_QUEUE_OFFSET,
 }
-"""Properties that brokers and consumers write, and those that would delay the message again."""
-_OF_ITS_GROUP = {props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.ORIGIN_GROUP}
+"""Properties that brokers and consumers set, and properties that would delay the message again."""
+_RETRY_PROPERTIES = {props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.ORIGIN_GROUP}
 """Properties of a retried message that the members of its group read."""
 
 

@@ -1,28 +1,18 @@
-"""``reput delay``: messages that wait for their delay to be over."""
+"""``reput delay``: messages that are pending on delay levels."""
 
 from typing import TYPE_CHECKING
 
-from reput.cli.connecting import masters
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.options import MASTERS, Session, command
 from reput.cli.printing import Document, Table, View
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
 
 
-@command(*CLUSTER)
-def delay_list(
-    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> View:
-    """Show the delay levels that messages were sent with: how many wait, and were delivered."""
-
-    async def work(admin: "Admin") -> list[Document]:
-        found = []
-        for one in masters(await admin.clusters(), cluster, broker):
-            found += await _levels(admin, one)
-        return found
-
-    levels = session.ask(work)
+@command(*MASTERS)
+def delay_list(session: Session) -> View:
+    """Show the delay levels in use: how many messages are pending, and how many delivered."""
+    levels = session.ask_masters(_levels)
     columns = "broker=broker_name #level delay #waiting=waiting_count #delivered=delivered_count"
     return View({"levels": levels}, Table(columns, levels))
 
@@ -30,7 +20,8 @@ def delay_list(
 async def _levels(admin: "Admin", broker: str) -> list[Document]:
     """Return the delay levels of a broker that have had messages: level n is queue n - 1.
 
-    What is delivered a broker says as ``scheduleMessageOffset_n``, some only after the first.
+    The runtime info has the delivered offset as ``scheduleMessageOffset_n``; some brokers leave it
+    out until the first delivery.
     """
     from reput.client.core.route_cache import NoRoute
     from reput.format import names
@@ -41,23 +32,23 @@ async def _levels(admin: "Admin", broker: str) -> list[Document]:
         return []
     status = await admin.broker_status(broker)
     delays = (await admin.broker_config(broker)).get("messageDelayLevel", "").split()
-    found = []
-    for queue, one in queues.items():
-        if queue.broker_name != broker or not one.max_offset:
+    levels = []
+    for queue, offsets in queues.items():
+        if queue.broker_name != broker or not offsets.max_offset:
             continue
         level = queue.queue_id + 1
         reached, _, _ = status.get(f"scheduleMessageOffset_{level}", "").partition(",")
-        delivered_count = max(int(reached or 0), one.min_offset)
-        found.append(
+        delivered_count = max(int(reached or 0), offsets.min_offset)
+        levels.append(
             {
                 "broker_name": broker,
                 "level": level,
                 "delay": delays[level - 1] if level <= len(delays) else None,
-                "waiting_count": one.max_offset - delivered_count,
+                "waiting_count": offsets.max_offset - delivered_count,
                 "delivered_count": delivered_count,
             }
         )
-    return found
+    return levels
 
 
 COMMANDS = {"list": delay_list}

@@ -1,9 +1,10 @@
-"""What the command line says of a store, as plain values: the keys of its JSON.
+"""JSON documents that describe a store.
 
-Times are ms since the epoch, sizes bytes, and integers are numbers however large. Keys are only
-ever added. docs/how-to/inspect-a-store.md shows each document.
+Times are in ms since the epoch, sizes in bytes, and integers are numbers however large. Keys may be
+added, but not removed. docs/how-to/inspect-a-store.md shows each document.
 """
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader
-from reput.store.verify import Report
+from reput.store.verify import VerifyReport
 
 Document = dict[str, Any]
 QueueView = ConsumeQueueView | BatchConsumeQueueView
@@ -25,7 +26,7 @@ QueueView = ConsumeQueueView | BatchConsumeQueueView
 
 
 def info(reader: StoreReader) -> Document:
-    """Describe a store: heads and tails of its files, nothing walked."""
+    """Describe a store from the heads and tails of its files, without scanning them."""
     state = reader.state
     checkpoint = state.checkpoint
     return {
@@ -63,14 +64,14 @@ def _log_summary(reader: StoreReader) -> Document:
         "end": tail.end_offset,
         "first_store_timestamp": first.store_timestamp if first else None,
         "last_store_timestamp": last.store_timestamp if last else None,
-        "missing": [_damage(one) for one in reader.log.missing()],
+        "missing": [_damage(damage) for damage in reader.log.missing()],
         "torn": _damage(tail.torn) if tail.torn else None,
         "stale": _damage(tail.stale) if tail.stale else None,
     }
 
 
 def _ends(reader: StoreReader) -> tuple[StoredMessage | None, StoredMessage | None]:
-    """Return the first and the last message of the log, found from its ends inwards."""
+    """Return the first and the last message of the log, searched from its ends."""
     within = [file for file in reader.log.files if file.start < reader.end_offset]
     firsts = (_first_message(reader, file.start, file.nominal_end) for file in within)
     lasts = (reader.log.last_record(file, reader.end_offset) for file in reversed(within))
@@ -78,12 +79,12 @@ def _ends(reader: StoreReader) -> tuple[StoredMessage | None, StoredMessage | No
 
 
 def _first_message(reader: StoreReader, start: int, stop: int) -> StoredMessage | None:
-    at = start
-    while (at := reader.log.find_record(at, stop)) < stop:
+    position = start
+    while (position := reader.log.find_record(position, stop)) < stop:
         try:
-            return reader.log.message_at(at)
+            return reader.log.message_at(position)
         except (CorruptRecord, NotInStore):
-            at += 1  # a blank, or a body that does not match its checksum
+            position += 1  # a blank, or a body that does not match its checksum
     return None
 
 
@@ -97,23 +98,23 @@ def _damage(damage: Damage) -> Document:
 
 
 def _queue_summary(reader: StoreReader) -> Document:
-    found = list(_queue_views(reader))
+    views = list(_queue_views(reader))
     return {
-        "topic_count": len({queue.topic for _, queue in found}),
-        "queue_count": len(found),
-        "message_count": sum(queue.max_offset - queue.min_offset for _, queue in found),
-        "file_count": sum(len(queue.files) for _, queue in found),
-        "bytes": sum(file.size for _, queue in found for file in queue.files),
+        "topic_count": len({queue.topic for _, queue in views}),
+        "queue_count": len(views),
+        "message_count": sum(queue.max_offset - queue.min_offset for _, queue in views),
+        "file_count": sum(len(queue.files) for _, queue in views),
+        "bytes": sum(file.size for _, queue in views for file in queue.files),
     }
 
 
 def _index_summary(reader: StoreReader) -> Document:
-    found = index_files(reader)
-    used = [file for file in found if file["entry_count"]]
+    files = index_files(reader)
+    used = [file for file in files if file["entry_count"]]
     return {
-        "file_count": len(found),
-        "bytes": sum(file["size"] for file in found),
-        "entry_count": sum(file["entry_count"] for file in found),
+        "file_count": len(files),
+        "bytes": sum(file["size"] for file in files),
+        "entry_count": sum(file["entry_count"] for file in files),
         "start": min((file["begin_physical_offset"] for file in used), default=None),
         "end": max((file["end_physical_offset"] for file in used), default=None),
         "first_store_timestamp": min((file["begin_timestamp"] for file in used), default=None),
@@ -132,7 +133,7 @@ def _table_summary(reader: StoreReader) -> Document:
 
 
 def _or_none(get: Any) -> Any:
-    """Return what a table says, None if it cannot be read: ``verify`` says why."""
+    """Return the result of reading a table; None if it is corrupt (``verify`` gives the reason)."""
     try:
         return get()
     except CorruptRecord:
@@ -181,7 +182,7 @@ def queues(reader: StoreReader) -> list[Document]:
 
 
 def _queue_views(reader: StoreReader) -> Iterator[tuple[str, QueueView]]:
-    """Yield each queue with the family that its files belong to."""
+    """Yield the folder name and the view of each queue."""
     for queue in reader.queues():
         yield paths.CONSUME_QUEUE, queue
     for topic, queue_ids in reader.batch_queue_ids.items():
@@ -222,7 +223,7 @@ def _index_file(file: IndexFileView) -> Document:
 
 
 def topics(reader: StoreReader) -> list[Document]:
-    """Describe the topics of the table and of the queues."""
+    """Describe the topics of the topic table, and other topics that have queues."""
     table = reader.topics()
     by_topic: dict[str, list[Document]] = {}
     for queue in queues(reader):
@@ -231,7 +232,7 @@ def topics(reader: StoreReader) -> list[Document]:
     for topic in sorted({*table, *by_topic}):
         config = table.get(topic)
         mine = by_topic.get(topic, [])
-        times = [one["last_store_timestamp"] for one in mine if one["last_store_timestamp"]]
+        times = [queue["last_store_timestamp"] for queue in mine if queue["last_store_timestamp"]]
         documents.append(
             {
                 "topic": topic,
@@ -244,7 +245,7 @@ def topics(reader: StoreReader) -> list[Document]:
                 "filter_type": config.filter_type if config else None,
                 "attributes": dict(config.attributes) if config else {},
                 "queue_count": len(mine),
-                "message_count": sum(one["message_count"] for one in mine),
+                "message_count": sum(queue["message_count"] for queue in mine),
                 "last_store_timestamp": max(times, default=None),
             }
         )
@@ -252,21 +253,22 @@ def topics(reader: StoreReader) -> list[Document]:
 
 
 def groups(reader: StoreReader) -> list[Document]:
-    """Describe how far each group has read each queue."""
+    """Describe the consumer offset and the lag of each group in each queue."""
     documents = []
-    for one in reader.consumer_offsets():
-        end = _max_offset(reader, one.topic, one.queue_id)
+    by_group = operator.attrgetter("group", "topic", "queue_id")
+    for offset in sorted(reader.consumer_offsets(), key=by_group):
+        end = _max_offset(reader, offset.topic, offset.queue_id)
         documents.append(
             {
-                "group": one.group,
-                "topic": one.topic,
-                "queue_id": one.queue_id,
-                "consumer_offset": one.consumer_offset,
+                "group": offset.group,
+                "topic": offset.topic,
+                "queue_id": offset.queue_id,
+                "consumer_offset": offset.consumer_offset,
                 "max_offset": end,
-                "lag": None if end is None else end - one.consumer_offset,
+                "lag": None if end is None else end - offset.consumer_offset,
             }
         )
-    return sorted(documents, key=lambda one: (one["group"], one["topic"], one["queue_id"]))
+    return documents
 
 
 def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
@@ -280,19 +282,19 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
 # --- store verify -------------------------------------------------------------------------------
 
 
-def report(found: Report) -> Document:
-    """Describe the outcome of a verification."""
+def report(result: VerifyReport) -> Document:
+    """Describe the result of a verification."""
     return {
-        "location": found.location,
-        "condition": found.condition.value,
-        "verdict": found.severity.name.lower(),
-        "is_damaged": found.is_damaged,
-        "log_start": found.log_start,
-        "log_end": found.log_end,
-        "record_count": found.record_count,
-        "queued_count": found.queued_count,
-        "unit_count": found.unit_count,
-        "entry_count": found.entry_count,
+        "location": result.location,
+        "condition": result.condition.value,
+        "verdict": result.severity.name.lower(),
+        "is_damaged": result.is_damaged,
+        "log_start": result.log_start,
+        "log_end": result.log_end,
+        "record_count": result.record_count,
+        "queued_count": result.queued_count,
+        "unit_count": result.unit_count,
+        "entry_count": result.entry_count,
         "files": [
             {
                 "path": file.path,
@@ -302,24 +304,24 @@ def report(found: Report) -> Document:
                 "count": file.count,
                 "wasted_bytes": file.wasted_bytes,
             }
-            for file in found.files
+            for file in result.files
         ],
         "holes": [
             _damage(hole.damage)
             | {"severity": hole.severity.name.lower(), "kind": hole.kind.value, "text": hole.text}
-            for hole in found.holes
+            for hole in result.holes
         ],
         "findings": [
             {
-                "severity": one.severity.name.lower(),
-                "kind": one.kind.value,
-                "path": one.path,
-                "text": one.text,
-                "physical_offset": one.physical_offset,
-                "length": one.length,
-                "queue_offset": one.queue_offset,
-                "count": one.count,
+                "severity": finding.severity.name.lower(),
+                "kind": finding.kind.value,
+                "path": finding.path,
+                "text": finding.text,
+                "physical_offset": finding.physical_offset,
+                "length": finding.length,
+                "queue_offset": finding.queue_offset,
+                "count": finding.count,
             }
-            for one in found.findings
+            for finding in result.findings
         ],
     }

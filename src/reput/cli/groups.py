@@ -1,19 +1,21 @@
-"""``reput group``: consumer groups, how far they are, and who is in them."""
+"""``reput group``: consumer groups, their lag and their members."""
 
 import enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import CommandFailed, masters, version_text
+from reput.cli.connecting import CommandFailed, version_text
 from reput.cli.options import (
     CLUSTER,
+    MASTERS,
     BrokerOption,
-    ClusterOption,
     GroupArgument,
     OfClusterOption,
+    Options,
     Session,
     command,
+    option,
 )
 from reput.cli.printing import Document, Fields, Table, View
 from reput.format import names
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
 @command(*CLUSTER)
 def list_groups(
     session: Session,
-    everything: Annotated[bool, typer.Option("--all", help="System groups, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     cluster: OfClusterOption = None,
     broker: BrokerOption = None,
 ) -> View:
-    """List the consumer groups that brokers know, with their settings."""
+    """List the consumer groups of the brokers, with their settings."""
     configs = session.ask(lambda admin: admin.groups(cluster=cluster, broker=broker))
     groups = [
         {"group": name, **_settings(config)}
@@ -62,7 +64,7 @@ def _settings_table(key: str, rows: list[Document]) -> Table:
         "#retries=retry_count_max #retry_queues=retry_queue_count #reads_from=read_from_broker_id"
     )
     table = Table(columns, rows)
-    table.headings[0] = key  # with its underscore: scripts may know it
+    table.headings[0] = key  # with its underscore: scripts may depend on it
     return table
 
 
@@ -72,10 +74,10 @@ def show(
     group: GroupArgument,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
 ) -> View:
-    """Show how far a group is in each queue, and how much is left.
+    """Show the consumer offset and the lag of a group in each queue.
 
     Lag is the number of messages between the consumer offset and the end of the queue; the time is
-    when the last consumed message was stored.
+    the store time of the last consumed message.
     """
 
     async def work(admin: "Admin") -> Document:
@@ -106,132 +108,101 @@ def _progress(
         "member_count": len(connection.connection_set) if connection else 0,
         "consume_tps": stats.consume_tps,
         "lag": stats.lag,
-        "queues": [_queue_progress(one) for one in stats.queues],
+        "queues": [_queue_progress(progress) for progress in stats.queues],
     }
 
 
-def _queue_progress(one: "QueueProgress") -> Document:
+def _queue_progress(progress: "QueueProgress") -> Document:
     return {
-        "topic": one.queue.topic,
-        "broker_name": one.queue.broker_name,
-        "queue_id": one.queue.queue_id,
-        "broker_offset": one.broker_offset,
-        "consumer_offset": one.consumer_offset,
-        "lag": one.lag,
-        "last_store_timestamp": one.last_timestamp_ms or None,
+        "topic": progress.queue.topic,
+        "broker_name": progress.queue.broker_name,
+        "queue_id": progress.queue.queue_id,
+        "broker_offset": progress.broker_offset,
+        "consumer_offset": progress.consumer_offset,
+        "lag": progress.lag,
+        "last_store_timestamp": progress.last_timestamp_ms or None,
     }
 
 
 # --- create, update, delete ---------------------------------------------------------------------
 
-ConsumeOption = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether it may consume at all.")
-]
-BroadcastOption = Annotated[
-    bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether its members may broadcast."),
-]
-FromMinOption = Annotated[
-    bool | None,
-    typer.Option("--from-min/--no-from-min", help="Whether it may begin with old messages."),
-]
-RetriesOption = Annotated[
-    int | None, typer.Option(min=-1, help="Retries before a message becomes a dead letter.")
-]
-RetryQueuesOption = Annotated[
-    int | None, typer.Option(min=0, help="Queues of its retry topic, on each broker.")
-]
-ReadFromOption = Annotated[
-    int | None, typer.Option(min=0, metavar="BROKER_ID", help="Whom to read from; 0: masters.")
-]
+_SETTINGS: Options = {
+    "consume": option(bool | None, "--consume/--no-consume", help="Whether it may consume."),
+    "broadcast": option(
+        bool | None, "--broadcast/--no-broadcast", help="Whether its members may broadcast."
+    ),
+    "from_min": option(
+        bool | None,
+        "--from-min/--no-from-min",
+        help="Whether it may start at the oldest message.",
+    ),
+    "retries": option(int | None, min=-1, help="Retries before a message becomes a dead letter."),
+    "retry_queues": option(int | None, min=0, help="Queues of its retry topic, on each broker."),
+    "read_from": option(
+        int | None, min=0, metavar="BROKER_ID", help="Broker to read from; 0: master."
+    ),
+}
+_FIELDS = {
+    "consume": "consume_enable",
+    "broadcast": "consume_broadcast_enable",
+    "from_min": "consume_from_min_enable",
+    "retries": "retry_max_times",
+    "retry_queues": "retry_queue_nums",
+    "read_from": "broker_id",
+}
+"""Fields of ``SubscriptionGroupConfig`` by option."""
 
 
-@command(*CLUSTER)
-def create(
-    session: Session,
-    group: GroupArgument,
-    consume: ConsumeOption = None,
-    broadcast: BroadcastOption = None,
-    from_min: FromMinOption = None,
-    retries: RetriesOption = None,
-    retry_queues: RetryQueuesOption = None,
-    read_from: ReadFromOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> View:
+@command(*MASTERS, settings=_SETTINGS)
+def create(session: Session, group: GroupArgument, settings: Document) -> View:
     """Create a consumer group on the brokers of a cluster, or on one broker.
 
-    One that is there already is refused. What is not named is as brokers have it: consume and
-    broadcast allowed, 16 retries, one retry queue.
+    A group that exists is refused. Defaults are those of brokers: consume and broadcast allowed, 16
+    retries, one retry queue.
     """
-    changes = _changes(consume, broadcast, from_min, retries, retry_queues, read_from)
+    changes = _changes(settings)
 
     async def work(admin: "Admin") -> list[Document]:
         from reput.format.bodies import SubscriptionGroupConfig
 
-        targets = masters(await admin.clusters(), cluster, broker)
+        targets = await session.masters(admin)
         for name in targets:
             if group in await admin.groups(broker=name):
-                known = f"group {group} is on {name} already"
-                raise CommandFailed(f"{known}; `reput group update` changes it")
+                exists = f"group {group} already exists on {name}"
+                raise CommandFailed(f"{exists}; `reput group update` changes it")
         config = SubscriptionGroupConfig(group_name=group)
         return [await _put(admin, name, config, changes) for name in targets]
 
     return _receipt(group, session.ask(work))
 
 
-@command(*CLUSTER)
-def update(
-    session: Session,
-    group: GroupArgument,
-    consume: ConsumeOption = None,
-    broadcast: BroadcastOption = None,
-    from_min: FromMinOption = None,
-    retries: RetriesOption = None,
-    retry_queues: RetryQueuesOption = None,
-    read_from: ReadFromOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> View:
-    """Change a consumer group, on the brokers that know it.
+@command(*MASTERS, settings=_SETTINGS)
+def update(session: Session, group: GroupArgument, settings: Document) -> View:
+    """Change a consumer group on the brokers that have it.
 
-    What is not named stays as it is.
+    Settings without an option remain unchanged.
     """
-    changes = _changes(consume, broadcast, from_min, retries, retry_queues, read_from)
+    changes = _changes(settings)
     if not changes:
-        raise typer.BadParameter("name what to change, such as --retries or --no-consume")
+        raise typer.BadParameter("give an option to change, such as --retries or --no-consume")
 
-    async def work(admin: "Admin") -> list[Document]:
-        done = []
-        for name in masters(await admin.clusters(), cluster, broker):
-            table = await admin.groups(broker=name)
-            if group in table:
-                done.append(await _put(admin, name, table[group], changes))
-        if not done:
-            raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
-        return done
+    async def work(admin: "Admin", name: str) -> list[Document]:
+        table = await admin.groups(broker=name)
+        return [await _put(admin, name, table[group], changes)] if group in table else []
 
-    return _receipt(group, session.ask(work))
+    brokers = session.ask_masters(work)
+    if not brokers:
+        raise _no_broker_has(group)
+    return _receipt(group, brokers)
 
 
-def _changes(
-    consume: bool | None,
-    broadcast: bool | None,
-    from_min: bool | None,
-    retries: int | None,
-    retry_queues: int | None,
-    read_from: int | None,
-) -> Document:
-    """Return the settings that were named, as ``SubscriptionGroupConfig`` calls them."""
-    named = {
-        "consume_enable": consume,
-        "consume_broadcast_enable": broadcast,
-        "consume_from_min_enable": from_min,
-        "retry_max_times": retries,
-        "retry_queue_nums": retry_queues,
-        "broker_id": read_from,
-    }
-    return {name: value for name, value in named.items() if value is not None}
+def _no_broker_has(group: str) -> CommandFailed:
+    return CommandFailed(f"no broker has group {group}; `reput group list` shows the groups")
+
+
+def _changes(settings: Document) -> Document:
+    """Return the given settings, under their names in ``SubscriptionGroupConfig``."""
+    return {_FIELDS[name]: value for name, value in settings.items() if value is not None}
 
 
 async def _put(
@@ -248,27 +219,25 @@ def _receipt(group: str, brokers: list[Document]) -> View:
     return View({"group": group, "brokers": brokers}, _settings_table("broker_name", brokers))
 
 
-@command("yes", *CLUSTER)
+@command("yes", *MASTERS)
 def delete(
     session: Session,
     group: GroupArgument,
     keep_offsets: Annotated[
         bool,
-        typer.Option("--keep-offsets", help="A group of this name goes on where it was."),
+        typer.Option("--keep-offsets", help="Keep the offsets for a later group of this name."),
     ] = False,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Delete a consumer group with its offsets.
 
-    Without --yes it only says what would go.
+    Without --yes it only shows the group and its brokers.
     """
 
     async def work(admin: "Admin") -> Document:
-        targets = masters(await admin.clusters(), cluster, broker)
+        targets = await session.masters(admin)
         brokers = [name for name in targets if group in await admin.groups(broker=name)]
         if not brokers:
-            raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
+            raise _no_broker_has(group)
         connection = await admin.consumer_connection(group)
         if session.is_done:
             for name in brokers:
@@ -292,9 +261,9 @@ def delete(
 
 @command(*CLUSTER)
 def members(session: Session, group: GroupArgument) -> View:
-    """Show the members of a group, and what they subscribe to.
+    """Show the members of a group and their subscriptions.
 
-    `reput consumer show` asks the members themselves what they are doing.
+    `reput consumer show` queries the members for their state.
     """
     document = session.ask(lambda admin: _members(admin, group))
     return View(
@@ -324,14 +293,16 @@ async def _members(admin: "Admin", group: str) -> Document:
     return {
         "group": group,
         **{name: getattr(connection, name, None) for name in fields},
-        "members": [member(one) for one in connection.connection_set] if connection else [],
+        "members": [member(client) for client in connection.connection_set] if connection else [],
         "subscriptions": [
             {
-                "topic": one.topic,
-                "expression": one.sub_string,
-                "expression_type": one.expression_type,
+                "topic": subscription.topic,
+                "expression": subscription.sub_string,
+                "expression_type": subscription.expression_type,
             }
-            for _, one in sorted(connection.subscription_table.items() if connection else ())
+            for _, subscription in sorted(
+                connection.subscription_table.items() if connection else ()
+            )
         ],
     }
 
@@ -346,7 +317,7 @@ def member(connection: "Connection") -> Document:
     }
 
 
-# --- how groups read topics ---------------------------------------------------------------------
+# --- request modes ------------------------------------------------------------------------------
 
 
 class Mode(enum.StrEnum):
@@ -356,54 +327,47 @@ class Mode(enum.StrEnum):
     POP = "POP"
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def mode(
     session: Session,
     group: GroupArgument,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="What it reads; all topics if none.")
+        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; without it, all topics.")
     ] = None,
     set_: Annotated[
         Mode | None,
-        typer.Option("--set", metavar="PULL|POP", help="How it reads the topic from now on."),
+        typer.Option("--set", metavar="PULL|POP", help="New mode of the topic."),
     ] = None,
     share: Annotated[
         int,
         typer.Option(
-            min=0, help="With POP: how many members share a queue besides its own; 0: all of them."
+            min=0, help="With POP: number of members that share a queue with its owner; 0: all."
         ),
     ] = 0,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
-    """Show or set how a group reads topics: PULL, as ever, or POP, where members share queues.
+    """Show or set how a group reads topics: PULL, the default, or POP, where members share queues.
 
-    For clients of 5.x that let the broker divide queues (clientRebalance=false); they hear of it
-    within 20 s. What is not listed is PULL.
+    For clients of 5.x with rebalancing by the broker (clientRebalance=false); a change reaches them
+    within 20 s. Topics that are not listed have PULL.
     """
     if set_ is not None and topic is None:
         raise typer.BadParameter("--set takes a TOPIC")
 
-    async def work(admin: "Admin") -> list[Document]:
-        found = []
-        for name in masters(await admin.clusters(), cluster, broker):
-            if set_ is not None and topic is not None:
-                await admin.set_request_mode(
-                    group, topic, str(set_), share_count=share, broker=name
-                )
-            found += [
-                {
-                    "broker_name": name,
-                    "topic": one.topic,
-                    "mode": one.mode,
-                    "share_count": one.pop_share_queue_num,
-                }
-                for one in await admin.request_modes(name, group)
-                if topic in (None, one.topic)
-            ]
-        return found
+    async def work(admin: "Admin", name: str) -> list[Document]:
+        if set_ is not None and topic is not None:
+            await admin.set_request_mode(group, topic, str(set_), share_count=share, broker=name)
+        return [
+            {
+                "broker_name": name,
+                "topic": setting.topic,
+                "mode": setting.mode,
+                "share_count": setting.pop_share_queue_num,
+            }
+            for setting in await admin.request_modes(name, group)
+            if topic in (None, setting.topic)
+        ]
 
-    modes = session.ask(work)
+    modes = session.ask_masters(work)
     columns = "broker=broker_name topic mode #share=share_count"
     return View({"group": group, "modes": modes}, Table(columns, modes))
 

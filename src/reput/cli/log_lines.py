@@ -2,10 +2,10 @@
 
     2026-11-21T12:21:14.123Z WARNING reput.broker.registration cannot register server=10.0.0.1
 
-What is given as ``extra`` becomes ``key=value`` behind the message. A traceback is a value, too, in
-quotes on the same line, so that what reads lines loses none of it. Control characters and what is
-no UTF-8 are spelt out: a name that a client chose forges no line. A message or value of more than
-8,192 letters lacks its middle: nobody fills the disk with a line.
+Entries of ``extra`` follow the message as ``key=value``. A traceback is such a value as well,
+quoted on the same line, so that programs that read lines get all of it. Control characters and
+invalid UTF-8 are escaped: a client cannot forge a line with a name that it chooses. The middle of a
+message or value of more than 8,192 characters is cut out, so that no line fills the disk.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import TextIO
 from reput.errors import InvalidOption
 
 LETTERS_MAX = 8192
-"""Of a message or a value; of a longer one the first and the last half of that are written."""
+"""Maximum length of a message or value; of a longer one the first and last 4,096 are written."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -29,12 +29,12 @@ def begin(level: str, *, as_json: bool = False, stream: TextIO | None = None) ->
     """Send all logs of the process to a stream.
 
     Args:
-        level: The least that is written; one of ``LEVELS``.
-        as_json: Write a JSON object a line.
-        stream: Where to; stderr.
+        level: The lowest level that is written; one of ``LEVELS``.
+        as_json: Write one JSON object a line.
+        stream: The stream; stderr by default.
 
     Raises:
-        InvalidOption: The level is none.
+        InvalidOption: The level is not one of ``LEVELS``.
     """
     if level.lower() not in LEVELS:
         raise InvalidOption("--log-level", level, ", ".join(LEVELS))
@@ -46,7 +46,7 @@ def begin(level: str, *, as_json: bool = False, stream: TextIO | None = None) ->
 
 
 class TextLines(logging.Formatter):
-    """Lines for people and for ``grep``."""
+    """Formats lines for people and for ``grep``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of an event."""
@@ -61,7 +61,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Lines for what collects logs."""
+    """Formats lines for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of an event."""
@@ -98,23 +98,23 @@ def _text(value: object) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text without its middle, if it is too long."""
+    """Return a text, without its middle if it is too long."""
     if len(text) <= LETTERS_MAX:
         return text
     half = LETTERS_MAX // 2
-    return f"{text[:half]}...({len(text) - LETTERS_MAX} letters left out)...{text[-half:]}"
+    return f"{text[:half]}...({len(text) - LETTERS_MAX} characters cut out)...{text[-half:]}"
 
 
 def _one_line(text: str) -> str:
-    """Return text on one line that no terminal takes for orders: much of it was sent by clients."""
-    return _spelt_out("\\n".join(text.splitlines()) if "\n" in text or "\r" in text else text)
+    """Return text on one line, without escape sequences: much of it comes from clients."""
+    return _escaped("\\n".join(text.splitlines()) if "\n" in text or "\r" in text else text)
 
 
-def _spelt_out(text: str) -> str:
+def _escaped(text: str) -> str:
     return _UNSAFE.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def _quoted(value: object) -> str:
     text = str(value)
     is_plain = text and text.isprintable() and not set(text) & set(' "=')
-    return text if is_plain else _spelt_out(json.dumps(text, ensure_ascii=False))
+    return text if is_plain else _escaped(json.dumps(text, ensure_ascii=False))

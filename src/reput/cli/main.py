@@ -1,4 +1,4 @@
-"""Entry of the ``reput`` command: runs a command line, and turns errors into a line and a code."""
+"""Entry point of the ``reput`` command: runs a command line, prints errors as one line each."""
 
 import io
 import os
@@ -11,10 +11,10 @@ _SERVERS = ("up", "namesrv", "broker")
 
 
 def main() -> None:
-    """Run the command line of this process, and end it."""
+    """Run the command line of this process, and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Bodies hold anything; a terminal or pipe without Unicode shall not stop the output.
+            # Bodies contain any character: print it escaped where the encoding lacks it.
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
@@ -47,7 +47,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         from reput.cli import serve
 
         return serve.run(arguments)
-    if list(arguments) == ["--version"]:  # typer takes longer to import than all else takes
+    if list(arguments) == ["--version"]:  # without the import of typer
         from reput import __version__
 
         print(f"reput {__version__}")
@@ -62,12 +62,12 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _usage_problem(error: Exception) -> str | None:
-    """Return what to say of a wrong command line; None for any other error.
+    """Return the message for a wrong command line; None for any other error.
 
-    Known by its method: which class it is depends on the version of typer.
+    Such an error is recognised by its method: its class depends on the version of typer.
     """
     if not hasattr(error, "format_message"):
         return None
     context = getattr(error, "ctx", None)
-    hint = f" ({context.command_path} --help tells more)" if context else ""
+    hint = f" ({context.command_path} --help shows the usage)" if context else ""
     return f"{error.format_message().rstrip('.')}{hint}"

@@ -1,4 +1,4 @@
-"""``reput message``: find messages, follow a topic, print what is in it."""
+"""``reput message``: find messages, follow a topic, dump its contents."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -40,35 +40,38 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ReceivedMessage")
 
 _AHEAD_COUNT = 256
-"""Messages of one queue that wait for older ones of others."""
+"""Maximum number of fetched messages of one queue that wait for older ones of other queues."""
+_NO_CLOCK = Clock()
 _SILENCE_S = 30
-"""How long a queue that must have more messages may bring none."""
+"""Timeout of a poll of queues that have more messages."""
 
 
-def message_document(one: "ReceivedMessage", body: Body) -> Document:
-    """Return a message as ``--json`` prints it: as ``reput store`` does, and its broker's name."""
-    return {"broker_name": one.broker_name, **message_view.document(one.stored, body)}
+def message_document(message: "ReceivedMessage", body: Body) -> Document:
+    """Return the document of a message: as of `reput store`, with the name of its broker."""
+    return {"broker_name": message.broker_name, **message_view.document(message.stored, body)}
 
 
-def print_message(session: Session, one: "ReceivedMessage", body: Body) -> None:
-    """Print a message on one line, as soon as it is there."""
-    print_line(session, one, message_document(one, body))
+def print_message(session: Session, message: "ReceivedMessage", body: Body) -> None:
+    """Print a message on one line, and flush."""
+    print_line(session, message, message_document(message, body))
 
 
-def print_line(session: Session, one: "ReceivedMessage", document: Document, *columns: str) -> None:
+def print_line(
+    session: Session, message: "ReceivedMessage", document: Document, *columns: str
+) -> None:
     """Print the document of a message on one line, with more columns after its queue offset."""
     if session.as_json:
         print_json_line(document)
     else:
-        place = f"{queue_text(one.queue)}:{one.queue_offset}"
-        print(message_view.line(document, session.clock, place, *columns), flush=True)
+        position = f"{queue_text(message.queue)}:{message.queue_offset}"
+        print(message_view.line(document, session.clock, position, *columns), flush=True)
 
 
 def _view(messages: "Sequence[ReceivedMessage]", body: Body) -> View:
-    return message_view.view([message_document(one, body) for one in messages])
+    return message_view.view([message_document(message, body) for message in messages])
 
 
-# --- taking back --------------------------------------------------------------------------------
+# --- recalling ----------------------------------------------------------------------------------
 
 
 @command("namesrv", "timeout")
@@ -76,11 +79,11 @@ def recall(
     session: Session,
     topic: TopicArgument,
     handle: Annotated[
-        str, typer.Argument(metavar="HANDLE", help="As the message's producer was told.")
+        str, typer.Argument(metavar="HANDLE", help="The handle that its producer got.")
     ],
     group: ProducerGroupOption = "reput-cli",
 ) -> None:
-    """Take back a message that waits for its time: it is not delivered.
+    """Recall a pending delayed message, so that it is not delivered.
 
     Prints its id. The broker's recallMessageEnable must be true.
     """
@@ -105,49 +108,51 @@ def get(
     message_id: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="An offset id; or with --topic the id that its producer was told."
+            metavar="ID", help="An offset id; with --topic also the unique key its producer got."
         ),
     ],
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Where to look for a producer's id.")
+        str | None, typer.Option(metavar="TOPIC", help="The topic to search for a unique key.")
     ] = None,
     body: BodyOption = Body.AUTO,
 ) -> View:
     """Show a message in full, by its id.
 
-    An offset id says by itself where the message is. The id that a producer was told, the unique
-    key, is looked up in the index of the topic's brokers.
+    An offset id contains the address and the physical offset of the message. A unique key, the id
+    that the producer got, is looked up in the index of the topic's brokers.
     """
 
     async def work(admin: "Admin") -> "ReceivedMessage | None":
         if topic is not None:
-            found = await admin.message_by_unique_key(topic, message_id)
-            if found is not None:
-                return found
+            message = await admin.message_by_unique_key(topic, message_id)
+            if message is not None:
+                return message
         await _check_offset_id(admin, message_id)
         return await admin.message_by_offset_id(message_id)
 
-    found = session.ask(work)
-    if found is None:
-        raise NotInStore(f"no message of id {message_id}: deleted by now, or never there")
-    return _view([found], body)
+    message = session.ask(work)
+    if message is None:
+        raise NotInStore(f"no message has id {message_id}; it may be deleted")
+    return _view([message], body)
 
 
 async def _check_offset_id(admin: "Admin", message_id: str) -> None:
-    """Check that an id leads to a broker of this cluster: a unique key leads anywhere."""
+    """Check that an id has the address of a broker: a unique key decodes to any address."""
     from reput.format import message_id as ids
 
-    allowed = "an offset id of this cluster; for the id that a producer was told, give --topic"
+    allowed = "an offset id of this cluster; for a unique key, give --topic"
     try:
         address = str(ids.decode_offset_id(message_id).store_host)
     except ValueError as error:
         raise InvalidOption("ID", message_id, allowed) from error
     known = await admin.clusters()
     addresses = {
-        one for data in known.broker_addr_table.values() for one in data.broker_addrs.values()
+        broker_address
+        for broker in known.broker_addr_table.values()
+        for broker_address in broker.broker_addrs.values()
     }
     if address not in addresses:
-        raise InvalidOption("ID", f"{message_id} (at {address}, no broker known)", allowed)
+        raise InvalidOption("ID", f"{message_id} (at {address}, which is no broker)", allowed)
 
 
 @command(*CLUSTER, "utc")
@@ -157,22 +162,24 @@ def by_key(
     key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
     begin: BeginOption = None,
     end: EndOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="No more messages of each broker.")] = 64,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number from each broker.")] = 64,
     body: BodyOption = Body.AUTO,
 ) -> View:
     """Show the messages of a topic that have a key, oldest first.
 
-    Brokers before 5.x give no more than 64, the newest.
+    Brokers before 5.x return the newest 64 at most.
     """
     bounds = {}
     if (begin_ms := session.time_ms("--from", begin)) is not None:
         bounds["begin_ms"] = begin_ms
     if (end_ms := session.time_ms("--to", end)) is not None:
         bounds["end_ms"] = end_ms - 1
-    found = session.ask(lambda admin: admin.messages_by_key(topic, key, count_max=limit, **bounds))
-    if not found:
+    messages = session.ask(
+        lambda admin: admin.messages_by_key(topic, key, count_max=limit, **bounds)
+    )
+    if not messages:
         raise NotInStore(f"no message of topic {topic} has key {key}")
-    return _view(found, body)
+    return _view(messages, body)
 
 
 @command(*CLUSTER, "utc")
@@ -180,15 +187,15 @@ def by_unique_key(
     session: Session,
     topic: TopicArgument,
     unique_key: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that the message's producer was told.")
+        str, typer.Argument(metavar="ID", help="The unique key, which its producer got as the id.")
     ],
     body: BodyOption = Body.AUTO,
 ) -> View:
-    """Show the message of a topic that has a unique key: the id of its producer's client."""
-    found = session.ask(lambda admin: admin.message_by_unique_key(topic, unique_key))
-    if found is None:
+    """Show the message of a topic with a unique key."""
+    message = session.ask(lambda admin: admin.message_by_unique_key(topic, unique_key))
+    if message is None:
         raise NotInStore(f"no message of topic {topic} has unique key {unique_key}")
-    return _view([found], body)
+    return _view([message], body)
 
 
 # --- following and dumping ----------------------------------------------------------------------
@@ -207,8 +214,8 @@ def tail(
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C.
 
-    No group is involved: consumers do not notice. One message a line: time, queue and offset, tags,
-    keys, id, body; with --json a document a line.
+    No group is involved, so consumers are not affected. One message a line: time, queue and offset,
+    tags, keys, id, body; with --json one document a line.
     """
     clock = session.clock
 
@@ -216,8 +223,8 @@ def tail(
         async with reader_of(client) as reader:
             queues = choose_queues("--queue", await reader.queues(topic), queue)
             await reader.assign(queues, tags)
-            for one in queues:
-                reader.seek(one, await begin_of(reader, one, begin, clock))
+            for assigned in queues:
+                reader.seek(assigned, await begin_of(reader, assigned, begin, clock))
             begin_ms = _begin_ms(begin, clock)
             async for message in received(reader.poll, count, idle):
                 if message.store_timestamp_ms >= begin_ms:
@@ -227,7 +234,7 @@ def tail(
 
 
 def _begin_ms(where: str, clock: Clock) -> int:
-    """Return what no message is older than: up to 5.1.0 brokers may find the one before a time."""
+    """Return the lower bound of store times: brokers up to 5.1.0 may find an older message."""
     return 0 if where in ("earliest", "latest") else parse_time("--from", where, clock)
 
 
@@ -242,9 +249,9 @@ def dump(
     queue: QueuesOption = None,
     body: BodyOption = Body.AUTO,
 ) -> None:
-    """Print what is in a topic, oldest first, one message a line.
+    """Print the messages of a topic, oldest first, one a line.
 
-    Ends at the messages that were there when it began. Lines are as those of `reput message tail`.
+    Ends at the messages that were last when it started. Lines are as of `reput message tail`.
     """
     clock = session.clock
     end_ms = session.time_ms("--to", end)
@@ -252,20 +259,16 @@ def dump(
     async def work(client: "ClientConfig") -> None:
         from reput.client.core import subscription
 
-        wanted = subscription.tags(topic, tags, 0).tag_set
+        tag_set = subscription.tags(topic, tags, 0).tag_set
         shown_count = 0
+        begin_ms = _begin_ms(begin, clock)
         async with reader_of(client) as reader:
             queues = choose_queues("--queue", await reader.queues(topic), queue)
-            ranges = {}
-            for one in queues:
-                start = await begin_of(reader, one, begin, clock)
-                ranges[one] = (start, await reader.end_offset(one))
-            begin_ms = _begin_ms(begin, clock)
-            async for message in in_order(reader, ranges):
+            async for message in in_order(reader, queues, begin, clock):
                 stored_ms = message.store_timestamp_ms
                 if stored_ms < begin_ms or (end_ms is not None and stored_ms >= end_ms):
                     continue
-                if not wanted or message.tags in wanted:
+                if not tag_set or message.tags in tag_set:
                     print_message(session, message, body)
                     shown_count += 1
                     if shown_count == limit:
@@ -275,17 +278,17 @@ def dump(
 
 
 def reader_of(client: "ClientConfig") -> "PullConsumer":
-    """Return who reads without being in a group, and commits nothing."""
+    """Return a consumer that is in no group, and commits no offsets."""
     from reput.client.pull_consumer import PullConsumer
 
     return PullConsumer(TOOLS_CONSUMER, client=client, auto_commit=False)
 
 
 async def begin_of(reader: "PullConsumer", queue: "MessageQueue", where: str, clock: Clock) -> int:
-    """Return the queue offset that ``earliest``, ``latest`` or a time means in a queue.
+    """Return the queue offset of ``earliest``, ``latest`` or a time in a queue.
 
     Raises:
-        InvalidOption: It is none of these.
+        InvalidOption: ``where`` is none of these.
     """
     if where == "earliest":
         return await reader.begin_offset(queue)
@@ -300,25 +303,25 @@ async def begin_of(reader: "PullConsumer", queue: "MessageQueue", where: str, cl
 
 
 async def received(
-    take: Callable[[int, int], Awaitable[Sequence[M]]], count: int | None, idle_s: float | None
+    poll: Callable[[int, int], Awaitable[Sequence[M]]], count: int | None, idle_s: float | None
 ) -> AsyncIterator[M]:
-    """Yield what a consumer gets: so many messages, until none comes for so long, or for ever.
+    """Yield the messages of a consumer.
 
     Args:
-        take: Asks it: for how many messages at most, and how long to wait for the first, ms.
-        count: So many; None: all.
-        idle_s: The end when none came for so long; None: never.
+        poll: Returns messages, given their maximum number and a timeout in ms.
+        count: Number of messages after which to end; None: no limit.
+        idle_s: Time without messages after which to end; None: no limit.
     """
     seen_count = 0
     while count is None or seen_count < count:
         room = _POLL_COUNT if count is None else min(_POLL_COUNT, count - seen_count)
         wait_ms = _POLL_MS if idle_s is None else max(1, round(idle_s * 1000))
-        messages = await take(room, wait_ms)
+        messages = await poll(room, wait_ms)
         if not messages and idle_s is not None:
             return
-        for one in messages:
+        for message in messages:
             seen_count += 1
-            yield one
+            yield message
 
 
 _POLL_COUNT = 32
@@ -326,23 +329,37 @@ _POLL_MS = 60_000
 
 
 async def in_order(
-    reader: "PullConsumer", ranges: "dict[MessageQueue, tuple[int, int]]"
+    reader: "PullConsumer",
+    queues: "Sequence[MessageQueue]",
+    begin: str = "earliest",
+    clock: Clock = _NO_CLOCK,
 ) -> "AsyncIterator[ReceivedMessage]":
-    """Yield the messages of ranges of queues in the order in which they were stored.
+    """Yield the present messages of queues in the order in which they were stored.
+
+    Args:
+        reader: A consumer that is in no group.
+        queues: The queues.
+        begin: ``earliest``, ``latest`` or a time.
+        clock: The format of times.
 
     Raises:
-        CommandFailed: A queue brings nothing though it must have messages.
+        InvalidOption: ``begin`` is none of these.
+        CommandFailed: A queue that has more messages returns none.
     """
     import heapq
 
-    open_ranges = {queue: at for queue, at in ranges.items() if at[0] < at[1]}
+    ranges = {
+        queue: (await begin_of(reader, queue, begin, clock), await reader.end_offset(queue))
+        for queue in queues
+    }
+    open_ranges = {queue: bounds for queue, bounds in ranges.items() if bounds[0] < bounds[1]}
     await reader.assign(open_ranges)
     for queue, (start, _) in open_ranges.items():
         reader.seek(queue, start)
-    waiting: dict[MessageQueue, deque[ReceivedMessage]] = {one: deque() for one in open_ranges}
+    waiting: dict[MessageQueue, deque[ReceivedMessage]] = {queue: deque() for queue in open_ranges}
     heads: list[tuple[int, MessageQueue]] = []
     unfinished = set(open_ranges)
-    missing = set(open_ranges)  # unfinished, and nothing of it waits
+    missing = set(open_ranges)  # unfinished queues without waiting messages
     while heads or missing:
         while missing:
             messages = await reader.poll(_POLL_COUNT, _SILENCE_S * 1000)
@@ -351,7 +368,7 @@ async def in_order(
                 continue
             queue = messages[0].queue
             stop = open_ranges[queue][1]
-            wanted = [one for one in messages if one.queue_offset < stop]
+            wanted = [message for message in messages if message.queue_offset < stop]
             if wanted and not waiting[queue]:
                 heapq.heappush(heads, (wanted[0].store_timestamp_ms, queue))
             waiting[queue].extend(wanted)
@@ -378,11 +395,11 @@ async def _drop_expired(
     missing: "set[MessageQueue]",
     unfinished: "set[MessageQueue]",
 ) -> None:
-    """Give up queues whose messages were deleted meanwhile. Raises ``CommandFailed``."""
-    gone = {one for one in missing if await reader.begin_offset(one) >= ranges[one][1]}
+    """Drop queues whose messages were deleted meanwhile. Raises ``CommandFailed``."""
+    gone = {queue for queue in missing if await reader.begin_offset(queue) >= ranges[queue][1]}
     if not gone:
         silent = " ".join(sorted(map(queue_text, missing)))
-        raise CommandFailed(f"queues {silent} brought nothing for {_SILENCE_S} s")
+        raise CommandFailed(f"queues {silent} returned no message for {_SILENCE_S} s")
     missing -= gone
     unfinished -= gone
 

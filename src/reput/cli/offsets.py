@@ -1,4 +1,4 @@
-"""``reput offset``: where consumer groups are in queues, and how to move them."""
+"""``reput offset``: consumer offsets of groups; show, reset and clone them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @command(*CLUSTER)
 def show(session: Session, group: GroupArgument, topic: TopicArgument) -> View:
-    """Show where a group is in all queues of a topic, also in those where it never was.
+    """Show the consumer offsets of a group in all queues of a topic.
 
-    A broker says 0, and not that there is none, of a young queue that still has its first message.
+    Without an offset, a broker reports 0 for a queue that still has its first message.
     """
     queues = session.ask(lambda admin: _describe(admin, group, topic))
     columns = (
@@ -39,11 +39,11 @@ def show(session: Session, group: GroupArgument, topic: TopicArgument) -> View:
 
 
 async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
-    found = []
+    documents = []
     for queue in await _queues(admin, topic):
         consumer_offset = await admin.consumer_offset(group, queue)
         end = await admin.max_offset(queue)
-        found.append(
+        documents.append(
             {
                 "broker_name": queue.broker_name,
                 "queue_id": queue.queue_id,
@@ -53,7 +53,7 @@ async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
                 "lag": None if consumer_offset is None else end - consumer_offset,
             }
         )
-    return found
+    return documents
 
 
 async def _queues(admin: "Admin", topic: str) -> "list[MessageQueue]":
@@ -65,7 +65,7 @@ async def _queues(admin: "Admin", topic: str) -> "list[MessageQueue]":
 
 @dataclass
 class _Move:
-    """What happens to one queue."""
+    """A change of the consumer offset of one queue."""
 
     queue: "MessageQueue"
     before: int | None
@@ -73,7 +73,7 @@ class _Move:
     after: int | None = None
 
     def document(self) -> Document:
-        """Return it as ``--json`` prints it."""
+        """Return the JSON document."""
         return {
             "broker_name": self.queue.broker_name,
             "queue_id": self.queue.queue_id,
@@ -97,18 +97,18 @@ def reset(
     ] = None,
     queue: QueuesOption = None,
 ) -> View:
-    """Move a group to other messages of a topic: --to or --time says to which.
+    """Move a group to other messages of a topic, given by --to or --time.
 
-    Without --yes it shows, queue by queue, where the group is and where it would be. With --yes it
-    moves it, and shows what brokers say afterwards.
+    Without --yes it shows the present and the new consumer offset of each queue. With --yes it
+    moves the group, and shows the offsets that brokers report afterwards.
 
-    A group with members is told through them, all queues at a time: by time, earliest or latest. To
-    a number, or in some queues only, it can be moved when its members are stopped.
+    A group with members is moved through them, in all queues at once: by time, earliest or latest.
+    To move it to a number, or in some queues only, stop its members first.
     """
     if (to is None) == (time is None):
         raise typer.BadParameter("give one of --to and --time")
     if to not in (None, "earliest", "latest") and not (to.isascii() and to.isdigit()):
-        raise InvalidOption("--to", to, "earliest, latest, or a queue offset; for times --time")
+        raise InvalidOption("--to", to, "earliest, latest, or a queue offset; --time for a time")
     timestamp_ms = session.time_ms("--time", time)
 
     async def work(admin: "Admin") -> tuple[list[_Move], int]:
@@ -119,15 +119,15 @@ def reset(
         if member_count and not is_for_members:
             allowed = (
                 f"earliest, latest or --time, for all queues: the group has {member_count} "
-                "members, who would overwrite it (stop them)"
+                "members, which would overwrite it (stop them)"
             )
             raise InvalidOption("--to", to, allowed)
         moves = []
-        for one in chosen:
-            wanted = await _wanted(admin, one, to, timestamp_ms)
+        for target in chosen:
+            wanted = await _wanted(admin, target, to, timestamp_ms)
             if timestamp_ms is not None and not member_count:
-                wanted = await _behind_the_last(admin, one, timestamp_ms, wanted)
-            moves.append(_Move(one, await admin.consumer_offset(group, one), wanted))
+                wanted = await _end_if_later(admin, target, timestamp_ms, wanted)
+            moves.append(_Move(target, await admin.consumer_offset(group, target), wanted))
         if session.is_done:
             await _move(admin, group, topic, moves, to, timestamp_ms, has_members=member_count > 0)
         return moves, member_count
@@ -140,7 +140,7 @@ def reset(
 async def _wanted(
     admin: "Admin", queue: "MessageQueue", to: str | None, timestamp_ms: int | None
 ) -> int:
-    """Return where a group would be in a queue; a number is brought to what the queue has."""
+    """Return the new consumer offset of a queue; a number is clamped to the queue's offsets."""
     if timestamp_ms is not None:
         return await admin.search_offset(queue, timestamp_ms)
     first, end = await admin.min_offset(queue), await admin.max_offset(queue)
@@ -152,13 +152,16 @@ async def _wanted(
     return min(max(int(to), first), end)
 
 
-async def _behind_the_last(
-    admin: "Admin", queue: "MessageQueue", timestamp_ms: int, found: int
+async def _end_if_later(
+    admin: "Admin", queue: "MessageQueue", timestamp_ms: int, queue_offset: int
 ) -> int:
-    """Return the end of a queue for a time later than all messages: 4.x finds the last one."""
+    """Return the end of a queue for a time later than all messages, for which 4.x finds the last.
+
+    For any other time, return ``queue_offset``.
+    """
     status = (await admin.topic_status(queue.topic)).get(queue)
     is_later = status is not None and timestamp_ms > status.last_update_timestamp
-    return await admin.max_offset(queue) if is_later else found
+    return await admin.max_offset(queue) if is_later else queue_offset
 
 
 async def _move(
@@ -171,13 +174,13 @@ async def _move(
     *,
     has_members: bool,
 ) -> None:
-    """Move a group, and note for each queue where it is then."""
+    """Move a group, and record the resulting offset of each queue."""
     if has_members:
         if timestamp_ms is None:
             timestamp_ms = 0 if to == "earliest" else -1
-        told = await admin.reset_offsets(group, topic, timestamp_ms)
+        reported = await admin.reset_offsets(group, topic, timestamp_ms)
         for move in moves:
-            move.after = told.get(move.queue)
+            move.after = reported.get(move.queue)
         return
     for move in moves:
         await admin.update_consumer_offset(group, move.queue, move.wanted)
@@ -185,7 +188,7 @@ async def _move(
 
 
 def _view(session: Session, document: Document, moves: list[_Move]) -> View:
-    """Return what was or would be moved; a failure if a group is not where it should be."""
+    """Return the view of moves, with a failure if an offset is not the wanted one."""
     columns = "broker #queue #is_at=before #wanted #change"
     if session.is_done:
         columns = "broker #queue #was_at=before #wanted #change #is_at=after"
@@ -197,8 +200,7 @@ def _view(session: Session, document: Document, moves: list[_Move]) -> View:
     failure = None
     wrong = [queue_text(move.queue) for move in moves if move.after != move.wanted]
     if session.is_done and wrong:
-        text = f"the group is not where it should be in queues {' '.join(wrong)}"
-        failure = CommandFailed(text)
+        failure = CommandFailed(f"the group is not at the wanted offset in {' '.join(wrong)}")
     queues = [move.document() for move in moves]
     return View(
         {"is_done": session.is_done, **document, "queues": queues},
@@ -214,15 +216,15 @@ def _view(session: Session, document: Document, moves: list[_Move]) -> View:
 def clone(
     session: Session,
     from_group: Annotated[
-        str, typer.Argument(metavar="FROM_GROUP", help="Whose offsets are copied.")
+        str, typer.Argument(metavar="FROM_GROUP", help="The group to copy offsets from.")
     ],
-    to_group: Annotated[str, typer.Argument(metavar="TO_GROUP", help="Who gets them.")],
+    to_group: Annotated[str, typer.Argument(metavar="TO_GROUP", help="The group to change.")],
     topic: TopicArgument,
 ) -> View:
-    """Let a group be where another one is, in all queues of a topic.
+    """Copy the consumer offsets of a group to another, in all queues of a topic.
 
-    Without --yes it shows what would be. The members of the group that gets the offsets must be
-    stopped: they would overwrite them.
+    Without --yes it only shows the change. The members of the changed group must be stopped: they
+    would overwrite its offsets.
     """
 
     async def work(admin: "Admin") -> list[_Move]:

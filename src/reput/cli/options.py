@@ -1,8 +1,8 @@
 """Options and arguments that several commands share, each declared once.
 
 ``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, ``--json``, ``--utc`` and the options of
-Spark to a function. The function gets a ``Session`` first, which knows what was given, and returns
-a ``View``.
+Spark to a function. The function gets a ``Session`` with their values as its first argument, and
+returns a ``View``.
 """
 
 import functools
@@ -37,15 +37,11 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consume
 
 # --- options of some commands -------------------------------------------------------------------
 
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The brokers of this cluster; needed if there are several."),
-]
 OfClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Only of this cluster.")
+    str | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster.")
 ]
 BrokerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="One broker only: its name, or host:port.")
+    str | None, typer.Option(metavar="NAME", help="Only this broker: its name, or host:port.")
 ]
 QueuesOption = Annotated[
     list[str] | None,
@@ -55,7 +51,7 @@ ProducerGroupOption = Annotated[str, typer.Option(metavar="GROUP", help="The pro
 TagsOption = Annotated[
     str, typer.Option(metavar="TAGS", help="Only messages with these tags: 'A || B'.")
 ]
-BodyOption = Annotated[Body, typer.Option(help="How to show bodies.")]
+BodyOption = Annotated[Body, typer.Option(help="Format of bodies.")]
 BeginOption = Annotated[
     str | None,
     typer.Option("--from", metavar="TIME", help="Only messages stored at this time or later."),
@@ -66,86 +62,81 @@ EndOption = Annotated[
 ]
 StartOption = Annotated[
     str,
-    typer.Option("--from", metavar="WHERE", help="Where to begin: earliest, latest, or a time."),
+    typer.Option("--from", metavar="WHERE", help="Start: earliest, latest, or a time."),
 ]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="No more messages than this.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Maximum number of messages.")]
 CountOption = Annotated[int | None, typer.Option(min=1, help="End after this many messages.")]
 IdleOption = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="End when no message came for this long."),
+    typer.Option(min=0, metavar="SECONDS", help="End when no message has come for this long."),
 ]
 LiveOption = Annotated[
-    bool, typer.Option("--live", help="Read although a broker is running on the store.")
+    bool, typer.Option("--live", help="Read the store even if a broker is running on it.")
 ]
 
 # --- options of most commands -------------------------------------------------------------------
 
-_SHARED: Mapping[str, tuple[Any, object]] = {
-    "yes": (
-        Annotated[
-            bool, typer.Option("--yes", "-y", help="Do it; without, only show what would be done.")
-        ],
-        False,
+Options = Mapping[str, tuple[Any, object]]
+"""Annotations and defaults of options by name."""
+
+
+def option(kind: Any, *names: str, default: object = None, **settings: Any) -> tuple[Any, object]:
+    """Return annotation and default of an option, given the arguments of ``typer.Option``."""
+    return Annotated[kind, typer.Option(*names, **settings)], default
+
+
+_SHARED: Options = {
+    "cluster": option(
+        str | None, metavar="NAME", help="The brokers of this cluster; required if there are more."
     ),
-    "namesrv": (
-        Annotated[
-            str,
-            typer.Option(
-                "--namesrv",
-                "-n",
-                envvar="NAMESRV_ADDR",
-                metavar="HOST:PORT",
-                help="Name servers, several separated by ';'.",
-            ),
-        ],
-        DEFAULT_NAMESRV,
+    "broker": (BrokerOption, None),
+    "yes": option(
+        bool,
+        *("--yes", "-y"),
+        default=False,
+        help="Make the change; without it, only show it.",
     ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(
-                "--timeout",
-                min=0.001,
-                metavar="SECONDS",
-                help="How long one request may take at most.",
-            ),
-        ],
-        DEFAULT_TIMEOUT_S,
+    "namesrv": option(
+        str,
+        *("--namesrv", "-n"),
+        default=DEFAULT_NAMESRV,
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT",
+        help="Name servers, several separated by ';'.",
     ),
-    "master": (
-        Annotated[
-            str,
-            typer.Option(
-                "--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077."
-            ),
-        ],
-        DEFAULT_MASTER,
+    "timeout": option(
+        float,
+        default=DEFAULT_TIMEOUT_S,
+        min=0.001,
+        metavar="SECONDS",
+        help="Timeout of one request.",
     ),
-    "conf": (
-        Annotated[
-            list[str] | None,
-            typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
-        ],
-        None,
+    "master": option(
+        str,
+        default=DEFAULT_MASTER,
+        metavar="MASTER",
+        help="Spark master, such as spark://HOST:7077.",
     ),
-    "json": (Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")], False),
-    "utc": (
-        Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")],
-        False,
-    ),
+    "conf": option(list[str] | None, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+    "json": option(bool, "--json", default=False, help="Print JSON; times are in ms."),
+    "utc": option(bool, "--utc", default=False, help="Show and read times in UTC."),
 }
 CLUSTER = ("namesrv", "timeout", "json")
-"""Shared options of a command that talks to a cluster."""
+"""Shared options of commands that access a cluster."""
+MASTERS = ("cluster", "broker", *CLUSTER)
+"""Shared options of commands that access each master of a cluster, or one broker."""
 SPARK = ("master", "conf", "json", "utc")
-"""Shared options of a command that runs a job in Spark."""
+"""Shared options of commands that run a Spark job."""
 
 
 class Session:
-    """Shared options of one run of a command, and what they decide."""
+    """Values of the shared options of one run of a command, and the actions that need them."""
 
     def __init__(
         self,
         *,
+        cluster: str | None = None,
+        broker: str | None = None,
         yes: bool = True,
         namesrv: str = DEFAULT_NAMESRV,
         timeout: float = DEFAULT_TIMEOUT_S,
@@ -154,7 +145,9 @@ class Session:
         json: bool = False,
         utc: bool = False,
     ) -> None:
-        """Take the values of the options; those that a command does not have stay as they are."""
+        """Create a session; options that a command does not have keep their defaults."""
+        self._cluster = cluster
+        self._broker = broker
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
@@ -164,11 +157,11 @@ class Session:
         self.clock = Clock(utc)
 
     def ask(self, work: "Callable[[Admin], Awaitable[T]]") -> T:
-        """Return what ``work`` finds out through an admin client.
+        """Return the result of ``work`` with an admin client.
 
         Raises:
             CommandFailed: The cluster cannot be reached, or refuses.
-            ReputError: Anything else that is wrong.
+            ReputError: Any other failure.
         """
         from reput.client.admin import Admin
 
@@ -178,36 +171,50 @@ class Session:
 
         return self.run(with_admin)
 
-    def run(
-        self, work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]", *, is_fast: bool = False
-    ) -> T:
-        """Return what ``work`` returns in an event loop of its own. Raises as ``ask``.
+    async def masters(self, admin: "Admin") -> list[str]:
+        """Return the names of the selected masters; see ``connecting.masters``."""
+        from reput.cli import connecting
+
+        return connecting.masters(await admin.clusters(), self._cluster, self._broker)
+
+    def ask_masters(self, work: "Callable[[Admin, str], Awaitable[list[T]]]") -> list[T]:
+        """Return the concatenated results of ``work`` for each selected master.
+
+        Args:
+            work: A coroutine function of an admin client and a broker's name.
+        """
+
+        async def with_each(admin: "Admin") -> list[T]:
+            names = await self.masters(admin)
+            return [result for name in names for result in await work(admin, name)]
+
+        return self.ask(with_each)
+
+    def run(self, work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]") -> T:
+        """Return the result of ``work`` in a new event loop. Raises as ``ask``.
 
         Args:
             work: A coroutine function of the configuration of clients.
-            is_fast: Whether it runs in uvloop where that is installed.
         """
         from reput.cli import connecting
 
-        return connecting.run(self.namesrv, self.timeout_s, work, is_fast=is_fast)
+        return connecting.run(self.namesrv, self.timeout_s, work)
 
     def time_ms(self, option: str, text: str | None) -> int | None:
-        """Return the ms of a time, None if it is not given. Raises ``InvalidOption``."""
+        """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""
         return None if text is None else printing.parse_time(option, text, self.clock)
 
     def print(self, view: View) -> None:
         """Print the result of the command.
 
         Raises:
-            ReputError: The view says that the command failed.
+            ReputError: The failure of the view.
             typer.Exit: Its exit code is not 0.
         """
         printing.print_view(view, self.clock, as_json=self.as_json)
         if not self.is_done:
             sys.stdout.flush()
-            printing.print_note(
-                "this is what would be done; nothing has been changed, --yes does it"
-            )
+            printing.print_note("nothing has been changed; --yes makes the change")
         if view.failure is not None:
             raise view.failure
         if view.exit_code:
@@ -215,46 +222,57 @@ class Session:
 
 
 def command(
-    *shared: str,
+    *shared: str, **grouped: Options
 ) -> Callable[[Callable[..., View | None]], Callable[..., None]]:
-    """Return a decorator that adds shared options to a function, after its own.
+    """Return a decorator that adds options to a function.
 
     Args:
-        *shared: Names of the options, of ``_SHARED``.
+        *shared: Names of options in ``_SHARED``, which the session of the function gets.
+        **grouped: Options that replace a parameter of the function: it gets a dict of the values.
     """
 
     def decorated(function: Callable[..., View | None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**values: Any) -> None:
             session = Session(**{name: values.pop(name) for name in shared})
+            for group, options in grouped.items():
+                values[group] = {name: values.pop(name) for name in options}
             view = function(session, **values)
             if view is not None:
                 session.print(view)
 
         _, *own = inspect.signature(function).parameters.values()
-        added = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-            )
-            for name, (annotation, default) in _SHARED.items()
-            if name in shared
-        ]
-        signature = inspect.Signature([*own, *added])
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+        parameters = []
+        for parameter in own:
+            if parameter.name in grouped:
+                parameters += _parameters(grouped[parameter.name])
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters += _parameters({name: _SHARED[name] for name in _SHARED if name in shared})
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return decorated
+
+
+def _parameters(options: Options) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+        )
+        for name, (annotation, default) in options.items()
+    ]
 
 
 # --- values -------------------------------------------------------------------------------------
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return names and values of ``NAME=VALUE``.
+    """Return the values by name of texts ``NAME=VALUE``.
 
     Raises:
-        InvalidOption: One has no ``=`` or no name.
+        InvalidOption: A text has no ``=`` or no name.
     """
     values = {}
     for pair in pairs or ():

@@ -1,12 +1,11 @@
-"""``reput pipeline``: work on whole stores that Spark spreads over cores and machines.
+"""``reput pipeline``: jobs on whole stores, which Spark distributes over cores and machines.
 
-Each command is one job of ``reput.spark.jobs``: options become arguments, its result is printed.
+Each command runs one job of ``reput.spark.jobs`` and prints its result.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
@@ -18,13 +17,14 @@ from reput.errors import InvalidOption
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from reput.spark.jobs.audit.verdicts import AuditResult
     from reput.store.config import StoreConfig
 
 StoreOption = Annotated[
     str, typer.Option("--store", metavar="DIR", help="The store's folder; a path or a URI.")
 ]
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="DIR", help="The folder to make; new or empty.")
+    str, typer.Option("--target", metavar="DIR", help="The folder to create; new or empty.")
 ]
 ArchiveOption = Annotated[
     str, typer.Option("--archive", metavar="DIR", help="The archive's folder; a path or a URI.")
@@ -38,14 +38,41 @@ TopicOption = Annotated[
 ]
 
 
-class _Job(NamedTuple):
-    spark: "SparkSession"
-    progress: Callable[[str, int, int], None]
+class _Result(Protocol):
+    """The result of a job."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON document."""
 
 
-@contextlib.contextmanager
-def _job(session: Session, name: str) -> Iterator[_Job]:
-    """Start Spark, and show how far its tasks are; what it prints itself is kept if it fails."""
+R = TypeVar("R", bound=_Result)
+Progress = Callable[[str, int, int], None]
+
+
+def _run(
+    session: Session,
+    name: str,
+    job: Callable[["SparkSession", Progress], R],
+    *,
+    is_bad: Callable[[R], bool] = lambda result: False,
+) -> View:
+    """Run a job with a progress bar; return the view of its result.
+
+    Args:
+        session: The options of Spark.
+        name: Name of the command and of the function of ``pipeline_text`` that shows its result.
+        job: The job, given Spark and a function that reports progress.
+        is_bad: Returns whether a result makes the exit code 1.
+    """
+    from reput.cli import pipeline_text
+
+    result = _with_spark(session, name, job)
+    blocks: list[Block] = getattr(pipeline_text, name)(result)
+    return View(result.as_json(), *blocks, exit_code=EXIT_DAMAGE if is_bad(result) else 0)
+
+
+def _with_spark(session: Session, name: str, job: Callable[["SparkSession", Progress], R]) -> R:
+    """Start Spark and run a job; the output of Spark itself is kept if a task fails."""
     import tempfile
 
     from reput.cli.progress import ProgressBar
@@ -59,26 +86,23 @@ def _job(session: Session, name: str) -> Iterator[_Job]:
             with local_session(
                 f"reput {name}", log_file, session.master, session.spark_settings
             ) as spark:
-                yield _Job(spark, bar.update)
+                result = job(spark, bar.update)
         except TaskFailed:
-            print_note(f"what Spark printed: {log_file}")
+            print_note(f"output of Spark: {log_file}")
             raise
     log_file.unlink(missing_ok=True)
     folder.rmdir()
+    return result
 
 
 def _store_config(path: str | None) -> "StoreConfig | None":
-    """Return the store's settings of a broker.conf; what is for other parts is theirs."""
+    """Return the store's settings of a broker.conf; other settings are ignored."""
     if path is None:
         return None
     from reput import config
     from reput.store.config import StoreConfig
 
     return config.load(StoreConfig, path).value
-
-
-def _view(result: Any, show: Callable[[Any], list[Block]], *, is_bad: bool = False) -> View:
-    return View(result.as_json(), *show(result), exit_code=EXIT_DAMAGE if is_bad else 0)
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -91,33 +115,34 @@ def dispatch(
     config: ConfigOption = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="DIR", help="Where consumequeue/ and index/ are made."),
+        typer.Option("--target", metavar="DIR", help="The folder for consumequeue/ and index/."),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Make them in the store, in place of what is there.")
+        bool, typer.Option("--in-place", help="Replace consumequeue/ and index/ of the store.")
     ] = False,
     topic: TopicOption = None,
     begin: BeginOption = None,
     end: EndOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write nothing; say how what is there differs.")
+        bool, typer.Option("--dry-run", help="Write nothing; show how existing files differ.")
     ] = False,
     skip_batch_queues: Annotated[
-        bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x as they are.")
+        bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x unchanged.")
     ] = False,
     live: LiveOption = False,
 ) -> View:
     """Derive consume queues and index from the commit log, byte for byte as a broker does.
 
-    Into --target or --in-place; with --dry-run a comparison only.
+    Writes to --target or --in-place; with --dry-run it only compares.
 
-    Exit code 0: done, or nothing differs; 1: what is there differs; 2: it cannot be done.
+    Exit code 0: done, or nothing differs; 1: existing files differ; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import dispatch as job
 
-    with _job(session, "dispatch") as (spark, progress):
-        result = job.dispatch(
+    return _run(
+        session,
+        "dispatch",
+        lambda spark, progress: job.dispatch(
             spark,
             store,
             config=_store_config(config),
@@ -130,11 +155,8 @@ def dispatch(
             allow_live=live,
             skip_batch_queues=skip_batch_queues,
             progress=progress,
-        )
-    return _view(
-        result,
-        pipeline_text.dispatch,
-        is_bad=result.difference is not None and not result.difference.is_same,
+        ),
+        is_bad=lambda result: result.difference is not None and not result.difference.is_same,
     )
 
 
@@ -144,41 +166,42 @@ def follow(
     store: StoreOption,
     target: Annotated[
         str,
-        typer.Option("--target", metavar="DIR", help="Where consumequeue/ and index/ are kept."),
+        typer.Option("--target", metavar="DIR", help="The folder for consumequeue/ and index/."),
     ],
     config: ConfigOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Stop where the log ends; the next call goes on there.")
+        bool, typer.Option("--once", help="Stop at the end of the log; the next run continues.")
     ] = False,
     poll: Annotated[
         float,
-        typer.Option("--poll", metavar="SECONDS", min=0, help="How often to look for more."),
+        typer.Option("--poll", metavar="SECONDS", min=0, help="Interval of checks for more."),
     ] = 1.0,
     skip_batch_queues: Annotated[
-        bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x out.")
+        bool, typer.Option("--skip-batch-queues", help="Skip batch queues of 5.x.")
     ] = False,
 ) -> View:
-    """Keep consume queues and index of a running broker's log in a folder of their own.
+    """Maintain consume queues and index of a running broker's log in a separate folder.
 
-    Goes on until Ctrl-C. Killed at any moment and called again, it goes on where it was.
+    Runs until Ctrl-C. If it is killed, the next run continues at the same position.
 
-    Exit code 0: caught up, with --once; 2: it cannot be done.
+    Exit code 0: caught up, with --once; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs.dispatch import follow as job
 
-    with _job(session, "follow") as (spark, progress):
-        result = job.follow(
+    return _run(
+        session,
+        "follow",
+        lambda spark, progress: job.follow(
             spark,
             store,
             target,
             config=_store_config(config),
             poll_seconds=poll,
-            until=(lambda found: found.is_caught_up) if once else None,
+            until=(lambda state: state.is_caught_up) if once else None,
             skip_batch_queues=skip_batch_queues,
             progress=progress,
-        )
-    return _view(result, pipeline_text.follow)
+        ),
+    )
 
 
 @command(*SPARK)
@@ -188,44 +211,45 @@ def audit(
     config: ConfigOption = None,
     table: Annotated[
         str | None,
-        typer.Option("--table", metavar="DIR", help="Make a Parquet table of all messages there."),
+        typer.Option("--table", metavar="DIR", help="Write a Parquet table of all messages."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page there.")
+        Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page.")
     ] = None,
-    at: Annotated[
+    due_at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="By when delayed messages are due; now."),
+        typer.Option("--at", metavar="TIME", help="Time to compare due times with; now."),
     ] = None,
     most: Annotated[
-        int, typer.Option("--findings", metavar="N", min=0, help="How many of a kind are told.")
+        int, typer.Option("--findings", metavar="N", min=0, help="Maximum number of each kind.")
     ] = 100,
     live: LiveOption = False,
 ) -> View:
-    """Give each message and each hole a verdict: dispatched, lost, damaged, consumed by whom.
+    """Give each message and each hole a verdict: dispatched, lost, damaged, consumed.
 
-    With --table also what is stored twice, and what became of delayed messages and transactions.
+    With --table also duplicates, and the outcome of delayed messages and transactions.
 
-    Exit code 0: nothing is lost or at fault; 1: something is; 2: it cannot be read.
+    Exit code 0: nothing is lost or wrong; 1: something is; 2: the store cannot be read.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import audit as job
     from reput.spark.pages import audit as audit_page
 
-    with _job(session, "audit") as (spark, progress):
+    def audited(spark: "SparkSession", progress: Progress) -> "AuditResult":
         result = job.audit(
             spark,
             store,
             config=_store_config(config),
             table=table,
-            now_ms=session.time_ms("--at", at),
+            now_ms=session.time_ms("--at", due_at),
             allow_live=live,
             sample=most,
             progress=progress,
         )
-    if report is not None:
-        report.write_text(audit_page.render(result), encoding="utf-8")
-    return _view(result, pipeline_text.audit, is_bad=not result.is_clean)
+        if report is not None:
+            report.write_text(audit_page.render(result), encoding="utf-8")
+        return result
+
+    return _run(session, "audit", audited, is_bad=lambda result: not result.is_clean)
 
 
 @command("master", "conf", "json")
@@ -233,13 +257,13 @@ def report(
     session: Session,
     store: StoreOption,
     page: Annotated[
-        Path, typer.Option("--report", metavar="FILE", help="Where to write the HTML page.")
+        Path, typer.Option("--report", metavar="FILE", help="The HTML page to write.")
     ] = Path("report.html"),
     live: LiveOption = False,
 ) -> View:
-    """Report on a store: totals, topics, damage, lag, and what agrees with the log.
+    """Report on a store: totals, topics, damage, lag, agreement of queues and index with the log.
 
-    Exit code 0: the log is whole; 1: it is damaged; 2: it cannot be read.
+    Exit code 0: the log is undamaged; 1: it is damaged; 2: it cannot be read.
     """
     import time
 
@@ -250,14 +274,17 @@ def report(
     from reput.spark.pages import store as store_page
 
     started = time.monotonic()
-    with _job(session, "report") as (spark, progress):
-        result = job.collect(spark, store, progress, allow_live=live)
+    result = _with_spark(
+        session,
+        "report",
+        lambda spark, progress: job.collect(spark, store, progress, allow_live=live),
+    )
     result.seconds = round(time.monotonic() - started, 1)
     page.write_text(store_page.render(result), encoding="utf-8")
-    return _view(
-        result,
-        lambda result: [lambda clock: report_text.show(Console(), result)],
-        is_bad=bool(result.damage),
+    return View(
+        result.as_json(),
+        lambda clock: report_text.show(Console(), result),
+        exit_code=EXIT_DAMAGE if result.damage else 0,
     )
 
 
@@ -268,26 +295,28 @@ def salvage(
     target: TargetOption,
     config: ConfigOption = None,
     include_stale: Annotated[
-        bool, typer.Option("--include-stale", help="Also take what an earlier recovery cut off.")
+        bool, typer.Option("--include-stale", help="Include data that a recovery has cut off.")
     ] = False,
 ) -> View:
-    """Write a clean store with every whole message of a damaged one.
+    """Write a clean store with every intact message of a damaged one.
 
-    Exit code 0: no message is known to be lost; 1: some are; 2: it cannot be done.
+    Exit code 0: no message is known to be lost; 1: some are; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import salvage as job
 
-    with _job(session, "salvage") as (spark, progress):
-        result = job.salvage(
+    return _run(
+        session,
+        "salvage",
+        lambda spark, progress: job.salvage(
             spark,
             store,
             target,
             config=_store_config(config),
             include_stale=include_stale,
             progress=progress,
-        )
-    return _view(result, pipeline_text.salvage, is_bad=result.lost_count > 0)
+        ),
+        is_bad=lambda result: result.lost_count > 0,
+    )
 
 
 @command(*SPARK)
@@ -306,7 +335,7 @@ def compare(
     ] = None,
     broker: Annotated[
         str | None,
-        typer.Option("--with-broker", metavar="NAME", help="Which one, where there are several."),
+        typer.Option("--with-broker", metavar="NAME", help="The broker, if there are several."),
     ] = None,
     section: Annotated[
         list[str] | None,
@@ -315,22 +344,21 @@ def compare(
         ),
     ] = None,
     match: Annotated[
-        str, typer.Option(metavar="HOW", help="How messages are matched: physical, queue, auto.")
+        str, typer.Option(metavar="HOW", help="Matching of messages: physical, queue, auto.")
     ] = "auto",
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="FIELD", help="What may differ; repeatable."),
+        typer.Option("--ignore", metavar="FIELD", help="A field that may differ; repeatable."),
     ] = None,
     most: Annotated[
-        int, typer.Option("--findings", metavar="N", min=0, help="How many a section shows.")
+        int, typer.Option("--findings", metavar="N", min=0, help="Maximum number in a section.")
     ] = 100,
     live: LiveOption = False,
 ) -> View:
     """Compare two stores: files, messages, queues and tables; or one and a running broker.
 
-    Exit code 0: nothing differs; 1: something does; 2: one cannot be read.
+    Exit code 0: equal; 1: different; 2: one cannot be read.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import compare as job
 
     if (other is None) == (namesrv is None):
@@ -340,8 +368,10 @@ def compare(
         **({"broker": broker} if broker else {}),
     }
 
-    with _job(session, "compare") as (spark, progress):
-        result = job.compare(
+    return _run(
+        session,
+        "compare",
+        lambda spark, progress: job.compare(
             spark,
             store,
             right,
@@ -351,8 +381,9 @@ def compare(
             findings_max=most,
             allow_live=live,
             progress=progress,
-        )
-    return _view(result, pipeline_text.compare, is_bad=not result.is_equal)
+        ),
+        is_bad=lambda result: not result.is_equal,
+    )
 
 
 @command(*SPARK)
@@ -361,26 +392,27 @@ def archive(
     store: StoreOption,
     archive: ArchiveOption,
     include_last: Annotated[
-        bool, typer.Option("--include-last", help="Take the last log file too, of a stopped store.")
+        bool, typer.Option("--include-last", help="Include the last log file of a stopped store.")
     ] = False,
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="NAME", help="The broker's name, if no table tells it."),
+        typer.Option("--broker", metavar="NAME", help="The broker's name, if no table has it."),
     ] = None,
     level: Annotated[
-        int, typer.Option(metavar="N", min=1, max=22, help="How hard zstd tries, 1 to 22.")
+        int, typer.Option(metavar="N", min=1, max=22, help="Compression level of zstd, 1 to 22.")
     ] = 1,
     live: LiveOption = False,
 ) -> View:
-    """Keep the closed log files of a store as Parquet: those that are not in the archive yet.
+    """Archive the closed log files of a store as Parquet, except files archived before.
 
-    Exit code 0: done; 2: it cannot be done.
+    Exit code 0: done; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import archive as job
 
-    with _job(session, "archive") as (spark, progress):
-        result = job.archive(
+    return _run(
+        session,
+        "archive",
+        lambda spark, progress: job.archive(
             spark,
             store,
             archive,
@@ -389,8 +421,8 @@ def archive(
             broker=broker,
             level=level,
             progress=progress,
-        )
-    return _view(result, pipeline_text.archive)
+        ),
+    )
 
 
 @command(*SPARK)
@@ -398,19 +430,21 @@ def verify(
     session: Session,
     archive: ArchiveOption,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Check files only; put no log file together again.")
+        bool, typer.Option("--quick", help="Check files only; do not rebuild log files.")
     ] = False,
 ) -> View:
-    """Check an archive: all its files against their counts and checksums.
+    """Check all files of an archive against their counts and checksums.
 
-    Exit code 0: it is whole; 1: it is not; 2: it cannot be read.
+    Exit code 0: it is complete and valid; 1: it is not; 2: it cannot be read.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import archive as job
 
-    with _job(session, "verify") as (spark, progress):
-        result = job.verify(spark, archive, is_deep=not quick, progress=progress)
-    return _view(result, pipeline_text.verify, is_bad=not result.is_whole)
+    return _run(
+        session,
+        "verify",
+        lambda spark, progress: job.verify(spark, archive, is_deep=not quick, progress=progress),
+        is_bad=lambda result: not result.is_whole,
+    )
 
 
 @command(*SPARK)
@@ -422,22 +456,23 @@ def restore(
     begin: BeginOption = None,
     end: EndOption = None,
     repack: Annotated[
-        bool, typer.Option("--repack", help="Leave out what is damaged, blank or missing.")
+        bool, typer.Option("--repack", help="Omit damaged, blank and missing ranges.")
     ] = False,
     file_bytes: Annotated[
         int | None,
-        typer.Option("--file-bytes", metavar="N", help="Size of log files that are packed anew."),
+        typer.Option("--file-bytes", metavar="N", help="Size of repacked log files."),
     ] = None,
 ) -> View:
-    """Make a store from an archive, byte for byte, or from a part of it.
+    """Restore a store from an archive, byte for byte, or from a part of it.
 
-    Exit code 0: done; 2: it cannot be done.
+    Exit code 0: done; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import restore as job
 
-    with _job(session, "restore") as (spark, progress):
-        result = job.restore(
+    return _run(
+        session,
+        "restore",
+        lambda spark, progress: job.restore(
             spark,
             archive,
             target,
@@ -447,8 +482,8 @@ def restore(
             repack=repack,
             file_bytes=file_bytes,
             progress=progress,
-        )
-    return _view(result, pipeline_text.restore)
+        ),
+    )
 
 
 @command(*SPARK)
@@ -459,7 +494,7 @@ def compact(
         typer.Option(
             "--keep",
             metavar="TOPICS=TIME",
-            help="Topics by pattern, and how long: orders=7d, audit.*=forever; repeatable.",
+            help="Retention of topics by pattern: orders=7d, audit.*=forever; repeatable.",
         ),
     ],
     store: Annotated[
@@ -467,38 +502,39 @@ def compact(
         typer.Option("--store", metavar="DIR", help="The folder of a stopped store."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="DIR", help="The store to make of it.")
+        str | None, typer.Option("--target", metavar="DIR", help="The compacted store to create.")
     ] = None,
     archive: Annotated[
         str | None,
-        typer.Option("--archive", metavar="DIR", help="An archive, compacted where it is."),
+        typer.Option("--archive", metavar="DIR", help="An archive, compacted in place."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write nothing; say what would go.")
+        bool, typer.Option("--dry-run", help="Write nothing; show the messages to remove.")
     ] = False,
 ) -> View:
-    """Take out messages whose topic's retention is over, of closed log files.
+    """Remove messages past their topic's retention from closed log files.
 
-    The first --keep that fits a topic counts; topics that none fits are left as they are.
+    The first --keep that matches a topic applies; topics without a match are not changed.
 
-    Exit code 0: done; 2: it cannot be done.
+    Exit code 0: done; 2: failed.
     """
-    from reput.cli import pipeline_text
     from reput.spark.jobs import compact as job
     from reput.spark.jobs.compact.expired import retention_from
 
     if (store is None) == (archive is None):
         raise InvalidOption("--store", store, "a store with --target, or --archive")
-    with _job(session, "compact") as (spark, progress):
-        result = job.compact(
+    return _run(
+        session,
+        "compact",
+        lambda spark, progress: job.compact(
             spark,
             store or archive or "",
             target,
             retention=retention_from("--keep", keep),
             dry_run=dry_run,
             progress=progress,
-        )
-    return _view(result, pipeline_text.compact)
+        ),
+    )
 
 
 COMMANDS = {

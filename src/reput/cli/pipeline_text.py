@@ -1,4 +1,4 @@
-"""Results of the pipeline's jobs as text: fields first, then a table for each list."""
+"""Text of the results of pipeline jobs: fields first, then a table for each list."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from reput.spark.jobs.salvage import Salvaged
 
 _ROWS_MAX = 100
-"""Rows of a table that are shown; JSON has all of them."""
+"""Maximum number of rows of a table; JSON has all of them."""
 
 
 def dispatch(result: "DispatchResult") -> list[Block]:
-    """Show what a dispatch made, or how the existing files differ."""
+    """Return the text of a dispatch: the files it created, or how the existing ones differ."""
     fields = Fields(
         {
             "store": result.store,
@@ -38,7 +38,7 @@ def dispatch(result: "DispatchResult") -> list[Block]:
 
 
 def follow(result: "Followed") -> list[Block]:
-    """Show how far a dispatch that follows a broker has come."""
+    """Return the text of the progress of a dispatch that follows a broker."""
     fields = Fields(
         {
             "store": result.store,
@@ -60,17 +60,19 @@ def _unqueued_and_holes(result: "DispatchResult | Followed") -> list[Block]:
     ]
 
 
-def _difference(found: "Difference") -> list[Block]:
-    fields = Fields({"compared with": found.compared_with, "byte-identical": found.is_same})
-    if found.expired_units:
-        fields["expired"] = f"{found.expired_units} units of messages that the log has no more"
+def _difference(difference: "Difference") -> list[Block]:
+    fields = Fields(
+        {"compared with": difference.compared_with, "byte-identical": difference.is_same}
+    )
+    if difference.expired_units:
+        fields["expired"] = f"{difference.expired_units} units of messages deleted from the log"
     queues = "topic #queue=queue_id #missing #different #too_many=extra"
     index = "#index_file=number name #first_byte_that_differs=first_byte"
-    return [fields, _table(queues, found.queues), _table(index, found.index)]
+    return [fields, _table(queues, difference.queues), _table(index, difference.index)]
 
 
 def audit(result: "AuditResult") -> list[Block]:
-    """Show what became of the messages, and what is wrong."""
+    """Return the text of an audit: verdicts on messages, and faults."""
     fields = Fields(
         {
             "store": result.store,
@@ -97,7 +99,7 @@ def audit(result: "AuditResult") -> list[Block]:
         "#messages_lost=lost_count why=reason"
     )
     groups = (
-        "group topic #behind=lag #bytes=pending_bytes @oldest_stored=oldest_pending_ms "
+        "group topic #lag #bytes=pending_bytes @oldest_stored=oldest_pending_ms "
         "#expired_unread=expired"
     )
     delays = (
@@ -114,14 +116,14 @@ def audit(result: "AuditResult") -> list[Block]:
 
 
 def salvage(result: "Salvaged") -> list[Block]:
-    """Show what was recovered, and what was not."""
+    """Return the text of a salvage: recovered and lost messages."""
     fields = Fields(
         {
             "store": result.source,
             "written to": result.target,
             "log": f"physical offset {result.start_offset} to {result.end_offset}",
             "recovered": f"{result.record_count} messages, {size_text(result.record_bytes)}",
-            "lost": f"{result.lost_count} messages that queues knew of",
+            "lost": f"{result.lost_count} messages that queues refer to",
             "holes": f"{len(result.holes)}, {size_text(result.hole_bytes)}",
             "duplicates": result.duplicate_count,
             **{path: state for path, state in result.tables if state != "copied"},
@@ -143,7 +145,7 @@ def salvage(result: "Salvaged") -> list[Block]:
 
 
 def compare(result: "Comparison") -> list[Block]:
-    """Show how two stores differ."""
+    """Return the text of a comparison of two stores."""
     fields = Fields({"left": result.left, "right": result.right})
     if result.matched_by:
         fields["messages matched by"] = (
@@ -158,7 +160,7 @@ def compare(result: "Comparison") -> list[Block]:
 
 
 def archive(result: "ArchiveResult") -> list[Block]:
-    """Show what was archived."""
+    """Return the text of an archiving."""
     return [
         Fields(
             {
@@ -168,7 +170,7 @@ def archive(result: "ArchiveResult") -> list[Block]:
                 f"{size_text(result.log_bytes)}",
                 "as": f"{result.parquet_files} Parquet files, {size_text(result.archive_bytes)}",
                 "there before": f"{result.already_archived} log files",
-                "left": f"{result.left} log files that are written to",
+                "left": f"{result.left} log files still in use",
                 "damaged": f"{result.damaged_runs} runs, {size_text(result.damaged_bytes)}, kept",
             }
         )
@@ -176,7 +178,7 @@ def archive(result: "ArchiveResult") -> list[Block]:
 
 
 def verify(result: "VerifyResult") -> list[Block]:
-    """Show whether an archive is whole."""
+    """Return the text of a check of an archive."""
     fields = Fields(
         {
             "archive": result.archive,
@@ -189,7 +191,7 @@ def verify(result: "VerifyResult") -> list[Block]:
 
 
 def restore(result: "RestoreResult") -> list[Block]:
-    """Show what was restored."""
+    """Return the text of a restore."""
     return [
         Fields(
             {
@@ -206,16 +208,16 @@ def restore(result: "RestoreResult") -> list[Block]:
 
 
 def compact(result: "CompactResult") -> list[Block]:
-    """Show what was removed, or would be."""
-    would = "would go" if result.is_dry_run else "went"
-    changed = f"{result.changed_log_files} less or changed"
+    """Return the text of a compaction, done or planned."""
+    removed = "would remove" if result.is_dry_run else "removed"
+    changed = f"{result.changed_log_files} removed or changed"
     fields = Fields(
         {
             "compacted": result.source,
             "written to": result.target if result.is_written else "nothing",
             "log files": f"{result.log_files} closed, {changed}",
-            would: f"{result.messages_dropped} messages",
-            "stay": f"{result.messages_kept} messages",
+            removed: f"{result.messages_dropped} messages",
+            "kept": f"{result.messages_kept} messages",
             "freed": size_text(result.freed_bytes),
             **({"mappedFileSizeCommitLog": result.file_bytes} if result.file_bytes else {}),
         }
@@ -225,12 +227,12 @@ def compact(result: "CompactResult") -> list[Block]:
 
 
 def _table(columns: str | Sequence[str], rows: Iterable[Any], *words: str) -> Table:
-    """Return a table, which is left out without rows, and where a time of 0 is none.
+    """Return a table that is omitted without rows; a time of 0 in it is shown as absent.
 
     Args:
-        columns: As those of ``Table``.
+        columns: The columns, as of ``Table``.
         rows: The rows.
-        *words: Attributes that are shown as words, without underscores.
+        *words: Attributes whose underscores are shown as spaces.
     """
     computed = {name: _words(name) for name in words}
     table = Table(columns, rows, computed=computed, is_optional=True, count_max=_ROWS_MAX)

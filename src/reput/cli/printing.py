@@ -1,16 +1,16 @@
-"""Rendering: what a command found, as text for people and pipes, or as JSON.
+"""Renders the results of commands: as text for people and pipes, or as JSON.
 
 A command returns a ``View``: the document that ``--json`` prints, and the fields and tables that
 show it as text. The columns of a table are words ``HEADING=KEY``, such as
 
     topic #lag @last_stored=last_store_timestamp #put/s=put_tps:.1f
 
-``#`` marks numbers and ``@`` times in ms, ``_`` in a heading is a space, KEY names a key or
-attribute of the rows and is the heading if it is left out, and a format may follow it.
+``#`` marks numbers and ``@`` times in ms; ``_`` in a heading is a space. KEY names a key or
+attribute of the rows, by default the heading, and a format may follow it.
 
-On a terminal tables are drawn by rich. In a pipe they are plain columns, whole and uncoloured,
-however wide. Text that comes from a store is never sent to a terminal as it is: a body may hold
-escape sequences.
+On a terminal rich draws the tables. In a pipe they are plain columns, whole and uncoloured, however
+wide. Text from a store is escaped before it is printed: a body may contain terminal escape
+sequences.
 """
 
 import json
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from reput.errors import ReputError
+from reput.errors import InvalidOption, ReputError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -38,12 +38,12 @@ Computed = Mapping[str, Callable[[Any], object]]
 
 
 def printable(text: str) -> str:
-    r"""Return text on one line, its control characters spelt out: ``\n``, ``\x1b``."""
+    r"""Return text on one line, with its control characters escaped: ``\n``, ``\x1b``."""
     return _CONTROL.sub(lambda m: repr(m[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
-    """Return text with its line ends and tabs, other control characters spelt out."""
+    """Return text with its control characters escaped, except line ends and tabs."""
     return "\n".join(
         "\t".join(map(printable, line.split("\t")))
         for line in text.replace("\r\n", "\n").split("\n")
@@ -62,12 +62,12 @@ def size_text(size: int) -> str:
 
 @dataclass(frozen=True)
 class Clock:
-    """How times are shown."""
+    """The format of times."""
 
     is_utc: bool = False
 
     def text(self, timestamp_ms: int | None) -> str:
-        """Return a time as ISO 8601 with ms; ``-`` for none, the number if it is no date."""
+        """Return a time as ISO 8601 with ms; ``-`` for None, the number if it is out of range."""
         if timestamp_ms is None:
             return "-"
         seconds, milliseconds = divmod(timestamp_ms, 1000)
@@ -80,7 +80,10 @@ class Clock:
             return str(timestamp_ms)
 
     def parse(self, text: str) -> int | None:
-        """Return the ms of an ISO 8601 time, local unless it says otherwise; None if it is none."""
+        """Return the ms since the epoch of an ISO 8601 time; None if the text is no such time.
+
+        Without a zone the time is local, or UTC with ``is_utc``.
+        """
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -92,34 +95,32 @@ class Clock:
 
 
 def parse_time(option: str, text: str, clock: Clock) -> int:
-    """Return the ms of a time: ISO 8601, or ms since the epoch.
+    """Return the ms since the epoch of a time: ISO 8601, or ms since the epoch.
 
     Raises:
-        InvalidOption: It is neither.
+        InvalidOption: The text is neither.
     """
-    from reput.errors import InvalidOption
-
-    found = int(text) if text.isascii() and text.isdigit() else clock.parse(text)
-    if found is None:
+    timestamp_ms = int(text) if text.isascii() and text.isdigit() else clock.parse(text)
+    if timestamp_ms is None:
         raise InvalidOption(option, text, "a time like 2026-11-21T03:03:25.534, or ms since 1970")
-    return found
+    return timestamp_ms
 
 
 # --- views --------------------------------------------------------------------------------------
 
 
 class Fields(dict[str, object]):
-    """Names and values, one a line."""
+    """Names and values, printed one a line."""
 
     @classmethod
     def of(cls, names: str, row: Any, computed: Computed | None = None) -> "Fields":
-        """Return fields of a document; ``names`` are words as those of columns."""
+        """Return fields of a document; ``names`` has the form of a table's columns."""
         table = Table(names, [row], computed=computed)
         return cls(zip(table.headings, table.cells[0], strict=True))
 
 
 class Table:
-    """Rows of a table."""
+    """Rows and columns of a table."""
 
     def __init__(
         self,
@@ -133,11 +134,11 @@ class Table:
         """Create a table.
 
         Args:
-            columns: Words ``HEADING=KEY``; or headings alone, of rows that are sequences.
+            columns: Words ``HEADING=KEY``; or a list of headings, for rows that are sequences.
             rows: The rows.
-            computed: Columns that are no key or attribute.
-            is_optional: Whether a table without rows is left out.
-            count_max: Rows that are shown at most.
+            computed: Functions for columns that are no key or attribute.
+            is_optional: Whether the table is omitted if it has no rows.
+            count_max: Maximum number of rows that are printed.
         """
         if isinstance(columns, str):
             pairs = [word.partition("=") for word in columns.split()]
@@ -176,9 +177,9 @@ class View:
 
         Args:
             document: The JSON document.
-            *blocks: The same as text, separated by empty lines; a function prints by itself.
-            exit_code: The exit code of the command.
-            failure: The error that the command ends with, after it has printed.
+            *blocks: Parts of the text, separated by empty lines; a function prints its part.
+            exit_code: Exit code of the command.
+            failure: Error to raise after printing.
         """
         self.document = document
         self.blocks = blocks
@@ -191,8 +192,8 @@ def print_view(view: View, clock: Clock, *, as_json: bool) -> None:
     if as_json:
         print_json(view.document)
         return
-    shown = [one for one in view.blocks if not isinstance(one, Table) or one.is_shown]
-    for number, block in enumerate(one for one in shown if one is not None):
+    shown = [block_ for block_ in view.blocks if not isinstance(block_, Table) or block_.is_shown]
+    for number, block in enumerate(block_ for block_ in shown if block_ is not None):
         if number:
             print()
         if isinstance(block, Fields):
@@ -211,7 +212,7 @@ def print_json(document: object) -> None:
 
 
 def print_json_line(document: object) -> None:
-    """Print one JSON document on one line, at once."""
+    """Print one JSON document on one line, and flush."""
     print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)
 
 
@@ -238,7 +239,7 @@ def print_table(table: Table, clock: Clock) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr, beside the output proper."""
+    """Print a line on stderr."""
     print(f"reput: {printable(text)}", file=sys.stderr)
 
 
@@ -285,10 +286,14 @@ def _print_columns(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 
 def _width(text: str) -> int:
-    """Return the columns a text takes on a terminal."""
+    """Return the width of a text on a terminal, in columns."""
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
-        for one in text
+        0
+        if unicodedata.combining(letter)
+        else 2
+        if unicodedata.east_asian_width(letter) in "WF"
+        else 1
+        for letter in text
     )

@@ -1,4 +1,4 @@
-"""``reput producer``: which producers are connected, and sending messages."""
+"""``reput producer``: list connected producers, send messages."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def list_producers(
 ) -> View:
     """List the producers that are connected to brokers.
 
-    Brokers before 4.9.3 tell of one group at a time only: name it, and a topic it sends to.
+    Brokers before 4.9.3 list one group at a time: name the group, and a topic that it sends to.
     """
     if (group is None) != (topic is None):
         raise typer.BadParameter("give both of --group and --topic, or none")
@@ -54,22 +54,22 @@ def list_producers(
 async def _producers(admin: "Admin", group: str | None, topic: str | None) -> list[Document]:
     if group is not None and topic is not None:
         return [
-            {"group": group, **member(one), "broker_name": None, "last_seen_timestamp": None}
-            for one in await admin.producer_connection(group, topic)
+            {"group": group, **member(client), "broker_name": None, "last_seen_timestamp": None}
+            for client in await admin.producer_connection(group, topic)
         ]
     return [
         {
             "group": group,
-            "client_id": one.client_id,
-            "address": one.remote_ip,
-            "language": one.language,
-            "version": version_text(one.version),
+            "client_id": producer.client_id,
+            "address": producer.remote_ip,
+            "language": producer.language,
+            "version": version_text(producer.version),
             "broker_name": name,
-            "last_seen_timestamp": one.last_update_timestamp,
+            "last_seen_timestamp": producer.last_update_timestamp,
         }
         for name in all_masters(await admin.clusters())
-        for group, members in (await admin.producers(name)).items()
-        for one in members
+        for group, producers in (await admin.producers(name)).items()
+        for producer in producers
     ]
 
 
@@ -79,14 +79,14 @@ async def _producers(admin: "Admin", group: str | None, topic: str | None) -> li
 @command(*CLUSTER, "utc")
 def send(
     session: Session,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to send to.")],
     body: Annotated[
         str | None,
-        typer.Argument(metavar="[BODY]", help="The message; without, each line of stdin is one."),
+        typer.Argument(metavar="[BODY]", help="The body; without it, each line of stdin is one."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Send what is in a file, as one message."),
+        typer.Option(metavar="FILE", help="Send the contents of a file, as one message."),
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="TAG", help="Its tag.")] = None,
     key: Annotated[
@@ -99,35 +99,33 @@ def send(
     ] = None,
     delay: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="LEVEL", help="Deliver it later: 1 is 1 s, 5 is 1 min, 18 is 2 h."
-        ),
+        typer.Option(min=1, metavar="LEVEL", help="Delay level: 1 is 1 s, 5 is 1 min, 18 is 2 h."),
     ] = None,
     after: Annotated[
         float | None,
         typer.Option(
-            min=0.001, metavar="SECONDS", help="Deliver it after so long; brokers from 5.0 on."
+            min=0.001, metavar="SECONDS", help="Deliver it after this time; brokers from 5.0 on."
         ),
     ] = None,
-    at: Annotated[
+    deliver_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Deliver it at a time; brokers from 5.0 on."),
+        typer.Option("--at", metavar="TIME", help="Deliver it at this time; brokers from 5.0 on."),
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option(metavar="BROKER:ID", help="To this queue; lines keep their order."),
+        typer.Option(metavar="BROKER:ID", help="Send to this queue; lines keep their order."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Send it so many times.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of times to send it.")] = 1,
     group: ProducerGroupOption = PRODUCER_GROUP,
     one_way: Annotated[
-        bool, typer.Option("--one-way", help="Wait for no answer: it may get lost.")
+        bool, typer.Option("--one-way", help="Await no reply: the message may get lost.")
     ] = False,
 ) -> None:
     """Send messages: an argument, a file, or the lines of stdin.
 
-    Prints one line for each that the broker has acknowledged: status, id, queue and queue offset,
-    and of one that waits for its time the handle by which `reput message recall` takes it back;
-    with --json a document a line. Empty lines are left out.
+    Prints one line for each message that the broker acknowledges: status, id, queue and queue
+    offset; for a delayed message also the handle with which `reput message recall` recalls it. With
+    --json one document a line. Empty lines are skipped.
     """
     if body is not None and file is not None:
         raise typer.BadParameter("give BODY or --file, not both")
@@ -135,9 +133,9 @@ def send(
     if whole is None and repeat > 1:
         raise typer.BadParameter("--repeat needs BODY or --file")
     properties = parse_pairs("--property", prop)
-    if sum(one is not None for one in (delay, after, at)) > 1:
+    if sum(option is not None for option in (delay, after, deliver_at)) > 1:
         raise typer.BadParameter("give one of --delay, --after and --at")
-    deliver_at_ms = session.time_ms("--at", at or None) or 0
+    deliver_at_ms = session.time_ms("--at", deliver_at or None) or 0
 
     async def work(client: "ClientConfig") -> None:
         from reput.client.config import ProducerConfig
@@ -155,7 +153,7 @@ def send(
                 (
                     Message(
                         topic,
-                        one,
+                        content,
                         tags,
                         key or (),
                         properties,
@@ -163,7 +161,7 @@ def send(
                         delay_ms=round((after or 0) * 1000),
                         deliver_at_ms=deliver_at_ms,
                     )
-                    async for one in bodies
+                    async for content in bodies
                 ),
                 chosen,
                 is_oneway=one_way,
@@ -174,7 +172,7 @@ def send(
 
 
 def _encoded(text: str) -> bytes:
-    """Return an argument as the shell gave it, UTF-8 or not."""
+    """Return the bytes of an argument as the shell passed them, UTF-8 or not."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -184,7 +182,7 @@ async def _repeated(body: bytes, count: int) -> AsyncIterator[bytes]:
 
 
 async def _lines_of_stdin() -> AsyncIterator[bytes]:
-    """Yield the lines of stdin without their ends, as they come; empty ones are left out."""
+    """Yield the lines of stdin without their ends, as they come; empty ones are skipped."""
     import sys
 
     empty_count = 0
@@ -195,7 +193,7 @@ async def _lines_of_stdin() -> AsyncIterator[bytes]:
         else:
             empty_count += 1
     if empty_count:
-        print_note(f"{empty_count} empty lines left out: a message needs a body")
+        print_note(f"{empty_count} empty lines skipped: a message needs a body")
 
 
 async def _lines(descriptor: int) -> AsyncIterator[bytes]:
@@ -219,7 +217,7 @@ def _read(descriptor: int) -> bytes:
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Wait until reading does not block; of a regular file it never does."""
+    """Wait until reading does not block; reading a regular file never does."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -242,9 +240,9 @@ async def _send_all(
     is_oneway: bool,
     as_json: bool,
 ) -> None:
-    """Send messages, many at a time unless they go to one queue; print what is acknowledged.
+    """Send messages, many at a time unless they go to one queue; print the acknowledged ones.
 
-    After a failure no more are taken; those on the way are waited for.
+    After a failure no more are sent; replies to those in flight are awaited.
     """
     import asyncio
 
@@ -303,9 +301,9 @@ def _print_result(result: "SendResult | None", *, as_json: bool) -> None:
             }
         )
     else:
-        place = f"{queue_text(result.queue)}:{result.queue_offset}"
+        position = f"{queue_text(result.queue)}:{result.queue_offset}"
         handle = f"\t{result.recall_handle}" if result.recall_handle else ""
-        print(f"{result.status}\t{result.message_id}\t{place}{handle}", flush=True)
+        print(f"{result.status}\t{result.message_id}\t{position}{handle}", flush=True)
 
 
 COMMANDS = {"list": list_producers, "send": send}

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what takes longer than a second."""
+"""A progress bar on stderr for work that takes longer than a second."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ _PATIENCE_S = 1.0
 
 
 class ProgressBar:
-    """Shows nothing before a second has passed, and nothing unless stderr is a terminal."""
+    """A progress bar that appears after a second, and only if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -29,7 +29,7 @@ class ProgressBar:
             self._bars.stop()
 
     def update(self, what: str, done: int, total: int) -> None:
-        """Show how far one thing is. May be called from any thread, one at a time."""
+        """Show the progress of a task. May be called from any thread, one at a time."""
         if not sys.stderr.isatty() or time.monotonic() - self._started < _PATIENCE_S:
             return
         if self._bars is None:

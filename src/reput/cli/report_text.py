@@ -1,4 +1,4 @@
-"""The report of a store in the terminal."""
+"""Text of the report on a store, for the terminal."""
 
 import datetime
 from collections import defaultdict
@@ -17,7 +17,13 @@ _ROWS_SHOWN = 12
 
 
 def show(console: "Console", report: "Report", facts: Iterable[tuple[str, str]] = ()) -> None:
-    """Print the report, below other facts about the store: names and values."""
+    """Print the report on a store.
+
+    Args:
+        console: The console to print to.
+        report: The report.
+        facts: More names and values, which are printed first.
+    """
     from rich.panel import Panel
     from rich.table import Table
 
@@ -86,12 +92,13 @@ def timeline(report: "Report", width: int = 60) -> str:
     )
 
 
-def _agreement(found: "Agreement | None") -> str:
-    if found is None:
+def _agreement(agreement: "Agreement | None") -> str:
+    if agreement is None:
         return "[yellow]none there[/]"
-    if found.wrong or found.missing:
-        return f"[red]{found.wrong:,} wrong, {found.missing:,} missing[/], {found.right:,} right"
-    return f"[green]agree with the log[/], {found.right:,} entries"
+    if agreement.wrong or agreement.missing:
+        wrong = f"{agreement.wrong:,} wrong, {agreement.missing:,} missing"
+        return f"[red]{wrong}[/], {agreement.right:,} right"
+    return f"[green]agree with the log[/], {agreement.right:,} entries"
 
 
 def _damage(report: "Report") -> str:

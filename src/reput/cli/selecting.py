@@ -1,4 +1,4 @@
-"""Which messages a command line means: places, times, topics, tags."""
+"""Selection of messages in a store by offset, queue, time, topic and tag."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,31 +14,36 @@ from reput.store.reader import StoreReader
 TAG_SEPARATOR = "||"
 
 
-# --- one place ----------------------------------------------------------------------------------
+# --- one message --------------------------------------------------------------------------------
 
 
 def parse_queue(text: str) -> tuple[str, int, int | None]:
-    """Return topic, queue id and queue offset of ``TOPIC/ID/N``; the offset may be left out.
+    """Return topic, queue id and queue offset of ``TOPIC/ID/N``; the offset may be omitted.
 
     Raises:
-        InvalidOption: It is neither ``TOPIC/ID`` nor ``TOPIC/ID/N``.
+        InvalidOption: The text is neither ``TOPIC/ID`` nor ``TOPIC/ID/N``.
     """
     topic, *numbers = text.split("/")
-    if topic and len(numbers) in (1, 2) and all(one.isascii() and one.isdigit() for one in numbers):
+    if (
+        topic
+        and len(numbers) in (1, 2)
+        and all(number.isascii() and number.isdigit() for number in numbers)
+    ):
         return topic, int(numbers[0]), int(numbers[1]) if numbers[1:] else None
     raise InvalidOption("--queue", text, "TOPIC/ID/N, or TOPIC/ID together with --time")
 
 
 def in_queue(reader: StoreReader, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
-    """Return a message by its queue offset; out of its batch, if it is in one.
+    """Return a message by its queue offset, extracted from its batch if it is in one.
 
     Raises:
         NotInStore: The queue has no such message.
-        CorruptRecord: It, or its unit, is damaged.
+        CorruptRecord: The message or its unit is damaged.
     """
     _check_queue(reader, topic, queue_id)
-    found = reader.message_in_queue(topic, queue_id, queue_offset)
-    return next((one for one in unwrapped(found) if one.queue_offset == queue_offset), found)
+    outer = reader.message_in_queue(topic, queue_id, queue_offset)
+    inner = (message for message in unwrapped(outer) if message.queue_offset == queue_offset)
+    return next(inner, outer)
 
 
 def in_queue_at_time(
@@ -47,8 +52,8 @@ def in_queue_at_time(
     """Return the first message of a queue that was stored at or after a time.
 
     Raises:
-        NotInStore: All are older.
-        CorruptRecord: It, or its unit, is damaged.
+        NotInStore: All messages are older.
+        CorruptRecord: The message or its unit is damaged.
     """
     _check_queue(reader, topic, queue_id)
     queue_offset = reader.offset_by_time(topic, queue_id, timestamp_ms)
@@ -70,7 +75,7 @@ def at_time(reader: StoreReader, timestamp_ms: int) -> StoredMessage:
     """Return the first message of the log that was stored at or after a time.
 
     Raises:
-        NotInStore: All are older.
+        NotInStore: All messages are older.
     """
     for batch_of_log in reader.walk(_start_at(reader, timestamp_ms)):
         times = batch_of_log.columns().numbers("store_timestamp").tolist()
@@ -80,12 +85,12 @@ def at_time(reader: StoreReader, timestamp_ms: int) -> StoredMessage:
     raise NotInStore("no message was stored then or later")
 
 
-def unwrapped(one: StoredMessage) -> list[StoredMessage]:
+def unwrapped(message: StoredMessage) -> list[StoredMessage]:
     """Return the messages of a batch that is stored as one record, else the message itself."""
     try:
-        return batch.unwrap(one)
+        return batch.unwrap(message)
     except CorruptRecord:
-        return [one]
+        return [message]
 
 
 # --- a range ------------------------------------------------------------------------------------
@@ -93,7 +98,7 @@ def unwrapped(one: StoredMessage) -> list[StoredMessage]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A range of the log, by offset and by time; ends are left out."""
+    """A half-open range of the log, by physical offset and by time."""
 
     start: int | None = None
     stop: int | None = None
@@ -102,10 +107,10 @@ class Bounds:
 
 
 def parse_bounds(begin: str | None, end: str | None, clock: Clock) -> Bounds:
-    """Return the range that ``--from`` and ``--to`` name: digits are physical offsets.
+    """Return the range from ``--from`` to ``--to``; digits are physical offsets.
 
     Raises:
-        InvalidOption: One is neither an offset nor a time.
+        InvalidOption: A bound is neither an offset nor a time.
     """
     start, begin_ms = _bound("--from", begin, clock)
     stop, end_ms = _bound("--to", end, clock)
@@ -126,30 +131,30 @@ def _bound(option: str, text: str | None, clock: Clock) -> tuple[int | None, int
 
 @dataclass
 class Selection:
-    """Messages in log order, and the damage that was met on the way."""
+    """Messages in log order, and the damage found while reading them."""
 
     reader: StoreReader
     bounds: Bounds
     topics: frozenset[str] = frozenset()
-    """All if empty."""
+    """Selected topics; all if empty."""
     tags: frozenset[str] = frozenset()
-    """All if empty."""
+    """Selected tags; all if empty."""
     damage: list[Damage] = field(default_factory=list)
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Yield the messages; ``damage`` grows meanwhile."""
+        """Yield the messages, and add damage to ``damage``."""
         start, stop = self._range()
-        for found in self.reader.walk(start, stop):
-            self.damage += found.damage
-            for row in self._rows(found):
-                position = int(found.positions[row])
-                one = record.decode(found.buffer, position, check_crc=False)
-                for message in unwrapped(one):
+        for window in self.reader.walk(start, stop):
+            self.damage += window.damage
+            for row in self._rows(window):
+                position = int(window.positions[row])
+                outer = record.decode(window.buffer, position, check_crc=False)
+                for message in unwrapped(outer):
                     if not self.tags or message.tags in self.tags:
                         yield message
 
     def _range(self) -> tuple[int, int]:
-        """Return where to start and to stop; an offset within a record means the next one."""
+        """Return the first and the end physical offset; from within a record start at the next."""
         bounds, end = self.bounds, self.reader.end_offset
         stop = end if bounds.stop is None else min(bounds.stop, end)
         if bounds.begin_ms is not None:
@@ -157,11 +162,11 @@ class Selection:
         start = max(bounds.start or 0, self.reader.log.min_offset)
         return self.reader.log.find_record(start, stop) if bounds.start else start, stop
 
-    def _rows(self, found: LogBatch) -> list[int]:
-        """Return which records of a window are meant, by topic and time."""
-        if not len(found.positions):
+    def _rows(self, window: LogBatch) -> list[int]:
+        """Return the rows of a window with selected topics and times."""
+        if not len(window.positions):
             return []
-        columns = found.columns()
+        columns = window.columns()
         rows = list(range(columns.count))
         if self.topics:
             ids, topics = columns.topic_ids()
@@ -178,7 +183,7 @@ class Selection:
 
 
 def _start_at(reader: StoreReader, timestamp_ms: int) -> int:
-    """Return where to walk from to meet every message stored at or after a time."""
+    """Return a physical offset before all messages that were stored at or after a time."""
     start = reader.log.min_offset
     for file in reader.log.files:
         first = reader.log.first_record(file)

@@ -1,12 +1,12 @@
 """``reput up``, ``reput namesrv`` and ``reput broker``: the servers, in the foreground.
 
-Here is what may be said on the command line; what then happens is in ``serving``. It is read with
-argparse: typer takes longer to import than a broker to start.
+This module reads their command lines, and ``serving`` runs them. It uses argparse, as importing
+typer takes longer than starting a broker.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reput.errors import ReputError
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class UsageError(ReputError):
-    """A command line is wrong; the text says what about it."""
+    """A command line is wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise instead of ending the process."""
-        raise UsageError(f"{message} ({self.prog} --help tells more)")
+        """Raise ``UsageError`` instead of ending the process."""
+        raise UsageError(f"{message} ({self.prog} --help shows the usage)")
 
 
 def register(app: "typer.Typer") -> None:
-    """List the commands in the application; their arguments are read here."""
+    """Add the commands to the application, which passes their arguments to ``run``."""
     import typer
 
     settings = {
@@ -45,11 +45,11 @@ def register(app: "typer.Typer") -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one of ``COMMANDS`` until it is told to stop; return the exit code.
+    """Run one of ``COMMANDS`` until a signal stops it; return the exit code.
 
     Raises:
         UsageError: An argument is wrong.
-        ReputError: It could not start.
+        ReputError: The server could not start.
     """
     name, *rest = arguments
     return COMMANDS[name](rest)
@@ -63,87 +63,66 @@ def _up(arguments: Sequence[str]) -> int:
     """
     parser = _parser("up", _up)
     parser.add_argument("--store", metavar="DIR", help="the store folder (./reput-data)")
-    parser.add_argument("--port", type=int, default=9876, help="of the name server; 0: any (9876)")
     parser.add_argument(
-        "--broker-port", type=int, default=10911, help="of the broker; 0: any (10911)"
+        "--port", type=int, default=9876, help="port of the name server; 0: any (9876)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="to listen on; 0.0.0.0 lets others in (127.0.0.1)"
+        "--broker-port", type=int, default=10911, help="port of the broker; 0: any (10911)"
     )
-    parser.add_argument("--advertise", metavar="ADDR", help="address that clients are told")
-    _add_config(parser, "a broker.conf for the rest")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 lets other machines connect (127.0.0.1)",
+    )
+    parser.add_argument("--advertise", metavar="ADDR", help="address that clients connect to")
+    _add_config(parser, "a broker.conf with other settings")
     _add_metrics(parser)
     _add_logging(parser, "warning")
-    given = parser.parse_args(arguments)
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.up(
-        store=given.store,
-        port=given.port,
-        broker_port=given.broker_port,
-        host=given.host,
-        advertise=given.advertise,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        config=given.config,
-    )
+    return serving.up(**options)
 
 
 def _namesrv(arguments: Sequence[str]) -> int:
     """Start a name server.
 
-    Takes RocketMQ's namesrv.conf as it is.
+    Reads RocketMQ's namesrv.conf unchanged.
     """
     parser = _parser("namesrv", _namesrv)
     _add_config(parser, "a namesrv.conf")
-    parser.add_argument("--port", type=int, help="to listen on (listenPort, 9876)")
+    parser.add_argument("--port", type=int, help="port to listen on (listenPort, 9876)")
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    given = parser.parse_args(arguments)
-    is_print = given.print_all or given.print_important
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.namesrv(
-        given.config,
-        port=given.port,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        is_print=is_print,
-    )
+    return serving.namesrv(**options)
 
 
 def _broker(arguments: Sequence[str]) -> int:
     """Start a broker.
 
-    Takes RocketMQ's broker.conf as it is, and goes on with the store folder of a Java broker.
+    Reads RocketMQ's broker.conf unchanged, and continues the store folder of a Java broker.
     """
     parser = _parser("broker", _broker)
     _add_config(parser, "a broker.conf")
     parser.add_argument(
-        "-n", "--namesrv", metavar="ADDRS", help="name servers: host:port;host:port (namesrvAddr)"
+        *("-n", "--namesrv"),
+        dest="namesrv_addr",
+        metavar="ADDRS",
+        help="name servers: host:port;host:port (namesrvAddr)",
     )
     parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
-    parser.add_argument("--port", type=int, help="to listen on (listenPort, 10911)")
+    parser.add_argument("--port", type=int, help="port to listen on (listenPort, 10911)")
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    given = parser.parse_args(arguments)
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.broker(
-        given.config,
-        namesrv_addr=given.namesrv,
-        store=given.store,
-        port=given.port,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        print_all=given.print_all,
-        print_important=given.print_important,
-    )
+    return serving.broker(**options)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -151,7 +130,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "namesrv": _namesrv,
     "broker": _broker,
 }
-"""Name to what runs it."""
+"""Functions that run a command, by its name."""
 
 
 def _parser(name: str, command: Callable[..., int]) -> _Parser:
@@ -165,7 +144,7 @@ def _parser(name: str, command: Callable[..., int]) -> _Parser:
 
 
 def _add_config(parser: _Parser, text: str) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", help=text)
+    parser.add_argument("-c", "--config", dest="path", metavar="FILE", help=text)
 
 
 def _add_metrics(parser: _Parser) -> None:
@@ -175,7 +154,8 @@ def _add_metrics(parser: _Parser) -> None:
     parser.add_argument(
         "--metrics-address",
         metavar="ADDR",
-        help="to serve them at (reputMetricsAddress, 127.0.0.1); 0.0.0.0 lets others read them",
+        help="address of /metrics and /health (reputMetricsAddress, 127.0.0.1); 0.0.0.0 lets other "
+        "machines read them",
     )
 
 
@@ -184,7 +164,10 @@ def _add_printing(parser: _Parser) -> None:
         "-p", dest="print_all", action="store_true", help="print all settings, and exit"
     )
     parser.add_argument(
-        "-m", dest="print_important", action="store_true", help="print the important ones, and exit"
+        "-m",
+        dest="print_important",
+        action="store_true",
+        help="print the important settings, and exit",
     )
 
 
@@ -192,10 +175,13 @@ def _add_logging(parser: _Parser, level: str) -> None:
     parser.add_argument(
         "--log-level", default=level, help=f"debug, info, warning, error or critical ({level})"
     )
-    parser.add_argument("--log-json", action="store_true", help="log a JSON object a line")
+    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 
 
-def _begin_logging(given: argparse.Namespace) -> None:
+def _options(parser: _Parser, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the options, after logging has been configured by two of them."""
     from reput.cli import log_lines
 
-    log_lines.begin(given.log_level, as_json=given.log_json)
+    options = vars(parser.parse_args(arguments))
+    log_lines.begin(options.pop("log_level"), as_json=options.pop("log_json"))
+    return options

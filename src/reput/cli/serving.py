@@ -1,7 +1,8 @@
-"""Runs servers until a signal says stop.
+"""Runs servers until a signal stops them.
 
-A first SIGTERM or Ctrl-C stops cleanly: name servers are told, replies are sent, everything is on
-disk. A second one ends the process at once; the store then recovers as after a crash.
+The first SIGTERM or Ctrl-C stops a server cleanly: it unregisters at the name servers, sends
+pending replies and syncs its store. The second one ends the process at once; the store then
+recovers as after a crash.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from reput import config as settings, descriptors
 from reput.cli import garbage
-from reput.cli.connecting import fast_loop_factory
 from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.errors import InvalidOption, ReputError, StoreUnavailable
 from reput.limits import Refusals
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
-"""Of a new store of ``reput up``: RocketMQ's gibibyte is much for a laptop."""
+"""Size of the log files of a new store of ``reput up``: RocketMQ's 1 GiB is much for a laptop."""
 
 FIRST_REGISTRATION_S = 3
-"""How long a broker says nothing while it has not reached its name servers."""
+"""Timeout of the first registration, before a broker reports that it has started."""
 
 IMPORTANT = (
     "namesrvAddr",
@@ -54,7 +54,7 @@ IMPORTANT = (
     "reputMetricsAddress",
     "reputRemoteSettings",
 )
-"""What ``-m`` prints, where a part has it."""
+"""Settings that ``-m`` prints."""
 
 _NO_SETTINGS = frozenset({"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS"})
 
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class CannotServe(ReputError):
-    """A server could not start; the text says why and what to do."""
+    """A server could not start; the text gives the reason and a remedy."""
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -74,7 +74,8 @@ def namesrv(
     port: int | None,
     metrics_port: int | None,
     metrics_address: str | None,
-    is_print: bool,
+    print_all: bool,
+    print_important: bool,
 ) -> int:
     """Run a name server; return the exit code."""
     from reput.namesrv import config
@@ -86,30 +87,30 @@ def namesrv(
         "reput_metrics_address": metrics_address,
     }
     current, unknown = config.load(path, environment=_environment(), explicit=_given(explicit))
-    for one in unknown:
-        _log.warning("%s", one)
-    if is_print:
+    for key in unknown:
+        _log.warning("%s", key)
+    if print_all or print_important:
         print(current.text(), end="")
         return 0
 
-    async def body(until: Until) -> None:
+    async def body(stop: StopSignal) -> None:
         server = NameServer(current)
 
         def namesrv_meter() -> "Meter":
-            from reput.namesrv.metrics import Meter
+            from reput.namesrv.metrics import NameServerMeter
 
-            return Meter(server)
+            return NameServerMeter(server)
 
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
-        until.listen()
+        stop.listen()
         try:
             address = f"{current.value.bind_address}:{server.port}"
             option = "--metrics-port, or metricsPort in namesrv.conf"
             async with _metrics(namesrv_meter, server.refusals, current.value, option):
-                # The words that scripts look for.
-                _say(f"The Name Server boot success. serializeType=JSON, address {address}")
-                await until.told()
+                # Java's text: scripts wait for it.
+                _print_now(f"The Name Server boot success. serializeType=JSON, address {address}")
+                await stop.wait()
         finally:
             await server.stop()
 
@@ -149,30 +150,23 @@ def broker(
                 print(f"{key}={text}")
         return 0
     if not loaded.broker.name_servers:
-        _log.warning("no name server is told of this broker: give one with -n or namesrvAddr")
+        _log.warning("this broker registers at no name server: set one with -n or namesrvAddr")
 
-    async def body(until: Until) -> None:
+    async def body(stop: StopSignal) -> None:
         server = Broker(loaded.broker, loaded.store, config_path=path)
         where = loaded.store.store_path_root_dir
         with readable_errors(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
         ):
             await server.start()
-        garbage.keep_pauses_short()
-        until.listen()
-        try:
-            await _registered(server, until)
-            name_servers = loaded.broker.namesrv_addr
-            told = f" and name server is {name_servers}" if name_servers else ""
-            async with _watched(server, "--metrics-port, or metricsPort in broker.conf"):
-                _say(
-                    f"The broker[{loaded.broker.broker_name}, {server.identity.address}] boot "
-                    f"success. serializeType=JSON{told}"
-                )
-                await asyncio.to_thread(server.parts.filters.load_compiler)
-                await until.told()
-        finally:
-            await server.stop()
+        address = server.identity.address
+        name_servers = loaded.broker.namesrv_addr
+        text = f"The broker[{loaded.broker.broker_name}, {address}] boot success. "
+        text += "serializeType=JSON" + (
+            f" and name server is {name_servers}" if name_servers else ""
+        )
+        option = "--metrics-port, or metricsPort in broker.conf"
+        await _serve(server, stop, option, lambda: text)
 
     return run(body)
 
@@ -186,7 +180,7 @@ def up(
     advertise: str | None,
     metrics_port: int | None,
     metrics_address: str | None,
-    config: str | None,
+    path: str | None,
 ) -> int:
     """Run a name server and a broker; return the exit code."""
     from reput.broker.server import Broker
@@ -194,7 +188,7 @@ def up(
     from reput.namesrv.config import NamesrvConfig
     from reput.namesrv.server import NameServer
 
-    given = _keys_of(config)
+    given = _keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
@@ -202,7 +196,7 @@ def up(
         "mapped_file_size_commit_log": _log_file_bytes(root),
     }
     explicit = {
-        **{key: one for key, one in defaults.items() if settings.key_of(key) not in given},
+        **{key: value for key, value in defaults.items() if settings.key_of(key) not in given},
         "store_path_root_dir": root,
         "bind_address": host,
         "broker_ip1": advertise or (None if host in ("0.0.0.0", "::", "") else host),
@@ -218,33 +212,24 @@ def up(
         config_store_path=f"{root}/namesrv/namesrv.properties",
     )
 
-    async def body(until: Until) -> None:
+    async def body(stop: StopSignal) -> None:
         name_server = NameServer(name_config)
         with readable_errors(port, "--port"):
             await name_server.start()
         try:
             address = _join(here, name_server.port)
             loaded = load(
-                config,
+                path,
                 environment=_environment(),
                 explicit={**_given(explicit), "namesrv_addr": address},
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            server = Broker(loaded.broker, loaded.store, config_path=config)
+            server = Broker(loaded.broker, loaded.store, config_path=path)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
-            garbage.keep_pauses_short()
-            until.listen()
-            try:
-                await _registered(server, until)
-                told = _join(loaded.broker.broker_ip1, name_server.port)
-                async with _watched(server, "--metrics-port"):
-                    _say(_banner(server, told))
-                    await asyncio.to_thread(server.parts.filters.load_compiler)
-                    await until.told()
-            finally:
-                await server.stop()
+            advertised = _join(loaded.broker.broker_ip1, name_server.port)
+            await _serve(server, stop, "--metrics-port", lambda: _banner(server, advertised))
         finally:
             await name_server.stop()
 
@@ -255,65 +240,100 @@ def up(
 
 
 def run(body: "Body") -> int:
-    """Run until SIGTERM or Ctrl-C, then stop cleanly; return the exit code."""
+    """Run a server until SIGTERM or Ctrl-C, then stop it cleanly; return the exit code."""
     was, now = descriptors.raise_limit()
     if now != was:
         _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
-    with asyncio.Runner(loop_factory=fast_loop_factory()) as runner:
-        runner.run(body(Until()))
+    with asyncio.Runner(loop_factory=_fast_loop_factory()) as runner:
+        runner.run(body(StopSignal()))
     return 0
 
 
-class Until:
-    """Waits for a signal that says stop."""
+def _fast_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory of uvloop's event loops; None if uvloop is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class StopSignal:
+    """SIGTERM or Ctrl-C."""
 
     def __init__(self) -> None:
-        self._is_told = asyncio.Event()
+        self._is_received = asyncio.Event()
 
     def listen(self) -> None:
         """Stop cleanly from now on; before, a signal ends the process at once.
 
-        To be called when everything is open: a recovery may take long and does not turn the loop,
-        and there is nothing to be closed yet that a crash would not leave as well.
+        Call it after the server has opened its store. A recovery may take long and blocks the event
+        loop; ending the process meanwhile is no worse than a crash.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._tell, number)
+            loop.add_signal_handler(number, self._receive, number)
 
-    async def told(self) -> None:
+    async def wait(self) -> None:
         """Wait for a signal."""
-        await self._is_told.wait()
+        await self._is_received.wait()
 
-    def _tell(self, number: signal.Signals) -> None:
-        if self._is_told.is_set():
-            os._exit(EXIT_INTERRUPTED)  # no time for anything: that is what a second one means
+    def _receive(self, number: signal.Signals) -> None:
+        if self._is_received.is_set():
+            os._exit(EXIT_INTERRUPTED)
         _log.info("stopping; once more ends the process at once", extra={"signal": number.name})
-        self._is_told.set()
+        self._is_received.set()
 
 
-Body = Callable[[Until], Coroutine[Any, Any, None]]
-"""Starts what is served, waits until it is told, and stops it."""
+Body = Callable[[StopSignal], Coroutine[Any, Any, None]]
+"""Starts a server, waits for the signal, and stops the server."""
 
 
-async def _registered(server: "Broker", until: Until) -> None:
-    """Wait until the name servers know the broker, or for a while, or until it is to stop."""
-    first = asyncio.create_task(server.parts.registration.register(), name="first registration")
-    told = asyncio.create_task(until.told())
-    await asyncio.wait({first, told}, timeout=FIRST_REGISTRATION_S, return_when="FIRST_COMPLETED")
-    for task in (first, told):  # the broker's own loop goes on with it
+async def _serve(
+    server: "Broker", stop: StopSignal, option: str, greeting: Callable[[], str]
+) -> None:
+    """Run a broker that has started, until the signal, and stop it.
+
+    Args:
+        server: The broker.
+        stop: The signal.
+        option: Option of the metrics port, for errors.
+        greeting: Returns the text to print when the broker is registered.
+    """
+    garbage.keep_pauses_short()
+    stop.listen()
+    try:
+        await _register(server, stop)
+        async with _monitored(server, option):
+            _print_now(greeting())
+            await asyncio.to_thread(server.parts.filters.load_compiler)
+            await stop.wait()
+    finally:
+        await server.stop()
+
+
+async def _register(server: "Broker", stop: StopSignal) -> None:
+    """Wait until the broker is registered, for 3 s at most, or until the signal."""
+    tasks = {
+        # The broker's registration loop retries where this one is cancelled.
+        asyncio.create_task(server.parts.registration.register(), name="first registration"),
+        asyncio.create_task(stop.wait()),
+    }
+    await asyncio.wait(tasks, timeout=FIRST_REGISTRATION_S, return_when="FIRST_COMPLETED")
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(first, told, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
-async def _watched(server: "Broker", option: str) -> AsyncIterator[None]:
-    """Serve metrics if wanted, and check beside what goes on whether advertised addresses work."""
+async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
+    """Serve metrics if configured, and check in the background that advertised addresses work."""
     from reput.broker.monitoring import address_check
 
     def broker_meter() -> "Meter":
-        from reput.broker.monitoring.metrics import Meter
+        from reput.broker.monitoring.metrics import BrokerMeter
 
-        return Meter(server.parts, server.loops, server.connection_counts)
+        return BrokerMeter(server.parts, server.loops, server.connection_counts)
 
     async def check_addresses() -> None:
         for problem in await address_check.check(server.settings.broker, server.identity):
@@ -335,18 +355,18 @@ async def _metrics(
     config: "BrokerConfig | NamesrvConfig",
     option: str,
 ) -> AsyncIterator[None]:
-    """Serve metrics and health if wanted.
+    """Serve metrics and health if configured.
 
     Args:
-        make_meter: Imports and makes what measures the server.
-        refusals: The counts of refused requests.
-        config: The settings of the server.
-        option: The option that chooses another port, for the error that the port is in use.
+        make_meter: Imports and creates the meter of the server.
+        refusals: Counts of refused requests.
+        config: Settings of the server.
+        option: Option of the metrics port, for the error that the port is in use.
     """
     if not config.metrics_port:
         yield
         return
-    # In a thread: the imports take long, and the server serves already.
+    # In a thread: the imports take long, and the server is already serving.
     meter = await asyncio.to_thread(make_meter)
     from reput.remoting.metrics_server import MetricsServer
 
@@ -369,21 +389,26 @@ async def _metrics(
 
 @contextlib.contextmanager
 def readable_errors(port: int, option: str, *, store: str | None = None) -> Iterator[None]:
-    """Say who has the port or the store.
+    """Replace errors of starting a server by readable ones, which name the process in the way.
+
+    Args:
+        port: Port of the server.
+        option: Option of the port.
+        store: Store folder of the server.
 
     Raises:
-        CannotServe: A port or the store is in use.
+        CannotServe: A port or the store cannot be used.
     """
     try:
         yield
     except OSError as error:
-        if isinstance(error, socket.gaierror) or (error.errno or 0) < 0:  # those of getaddrinfo
+        if isinstance(error, socket.gaierror) or (error.errno or 0) < 0:  # from getaddrinfo
             raise CannotServe(f"the address to listen on is unknown: {error.strerror}") from None
         if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
             raise
         if error.errno == errno.EADDRNOTAVAIL:
             raise CannotServe(f"the address to listen on is not of this machine: {error}") from None
-        taken = next((one for one in (port, port - 2) if _owner_of_port(one)), port)
+        taken = next((number for number in (port, port - 2) if _owner_of_port(number)), port)
         if error.errno == errno.EACCES:
             raise CannotServe(f"port {taken} needs more rights; choose another: {option}") from None
         owner = _owner_of_port(taken)
@@ -399,17 +424,17 @@ def readable_errors(port: int, option: str, *, store: str | None = None) -> Iter
 
 
 def _owner_of_store(root: str) -> str:
-    """Return which process has a store; empty if that cannot be seen."""
+    """Return the process that has a store open; empty if it cannot be determined."""
     lock = f"{root}/lock"
     try:
-        wanted = os.stat(lock)  # noqa: PTH116 - compared with what descriptors lead to
+        wanted = os.stat(lock)  # noqa: PTH116 - compared with os.stat of descriptors
     except OSError:
         return ""
-    return _process_with(lambda one: (one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino))
+    return _process_with(lambda status: os.path.samestat(status, wanted))
 
 
 def _owner_of_port(port: int) -> str:
-    """Return which process listens on a port; empty if that cannot be seen."""
+    """Return the process that listens on a port; empty if it cannot be determined."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -417,10 +442,10 @@ def _owner_of_port(port: int) -> str:
                 words = line.split()
                 if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
                     inodes.add(int(words[9]))
-    return _process_with(lambda one: one.st_ino in inodes) if inodes else ""
+    return _process_with(lambda status: status.st_ino in inodes) if inodes else ""
 
 
-def _process_with(is_it: Callable[[os.stat_result], bool]) -> str:
+def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
     """Return the process that has a file or socket open: ``pid 17 (python -m reput up)``."""
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
@@ -428,18 +453,18 @@ def _process_with(is_it: Callable[[os.stat_result], bool]) -> str:
         with contextlib.suppress(OSError):
             for descriptor in os.scandir(process / "fd"):
                 with contextlib.suppress(OSError):
-                    if is_it(os.stat(descriptor.path)):  # noqa: PTH116 - many, so quick
+                    if is_wanted(os.stat(descriptor.path)):  # noqa: PTH116 - called thousands of times
                         words = (process / "cmdline").read_bytes().split(b"\0")
                         text = b" ".join(words).decode(errors="replace").strip()
                         return f"pid {process.name} ({text[:80]})"
     return ""
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- texts and settings -------------------------------------------------------------------------
 
 
 def _banner(server: "Broker", address: str) -> str:
-    """Return what ``reput up`` says: what is where, and how to get there."""
+    """Return the greeting of ``reput up``: addresses, and how clients connect."""
     from reput import __version__
 
     config, queues = server.settings.broker, server.store.queues
@@ -469,34 +494,34 @@ def _banner(server: "Broker", address: str) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """Return the environment without what is no setting of a server."""
-    return {key: one for key, one in os.environ.items() if key not in _NO_SETTINGS}
+    """Return the environment without variables that are no settings of a server."""
+    return {key: value for key, value in os.environ.items() if key not in _NO_SETTINGS}
 
 
 def _given(values: Mapping[str, object]) -> dict[str, object]:
-    return {key: one for key, one in values.items() if one is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _keys_of(path: str | None) -> dict[str, str]:
-    """Return what a file and the environment set, by key."""
-    found = {}
+    """Return the settings of a file and the environment, by key."""
+    values = {}
     if path is not None:
         try:
-            found = settings.parse_properties(Path(path).read_bytes().decode("latin-1"))
+            values = settings.parse_properties(Path(path).read_bytes().decode("latin-1"))
         except OSError as error:
             allowed = f"a readable file: {error}"
             raise InvalidOption("configuration file", path, allowed) from error
     for name, text in _environment().items():
         if name.startswith(settings.ENVIRONMENT_PREFIX):
             key = settings.key_of(name.removeprefix(settings.ENVIRONMENT_PREFIX).lower())
-            found[key] = text
-    return found
+            values[key] = text
+    return values
 
 
 def _log_file_bytes(root: str) -> int:
-    """Return the size of a store's log files: of those that are there, or for new ones."""
+    """Return the size of a store's log files: of the existing ones, or for a new store."""
     try:
-        names = sorted(one for one in os.listdir(f"{root}/commitlog") if one.isdigit())  # noqa: PTH208
+        names = sorted(name for name in os.listdir(f"{root}/commitlog") if name.isdigit())  # noqa: PTH208
         return os.stat(f"{root}/commitlog/{names[0]}").st_size or LOG_FILE_BYTES  # noqa: PTH116
     except (OSError, IndexError):
         return LOG_FILE_BYTES
@@ -506,7 +531,7 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _say(text: str) -> None:
-    """Print to those who wait for it, however stdout is buffered; a closed one is no failure."""
+def _print_now(text: str) -> None:
+    """Print and flush; a closed stdout is no failure."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import kind_in, masters
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.connecting import kind_in
+from reput.cli.options import CLUSTER, MASTERS, OfClusterOption, Session, command
 from reput.cli.printing import Document, Table, View
 from reput.errors import NotInStore
 
@@ -22,14 +22,14 @@ def topic_stats(
     session: Session,
     topic: Annotated[
         str | None,
-        typer.Argument(metavar="[TOPIC]", help="This one; all but the system's if none."),
+        typer.Argument(metavar="[TOPIC]", help="The topic; without it, all but system topics."),
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: OfClusterOption = None,
 ) -> View:
-    """Show how much goes into topics, and how much groups get out of them.
+    """Show the rates at which producers put to topics and groups get from them.
 
-    Rates are of the last minute, counts of the last 24 hours; of all brokers together. The lag is
-    what a group has not consumed yet.
+    Rates are of the last minute, counts of the last 24 hours, over all brokers. The lag is the
+    number of messages that a group has not consumed yet.
     """
     topics = session.ask(lambda admin: _topic_stats(admin, topic, cluster))
     return View(
@@ -37,7 +37,7 @@ def topic_stats(
         Table(
             "topic #put/s=put_tps:.1f #put_24_h=put_day_count group #get/s=get_tps:.1f "
             "#got_24_h=got_day_count #lag",
-            [one | group for one in topics for group in one["groups"] or [_NO_GROUP]],
+            [entry | group for entry in topics for group in entry["groups"] or [_NO_GROUP]],
         ),
     )
 
@@ -49,9 +49,9 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
     from reput.format import names
 
     known = await admin.clusters()
-    wanted = [topic] if topic is not None else await admin.topics(cluster=cluster)
-    found = []
-    for name in wanted:
+    selected = [topic] if topic is not None else await admin.topics(cluster=cluster)
+    topics = []
+    for name in selected:
         if topic is None and kind_in(known, name) == "system":
             continue
         brokers = sorted((await admin.topic_route(name)).brokers)
@@ -65,10 +65,10 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
                     "group": group,
                     "get_tps": get_tps,
                     "got_day_count": got_count,
-                    "lag": sum(one.lag for one in stats.queues if one.queue.topic == name),
+                    "lag": sum(queue.lag for queue in stats.queues if queue.queue.topic == name),
                 }
             )
-        found.append(
+        topics.append(
             {
                 "topic": name,
                 "kind": names.kind_of(name),
@@ -77,11 +77,11 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
                 "groups": groups,
             }
         )
-    return found
+    return topics
 
 
 async def _sums(admin: "Admin", brokers: list[str], name: str, key: str) -> tuple[float, int]:
-    """Return a counter's rate of the last minute and its sum of 24 hours, of brokers together."""
+    """Return a counter's rate of the last minute and its sum of 24 hours, over brokers."""
     tps, count = 0.0, 0
     for broker in brokers:
         stats = await admin.broker_stats(broker, name, key)
@@ -92,7 +92,7 @@ async def _sums(admin: "Admin", brokers: list[str], name: str, key: str) -> tupl
 
 
 def _day_count(stats: "BrokerStats") -> int:
-    """Return the sum of 24 hours: windows that are young have it first. As mqadmin statsAll."""
+    """Return the sum of 24 hours, of the largest window that has one yet. As mqadmin statsAll."""
     for window in (stats.stats_day, stats.stats_hour, stats.stats_minute):
         if window.sum:
             return window.sum
@@ -102,7 +102,7 @@ def _day_count(stats: "BrokerStats") -> int:
 # --- counters -----------------------------------------------------------------------------------
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def counter(
     session: Session,
     name: Annotated[
@@ -111,38 +111,33 @@ def counter(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="A topic, TOPIC@GROUP, or the cluster.")
     ],
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
-    """Show a counter of the brokers, under RocketMQ's names: sum, rate and size of its windows.
+    """Show a counter of the brokers, by RocketMQ's name: sum, rate and average of its windows.
 
     The windows are the last minute, hour and day; they are sampled every 10 s, 10 min and 1 h.
     """
 
-    async def work(admin: "Admin") -> list[Document]:
-        found = []
-        for one in masters(await admin.clusters(), cluster, broker):
-            stats = await admin.broker_stats(one, name, key)
-            if stats is None:
-                continue
-            windows = {
-                "minute": stats.stats_minute,
-                "hour": stats.stats_hour,
-                "day": stats.stats_day,
+    async def work(admin: "Admin", broker_name: str) -> list[Document]:
+        stats = await admin.broker_stats(broker_name, name, key)
+        if stats is None:
+            return []
+        windows = {
+            "minute": stats.stats_minute,
+            "hour": stats.stats_hour,
+            "day": stats.stats_day,
+        }
+        return [
+            {
+                "broker_name": broker_name,
+                "window": window,
+                "sum": item.sum,
+                "tps": item.tps,
+                "average": item.avgpt,
             }
-            found += [
-                {
-                    "broker_name": one,
-                    "window": window,
-                    "sum": item.sum,
-                    "tps": item.tps,
-                    "average": item.avgpt,
-                }
-                for window, item in windows.items()
-            ]
-        return found
+            for window, item in windows.items()
+        ]
 
-    windows = session.ask(work)
+    windows = session.ask_masters(work)
     if not windows:
         raise NotInStore(f"no broker has counted {name} of {key} since it started")
     columns = "broker=broker_name window #sum #a_second=tps:.2f #a_time=average:.2f"

@@ -1,4 +1,4 @@
-"""``reput store``: what is in a store folder, and whether it is sound."""
+"""``reput store``: the contents of a store folder, and a check of its integrity."""
 
 import enum
 from collections import Counter
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from reput.store.reader import StoreReader
 
 FolderArgument = Annotated[
-    str, typer.Argument(metavar="DIR", help="Folder that holds commitlog/; a path or a URI.")
+    str, typer.Argument(metavar="DIR", help="Folder that contains commitlog/; a path or a URI.")
 ]
 
 
 class Listing(enum.StrEnum):
-    """What ``ls`` lists."""
+    """Kinds of entries that ``ls`` lists."""
 
     LOG = "log"
     QUEUES = "queues"
@@ -53,10 +53,10 @@ def _open(folder: str, live: bool) -> "StoreReader":
 
 @command("json", "utc")
 def info(session: Session, folder: FolderArgument, live: LiveOption = False) -> View:
-    """Say what a store holds, and how it was left.
+    """Summarize a store and its condition.
 
-    Condition, sizes, first and last message, queues, index, checkpoint, what is behind the end of
-    the log. Reads heads and tails of files only, so it is quick on a store of any size.
+    Condition, sizes, first and last message, queues, index, checkpoint, data after the end of the
+    log. Reads only the heads and tails of files, so it is quick on a store of any size.
     """
     from reput.cli import documents
 
@@ -90,8 +90,8 @@ def _info_fields(document: Document, clock: Clock) -> Fields:
     for name, text in (("torn", "torn tail of a crash"), ("stale", "cut off by a recovery")):
         if log[name]:
             hole = log[name]
-            place = f"{hole['length']} bytes from physical offset {hole['physical_offset']}"
-            fields["behind the end"] = f"{place}: {text}"
+            position = f"{hole['length']} bytes from physical offset {hole['physical_offset']}"
+            fields["after the end"] = f"{position}: {text}"
     return Fields(fields)
 
 
@@ -99,9 +99,7 @@ def _condition_text(document: Document) -> str:
     condition = str(document["condition"])
     if condition == "running":
         return f"running (process {document['lock_holder']})"
-    return (
-        "crashed, or copied while running (abort is there)" if condition == "crashed" else condition
-    )
+    return "crashed, or copied while running (has abort)" if condition == "crashed" else condition
 
 
 def _checkpoint_text(document: Document, clock: Clock) -> str:
@@ -122,7 +120,7 @@ def _checkpoint_text(document: Document, clock: Clock) -> str:
 def ls(
     session: Session,
     folder: FolderArgument,
-    what: Annotated[Listing, typer.Option(help="What to list.")] = Listing.LOG,
+    what: Annotated[Listing, typer.Option(help="Kind of entries.")] = Listing.LOG,
     live: LiveOption = False,
 ) -> View:
     """List log files, queues, index files, topics or groups."""
@@ -174,7 +172,7 @@ def show(
         int | None, typer.Option(min=0, help="The message at this physical offset.")
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="TOPIC/ID/N", help="The message N of a queue.")
+        str | None, typer.Option(metavar="TOPIC/ID/N", help="The message at offset N of a queue.")
     ] = None,
     message_id: Annotated[
         str | None,
@@ -196,19 +194,19 @@ def show(
 ) -> View:
     """Show messages in full.
 
-    By physical offset, place in a queue, id, key or time: one of these. Keys are looked up in the
-    index, and all hits are shown, checked on the message.
+    Selected by physical offset, queue offset, id, key or time: give one of these. Keys are looked
+    up in the index, and checked on the messages found.
     """
     ways = (offset, queue if time is None else None, message_id, key, time)
     if sum(way is not None for way in ways) != 1:
         raise typer.BadParameter("give one of --offset, --queue, --id, --key and --time")
     reader = _open(folder, live)
-    found, unreadable = _find(reader, session.clock, offset, queue, message_id, key, time)
+    messages, unreadable = _find(reader, session.clock, offset, queue, message_id, key, time)
     for problem in unreadable:
-        print_note(f"cannot be read, and may be meant too: {problem}")
-    if not found:
-        raise NotInStore(f"no message of {folder} answers to that")
-    shown = [message_view.document(one, body) for one in found]
+        print_note(f"cannot be read, and may match too: {problem}")
+    if not messages:
+        raise NotInStore(f"no message of {folder} matches")
+    shown = [message_view.document(message, body) for message in messages]
     return message_view.view(shown, unreadable=unreadable)
 
 
@@ -221,7 +219,7 @@ def _find(
     key: tuple[str, str] | None,
     time: str | None,
 ) -> tuple[list["StoredMessage"], list[str]]:
-    """Return the messages, and what could not be read and may be one of them."""
+    """Return the messages, and the problems of unreadable records that may match."""
     from reput.cli import selecting
 
     if offset is not None:
@@ -266,21 +264,21 @@ def dump(
     ] = None,
     begin: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="From this physical offset or time on."),
+        typer.Option("--from", metavar="PLACE", help="Start: a physical offset or a time."),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="PLACE", help="Up to before this physical offset or time."),
+        typer.Option("--to", metavar="PLACE", help="End, exclusive: a physical offset or a time."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="No more messages than this.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Maximum number of messages.")] = None,
     body: BodyOption = Body.AUTO,
     live: LiveOption = False,
 ) -> None:
     """Print messages in log order, one a line.
 
-    Tab-separated, or a JSON document a line with --json. A place of digits is a physical offset,
-    anything else a time such as 2026-11-21T03:03. Damage is reported on stderr, and makes the exit
-    code 1.
+    Columns are separated by tabs; with --json each line is a JSON document. A PLACE of digits is a
+    physical offset, anything else a time such as 2026-11-21T03:03. Damage is reported on stderr,
+    and makes the exit code 1.
     """
     import itertools
 
@@ -291,18 +289,20 @@ def dump(
         selecting.parse_bounds(begin, end, session.clock),
         frozenset(topic or ()),
         frozenset(
-            one.strip() for one in (tags or "").split(selecting.TAG_SEPARATOR) if one.strip()
+            tag.strip() for tag in (tags or "").split(selecting.TAG_SEPARATOR) if tag.strip()
         ),
     )
-    for one in itertools.islice(selection.messages(), limit):
-        document = message_view.document(one, body)
+    for message in itertools.islice(selection.messages(), limit):
+        document = message_view.document(message, body)
         if session.as_json:
             print_json_line(document)
         else:
-            place = f"{one.topic}/{one.queue_id}/{one.queue_offset}"
-            print(message_view.line(document, session.clock, str(one.physical_offset), place))
+            position = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+            print(
+                message_view.line(document, session.clock, str(message.physical_offset), position)
+            )
     for damage in selection.damage:
-        print_note(f"left out: {damage.error()}")
+        print_note(f"skipped: {damage.error()}")
     if selection.damage:
         raise typer.Exit(EXIT_DAMAGE)
 
@@ -319,11 +319,11 @@ def verify(
     ] = False,
     live: LiveOption = False,
 ) -> View:
-    """Check a store, all of it.
+    """Check the integrity of a whole store.
 
-    Walks every byte of the log, and compares queues, index and tables with what is there.
+    Reads every byte of the log, and compares queues, index and tables with it.
 
-    Exit code 0: sound, perhaps with notes and warnings; 1: damage; 2: cannot be read.
+    Exit code 0: no damage, perhaps notes and warnings; 1: damage; 2: the store cannot be read.
     """
     from reput.cli import documents
     from reput.cli.progress import ProgressBar
@@ -331,8 +331,8 @@ def verify(
 
     reader = _open(folder, live)
     with ProgressBar() as bar:
-        found = verification.verify(reader, progress=bar.update)
-    return _report_view(documents.report(found), everything)
+        report = verification.verify(reader, progress=bar.update)
+    return _report_view(documents.report(report), everything)
 
 
 def _report_view(document: Document, everything: bool) -> View:
@@ -350,8 +350,8 @@ def _report_view(document: Document, everything: bool) -> View:
             "verdict": document["verdict"],
         }
     )
-    files = [one for one in document["files"] if everything or one["verdict"] != "ok"]
-    files.sort(key=lambda one: -_VERDICTS.index(one["verdict"]))
+    files = [entry for entry in document["files"] if everything or entry["verdict"] != "ok"]
+    files.sort(key=lambda file: -_VERDICTS.index(file["verdict"]))
     return View(
         document,
         fields,

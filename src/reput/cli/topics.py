@@ -1,4 +1,4 @@
-"""``reput topic``: which topics there are, where they are, and how many queues they have."""
+"""``reput topic``: topics, their brokers, their queues and their settings."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +9,7 @@ from reput.cli import producers, statistics
 from reput.cli.connecting import CommandFailed, all_masters, kind_in, masters
 from reput.cli.options import (
     CLUSTER,
-    BrokerOption,
-    ClusterOption,
+    MASTERS,
     OfClusterOption,
     Session,
     TopicArgument,
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
 def list_topics(
     session: Session,
     everything: Annotated[
-        bool, typer.Option("--all", help="Retry, dead-letter and system topics, too.")
+        bool, typer.Option("--all", help="Include retry, dead-letter and system topics.")
     ] = False,
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="With brokers, queues and permission.")
+        bool, typer.Option("--long", "-l", help="Show brokers, queues and permission.")
     ] = False,
     cluster: OfClusterOption = None,
 ) -> View:
-    """List the topics that name servers know.
+    """List the topics of the name servers.
 
-    With --long each broker is asked for the settings of its topics.
+    With --long, each broker is queried for the settings of its topics.
     """
     topics = session.ask(lambda admin: _list(admin, cluster, everything, long))
     columns = "topic kind brokers #read #write perm" if long else "topic kind"
@@ -75,11 +74,11 @@ async def _list(
     if long:
         names = all_masters(known) if cluster is None else masters(known, cluster, None)
         tables = {name: await admin.topic_configs(name) for name in names}
-        for one in topics:
-            one["brokers"] = [
-                {"broker_name": name, **_settings(table[one["topic"]])}
+        for document in topics:
+            document["brokers"] = [
+                {"broker_name": name, **_settings(table[document["topic"]])}
                 for name, table in tables.items()
-                if one["topic"] in table
+                if document["topic"] in table
             ]
     return topics
 
@@ -99,7 +98,7 @@ def _settings(config: "TopicConfigData") -> Document:
 
 @command(*CLUSTER, "utc")
 def show(session: Session, topic: TopicArgument) -> View:
-    """Show where a topic is, what is in its queues, and who reads it."""
+    """Show the brokers of a topic, the offsets of its queues, and its consumer groups."""
     document = session.ask(lambda admin: _describe(admin, topic))
     return View(
         document,
@@ -109,7 +108,7 @@ def show(session: Session, topic: TopicArgument) -> View:
             "perm",
             document["brokers"],
             computed={
-                "addresses": lambda broker: [f"{i}={at}" for i, at in broker["addresses"].items()],
+                "addresses": lambda broker: list(map("=".join, broker["addresses"].items())),
                 "perm": _perm_text,
             },
         ),
@@ -129,17 +128,17 @@ async def _describe(admin: "Admin", topic: str) -> Document:
         {
             "broker_name": queue.broker_name,
             "queue_id": queue.queue_id,
-            "min_offset": one.min_offset,
-            "max_offset": one.max_offset,
-            "message_count": one.max_offset - one.min_offset,
-            "last_store_timestamp": one.last_update_timestamp or None,
+            "min_offset": offsets.min_offset,
+            "max_offset": offsets.max_offset,
+            "message_count": offsets.max_offset - offsets.min_offset,
+            "last_store_timestamp": offsets.last_update_timestamp or None,
         }
-        for queue, one in (await admin.topic_status(topic)).items()
+        for queue, offsets in (await admin.topic_status(topic)).items()
     ]
     return {
         "topic": topic,
         "kind": kind_of(topic),
-        "message_count": sum(int(one["message_count"] or 0) for one in queues),
+        "message_count": sum(int(queue["message_count"] or 0) for queue in queues),
         "groups": await admin.groups_of_topic(topic),
         "brokers": _brokers(route),
         "queues": queues,
@@ -147,27 +146,27 @@ async def _describe(admin: "Admin", topic: str) -> Document:
 
 
 def _brokers(route: "TopicRoute") -> list[Document]:
-    clusters = {one.broker_name: one.cluster for one in route.data.broker_datas}
+    clusters = {broker.broker_name: broker.cluster for broker in route.data.broker_datas}
     return [
         {
-            "broker_name": one.broker_name,
-            "cluster": clusters.get(one.broker_name),
+            "broker_name": queues.broker_name,
+            "cluster": clusters.get(queues.broker_name),
             "addresses": {
                 str(broker_id): address
-                for broker_id, address in sorted(route.brokers.get(one.broker_name, {}).items())
+                for broker_id, address in sorted(route.brokers.get(queues.broker_name, {}).items())
             },
-            "read_queue_count": one.read_queue_nums,
-            "write_queue_count": one.write_queue_nums,
-            "perm": one.perm,
+            "read_queue_count": queues.read_queue_nums,
+            "write_queue_count": queues.write_queue_nums,
+            "perm": queues.perm,
         }
-        for one in sorted(route.data.queue_datas, key=lambda one: one.broker_name)
+        for queues in sorted(route.data.queue_datas, key=lambda queues: queues.broker_name)
     ]
 
 
 # --- create, update, delete ---------------------------------------------------------------------
 
 PermOption = Annotated[
-    str | None, typer.Option(metavar="PERM", help="What clients may do: r, w, rw or none.")
+    str | None, typer.Option(metavar="PERM", help="Permission of clients: r, w, rw or none.")
 ]
 AttributeOption = Annotated[
     list[str] | None,
@@ -177,25 +176,21 @@ AttributeOption = Annotated[
 ]
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def create(
     session: Session,
     topic: TopicArgument,
     queues: Annotated[int, typer.Option(min=1, help="Queues on each broker.")] = 8,
     write_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to write to, if not as many.")
+        int | None, typer.Option(min=1, help="Queues to write to, if different.")
     ] = None,
     perm: PermOption = "rw",
-    order: Annotated[
-        bool, typer.Option("--order", help="Mark it as a topic whose order matters.")
-    ] = False,
+    order: Annotated[bool, typer.Option("--order", help="Mark it as an ordered topic.")] = False,
     attribute: AttributeOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Create a topic on the brokers of a cluster, or on one broker.
 
-    One that is there already is refused. Waits until name servers tell of it.
+    A topic that exists is refused. Waits until the name servers have the topic.
     """
     write_count = queues if write_queues is None else write_queues
     wanted = {
@@ -207,11 +202,11 @@ def create(
     }
 
     async def work(admin: "Admin") -> list[Document]:
-        names = masters(await admin.clusters(), cluster, broker)
+        names = await session.masters(admin)
         for name in names:
             if topic in await admin.topic_configs(name):
-                known = f"topic {topic} is on {name} already"
-                raise CommandFailed(f"{known}; `reput topic update` changes it")
+                exists = f"topic {topic} already exists on {name}"
+                raise CommandFailed(f"{exists}; `reput topic update` changes it")
         if order:
             await _mark_ordered(admin, topic, dict.fromkeys(names, write_count))
         done = [await _put(admin, topic, name, wanted) for name in names]
@@ -221,7 +216,7 @@ def create(
     return _receipt(topic, session.ask(work))
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def update(
     session: Session,
     topic: TopicArgument,
@@ -229,19 +224,17 @@ def update(
         int | None, typer.Option(min=1, help="Queues on each broker, to read and to write.")
     ] = None,
     write_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to write to, if not as many.")
+        int | None, typer.Option(min=1, help="Queues to write to, if different.")
     ] = None,
     perm: PermOption = None,
     order: Annotated[
-        bool | None, typer.Option("--order/--no-order", help="Whether its order matters.")
+        bool | None, typer.Option("--order/--no-order", help="Whether it is an ordered topic.")
     ] = None,
     attribute: AttributeOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
-    """Change a topic, on the brokers that have it.
+    """Change a topic on the brokers that have it.
 
-    What is not named stays as it is.
+    Settings without an option remain unchanged.
     """
     wanted: Document = {}
     if queues is not None:
@@ -255,30 +248,30 @@ def update(
     if attribute:
         wanted["attributes"] = parse_pairs("--attribute", attribute)
     if not wanted:
-        raise typer.BadParameter("name what to change: --queues, --write-queues, --perm, --order")
+        raise typer.BadParameter("give one of --queues, --write-queues, --perm and --order")
 
     async def work(admin: "Admin") -> list[Document]:
         from reput.client.core.route_cache import NoRoute
 
         changes = {}
-        for name in masters(await admin.clusters(), cluster, broker):
+        for name in await session.masters(admin):
             table = await admin.topic_configs(name)
             if topic in table:
                 changes[name] = _settings(table[topic]) | {"attributes": {}} | wanted
         if not changes:
             raise NoRoute(topic)
-        if any(one["order"] for one in changes.values()):
-            counts = {name: one["write_queue_count"] for name, one in changes.items()}
+        if any(settings["order"] for settings in changes.values()):
+            counts = {name: settings["write_queue_count"] for name, settings in changes.items()}
             await _mark_ordered(admin, topic, counts)
         elif order is False:
             await admin.delete_kv(ORDER_TOPIC_CONFIG, topic)
-        return [await _put(admin, topic, name, one) for name, one in changes.items()]
+        return [await _put(admin, topic, name, settings) for name, settings in changes.items()]
 
     return _receipt(topic, session.ask(work))
 
 
 async def _mark_ordered(admin: "Admin", topic: str, queue_counts: dict[str, int]) -> None:
-    """Tell name servers that a topic is ordered: brokers take over what those say.
+    """Register a topic as ordered at the name servers, from which brokers take the setting.
 
     Source: rocketmq 4.9.8 ``UpdateTopicSubCommand``, ``MQAdminImpl.createOrUpdateOrderConf``.
     """
@@ -312,14 +305,14 @@ async def _wait_until_known(admin: "Admin", topic: str, timeout_s: float) -> Non
                 try:
                     await admin.topic_route(topic)
                 except NoRoute:
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    await asyncio.sleep(_RETRY_S)
                 else:
                     return
     except TimeoutError:
-        print_note(f"name servers do not tell of topic {topic} yet")
+        print_note(f"name servers do not have topic {topic} yet")
 
 
-_LOOK_AGAIN_S = 0.05
+_RETRY_S = 0.05
 
 
 def _receipt(topic: str, brokers: list[Document]) -> View:
@@ -329,10 +322,10 @@ def _receipt(topic: str, brokers: list[Document]) -> View:
 
 
 @command("yes", *CLUSTER)
-def delete(session: Session, topic: TopicArgument, cluster: ClusterOption = None) -> View:
+def delete(session: Session, topic: TopicArgument, cluster: OfClusterOption = None) -> View:
     """Delete a topic with all of its messages.
 
-    Without --yes it only says what would go.
+    Without --yes it only shows the topic.
     """
 
     async def work(admin: "Admin") -> Document:
@@ -356,27 +349,27 @@ def delete(session: Session, topic: TopicArgument, cluster: ClusterOption = None
     )
 
 
-# --- the order of ordered topics ----------------------------------------------------------------
+# --- ordered topics -----------------------------------------------------------------------------
 
 
 @command(*CLUSTER)
 def order_config(
     session: Session,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Of this topic; of all if none.")
+        str | None, typer.Argument(metavar="[TOPIC]", help="The topic; without it, all topics.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="BROKER:COUNT", help="Its brokers with their queues; repeatable."
+            "--set", metavar="BROKER:COUNT", help="Number of queues on a broker; repeatable."
         ),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Its order matters no longer.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Make it unordered.")] = False,
 ) -> View:
-    """Show or change which queues topics have whose order matters.
+    """Show or change the queues of ordered topics.
 
-    Name servers keep it, and producers and consumers use exactly these queues, also while a broker
-    is away. `reput topic create --order` sets it for all brokers of a topic.
+    Name servers keep this list, and producers and consumers use exactly these queues, even while a
+    broker is down. `reput topic create --order` sets it for all brokers of a topic.
     """
     if topic is None and (set_ or delete):
         raise typer.BadParameter("--set and --delete take a TOPIC")

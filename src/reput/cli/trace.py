@@ -1,4 +1,4 @@
-"""``reput message trace``: who sent a message, and who consumed it."""
+"""``reput message trace``: the traces of a message's producer and consumers."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 def trace(
     session: Session,
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that the message's producer was told.")
+        str, typer.Argument(metavar="ID", help="The unique key, which its producer got as the id.")
     ],
     topic: Annotated[
-        str, typer.Option("--topic", metavar="TOPIC", help="Where clients write their traces.")
+        str, typer.Option("--topic", metavar="TOPIC", help="The topic that clients trace to.")
     ] = TRACE_TOPIC,
 ) -> View:
-    """Show who sent a message and who consumed it, if their clients write traces.
+    """Show which clients sent and consumed a message, if they write traces.
 
-    Java clients do with enableMsgTrace, Python ones with ClientConfig(enable_trace=True); a trace
-    is there about a second later.
+    Java clients write them with enableMsgTrace, Python clients with
+    ClientConfig(enable_trace=True), about a second later.
     """
-    found = session.ask(lambda admin: admin.message_trace(message_id, topic=topic))
-    if not found:
+    traces = session.ask(lambda admin: admin.message_trace(message_id, topic=topic))
+    if not traces:
         raise NotInStore(f"no trace of message {message_id} in topic {topic}")
     return View(
-        {"traces": [_document(one) for one in found]},
+        {"traces": [_document(entry) for entry in traces]},
         Table(
             "@time=time_ms what group client=client_address #ms result",
-            found,
+            traces,
             computed={
-                "what": lambda one: _KINDS[type(one.trace).__name__],
-                "group": lambda one: getattr(one.trace, "group", None),
-                "ms": lambda one: getattr(one.trace, "cost_ms", None),
+                "what": lambda entry: _KINDS[type(entry.trace).__name__],
+                "group": lambda entry: getattr(entry.trace, "group", None),
+                "ms": lambda entry: getattr(entry.trace, "cost_ms", None),
                 "result": _result,
             },
         ),
@@ -56,24 +56,24 @@ _KINDS = {
 }
 
 
-def _result(one: "FoundTrace") -> str | None:
-    state = getattr(one.trace, "state", None)
+def _result(entry: "FoundTrace") -> str | None:
+    state = getattr(entry.trace, "state", None)
     if state is not None:
         return str(state).lower()
-    is_success = getattr(one.trace, "is_success", None)
+    is_success = getattr(entry.trace, "is_success", None)
     if is_success is None:
         return None
     return "success" if is_success else "failed"
 
 
-def _document(one: "FoundTrace") -> Document:
-    trace = dataclasses.asdict(one.trace)
+def _document(entry: "FoundTrace") -> Document:
+    trace = dataclasses.asdict(entry.trace)
     for name in ("kind", "outcome"):
         if name in trace:
             trace[name] = trace[name].name.lower()
     return {
-        "what": _KINDS[type(one.trace).__name__],
+        "what": _KINDS[type(entry.trace).__name__],
         **trace,
-        "time_ms": one.time_ms,
-        "client_address": one.client_address,
+        "time_ms": entry.time_ms,
+        "client_address": entry.client_address,
     }

@@ -1,4 +1,4 @@
-"""``reput transaction``: half messages that brokers have given up, and asking about them again."""
+"""``reput transaction``: half messages that brokers have given up; list and resume them."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,17 +23,17 @@ def list_given_up(
 ) -> None:
     """Print the half messages that brokers have given up, oldest first, one a line.
 
-    Their producers were asked as often as transactionCheckMax says. Nobody has got these messages.
-    Time, queue and offset, the topic it was sent to, the producer group, tags, keys, id, body; with
-    --json a document a line.
+    Their producers did not decide them in transactionCheckMax checks, so they were not delivered.
+    Columns: time, queue and offset, original topic, producer group, tags, keys, id, body; with
+    --json one document a line.
     """
 
     async def work(client: "ClientConfig") -> None:
         count = 0
-        async for one in _given_up(client):
-            document = _document(one, body)
+        async for message in _given_up(client):
+            document = _document(message, body)
             columns = document["origin_topic"] or "-", document["producer_group"] or "-"
-            messages.print_line(session, one, document, *columns)
+            messages.print_line(session, message, document, *columns)
             count += 1
             if count == limit:
                 return
@@ -42,7 +42,7 @@ def list_given_up(
 
 
 async def _given_up(client: "ClientConfig") -> "AsyncIterator[ReceivedMessage]":
-    """Yield what is in the topics of all brokers; nothing if no broker has such a topic."""
+    """Yield the messages of the topic for them on all brokers; none if no broker has it."""
     from reput.client.core.route_cache import NoRoute
     from reput.format import names
 
@@ -51,22 +51,18 @@ async def _given_up(client: "ClientConfig") -> "AsyncIterator[ReceivedMessage]":
             queues = await reader.queues(names.CHECK_MAX_TIME_TOPIC)
         except NoRoute:
             return
-        ranges = {
-            queue: (await reader.begin_offset(queue), await reader.end_offset(queue))
-            for queue in queues
-        }
-        async for one in messages.in_order(reader, ranges):
-            yield one
+        async for message in messages.in_order(reader, queues):
+            yield message
 
 
-def _document(one: "ReceivedMessage", body: Body) -> Document:
+def _document(message: "ReceivedMessage", body: Body) -> Document:
     from reput.format import properties as props
 
-    properties = one.stored.properties
+    properties = message.stored.properties
     return {
         "origin_topic": properties.get(props.REAL_TOPIC),
         "producer_group": properties.get(props.PRODUCER_GROUP),
-        **messages.message_document(one, body),
+        **messages.message_document(message, body),
     }
 
 
@@ -77,27 +73,27 @@ def resume(
         str, typer.Argument(metavar="ID", help="Any id of the message; see `transaction list`.")
     ],
 ) -> View:
-    """Have the producers of a half message asked again, as often as at first.
+    """Let the broker check a half message with its producers again, as often as at first.
 
-    Without --yes it only shows the message. It stays in the list: resuming it twice may deliver it
-    twice.
+    Without --yes it only shows the message. It remains in the list: resuming it twice may deliver
+    it twice.
     """
 
     async def find(client: "ClientConfig") -> "ReceivedMessage":
-        async for one in _given_up(client):
-            if message_id in (one.message_id, one.offset_message_id):
-                return one
-        raise NotInStore(f"no half message that was given up has id {message_id}")
+        async for message in _given_up(client):
+            if message_id in (message.message_id, message.offset_message_id):
+                return message
+        raise NotInStore(f"no given-up half message has id {message_id}")
 
-    found = session.run(find)
+    message = session.run(find)
     if session.is_done:
-        session.ask(lambda admin: admin.resume_check(found))
-    document = _document(found, Body.NONE)
+        session.ask(lambda admin: admin.resume_check(message))
+    document = _document(message, Body.NONE)
     return View(
         {"is_done": session.is_done, "message": document},
         Fields(
             {
-                "asked again" if session.is_done else "would ask again": found.message_id,
+                "asked again" if session.is_done else "would ask again": message.message_id,
                 "topic": document["origin_topic"],
                 "producer group": document["producer_group"],
             }

@@ -1,12 +1,11 @@
-"""What an operator does to a cluster: write permission, cleaning up, and the key-value table."""
+"""Maintenance of a cluster: write permission, cleaning up, and the key-value table."""
 
 import enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import masters
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.options import CLUSTER, MASTERS, Session, command
 from reput.cli.printing import Fields, Table, View
 from reput.errors import InvalidOption, NotInStore
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from reput.client.admin import Admin
 
 NamespaceArgument = Annotated[
-    str, typer.Argument(metavar="NAMESPACE", help="Which part of the table.")
+    str, typer.Argument(metavar="NAMESPACE", help="The namespace of the table.")
 ]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 
@@ -23,7 +22,7 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 
 
 class Switch(enum.StrEnum):
-    """Whether something is so."""
+    """On or off."""
 
     ON = "on"
     OFF = "off"
@@ -39,18 +38,19 @@ def write_permission(
         Switch, typer.Argument(metavar="on|off", help="Whether producers may send to it.")
     ],
 ) -> View:
-    """Take a broker out of the routes of producers, or put it back.
+    """Remove a broker from the routes of producers, or restore it.
 
-    Name servers note it, until the broker registers a change of its topics; consumers go on. Before
-    a broker is stopped: off, and wait until producers have fetched new routes (30 s).
+    Name servers keep the change until the broker registers a change of its topics. Consumers are
+    not affected. Before stopping a broker, set it off and wait until producers have fetched new
+    routes (30 s).
     """
 
     async def work(admin: "Admin") -> int:
         known = (await admin.clusters()).broker_addr_table
         if broker not in known:
             raise InvalidOption("BROKER", broker, ", ".join(sorted(known)) or "none is registered")
-        tell = admin.wipe_write_perm if switch is Switch.OFF else admin.add_write_perm
-        return await tell(broker)
+        change = admin.wipe_write_perm if switch is Switch.OFF else admin.add_write_perm
+        return await change(broker)
 
     count = session.ask(work)
     document = {"broker_name": broker, "write_permission": str(switch), "topic_count": count}
@@ -62,36 +62,33 @@ def write_permission(
 
 
 class Waste(enum.StrEnum):
-    """What can be cleaned."""
+    """Kinds of data that brokers can clean."""
 
     QUEUES = "queues"
     TOPICS = "topics"
     LOG = "log"
 
 
-@command("yes", *CLUSTER)
+@command("yes", *MASTERS)
 def clean(
     session: Session,
     what: Annotated[
         Waste,
         typer.Argument(
             metavar="queues|topics|log",
-            help="Queues whose messages have all expired, queues of topics that are gone, or log "
-            "files past their time.",
+            help="Queues whose messages have all expired, queues of deleted topics, or expired log "
+            "files.",
         ),
     ],
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
-    """Let brokers delete now what they would delete by themselves at some time, or never.
+    """Let brokers delete expired data now.
 
-    queues: those whose messages have all expired. topics: queues of topics that are gone. log:
-    files older than fileReservedTime, whatever deleteWhen says. Without --yes it only names the
-    brokers.
+    queues: queues whose messages have all expired. topics: queues of deleted topics. log: files
+    older than fileReservedTime, regardless of deleteWhen. Without --yes it only shows the brokers.
     """
 
     async def work(admin: "Admin") -> list[str]:
-        names = masters(await admin.clusters(), cluster, broker)
+        names = await session.masters(admin)
         if session.is_done:
             for name in names:
                 await {
@@ -118,7 +115,7 @@ def kv_list(
 ) -> View:
     """Show the keys and values of a namespace.
 
-    ORDER_TOPIC_CONFIG is RocketMQ's own: topics whose order matters; see `reput topic order`.
+    ORDER_TOPIC_CONFIG is RocketMQ's namespace of ordered topics; see `reput topic order`.
     """
     table = session.ask(lambda admin: admin.kv_of_namespace(namespace))
     if key is not None:
@@ -136,7 +133,7 @@ def kv_set(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")],
 ) -> View:
-    """Set a value at all name servers. Shows what it was and what it is."""
+    """Set a value at all name servers. Shows the values before and after."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
         before = await admin.kv(namespace, key)
@@ -148,7 +145,7 @@ def kv_set(
 
 @command("yes", *CLUSTER)
 def kv_delete(session: Session, namespace: NamespaceArgument, key: KeyArgument) -> View:
-    """Delete a key at all name servers. Without --yes it only shows it."""
+    """Delete a key at all name servers. Without --yes it only shows the value."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
         before = await admin.kv(namespace, key)
@@ -172,7 +169,7 @@ COMMANDS = {
     "write-permission": write_permission,
     "clean": clean,
     "kv": (
-        "The key-value table of name servers, which clients and brokers read.",
+        "Key-value table of the name servers, which clients and brokers read.",
         {"list": kv_list, "set": kv_set, "delete": kv_delete},
     ),
 }

@@ -1,20 +1,21 @@
-"""Who sends, consumes and administers: clients of name servers and brokers, over asyncio.
+"""Producers, consumers and administration: asyncio clients of name servers and brokers.
 
     async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         await producer.send(Message("Orders", b"one"))
 
-The same without ``await``: ``reput.client.blocking``. Names are loaded when they are first used,
-so ``import reput.client`` costs nothing.
+``reput.client.blocking`` has the same without ``await``. Names are loaded on first use, so that
+``import reput.client`` is cheap.
 
-All errors are a ``ReputError``. ``RemotingError`` says by ``retriable`` whether the same may work
-later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a request,
-``BrokerError`` with a broker's code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``,
-``Overloaded``. ``NoRoute``: nobody knows the topic. ``InvalidOption``: an argument is not allowed.
+All errors are subclasses of ``ReputError``. ``RemotingError.retriable`` is True if the same call
+may succeed later: ``SendFailed`` for one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a
+request, ``BrokerError`` with a broker's code, ``Unreachable``, ``ConnectionLost``,
+``RequestTimedOut``, ``Overloaded``. ``NoRoute``: no name server has the topic. ``InvalidOption``:
+an argument is not allowed.
 
-    core/            decides: pure, times are arguments
-    instance.py      what the clients of a process share
+    core/            pure decisions; times are arguments
+    instance.py      the part that the clients of a process share
     producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py  pop_consumer.py
-    admin/           topics, groups, offsets, messages, brokers: a module a subject
+    admin/           topics, groups, offsets, messages, brokers: one module per subject
     blocking.py      all of them without await
 """
 

@@ -1,7 +1,8 @@
-"""Acknowledges what a listener is done with: all that comes together meanwhile in one request.
+"""Acknowledges messages that a listener has finished, batched by broker.
 
-One request to a broker is on its way at a time. What could not be told is told again, until it is
-too late: then it comes again, to whichever member.
+One request per broker is in flight; acknowledgements that arrive meanwhile form the next one.
+Failed acknowledgements are retried until the invisible time ends; then the broker delivers the
+messages again, to any member.
 """
 
 import asyncio
@@ -16,43 +17,43 @@ from reput.errors import BrokerError
 log = logging.getLogger(__name__)
 
 COUNT_MAX = 512
-"""Messages of one request."""
+"""Maximum number of messages per request."""
 AGAIN_MS = 1_000
-"""After a request that failed."""
+"""Delay after a failed request, in ms."""
 
 
 class Acks:
-    """What is to be acknowledged.
+    """Pending acknowledgements.
 
     Args:
-        popper: Tells brokers.
-        clock: Says what is too late.
+        popper: Sends requests to brokers.
+        clock: Clock for the ends of invisible times.
     """
 
     def __init__(self, popper: Popper, clock: Clock) -> None:
         self._popper = popper
         self._clock = clock
         self._waiting: dict[str, list[PoppedMessage]] = {}
-        """Broker name -> messages; there while a task tells that broker."""
+        """Broker name to pending messages; present while a task sends to that broker."""
         self._tasks = SideTasks()
 
     def add(self, messages: list[PoppedMessage]) -> None:
-        """Have messages acknowledged."""
-        for one in messages:
-            name = one.broker_name
+        """Acknowledge messages in the background."""
+        for message in messages:
+            name = message.broker_name
             waiting = self._waiting.get(name)
             if waiting is None:
                 waiting = self._waiting[name] = []
                 self._tasks.begin(self._tell(name))
-            waiting.append(one)
+            waiting.append(message)
 
     async def drain(self) -> None:
-        """Wait until nothing is left to tell."""
+        """Wait until nothing is pending."""
         while tasks := list(self._tasks):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """End; what is left to tell comes again."""
+        """Stop; brokers deliver the pending messages again."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

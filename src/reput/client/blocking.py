@@ -1,12 +1,12 @@
-"""The same clients without ``await``, for programs that have no event loop.
+"""Clients without ``await``, for programs without an event loop.
 
     with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         result = producer.send(Message("Orders", b"one"))
 
-Names, arguments and errors are those of ``reput.client``: each method here runs that of the asyncio
-client and waits. All clients of a process share one loop in one background thread, which begins
-with the first client and ends with the last. They may be used from any thread, except that one.
-Many messages are sent fastest by one call of ``send_many``.
+Names, arguments and errors are those of ``reput.client``: each method runs the asyncio method and
+waits for it. All clients of a process share one event loop in a background thread, which starts
+with the first client and stops with the last. They can be used from any thread except that one. The
+fastest way to send many messages is one call of ``send_many``.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ R = TypeVar("R")
 
 
 class AsyncClient(Protocol):
-    """What a facade needs of a client. It is made in any thread, and used in the loop's."""
+    """Interface of an asyncio client; made in any thread, used in the loop's."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Start the client."""
 
     async def close(self) -> None:
-        """End."""
+        """Close the client."""
 
     async def __aexit__(
         self,
@@ -58,14 +58,14 @@ class AsyncClient(Protocol):
         trace: TracebackType | None,
         /,
     ) -> None:
-        """End, knowing what ended the block."""
+        """Close the client, given the exception that ended the block."""
 
 
 C = TypeVar("C", bound=AsyncClient)
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own."""
+    """An event loop in a daemon thread."""
 
     _shared: ClassVar["LoopThread | None"] = None
     _users_count: ClassVar[int] = 0
@@ -78,9 +78,9 @@ class LoopThread:
 
     @classmethod
     def acquire(cls) -> "LoopThread":
-        """Return the one that clients share, made for the first of them."""
+        """Return the shared loop; the first caller creates it."""
         with cls._lock:
-            # After a fork the child has the object, but not the thread.
+            # A forked child has the object without the thread.
             if cls._shared is None or not cls._shared._thread.is_alive():
                 cls._shared = cls()
                 cls._users_count = 0
@@ -88,7 +88,7 @@ class LoopThread:
             return cls._shared
 
     def release(self) -> None:
-        """End it, if this was the last user."""
+        """Release the loop; the last user stops it."""
         with self._lock:
             if LoopThread._shared is not self:
                 return
@@ -99,12 +99,12 @@ class LoopThread:
         self.stop()
 
     def stop(self) -> None:
-        """End the loop; what still runs in it is cancelled."""
+        """Stop the loop and cancel its tasks."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine in the loop, and return its result or raise what it raises."""
+        """Run a coroutine in the loop; return its result or raise its exception."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(
@@ -114,7 +114,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C: nobody waits for it any more.
+            future.cancel()  # Ctrl-C: the caller no longer waits.
             raise
 
     def _run(self) -> None:
@@ -132,14 +132,14 @@ class LoopThread:
 
 
 class Facade(Generic[C]):
-    """A blocking client around an asyncio one."""
+    """Base of the blocking clients."""
 
     def __init__(self, client: C) -> None:
         self._client = client
         self._thread: LoopThread | None = None
 
     def start(self) -> None:
-        """Begin; ``with`` does it too."""
+        """Start the client; ``with`` calls it."""
         if self._thread is not None:
             return
         self._thread = LoopThread.acquire()
@@ -151,7 +151,7 @@ class Facade(Generic[C]):
             raise
 
     def close(self) -> None:
-        """End; leaving ``with`` does it too."""
+        """Close the client; leaving ``with`` calls it."""
         self._end(self._client.close)
 
     def __enter__(self) -> Self:
@@ -185,7 +185,7 @@ class Facade(Generic[C]):
 def waiting(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Facade[C], P], R]:
-    """Return a method that runs the asyncio client's and waits."""
+    """Return a method that runs a coroutine method of the asyncio client and waits."""
 
     @functools.wraps(method)
     def wait(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,9 +195,9 @@ def waiting(
 
 
 def in_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Facade[C], P], R]:
-    """Return a method that runs one of the asyncio client's that does not wait.
+    """Return a method that runs a plain method of the asyncio client.
 
-    It runs in the loop's thread once the client is started, and in the caller's before.
+    It runs in the loop's thread once the client is started, before that in the caller's.
     """
 
     @functools.wraps(method)
@@ -242,7 +242,8 @@ class Producer(Facade[producer.Producer]):
 class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
     """``reput.client.TransactionProducer`` without ``await``.
 
-    A local transaction runs in the thread that sends; ``check``, a plain function, in others.
+    A local transaction runs in the sending thread; ``check``, a plain function, runs in other
+    threads.
     """
 
     def __init__(
@@ -361,7 +362,7 @@ class Admin(Facade[AdminConnection]):
 class PushConsumer(Facade[push_consumer.PushConsumer]):
     """``reput.client.PushConsumer`` without ``await``.
 
-    A plain function as ``listener`` runs in threads, where it may use blocking clients itself.
+    A plain function as ``listener`` runs in threads and may itself use blocking clients.
     """
 
     def __init__(
@@ -402,7 +403,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 class PopConsumer(Facade[pop_consumer.PopConsumer]):
     """``reput.client.PopConsumer`` without ``await``.
 
-    A plain function as ``listener`` runs in threads, where it may use blocking clients itself.
+    A plain function as ``listener`` runs in threads and may itself use blocking clients.
     """
 
     def __init__(
@@ -445,7 +446,7 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
 class PullConsumer(Facade[pull_consumer.PullConsumer]):
     """``reput.client.PullConsumer`` without ``await``.
 
-    Iterated, it waits for message after message.
+    Iteration waits for each message.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Consumption without order: batches of one queue are with several workers at once.
+"""Unordered consumption: several workers consume batches of the same queue concurrently.
 
-What fails is sent back to the brokers, and comes again from the group's retry topic; only where no
-broker takes it, it is handed out here again.
+Failed messages are sent back to the brokers and return through the group's retry topic. If no
+broker accepts one, it is consumed again locally.
 
 Source: rocketmq 4.9.8 ``ConsumeMessageConcurrentlyService``.
 """
@@ -26,15 +26,15 @@ OVERDUE_DELAY_LEVEL = 3
 
 
 class ConcurrentConsumption:
-    """What workers do with a queue.
+    """Consumes batches of queues, for the workers.
 
     Args:
-        membership: Whose queues they are.
-        queues: The queues, told of progress.
-        workers: Call the listener.
-        send_back: Takes what failed.
-        side_tasks: For what waits to be handed out again.
-        clock: The time.
+        membership: Group and member.
+        queues: The member's queues, which record progress.
+        workers: Workers that call the listener.
+        send_back: Sends failed messages back.
+        side_tasks: Tasks that consume messages again after a delay.
+        clock: The clock.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ConcurrentConsumption:
         self._clock = clock
 
     async def consume(self, owned: OwnedQueue) -> None:
-        """Consume the next batch of a queue, while others take those behind it."""
+        """Consume the next batch of a queue; other workers may take the following ones."""
         owned.is_ready = False
         messages = owned.messages
         if messages.is_dropped:
@@ -92,7 +92,7 @@ class ConcurrentConsumption:
     async def _failed(
         self, failed: list[ReceivedMessage], delay_level: int
     ) -> list[ReceivedMessage]:
-        """Send messages back; returns those that no broker has taken."""
+        """Send messages back; return the messages that no broker accepted."""
         if not failed:
             return []
         if self._membership.is_broadcasting:
@@ -102,7 +102,7 @@ class ConcurrentConsumption:
         return [one for one, is_taken in zip(failed, taken, strict=True) if not is_taken]
 
     async def _consume_again(self, owned: OwnedQueue, messages: Messages, batch: Record) -> None:
-        """Hand out once more what could not be sent back."""
+        """Consume messages again that could not be sent back."""
         await asyncio.sleep(SEND_BACK_AGAIN_MS / 1000)
         if not messages.is_dropped and not batch.is_finished:
             await self._consume_batch(owned, messages, batch)
@@ -110,7 +110,7 @@ class ConcurrentConsumption:
     # --- what listeners do not come to an end with ------------------------------
 
     async def watch_overdue(self) -> None:
-        """Send back what is overdue every minute, until cancelled: others may do better."""
+        """Run ``send_back_overdue`` every minute until cancelled."""
         while True:
             await asyncio.sleep(OVERDUE_CHECK_MS / 1000)
             try:
@@ -119,7 +119,7 @@ class ConcurrentConsumption:
                 log.exception("overdue messages of group %s", self._membership.group)
 
     async def send_back_overdue(self) -> None:
-        """Send back what listeners have had for over ``consume_timeout_min``."""
+        """Send back messages that listeners have held for over ``consume_timeout_min``."""
         for owned in list(self._queues.owned.values()):
             await self._send_back_overdue(owned)
 

@@ -1,7 +1,7 @@
-"""The settings of clients, under RocketMQ's defaults.
+"""Settings of clients, with RocketMQ's names and defaults.
 
-Read with ``reput.config`` from properties under RocketMQ's names (``sendMsgTimeout``,
-``pullBatchSize``), or made directly: ``ProducerConfig(send_timeout_ms=1000)``.
+``reput.config`` reads them from properties (``sendMsgTimeout``, ``pullBatchSize``); programs can
+also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 """
 
 import enum
@@ -15,7 +15,7 @@ from reput.format import names
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 DEFAULT_PORT = 9876
-"""Of a name server whose address names none."""
+"""Port of a name server whose address has none."""
 
 Milliseconds = Annotated[int, Range(1)]
 Count = Annotated[int, Range(1)]
@@ -23,16 +23,16 @@ ByteCount = Annotated[int, Range(1)]
 
 
 class MessageModel(enum.StrEnum):
-    """Who of a group gets a message."""
+    """Delivery of a message to the members of a group."""
 
     CLUSTERING = "CLUSTERING"
-    """One member of the group."""
+    """One member of the group gets each message."""
     BROADCASTING = "BROADCASTING"
-    """Each member."""
+    """Each member gets each message."""
 
 
 class ConsumeFromWhere(enum.StrEnum):
-    """Where a group begins in a queue that it has no consumer offset in."""
+    """Start position of a group in a queue without a consumer offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -41,28 +41,29 @@ class ConsumeFromWhere(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What producers, consumers and admin clients have in common."""
+    """Settings shared by producers, consumers and admin clients."""
 
     namesrv_addr: str
     """Name servers: ``host:port;host:port``."""
     instance_name: str = DEFAULT_INSTANCE_NAME
-    """Clients of one loop, name servers and instance name share connections and a client id."""
+    """Clients of one loop with equal name servers and instance name share connections and client
+    id."""
     client_ip: str = ""
-    """What the client id begins with; found out when empty."""
+    """Start of the client id; detected if empty."""
     unit_name: str = ""
-    """Ends the client id when not empty."""
+    """Suffix of the client id; none if empty."""
     namespace: str = ""
-    """Put before topics and groups, with a ``%`` between, unless empty."""
+    """Prefix of topics and groups, separated by ``%``; none if empty."""
     poll_name_server_ms: Milliseconds = 30_000
-    """How often the routes of topics in use are asked for again."""
+    """Interval of route refreshes, in ms."""
     heartbeat_ms: Milliseconds = 30_000
-    """How often brokers are told who is here; they forget a client after 120 s."""
+    """Interval of heartbeats, in ms; brokers drop a client after 120 s without one."""
     persist_offsets_ms: Milliseconds = 5_000
-    """How often consumers send their consumer offsets."""
+    """Interval at which consumers commit their consumer offsets, in ms."""
     request_timeout_ms: Milliseconds = 3_000
-    """How long a name server or broker may take to answer what is neither a send nor a pull."""
+    """Timeout of requests other than sends and pulls, in ms."""
     enable_trace: bool = False
-    """Write down what is sent and consumed, as messages of ``trace_topic``."""
+    """Trace sends and consumption as messages of ``trace_topic``."""
     trace_topic: str = names.TRACE_TOPIC
 
     keys: ClassVar[Keys] = Keys(
@@ -76,7 +77,7 @@ class ClientConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every value."""
+        """Validate all values."""
         config.check_ranges(self)
         name_servers(self.namesrv_addr)
         if not names.is_legal_topic(self.trace_topic):
@@ -87,29 +88,30 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How messages are sent."""
+    """Settings of producers."""
 
     send_timeout_ms: Milliseconds = 3_000
-    """For a send with all its attempts."""
+    """Timeout of a send including its retries, in ms."""
     retry_times_when_send_failed: Annotated[int, Range(0)] = 2
-    """Further attempts, on other brokers where there are any. Unless 0, brokers that are busy are
-    asked again besides, until the time is over."""
+    """Number of retries, on other brokers if there are any. Unless 0, busy brokers are retried in
+    addition until the timeout.
+    """
     retry_another_broker_when_not_store_ok: bool = False
-    """Try again when the message is stored, but not flushed or replicated in time."""
+    """Retry if the message is stored but was not flushed or replicated in time."""
     compress_body_over_bytes: Annotated[int, Range(0)] = 4096
-    """Longer bodies are sent compressed, unless in a batch."""
+    """Size above which bodies are compressed, in bytes; batches never are."""
     compress_level: Annotated[int, Range(0, 9)] = 5
-    """Of zlib."""
+    """Compression level of zlib."""
     max_message_bytes: ByteCount = 4 * 1024 * 1024
-    """Longest body of a message, and of a batch as a whole; the broker has a limit of its own."""
+    """Maximum size of a message's or batch's body, in bytes; brokers have their own limit."""
     create_topic_key: str = "TBW102"
-    """The topic whose route is taken for topics that do not exist yet."""
+    """Topic whose route is used for topics that do not exist yet."""
     default_topic_queue_nums: Count = 4
-    """Most queues that such a topic is created with."""
+    """Maximum number of queues of an auto-created topic."""
     send_latency_fault_enable: bool = False
-    """Avoid brokers for a while that answered late."""
+    """Avoid slow brokers for a while."""
     window_count: Count = 256
-    """Messages that ``send_many`` has in flight at a time."""
+    """Number of messages that ``send_many`` keeps in flight."""
 
     keys: ClassVar[Keys] = Keys(
         renamed={
@@ -121,48 +123,49 @@ class ProducerConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every number."""
+        """Validate all numbers."""
         config.check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How messages are pulled and consumed."""
+    """Settings of consumers."""
 
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp_ms: Annotated[int, Range(0, config.JAVA_LONG_MAX)] = 0
-    """For ``TIMESTAMP``; ms since the epoch, 0: half an hour before the start."""
+    """Start time for ``TIMESTAMP``, in ms since the epoch; 0: half an hour before the start."""
     pull_batch_size: Annotated[int, Range(1, 1024)] = 32
-    """Most messages of a pull."""
+    """Maximum number of messages per pull."""
     pull_interval_ms: Annotated[int, Range(0)] = 0
-    """Pause between two pulls of a queue."""
+    """Pause between two pulls of a queue, in ms."""
     consume_message_batch_max_size: Annotated[int, Range(1, 1024)] = 1
-    """Most messages of one call of the listener."""
+    """Maximum number of messages per call of the listener."""
     consume_concurrency: Annotated[int, Range(1, 1000)] = 20
-    """Calls of the listener at a time, of a consumer that is not orderly."""
+    """Maximum number of concurrent calls of the listener; orderly consumers have one per queue."""
     pull_threshold_for_queue: Annotated[int, Range(1, 65535)] = 1000
-    """Messages of one queue in memory, before pulling waits."""
+    """Number of cached messages of a queue at which pulling pauses."""
     pull_threshold_size_for_queue: Annotated[int, Range(1, 1024)] = 100
-    """The same in MiB of bodies."""
+    """Size of cached bodies of a queue at which pulling pauses, in MiB."""
     consume_concurrently_max_span: Annotated[int, Range(1, 65535)] = 2000
-    """Between first and last message of a queue in memory, before pulling waits."""
+    """Span of cached queue offsets at which pulling pauses."""
     max_reconsume_times: Annotated[int, Range(-1)] = -1
-    """Retries before the dead-letter topic; -1: 16, or for ever when orderly."""
+    """Number of retries before the dead-letter topic; -1: 16, or unlimited for orderly
+    consumers."""
     suspend_current_queue_time_ms: Annotated[int, Range(10, 30_000)] = 1_000
-    """How long an orderly listener's queue rests after a failure."""
+    """Pause of an orderly queue after a failure, in ms."""
     consume_timeout_min: Count = 15
-    """After this many minutes a message that is still being consumed is sent back."""
+    """Time in minutes after which a message that is still being consumed is sent back."""
     broker_suspend_ms: Milliseconds = 15_000
-    """How long a broker holds a pull that finds nothing."""
+    """Time for which a broker holds a pull that finds no message, in ms."""
     pull_timeout_ms: Milliseconds = 30_000
-    """How long a pull may take, more than the broker holds it."""
+    """Timeout of a pull, in ms; greater than ``broker_suspend_ms``."""
     pop_invisible_ms: Milliseconds = 60_000
-    """How long nobody else sees what was popped, unless it is held on."""
+    """Invisible time of popped messages, in ms; extended while a listener holds them."""
     pop_batch_size: Annotated[int, Range(1, 32)] = 32
-    """Most messages of a pop."""
+    """Maximum number of messages per pop."""
     pop_threshold_for_queue: Annotated[int, Range(1, 1024)] = 96
-    """Messages popped from one broker, or queue, in memory, before popping waits."""
+    """Number of unacknowledged messages of a broker or queue at which popping pauses."""
 
     keys: ClassVar[Keys] = Keys(
         renamed={
@@ -177,7 +180,7 @@ class ConsumerConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every number, and those that depend on each other."""
+        """Validate all numbers and their combinations."""
         config.check_ranges(self)
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             allowed = f"more than brokerSuspendMs, {self.broker_suspend_ms}"
@@ -188,7 +191,7 @@ def name_servers(text: str) -> tuple[str, ...]:
     """Return the addresses in ``host:port;host:port``, each with a port.
 
     Raises:
-        InvalidOption: There is none, or a port is no number from 1 to 65535.
+        InvalidOption: The list is empty, or a port is not a number from 1 to 65535.
     """
     allowed = "host:port, several separated by ;"
     addresses = []
@@ -207,10 +210,10 @@ def name_servers(text: str) -> tuple[str, ...]:
 
 
 def client_config(namesrv: str | None, client: ClientConfig | None) -> ClientConfig:
-    """Return the one that a client was made with: by its name servers, or whole.
+    """Return the configuration of a client, from its name servers or a whole configuration.
 
     Raises:
-        InvalidOption: Both, or none of them were given, or an address is wrong.
+        InvalidOption: Both or neither were given, or an address is invalid.
     """
     if client is not None and namesrv is not None:
         raise InvalidOption("namesrv", namesrv, "nothing, where client= is given as well")

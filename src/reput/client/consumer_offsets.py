@@ -1,4 +1,4 @@
-"""Where consumer offsets are kept: by the broker for a group, in a file for a broadcasting member.
+"""Stores of consumer offsets: brokers for a group, a file for a broadcasting member.
 
 Source: rocketmq 4.9.8 ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
 """
@@ -22,36 +22,36 @@ from reput.format.codes import RequestCode, ResponseCode
 log = logging.getLogger(__name__)
 
 FOLDER = ".rocketmq_offsets"
-"""Below the user's home; Java's ``rocketmq.client.localOffsetStoreDir``."""
+"""Folder in the user's home; Java's ``rocketmq.client.localOffsetStoreDir``."""
 FILE = "offsets.json"
 
 
 class ConsumerOffsets(Protocol):
-    """A table of consumer offsets, and the store behind it."""
+    """A table of consumer offsets and its store."""
 
     table: OffsetTable
-    """What is known here; what is put into it is saved by ``save``."""
+    """Local table; ``save`` writes its changes to the store."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what the store has; ``None``: the group never was in this queue.
+        """Return the stored offset; None if the group has none for this queue.
 
         Raises:
-            RemotingError, NoRoute: The store cannot be asked now.
+            RemotingError, NoRoute: The store is not reachable.
         """
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Tell the store what it has not heard; what fails is logged, and told again next time.
+        """Write changed offsets to the store; failures are logged and retried by the next call.
 
         Args:
-            queues: Only of these.
+            queues: Queues to save; None: all.
         """
 
 
 class BrokerOffsets:
-    """Consumer offsets of a group, kept by the brokers of the queues.
+    """Consumer offsets of a group, stored by the brokers of the queues.
 
     Args:
-        instance: Whom brokers are asked through.
+        instance: Client instance for requests.
         group: The consumer group, by its full name.
     """
 
@@ -59,12 +59,13 @@ class BrokerOffsets:
         self.table = OffsetTable()
         self._instance = instance
         self._group = group
-        # Brokers handle requests side by side, and take what comes last: so the next save begins
-        # when this one is answered. Java sends them one-way, and may go back a little.
+        # Brokers handle requests concurrently and the last one wins, so that a save starts only
+        # after the reply to the previous one. Java sends one-way commits, which can go back a
+        # little.
         self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what the broker has. See ``ConsumerOffsets``."""
+        """Return the broker's offset. See ``ConsumerOffsets``."""
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
         )
@@ -78,10 +79,10 @@ class BrokerOffsets:
             raise
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Tell the brokers. See ``ConsumerOffsets``.
+        """Commit to the brokers. See ``ConsumerOffsets``.
 
-        What is on its way cannot be called back, so who is cancelled does not end it: the next save
-        would overtake it.
+        Requests in flight cannot be recalled, so that cancelling the caller does not end them: the
+        next save would overtake them.
         """
         await asyncio.shield(asyncio.create_task(self._save_in_turn(queues)))
 
@@ -97,9 +98,9 @@ class BrokerOffsets:
     async def _save_each(
         self, queues: list[MessageQueue], unsaved: dict[MessageQueue, int]
     ) -> None:
-        # One by one: of first offsets of a group and topic that Java's broker takes side by side,
+        # One by one: if Java's broker handles the first offsets of a group and topic concurrently,
         # it keeps those of one request and loses the others (``ConsumerOffsetManager.commitOffset``
-        # puts a new map for each).
+        # creates a new map for each).
         for queue in queues:
             await self._save(queue, unsaved[queue])
 
@@ -121,24 +122,24 @@ class BrokerOffsets:
 
 
 class FileOffsets:
-    """Consumer offsets of one member, in the file that Java's client keeps too.
+    """Consumer offsets of one member, in the file format of Java's client.
 
     Args:
-        path: The file; its folder is made when it is first written.
+        path: The file; the first write creates its folder.
     """
 
     def __init__(self, path: Path) -> None:
         self.table = OffsetTable()
         self._path = path
         self._stored: dict[MessageQueue, int] | None = None
-        self._turn = asyncio.Lock()  # One thread at a time writes.
+        self._turn = asyncio.Lock()  # Only one thread writes at a time.
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what the file has. See ``ConsumerOffsets``."""
+        """Return the offset in the file. See ``ConsumerOffsets``."""
         return (await self._load()).get(queue)
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Write the file if there is anything new. See ``ConsumerOffsets``."""
+        """Write the file if offsets have changed. See ``ConsumerOffsets``."""
         async with self._turn:
             unsaved = self.table.unsaved()
             if queues is not None:
@@ -164,29 +165,29 @@ class FileOffsets:
 
 
 async def keep_saved(offsets: ConsumerOffsets, group: str, interval_ms: int) -> None:
-    """Save a group's consumer offsets from time to time, until cancelled."""
+    """Save a group's consumer offsets periodically until cancelled."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
             await offsets.save()
-        except Exception:  # a turn of the loop: the next one saves the same
+        except Exception:  # a time slice; the next save repeats it
             log.exception("consumer offsets of group %s", group)
 
 
 def path_for(client_id: str, group: str, home: Path | None = None) -> Path:
-    """Return where the member of a group keeps its offsets, as Java's client does."""
+    """Return the path of a member's offset file, as in Java's client."""
     return (home or Path.home() / FOLDER) / client_id / group / FILE
 
 
 async def ask_offset(
     instance: ClientInstance, queue: MessageQueue, code: RequestCode, header: headers.Header
 ) -> int:
-    """Return the offset that the master of a queue answers with.
+    """Request an offset from the master of a queue.
 
     Raises:
-        NoRoute: The broker is not there.
-        BrokerError: It refuses.
-        RemotingError: It does not answer.
+        NoRoute: The broker is unknown.
+        BrokerError: The broker refused.
+        RemotingError: No reply arrived.
     """
     route = await instance.route(queue.topic)
     reply = await instance.ask(route.master(queue.broker_name), requests.make(code, header))
@@ -194,13 +195,13 @@ async def ask_offset(
 
 
 async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
-    """Return the first queue offset that is there. Raises as ``ask_offset``."""
+    """Return the first queue offset of a queue. Raises as ``ask_offset``."""
     header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return await ask_offset(instance, queue, RequestCode.GET_MIN_OFFSET, header)
 
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
-    """Return the queue offset that the next message will have. Raises as ``ask_offset``."""
+    """Return the queue offset after the last message. Raises as ``ask_offset``."""
     header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return await ask_offset(instance, queue, RequestCode.GET_MAX_OFFSET, header)
 
@@ -208,7 +209,7 @@ async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
 async def offset_at(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:
     """Return the queue offset of the first message stored at a time. Raises as ``ask_offset``.
 
-    Brokers up to 5.0 answer with the message stored nearest to it.
+    Brokers up to 5.0 return the message stored nearest to it.
     """
     header = headers.SearchOffsetHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
@@ -217,18 +218,18 @@ async def offset_at(instance: ClientInstance, queue: MessageQueue, timestamp_ms:
 
 
 def _read(path: Path) -> dict[MessageQueue, int]:
-    """Return the offsets in a file, or in the copy that Java leaves beside it."""
-    for one in (path, small_file.backup_of(path)):
+    """Return the offsets in a file or in its backup by Java."""
+    for candidate in (path, small_file.backup_of(path)):
         try:
-            data = one.read_bytes()
+            data = candidate.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
-            log.error("consumer offsets in %s cannot be read: %s", one, error)
+            log.error("consumer offsets in %s cannot be read: %s", candidate, error)
             continue
         try:
             if data:
                 return offset_table.decode_file(data)
         except InvalidBody as error:
-            log.error("consumer offsets in %s are damaged: %s", one, error)
+            log.error("consumer offsets in %s are damaged: %s", candidate, error)
     return {}

@@ -1,7 +1,7 @@
-"""What every consumer is: a member of a group, which brokers and operators speak to.
+"""Base of all consumers: a member of a group that talks to brokers and operators.
 
-Push, pop and pull consumers are told apart by how messages come to them; what they subscribe to,
-what brokers hear of them and what they are asked through brokers is here.
+Push, pop and pull consumers differ in how messages reach them. Subscriptions, heartbeats and
+requests from brokers are handled here.
 
 Source: rocketmq 5.5.0 ``MQConsumerInner``, ``ClientRemotingProcessor``.
 """
@@ -36,13 +36,13 @@ class GroupMember:
 
     Args:
         group: The consumer group.
-        config: How to consume.
-        strategy: How the members share the queues.
-        consume_type: What brokers hear: ``CONSUME_PASSIVELY`` or ``CONSUME_ACTIVELY``.
-        client: Everything that is not about consuming.
-        clock: The time.
-        calls: The calls of its listener, if it has one.
-        is_orderly: Whether the listener gets the messages of a queue in their order.
+        config: Settings of the consumer.
+        strategy: Allocation of queues to members.
+        consume_type: Type in heartbeats: ``CONSUME_PASSIVELY`` or ``CONSUME_ACTIVELY``.
+        client: Settings of the client.
+        clock: The clock.
+        calls: Calls of the listener, if there is one.
+        is_orderly: True if the listener gets the messages of a queue in order.
 
     Raises:
         InvalidOption: The group's name is not allowed.
@@ -51,7 +51,7 @@ class GroupMember:
     kind = MemberKind.CONSUMER
 
     _rebalance: Rebalance
-    """What finds out which queues are this member's; there once it is started."""
+    """Allocation of queues to this member; set by ``start``."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class GroupMember:
         self._started_ms = 0
         self._is_closing = False
         self._loops: list[asyncio.Task[None]] = []
-        """What runs while it is a member; nothing before and after."""
+        """Background tasks of a started member."""
         self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
@@ -103,7 +103,7 @@ class GroupMember:
         await self.close()
 
     async def _join(self) -> ClientInstance:
-        """Become a member of the process's client, which brokers hear of with ``_introduce``."""
+        """Join the process's client instance; ``_introduce`` informs the brokers."""
         self._started_ms = self._clock.now_ms()
         instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
         self._instance = instance
@@ -112,11 +112,11 @@ class GroupMember:
         return instance
 
     async def _introduce(self, instance: ClientInstance) -> None:
-        """Have brokers know this member. If that fails it is none.
+        """Register this member at the brokers; on failure it leaves again.
 
         Raises:
-            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
-            NoRoute, RemotingError: Of such a topic no broker can be asked.
+            BrokerError: A broker cannot filter by a subscribed SQL92 expression.
+            NoRoute, RemotingError: No broker of such a topic was reached.
         """
         try:
             await check_expressions(instance, self.group, self._membership.wanted)
@@ -129,7 +129,7 @@ class GroupMember:
             raise
 
     async def _leave(self, instance: ClientInstance) -> None:
-        """Be no member any more, and send the traces that wait."""
+        """Leave the client instance and send the pending traces."""
         self._instance = None
         self._is_closing = False
         traces, self._traces = self._traces, None
@@ -149,34 +149,34 @@ class GroupMember:
     # --- subscriptions ----------------------------------------------------------
 
     async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
-        """Consume this member's share of a topic, or of its messages with some tags.
+        """Subscribe to a topic, or to its messages with some tags.
 
-        A second call for a topic replaces the first. Before ``start`` is better where the group has
-        members (a ``PullConsumer`` is subscribed after it): all must subscribe to the same, and
-        brokers believe the one they heard last.
+        A second call for a topic replaces the first. If the group has other members, subscribe
+        before ``start`` (a ``PullConsumer``: after it): all members must have the same
+        subscriptions, and brokers use the last one received.
 
         Args:
             topic: The topic.
             expression: ``*``, or ``TagA || TagB``.
 
         Raises:
-            InvalidOption: The expression has no tags; or queues are assigned already.
+            InvalidOption: The expression has no tags, or queues are assigned.
         """
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
 
     async def subscribe_sql(self, topic: str, expression: str) -> None:
-        """Consume this member's share of what an SQL92 expression selects by properties.
+        """Subscribe to the messages of a topic that match an SQL92 expression on properties.
 
         Raises:
-            InvalidOption: The expression is empty; or queues are assigned already.
-            BrokerError: The broker refuses it (once started; else ``start`` raises it).
+            InvalidOption: The expression is empty, or queues are assigned.
+            BrokerError: The broker refuses it (once started; otherwise ``start`` raises it).
         """
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
 
     async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
+        """Cancel the subscription to a topic."""
         full = namespace.wrap(self._client_config.namespace, topic)
         if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
             await self._rebalance.give_up(full)
@@ -187,7 +187,7 @@ class GroupMember:
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
             await learn_routes(instance, [wanted.topic])
-        self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
+        self._membership.wanted[wanted.topic] = wanted
         if instance is not None:
             await instance.heartbeat()
             self._rebalance.wake()
@@ -195,25 +195,25 @@ class GroupMember:
     # --- as a member of the instance --------------------------------------------
 
     def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it."""
+        """Return the member's part of a heartbeat."""
         return self._membership.heartbeat_part()
 
     def topics(self) -> Collection[str]:
-        """Return the topics whose routes are to be kept fresh."""
+        """Return the topics whose routes are refreshed."""
         return list(self._membership.wanted)
 
     def on_members_changed(self) -> None:
-        """Find out anew which queues are this member's."""
+        """Rebalance the queues."""
         if self._loops and not self._is_closing:
             self._rebalance.wake()
 
     def on_route_changed(self, route: TopicRoute) -> None:
-        """Likewise, if the topic is one of ours."""
+        """Rebalance the queues if the topic is subscribed."""
         if route.topic in self._membership.wanted:
             self.on_members_changed()
 
     def on_request(self, address: str, request: Command) -> Answer:
-        """Answer what operators ask or do through the broker."""
+        """Answer requests of operators, which arrive through the broker."""
         if self._instance is None or not self._loops:
             remark = f"consumer group {self.group!r} is not running"
             return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
@@ -230,11 +230,11 @@ class GroupMember:
         return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on elsewhere in these queues, where they are this member's."""
+        """Reset these queues to other offsets, if they are this member's."""
         raise NotImplementedError
 
     def _offset_table(self) -> OffsetTable:
-        """Return how far this member is."""
+        """Return the table of this member's offsets."""
         raise NotImplementedError
 
     def _running_info(self, instance: ClientInstance, request: Command) -> Command:

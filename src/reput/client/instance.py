@@ -1,15 +1,15 @@
-"""What the producers and consumers of one process share: connections, routes, heartbeats, an id.
+"""What a process's producers and consumers share: connections, routes, heartbeats, client id.
 
     instance = await ClientInstance.join(config, member)
     route = await instance.route("Orders")
     reply = await instance.ask(route.master("broker-a"), request)
     await instance.leave(member)
 
-Clients of one event loop, name server list and instance name share one instance, and with it one
-connection per broker. Only a second member of the same kind and group gets an instance of its own:
-brokers tell the members of a group apart by client id. The last one to leave closes it.
+Clients of one event loop, name server list and instance name share an instance, and with it one
+connection per broker. A second member of the same kind and group gets its own instance, since
+brokers identify the members of a group by client id. The last member to leave closes the instance.
 
-A server's requests find their member here: by group, or by what the message in them says.
+Requests of servers are routed to their member here: by group, or by their message.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ from reput.remoting.client import RemotingClient
 log = logging.getLogger(__name__)
 
 UNKNOWN_ADDRESS = "127.0.0.1"
-"""Stands in a client id where the machine has no way to the name servers."""
+"""Address in a client id on machines without a route to the name servers."""
 
 
 class NotStarted(ReputError):
-    """A client was used before its start, or after its end.
+    """Error of a client that is used before its start or after its end.
 
     Args:
         what: ``producer``, ``consumer``, ...
@@ -68,46 +68,46 @@ Answer = Command | None | Awaitable[Command | None]
 
 
 class MemberKind(enum.Enum):
-    """What a member of an instance does."""
+    """Kind of a member of an instance."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
     ADMIN = "admin"
-    """Sends no heartbeats and gets no requests."""
+    """Member without heartbeats and requests."""
 
 
 class Member(Protocol):
-    """A producer or consumer, as its instance sees it."""
+    """A producer or consumer, as seen by its instance."""
 
     @property
     def kind(self) -> MemberKind:
-        """What it does."""
+        """Kind of the member."""
 
     @property
     def group(self) -> str:
-        """Its group; with ``kind`` the one name in its instance."""
+        """Group of the member; unique per ``kind`` within its instance."""
 
     def heartbeat_part(self) -> ConsumerData | ProducerData | None:
-        """Return what brokers are to know of it."""
+        """Return the member's part of a heartbeat."""
 
     def topics(self) -> Collection[str]:
-        """Return the topics whose routes are to be kept fresh."""
+        """Return the topics whose routes are refreshed."""
 
     def on_members_changed(self) -> None:
-        """Take note that members of its consumer group came or went (code 40)."""
+        """Handle a change of its consumer group's members (code 40)."""
 
     def on_route_changed(self, route: TopicRoute) -> None:
-        """Take note of a new or different route, of one of its topics or of another's."""
+        """Handle a changed route of any topic."""
 
     def on_request(self, address: str, request: Command) -> Answer:
         """Answer a request of a server: 39, 220, 221, 307, 309, 326.
 
-        None: nothing to say. Of 326 this means that the reply belongs to another producer.
+        None: no reply. For 326 this means that the reply belongs to another producer.
         """
 
 
 class Guest:
-    """A member that only asks: brokers hear nothing of it."""
+    """A member that only sends requests and is unknown to brokers."""
 
     kind = MemberKind.ADMIN
 
@@ -115,38 +115,38 @@ class Guest:
         self.group = f"guest {next(_serial)}"
 
     def heartbeat_part(self) -> None:
-        """Nothing."""
+        """Return nothing."""
 
     def topics(self) -> Collection[str]:
-        """None: who asks for a route gets that of now."""
+        """Return nothing: each request for a route fetches it."""
         return ()
 
     def on_members_changed(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_route_changed(self, route: TopicRoute) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_request(self, address: str, request: Command) -> Answer:
-        """Nothing."""
+        """Return None."""
         return None
 
 
 class ClientInstance:
-    """Connections, routes, heartbeats, and who gets what a broker asks; see the module.
+    """Connections, routes, heartbeats and dispatch of servers' requests; see the module.
 
     Args:
         config: Name servers and intervals.
-        clock: The system's, unless a test has its own.
+        clock: The clock; tests pass their own.
     """
 
     def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.client_id = ""
-        """``ip@pid#nanoseconds`` or ``ip@instance_name``, known once started."""
+        """Client id, ``ip@pid#nanoseconds`` or ``ip@instance_name``; set by ``start``."""
         self.address = ""
-        """The local address that leads to the name servers, known once started."""
+        """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
         self.remoting = RemotingClient(handler=self._on_request)
         self._name_server_at = random.randrange(len(self.name_servers))
@@ -167,12 +167,12 @@ class ClientInstance:
     async def join(
         cls, config: ClientConfig, member: Member, *, clock: Clock | None = None
     ) -> "ClientInstance":
-        """Return the started instance that the member belongs to from now on.
+        """Return the started instance that the member joins.
 
         Raises:
-            InvalidOption: ``instance_name`` was chosen, and its instance has such a member.
+            InvalidOption: ``instance_name`` was set, and its instance already has such a member.
         """
-        # The whole configuration, so that nobody's intervals are changed by who came first.
+        # The whole configuration, so that the first client's intervals do not apply to others.
         instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
         key = (member.kind, member.group)
         instance = next((one for one in instances if key not in one._members), None)
@@ -194,9 +194,9 @@ class ClientInstance:
         return instance
 
     async def leave(self, member: Member) -> None:
-        """Take a member out, tell the brokers, and close the instance if it was the last one."""
+        """Remove a member, inform the brokers, and close the instance after the last one."""
         if self._members.keys() == {(member.kind, member.group)}:
-            self._withdraw()  # Nobody may join what is about to close.
+            self._withdraw()  # No client may join an instance that is about to close.
         self._leaving_count += 1
         try:
             await self.remove_member(member)
@@ -206,18 +206,18 @@ class ClientInstance:
                 await self.close()
 
     def add_member(self, member: Member) -> None:
-        """Take a member in; brokers hear of it with the next heartbeat, which is due at once."""
+        """Add a member; the next heartbeat, due at once, informs the brokers."""
         self._members[member.kind, member.group] = member
         self._is_heartbeat_due.set()
 
     async def remove_member(self, member: Member) -> None:
-        """Take a member out and tell all brokers; one that cannot be told forgets it later."""
+        """Remove a member and inform all brokers; those not reached drop it by timeout."""
         if self._members.pop((member.kind, member.group), None) is None:
             return
         if member.kind is MemberKind.ADMIN:
             return
         groups = {f"{member.kind.value}_group": member.group}
-        # A heartbeat that is on its way still has the member: it must not come after this.
+        # A heartbeat in flight still has the member; it must not arrive after this request.
         async with self._heartbeat_lock:
             pass
         await self._tell(
@@ -227,13 +227,13 @@ class ClientInstance:
         )
 
     async def start(self) -> None:
-        """Find out the client id and begin to poll and to beat; a second call does nothing."""
+        """Determine the client id, start polling and heartbeats; a second call does nothing."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
 
     async def close(self) -> None:
-        """Stop everything; requests that wait for a reply fail."""
+        """Stop all tasks; pending requests fail."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -267,11 +267,11 @@ class ClientInstance:
     # --- asking -----------------------------------------------------------------
 
     async def ask(self, address: str, request: Command, timeout_ms: int | None = None) -> Command:
-        """Return a broker's reply of success.
+        """Send a request to a broker and return its successful reply.
 
         Raises:
-            BrokerError: The reply has another code.
-            RemotingError: There is no reply.
+            BrokerError: The reply has another code than SUCCESS.
+            RemotingError: No reply arrived.
         """
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         reply = await self.remoting.invoke(address, request, timeout_ms)
@@ -280,41 +280,41 @@ class ClientInstance:
         return reply
 
     async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
-        """Return the reply, whatever its code, of the first name server that answers.
+        """Return the reply, with any code, of the first name server that replies.
 
         Raises:
-            RemotingError: None of them did; this is what happened to the last one asked.
+            RemotingError: No name server replied; the error is that of the last one.
         """
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         for attempt in range(len(self.name_servers)):
-            at = self._name_server_at
-            address = self.name_servers[at]
+            index = self._name_server_at
+            address = self.name_servers[index]
             try:
                 return await self.remoting.invoke(address, request, timeout_ms)
             except RemotingError as error:
                 if attempt == len(self.name_servers) - 1:
                     raise
                 log.warning("name server %s: %s", address, error)
-                if self._name_server_at == at:  # nobody else has moved on meanwhile
-                    self._name_server_at = (at + 1) % len(self.name_servers)
+                if self._name_server_at == index:  # no other task has moved on meanwhile
+                    self._name_server_at = (index + 1) % len(self.name_servers)
         raise AssertionError("there is at least one name server")
 
     # --- routes -----------------------------------------------------------------
 
     def known_route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic if it is known, without asking."""
+        """Return the cached route of a topic."""
         return self._routes.get(topic)
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
-        """Return the route of a topic, from memory if it is known there.
+        """Return the route of a topic, from the cache if possible.
 
         Args:
             topic: Its full name.
-            refresh: Ask in any case. Several who do so at once share one question.
+            refresh: Fetch the route even if it is cached. Concurrent callers share one request.
 
         Raises:
-            NoRoute: No name server knows the topic.
-            RemotingError: No name server answered.
+            NoRoute: No name server has the topic.
+            RemotingError: No name server replied.
         """
         known = self._routes.get(topic)
         if known is not None and not known.is_default and not refresh:
@@ -324,17 +324,17 @@ class ClientInstance:
     async def publish_route(
         self, topic: str, template_topic: str, queue_count_max: int, *, refresh: bool = False
     ) -> TopicRoute:
-        """Return a route to send to, also of a topic that the first message will create.
+        """Return a route for sends, also for a topic that the first message will create.
 
         Args:
             topic: Its full name.
-            template_topic: Whose route it is, while the topic does not exist (``TBW102``).
-            queue_count_max: What the producer asks for then.
+            template_topic: Topic whose route is used while the topic does not exist (``TBW102``).
+            queue_count_max: Number of queues that the producer requests for a new topic.
             refresh: As in ``route``.
 
         Raises:
             NoRoute: Neither of them has a route.
-            RemotingError: No name server answered.
+            RemotingError: No name server replied.
         """
         known = self._routes.get(topic)
         if known is not None and known.publish_queues and not refresh:
@@ -353,7 +353,7 @@ class ClientInstance:
         return route
 
     async def _fetch(self, topic: str) -> TopicRoute:
-        # Whoever is cancelled must not take the question away from the others.
+        # Cancelling one caller must not cancel the request of the others.
         key = (topic, self._name_server_at)
         task = self._fetches.get(key)
         if task is None:
@@ -390,7 +390,7 @@ class ClientInstance:
                 try:
                     await self._fetch(topic)
                 except NoRoute as error:
-                    # Its brokers may all be gone for a moment: what is known is kept.
+                    # All of its brokers may be down for a moment: keep the known route.
                     log.info("%s", error)
                 except (RemotingError, InvalidBody) as error:
                     log.warning("route of topic %s: %s", topic, error)
@@ -400,11 +400,11 @@ class ClientInstance:
     # --- heartbeats -------------------------------------------------------------
 
     def broker_version(self, address: str) -> int:
-        """Return the version that a broker answered heartbeats with; 0 before the first."""
+        """Return the broker's version from its reply to a heartbeat; 0 before the first."""
         return self._broker_versions.get(address, 0)
 
     async def heartbeat(self) -> None:
-        """Tell all known brokers who is here; failures are logged, and tried again in time."""
+        """Send a heartbeat to all known brokers; failures are logged."""
         async with self._heartbeat_lock:
             parts = [one.heartbeat_part() for one in self._members.values()]
             consumers = [part for part in parts if isinstance(part, ConsumerData)]
@@ -423,7 +423,7 @@ class ClientInstance:
             )
 
     def _heartbeat_addresses(self, *, is_for_consumers: bool | None = None) -> set[str]:
-        """Return the masters' addresses; with consumers, who may read there, the slaves' too."""
+        """Return the addresses of masters; with consumers, also of slaves, which they may read."""
         if is_for_consumers is None:
             is_for_consumers = any(kind is MemberKind.CONSUMER for kind, _ in self._members)
         return {
@@ -479,13 +479,13 @@ class ClientInstance:
         return member.on_request(address, request)
 
     def _push_reply(self, address: str, request: Command) -> Answer:
-        """Offer a reply message to each producer: only its correlation id says whose it is."""
+        """Offer a reply message to each producer: only its correlation id identifies the owner."""
         for member in list(self._members.values()):
             if member.kind is MemberKind.PRODUCER:
                 answer = member.on_request(address, request)
                 if answer is not None:
                     return answer
-        return command.reply(request)  # It came too late, which is not the broker's concern.
+        return command.reply(request)  # A late reply is not the broker's concern.
 
 
 def _field(name: str) -> Callable[[dict[str, str], bytes], str]:
@@ -493,7 +493,7 @@ def _field(name: str) -> Callable[[dict[str, str], bytes], str]:
 
 
 def _producer_group(_: dict[str, str], body: bytes) -> str:
-    """Return the group of the half message that is asked about."""
+    """Return the producer group of a checked half message."""
     try:
         return records.decode(body).properties.get(props.PRODUCER_GROUP, "")
     except CorruptRecord as error:
@@ -514,18 +514,18 @@ _TO_MEMBERS: dict[int, tuple[MemberKind, Callable[[dict[str, str], bytes], str]]
 _instances: weakref.WeakKeyDictionary[
     asyncio.AbstractEventLoop, dict[ClientConfig, list[ClientInstance]]
 ] = weakref.WeakKeyDictionary()
-"""What is open, by loop and configuration."""
+"""Open instances, by loop and configuration."""
 _serial = itertools.count()
 
 
 def _retrieve(task: asyncio.Task[TopicRoute]) -> None:
-    """Look at a task's exception, so that nobody is warned if all who wanted it are gone."""
+    """Retrieve a task's exception, to avoid a warning if all its waiters are gone."""
     if not task.cancelled():
         task.exception()
 
 
 async def _local_address(servers: Collection[str]) -> str:
-    """Return the local address from which the name servers are reached. Nothing is sent."""
+    """Return the local address that reaches the name servers. Sends nothing."""
     loop = asyncio.get_running_loop()
     for server in servers:
         host, _, port = server.rpartition(":")

@@ -1,6 +1,6 @@
-"""What a push consumer calls with messages, and what that may say.
+"""The listener of a push consumer: its results and context.
 
-A listener is an async function, or a plain one; plain ones run in threads, so that they may wait.
+A listener is an async or a plain function; plain functions run in threads, so that they may block.
 """
 
 import asyncio
@@ -18,33 +18,34 @@ log = logging.getLogger(__name__)
 
 
 class ConsumeResult(enum.Enum):
-    """What became of the messages of a call."""
+    """Result of a call of the listener."""
 
     SUCCESS = "success"
-    """They are done with."""
+    """The messages are consumed."""
     LATER = "later"
-    """Again, after a while: from the retry topic; of an orderly listener, before all others."""
+    """Deliver the messages again later: from the retry topic, or, orderly, before all others."""
     COMMIT = "commit"
-    """Orderly, without ``auto_commit``: these, and those of the calls before, are done with."""
+    """Orderly, without ``auto_commit``: these and the uncommitted earlier messages are consumed."""
     ROLLBACK = "rollback"
-    """Orderly, without ``auto_commit``: again, back to the last commit."""
+    """Orderly, without ``auto_commit``: deliver again from the last commit."""
 
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """What a listener may want to know of its messages' queue, and may decide for this call."""
+    """Context of a listener's call: the queue, and options that the listener may set."""
 
     queue: MessageQueue
     consumed_count: int | None = None
-    """With ``SUCCESS``: only so many from the first on are done with, the others come later."""
+    """Number of consumed messages, from the first, with ``SUCCESS``; the others are delivered
+    again."""
     delay_level: int = 0
-    """With ``LATER``: when; 0: the broker decides, longer each time; -1: not again, dead letter."""
+    """Delay level with ``LATER``; 0: chosen by the broker, increasing; -1: dead letter at once."""
     suspend_ms: int | None = None
-    """Orderly, with ``LATER``: how long the queue rests; as configured if not set."""
+    """Orderly, with ``LATER``: pause of the queue in ms; None: as configured."""
     failures: int = 0
-    """Orderly: how often the listener has failed with the first message since it was pulled."""
+    """Orderly: number of failures with the first message since it was pulled."""
     auto_commit: bool = True
-    """Orderly: whether ``SUCCESS`` is a commit."""
+    """Orderly: whether ``SUCCESS`` commits."""
 
 
 Listener = Callable[
@@ -53,11 +54,11 @@ Listener = Callable[
 
 
 class ListenerCalls:
-    """Calls a listener; what it raises or returns by mistake becomes ``LATER``, and a log line.
+    """Calls of a listener; exceptions and invalid results become ``LATER`` and a log line.
 
     Args:
         listener: The user's function.
-        thread_count: Most threads for a plain function.
+        thread_count: Maximum number of threads for a plain function.
     """
 
     def __init__(self, listener: Listener, thread_count: int) -> None:
@@ -70,7 +71,7 @@ class ListenerCalls:
     async def call(
         self, messages: list[ReceivedMessage], context: ConsumeContext
     ) -> tuple[ConsumeResult, BaseException | None]:
-        """Return what the listener says of messages, and what it raised instead, if it did."""
+        """Call the listener; return its result and its exception, if any."""
         try:
             if self.is_async:
                 answer = self._listener(messages, context)
@@ -80,7 +81,7 @@ class ListenerCalls:
         except (Exception, asyncio.CancelledError) as error:  # the outermost edge of users' code
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # The consumer closes; else the listener has awaited what was cancelled.
+                raise  # the consumer closes; else the listener's own await was cancelled
             log.exception(
                 "listener failed with %d messages of %s, which come again",
                 len(messages),
@@ -103,7 +104,7 @@ class ListenerCalls:
         def call() -> ConsumeResult | Awaitable[ConsumeResult]:
             try:
                 return self._listener(messages, context)
-            except StopIteration as error:  # of a bare next(); no future can hold it
+            except StopIteration as error:  # from a bare next(); a future cannot hold it
                 raise RuntimeError("listener raised StopIteration") from error
 
         if self._threads is None:
@@ -111,7 +112,7 @@ class ListenerCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def close(self) -> None:
-        """Let the threads end when they have returned; a further call gets new ones."""
+        """Let the threads end after their calls; a further call starts new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The workers of a consumer: each takes the first queue in line, consumes some of it, again.
+"""Workers of a consumer: each repeatedly takes the next queue and consumes part of it.
 
 Source: rocketmq 4.9.8 ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
@@ -20,31 +20,31 @@ from reput.format.bodies import MessageQueue
 log = logging.getLogger(__name__)
 
 YIELD_COUNT = 16
-"""Batches after which a worker lets the loop do something else."""
+"""Number of batches after which a worker yields to the loop."""
 
 
 class Line(Protocol):
-    """What stands in line: messages of a queue, in whatever way they came."""
+    """Messages of a queue that wait for a worker."""
 
     queue: MessageQueue
     is_ready: bool
-    """In line; consuming it says when it is so no more."""
+    """True while it is queued; its consumer resets it."""
     is_resting: bool
-    """Not to be put in line for a while."""
+    """True while it may not be queued."""
 
 
 Q = TypeVar("Q", bound=Line)
 
 
 class ListenerWorkers(Generic[Q]):
-    """A line of queues with messages, and the calls of the listener that are under way.
+    """Queue of ready lines, and the calls of the listener in progress.
 
     Args:
         group: The consumer group, for log lines.
         calls: Calls the listener.
-        rates: Told of each call.
-        clock: Says how long it took.
-        traces: Told of each call, if it is to be traced.
+        rates: Records the rate of calls.
+        clock: Measures durations.
+        traces: Traces the calls, if tracing is on.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ListenerWorkers(Generic[Q]):
         traces: TraceWriter | None = None,
     ) -> None:
         self.is_closing = False
-        """Set for good: nothing more is taken from the line."""
+        """True once closing; no more lines are taken."""
         self.calls_in_flight = 0
         self.is_quiet = asyncio.Event()
-        """Set while no call is under way."""
+        """Set while no call is in progress."""
         self.is_quiet.set()
         self._group = group
         self._calls = calls
@@ -70,7 +70,7 @@ class ListenerWorkers(Generic[Q]):
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def line_up(self, line: Q) -> None:
-        """Put a queue in line for a worker, unless it is, or has to rest."""
+        """Queue a line for a worker unless it is queued or resting."""
         if line.is_ready or line.is_resting:
             return
         line.is_ready = True
@@ -82,10 +82,10 @@ class ListenerWorkers(Generic[Q]):
                 break
 
     async def work(self, consume: Callable[[Q], Awaitable[None]]) -> None:
-        """Be one of the workers, until cancelled or ``is_closing``.
+        """Run a worker until cancelled or ``is_closing``.
 
         Args:
-            consume: Consumes some of a queue; what it raises is logged.
+            consume: Consumes part of a line; its exceptions are logged.
         """
         turn_count = 0
         while not self.is_closing:
@@ -98,7 +98,7 @@ class ListenerWorkers(Generic[Q]):
             line = self._ready.popleft()
             try:
                 await consume(line)
-            except Exception:  # a turn of the loop; the batch is not finished
+            except Exception:  # a time slice; the batch is not finished
                 log.exception("consumer group %s in %s", self._group, line.queue)
             turn_count += 1
             if turn_count >= YIELD_COUNT:
@@ -106,7 +106,7 @@ class ListenerWorkers(Generic[Q]):
                 await asyncio.sleep(0)
 
     async def call(self, batch: Record, context: ConsumeContext) -> ConsumeResult:
-        """Call the listener and count. ``end_call`` is due in any case, when all is noted."""
+        """Call the listener; ``end_call`` is due once the result is recorded."""
         begun_ms = self._clock.monotonic_ms()
         self.calls_in_flight += 1
         self.is_quiet.clear()
@@ -129,7 +129,7 @@ class ListenerWorkers(Generic[Q]):
         return result
 
     def end_call(self) -> None:
-        """Count a call as over."""
+        """Count a call as finished."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self.is_quiet.set()

@@ -1,7 +1,7 @@
-"""A member of a consumer group: what it wants, what brokers hear of it, which queues are its own.
+"""A member of a consumer group: its subscriptions, heartbeats and queues.
 
-What push and pull consumers share. ``Rebalance`` divides the queues anew every 20 s, when a broker
-says that members came or went, and when a route changes; then it tells its owner.
+Shared by push and pull consumers. ``Rebalance`` divides the queues every 20 s, when a broker
+reports a change of members, and when a route changes; then it notifies its owner.
 
 Source: rocketmq 4.9.8 ``RebalanceImpl``, ``RebalanceService``.
 """
@@ -37,40 +37,41 @@ log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
 UNBALANCED_MS = 1_000
-"""The next try, where something was in the way of the last; then twice that, and so on, up to"""
+"""Delay of the retry after an incomplete rebalance, in ms; doubled up to"""
 UNBALANCED_MAX_MS = 5_000
-"""this: nobody tells when a lock that is waited for is free."""
+"""this maximum: there is no notification when a lock becomes free."""
 HALF_AN_HOUR_MS = 30 * 60_000
 PULL, POP = "PULL", "POP"
-"""Modes: queues are divided among the members, or no member owns one."""
+"""Request modes: queues are divided among the members, or shared by all."""
 
 Problem = (RemotingError, NoRoute, InvalidBody, InvalidHeader)
-"""What may be wrong with a broker or name server, and better soon."""
+"""Temporary faults of a broker or name server."""
 
 Apply = Callable[[str, set[MessageQueue]], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who is a member of what, and how. Names are full: with namespace."""
+    """Group and subscriptions of a member. Names are full, with namespace."""
 
     group: str
     config: ConsumerConfig
     strategy: Strategy
     consume_type: str
-    """``CONSUME_PASSIVELY`` of push consumers, ``CONSUME_ACTIVELY`` of others."""
+    """``CONSUME_PASSIVELY`` for push consumers, ``CONSUME_ACTIVELY`` for others."""
     wanted: dict[str, Subscription]
     """Topic to subscription; may change at any time."""
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether each member gets every message."""
+        """True if each member gets every message."""
         return self.config.message_model is MessageModel.BROADCASTING
 
     def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers hear: nothing, while nothing is subscribed to.
+        """Return the part of a heartbeat; None without subscriptions.
 
-        A member without subscriptions would end those of its group: brokers believe the last one.
+        Brokers use the last subscriptions received from any member, so that an empty set would end
+        those of the group.
         """
         if all(map(names.is_retry_topic, self.wanted)):
             return None
@@ -84,29 +85,29 @@ class Membership:
         )
 
     def want_retried(self, now_ms: int) -> None:
-        """Subscribe to what the group asked to see again, unless it broadcasts."""
+        """Subscribe to the group's retry topic, unless it broadcasts."""
         if not self.is_broadcasting:
             topic = names.retry_topic(self.group)
             self.wanted[topic] = subscriptions.tags(topic, subscriptions.ALL, now_ms)
 
     def offsets(self, instance: ClientInstance) -> ConsumerOffsets:
-        """Return where the group's, or this member's, consumer offsets are kept."""
+        """Return the store of the group's, or this member's, consumer offsets."""
         if not self.is_broadcasting:
             return BrokerOffsets(instance, self.group)
-        # Java's members that broadcast keep their client id over a restart; ours do not by default.
+        # Java's broadcasting members keep their client id over a restart; ours do not by default.
         unit = f"@{instance.config.unit_name}" if instance.config.unit_name else ""
         lasting_id = f"{instance.address}@{instance.config.instance_name}{unit}"
         return FileOffsets(consumer_offsets.path_for(lasting_id, self.group))
 
 
 class Rebalance:
-    """Divides the queues of each topic among the members, again and again.
+    """Divides the queues of each topic among the members, periodically.
 
     Args:
-        instance: Whom brokers are asked through.
-        membership: Whose.
-        apply: Called with a topic and the queues that shall be this member's; returns whether they
-            are now.
+        instance: Client instance for requests.
+        membership: Group and subscriptions.
+        apply: Called with a topic and the queues allocated to this member; returns whether all of
+            them could be taken.
     """
 
     def __init__(self, instance: ClientInstance, membership: Membership, apply: Apply) -> None:
@@ -116,25 +117,25 @@ class Rebalance:
         self._is_due = asyncio.Event()
         self._turn = asyncio.Lock()
         self._modes: dict[str, str] = {}
-        """Topic -> how the group is to read it, as a broker said last (setConsumeMode)."""
+        """Topic to the group's mode, as last reported by a broker (setConsumeMode)."""
         self._knows_modes = True
 
     def wake(self) -> None:
-        """Have a turn of ``run`` soon."""
+        """Run ``turn`` soon."""
         self._is_due.set()
 
     async def run(self) -> None:
-        """Take turns until cancelled."""
+        """Run turns until cancelled."""
         pause_ms = UNBALANCED_MS
         while True:
             self._is_due.clear()
             try:
                 is_balanced = await self.turn()
-            except Exception:  # a turn of the loop: the next may do
+            except Exception:  # a time slice; the next turn repeats it
                 log.exception("rebalance of group %s", self._membership.group)
                 is_balanced = False
             wait_ms = REBALANCE_MS if is_balanced else pause_ms
-            # Who is woken begins anew: many wakes in a row must not make the pause long.
+            # A wake resets the delay: many wakes in a row must not make it long.
             pause_ms, next_pause_ms = UNBALANCED_MS, min(2 * wait_ms, UNBALANCED_MAX_MS)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
@@ -144,7 +145,7 @@ class Rebalance:
                     pause_ms = next_pause_ms
 
     async def turn(self) -> bool:
-        """Divide all topics once; return whether everything is as it should be."""
+        """Divide all topics once; return whether every allocation was applied."""
         async with self._turn:
             is_balanced = True
             for topic in list(self._membership.wanted):
@@ -153,22 +154,22 @@ class Rebalance:
                     is_balanced &= await self._apply(topic, queues)
                     await self._look_at_mode(topic)
                 except Problem as error:
-                    # A retry topic is there once a broker has heard of the group.
+                    # A retry topic exists once a broker has received the group's heartbeat.
                     if not names.is_retry_topic(topic):
                         log.warning("queues of topic %s are not divided yet: %s", topic, error)
                     is_balanced = False
             return is_balanced
 
     async def give_up(self, topic: str) -> None:
-        """Have no queues of a topic any more."""
+        """Release all queues of a topic."""
         async with self._turn:
             await self._apply(topic, set())
 
     async def share(self, topic: str) -> set[MessageQueue]:
-        """Return the queues of a topic that are this member's.
+        """Return the queues of a topic allocated to this member.
 
         Raises:
-            NoRoute, RemotingError, InvalidBody: Who is there, or where, cannot be found out.
+            NoRoute, RemotingError, InvalidBody: Members or queues cannot be determined.
         """
         route = await self._instance.route(topic)
         if self._membership.is_broadcasting:
@@ -183,22 +184,22 @@ class Rebalance:
         )
 
     async def _look_at_mode(self, topic: str) -> None:
-        """Say when the group is to pop a topic, or no longer.
+        """Log when the group's mode of a topic changes to or from pop.
 
-        This member does not, as Java's by default, which do not even ask.
+        This member ignores the mode, as Java's clients do by default, which do not even query it.
         """
         has_none = self._membership.is_broadcasting or names.is_retry_topic(topic)
         if has_none or not self._knows_modes:
             return
         try:
-            found = await self.assignments(topic)
-        except BrokerError as error:  # Brokers before 5.0 know no modes.
+            assignments = await self.assignments(topic)
+        except BrokerError as error:  # Brokers before 5.0 have no modes.
             not_supported = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             self._knows_modes = error.response_code != not_supported
             return
         except Problem:
             return
-        new = self._new_mode(topic, found or (), PULL)
+        new = self._new_mode(topic, assignments or (), PULL)
         if new == POP:
             log.warning(
                 "group %s is to pop topic %s (setConsumeMode): this member pulls queues all the"
@@ -210,17 +211,17 @@ class Rebalance:
             log.warning("group %s is to pull topic %s again", self._membership.group, topic)
 
     def _new_mode(self, topic: str, answer: Iterable[QueueAssignment], at_first: str) -> str:
-        """Return the mode in which a broker wants a topic read, if that is news; else nothing."""
+        """Return a broker's mode for a topic if it has changed; otherwise None."""
         for one in answer:
             before, self._modes[topic] = self._modes.get(topic, at_first), one.mode
             return one.mode if one.mode != before else ""
         return ""
 
     async def assignments(self, topic: str) -> list[QueueAssignment] | None:
-        """Return what a broker says that this member shall read; None if it does not say.
+        """Return the broker's assignments for this member; None if the broker makes none.
 
         Raises:
-            NoRoute, RemotingError, InvalidBody: None can be asked.
+            NoRoute, RemotingError, InvalidBody: No broker could be queried.
         """
         route = await self._instance.route(topic)
         if not route.brokers:
@@ -247,7 +248,7 @@ class Rebalance:
 
 
 def with_start_time(config: ConsumerConfig, now_ms: int) -> ConsumerConfig:
-    """Return settings that say from when on to consume: half an hour ago, unless they do."""
+    """Return settings with a start time: half an hour ago unless set."""
     if config.consume_timestamp_ms:
         return config
     return dataclasses.replace(config, consume_timestamp_ms=now_ms - HALF_AN_HOUR_MS)
@@ -256,10 +257,10 @@ def with_start_time(config: ConsumerConfig, now_ms: int) -> ConsumerConfig:
 async def start_offset(
     instance: ClientInstance, config: ConsumerConfig, offsets: ConsumerOffsets, queue: MessageQueue
 ) -> int:
-    """Return where to begin in a queue: where the group is, else where new groups shall begin.
+    """Return the start offset of a queue: the consumer offset, or as configured for new groups.
 
     Raises:
-        NoRoute, RemotingError: That cannot be found out now.
+        NoRoute, RemotingError: It cannot be determined now.
     """
     stored = await offsets.read(queue)
     if stored is not None:
@@ -279,31 +280,31 @@ async def start_offset(
 async def check_expressions(
     instance: ClientInstance, group: str, wanted: Mapping[str, Subscription]
 ) -> None:
-    """Ask a broker of each topic whether it can filter by SQL92 expressions.
+    """Check that a broker of each topic accepts its SQL92 expressions.
 
-    A log line says which part of one brokers ignore.
+    A warning is logged for the part of an expression that brokers ignore.
 
     Raises:
-        BrokerError: It cannot, or not by this one; the remark says why.
-        NoRoute, RemotingError: None can be asked.
+        BrokerError: The broker refuses; the remark has the reason.
+        NoRoute, RemotingError: No broker could be queried.
     """
-    for topic, one in wanted.items():
-        if not one.is_sql:
+    for topic, subscription in wanted.items():
+        if not subscription.is_sql:
             continue
         route = await instance.route(topic)
         body = bodies.encode(
             bodies.CheckClientBody(
-                client_id=instance.client_id, group=group, subscription_data=one.data()
+                client_id=instance.client_id, group=group, subscription_data=subscription.data()
             )
         )
         name = random.choice(list(route.brokers))
         request = requests.make(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         await instance.ask(route.any_address(name), request)
-        _warn_of_ignored(one.expression)
+        _warn_of_ignored(subscription.expression)
 
 
 async def learn_routes(instance: ClientInstance, topics: Iterable[str]) -> None:
-    """Ask where topics are, so that the next heartbeat goes to their brokers."""
+    """Fetch the routes of topics, so that the next heartbeat reaches their brokers."""
     for topic in topics:
         try:
             await instance.route(topic)
@@ -312,9 +313,9 @@ async def learn_routes(instance: ClientInstance, topics: Iterable[str]) -> None:
 
 
 def _warn_of_ignored(expression: str) -> None:
-    from reput.format import sql92  # Its grammar takes longer to load than most clients to start.
+    from reput.format import sql92  # Loading its grammar takes longer than starting most clients.
 
-    # What is no expression here may be one to a broker of another version.
+    # Brokers of other versions may accept expressions that are invalid here.
     with contextlib.suppress(sql92.Sql92Error):
         if warning := sql92.compile_filter(expression).warning:
             log.warning("%s", warning)

@@ -1,7 +1,7 @@
-"""Messages as users of a client have them: to be sent, sent, received.
+"""Messages of the client: to be sent, sent, received.
 
-``Message`` is what a producer is given, ``SendResult`` what it returns, ``ReceivedMessage`` what a
-consumer or a query hands out: the record's bytes, decoded when somebody looks.
+A producer takes a ``Message`` and returns a ``SendResult``. Consumers and queries return
+``ReceivedMessage``: the bytes of the record, decoded on first access.
 """
 
 import enum
@@ -27,36 +27,38 @@ from reput.format.bodies import MessageQueue
 from reput.format.message import Host, StoredMessage
 
 _UTF8_BYTES_MAX = 4
-"""That a character takes."""
+"""Maximum number of UTF-8 bytes per character."""
 
 
 @dataclass(slots=True)
 class Message:
-    """A message to be sent. It is not changed by sending, and may be sent again."""
+    """A message to be sent. Sending does not change it, so that it can be sent again."""
 
     topic: str
     body: bytes
     tags: str | None = None
-    """What consumers choose by; one word, usually."""
+    """Tag by which consumers select; usually one word."""
     keys: str | Sequence[str] = ()
-    """What the message can be found by; each without spaces."""
+    """Keys for queries; without spaces."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Anything else. ``UNIQ_KEY`` in here is the message's id, instead of a new one."""
+    """Other properties. ``UNIQ_KEY`` here replaces the generated message id."""
     delay_level: int = 0
-    """Which of the broker's delays, from 1 (by default 1 s) to 18 (2 h); 0: none."""
+    """Delay level of the broker, from 1 (1 s by default) to 18 (2 h); 0: none."""
     flag: int = 0
     """32 bits for the application."""
     wait: bool = True
-    """Whether the broker answers only when it is flushed and replicated as configured."""
+    """True if the broker replies only after the configured flush and replication."""
     delay_ms: int = 0
-    """How long it waits until consumers get it, ms; 0: not at all. Brokers from 5.0 on know this,
-    and deliver it at the next second. Older ones, and those without a timer, deliver at once."""
+    """Delay until delivery, in ms; 0: none. Requires a 5.x broker, which delivers at the next
+    second. Older brokers, and those without a timer, deliver at once.
+    """
     deliver_at_ms: int = 0
-    """Likewise: when they get it, ms since the epoch; 0, or a time that is past: now."""
+    """Time of delivery, in ms since the epoch; 0 or a past time: at once. Otherwise as
+    ``delay_ms``."""
 
 
 class SendStatus(enum.StrEnum):
-    """What became of a message: all are stored, but not all as safely as the broker should."""
+    """Durability of a stored message, compared with the broker's configuration."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -65,28 +67,28 @@ class SendStatus(enum.StrEnum):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message is."""
+    """Position and ids of a stored message."""
 
     status: SendStatus
     message_id: str
-    """The unique key; of a batch all of them, joined by commas."""
+    """Unique key; those of a batch are separated by commas."""
     offset_message_id: str
-    """The offset id; of a batch all of them, joined by commas."""
+    """Offset id; those of a batch are separated by commas."""
     queue: MessageQueue
     queue_offset: int
-    """Of a batch: the first; the others follow without a gap."""
+    """Queue offset; that of the first message of a batch, whose offsets are consecutive."""
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """By which ``Producer.recall`` takes the message back, while it waits for its time."""
+    """Handle for ``Producer.recall`` while the message waits for its time."""
 
     @property
     def message_ids(self) -> list[str]:
-        """The unique keys, in the order of the batch."""
+        """Unique keys, in the order of the batch."""
         return self.message_id.split(",")
 
     @property
     def offset_message_ids(self) -> list[str]:
-        """The offset ids, in the order of the batch."""
+        """Offset ids, in the order of the batch."""
         return self.offset_message_id.split(",")
 
 
@@ -108,8 +110,8 @@ def property_text(message: Message, unique_key: str | None) -> str:
         unique_key: Its id; None if its properties have one.
 
     Raises:
-        InvalidOption: A name or value is empty or holds a separator, a key holds a space, a
-            property has an argument of its own, or the whole is too long for a record.
+        InvalidOption: A name or value is empty or contains a separator, a key contains a space, a
+            property has its own argument, or the string is too long for a record.
     """
     parts = [] if unique_key is None else [f"{props.UNIQ_KEY}\x01{unique_key}\x02"]
     if message.tags:
@@ -166,7 +168,7 @@ def check_topic(topic: str) -> None:
     """Check that a message may be sent to a topic.
 
     Raises:
-        InvalidOption: The name is illegal, or the topic is one that brokers keep for themselves.
+        InvalidOption: The name is illegal, or the topic is reserved for brokers.
     """
     if not names.is_legal_topic(topic):
         allowed = f"1 to {names.TOPIC_LENGTH_MAX} characters of a-z A-Z 0-9 _ - % |"
@@ -191,7 +193,7 @@ GROUP_LENGTH_MAX = 255
 
 
 def check_group(name: str, group: str) -> None:
-    """Check the name of a producer or consumer group; ``name`` is what an error calls it.
+    """Check the name of a producer or consumer group; ``name`` is its name in errors.
 
     Raises:
         InvalidOption: It is empty, too long, or has a character that brokers refuse.
@@ -202,12 +204,12 @@ def check_group(name: str, group: str) -> None:
 
 
 class ReceivedMessage:
-    """A message from a broker: the fields of its record, decoded when they are first asked for.
+    """A message from a broker: the fields of its record, decoded on first access.
 
     Args:
-        record: Its bytes, whole. What is wrong in them is raised by whatever needs them decoded,
-            as ``CorruptRecord``.
-        broker_name: Whose queue it is in.
+        record: Bytes of the whole record. Access to a field that cannot be decoded raises
+            ``CorruptRecord``.
+        broker_name: Broker of its queue.
     """
 
     __slots__ = ("_body", "_properties", "_record", "_stored", "broker_name")
@@ -221,14 +223,14 @@ class ReceivedMessage:
 
     @classmethod
     def of(cls, stored: StoredMessage, broker_name: str) -> Self:
-        """Make one of a message that is decoded already."""
+        """Return a received message for an already decoded one."""
         message = cls(b"", broker_name)
         message._stored = stored
         return message
 
     @property
     def stored(self) -> StoredMessage:
-        """All fields, as the record has them."""
+        """All fields of the record."""
         stored = self._stored
         if stored is None:
             assert self._record is not None
@@ -238,7 +240,7 @@ class ReceivedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Its number in its queue."""
+        """Queue offset of the message."""
         if self._stored is None:
             assert self._record is not None
             queue_offset: int = _QUEUE_OFFSET.unpack_from(self._record, _POSITION_QUEUE_OFFSET)[0]
@@ -247,7 +249,7 @@ class ReceivedMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Of the record."""
+        """Size of the record, in bytes."""
         if self._stored is None:
             assert self._record is not None
             return len(self._record)
@@ -255,7 +257,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """As the producer gave it. Raises ``CorruptRecord`` when it cannot be unpacked."""
+        """Decompressed body. Raises ``CorruptRecord`` if it cannot be decompressed."""
         if self._body is None:
             self._read_texts()
             if self._body is None:
@@ -263,10 +265,10 @@ class ReceivedMessage:
         return self._body
 
     def _read_texts(self) -> None:
-        """Take body and properties out of a common record: one that is what it says, with IPv4.
+        """Decode body and properties of an undamaged record with IPv4 hosts.
 
-        That is what most consumers ask for, and costs a fourth of decoding everything. Whatever is
-        not common is left to ``stored``, which says what is wrong with it.
+        Most consumers need no more, at a fourth of the cost of full decoding. Other records are
+        left to ``stored``, which reports their damage.
         """
         record = self._record
         if record is None or len(record) < records.FIXED_BYTES_V1:
@@ -291,7 +293,7 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; also of a retried one, whose queue is the group's own."""
+        """Topic that the message was sent to; for a retried one not that of its queue."""
         stored = self.stored
         if names.is_retry_topic(stored.topic):
             return stored.properties.get(props.RETRY_TOPIC, stored.topic)
@@ -299,7 +301,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it was read."""
+        """Queue that the message was read from."""
         stored = self.stored
         return MessageQueue(
             topic=stored.topic, broker_name=self.broker_name, queue_id=stored.queue_id
@@ -307,7 +309,7 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Everything its producer and brokers have attached."""
+        """Properties set by the producer and by brokers."""
         if self._properties is None:
             if self._stored is None:
                 self._read_texts()
@@ -317,27 +319,27 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str | None:
-        """What consumers choose by."""
+        """Tag by which consumers select."""
         return self.properties.get(props.TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """What it can be found by."""
+        """Keys for queries."""
         return props.split_keys(self.properties.get(props.KEYS))
 
     @property
     def message_id(self) -> str:
-        """The id that its producer gave it; the offset id if it gave none."""
+        """Unique key; the offset id if the producer set none."""
         return self.properties.get(props.UNIQ_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """Where it is: store host and physical offset."""
+        """Offset id: store host and physical offset."""
         return ids.offset_id(self.stored)
 
     @property
     def queue_id(self) -> int:
-        """The number of its queue."""
+        """Number of its queue."""
         if self._stored is None:
             assert self._record is not None
             queue_id: int = _QUEUE_ID.unpack_from(self._record, records.POSITION_QUEUE_ID)[0]
@@ -346,17 +348,17 @@ class ReceivedMessage:
 
     @property
     def physical_offset(self) -> int:
-        """Its place in the broker's log."""
+        """Physical offset in the broker's log."""
         return self.stored.physical_offset
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was sent back."""
+        """Number of times that the message was sent back."""
         return self.stored.reconsume_times
 
     @property
     def delay_level(self) -> int:
-        """The delay that it was sent with; 0: none."""
+        """Delay level that the message was sent with; 0: none."""
         level = self.stored.properties.get(props.DELAY, "0")
         return int(level) if level.isdecimal() else 0
 
@@ -367,22 +369,22 @@ class ReceivedMessage:
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When the producer sent it."""
+        """Time at which the producer sent the message, in ms since the epoch."""
         return self.stored.born_timestamp
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored it."""
+        """Time at which the broker stored the message, in ms since the epoch."""
         return self.stored.store_timestamp
 
     @property
     def born_host(self) -> Host:
-        """Where the producer sent it from."""
+        """Address of the producer."""
         return self.stored.born_host
 
     @property
     def store_host(self) -> Host:
-        """The broker that stored it."""
+        """Address of the broker that stored the message."""
         return self.stored.store_host
 
     def __repr__(self) -> str:
@@ -398,7 +400,7 @@ _POSITION_BODY = (
     + records.HOST_V4_BYTES
     + records.TAIL.size
 )
-"""Of a record with IPv4 hosts."""
+"""Layout of a record with IPv4 hosts."""
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_OFFSET = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
@@ -418,33 +420,39 @@ def received(data: bytes, broker_name: str, kind: type[R]) -> list[R]: ...
 def received(
     data: bytes, broker_name: str, kind: type[ReceivedMessage] = ReceivedMessage
 ) -> Sequence[ReceivedMessage]:
-    """Return the messages in the body of a reply: records, one behind the other.
+    """Return the messages in the body of a reply: concatenated records.
 
-    A record of a 5.x batch queue becomes the messages inside of it.
+    A record of a 5.x batch queue is expanded into its messages.
 
     Args:
         data: The body.
-        broker_name: Who sent it.
-        kind: What is made of each message.
+        broker_name: Broker that sent it.
+        kind: Class of the returned messages.
 
     Raises:
-        CorruptRecord: A size is impossible, or a batch cannot be taken apart.
+        CorruptRecord: A size is impossible, or a batch cannot be expanded.
     """
     view = memoryview(data)
     end = len(view)
-    found: list[ReceivedMessage] = []
-    at = 0
-    while at < end:
-        if end - at < records.FIXED_BYTES_V1:
-            raise CorruptRecord(f"{end - at} bytes at {at} of a reply are too few for a record")
-        size, _ = records.SIZE_AND_MAGIC.unpack_from(view, at)
-        if not records.FIXED_BYTES_V1 <= size <= end - at:
-            raise CorruptRecord(f"record at {at} of a reply has size {size}, {end - at} are left")
-        record = view[at : at + size]
+    messages: list[ReceivedMessage] = []
+    position = 0
+    while position < end:
+        if end - position < records.FIXED_BYTES_V1:
+            raise CorruptRecord(
+                f"{end - position} bytes at {position} of a reply are too few for a record"
+            )
+        size, _ = records.SIZE_AND_MAGIC.unpack_from(view, position)
+        if not records.FIXED_BYTES_V1 <= size <= end - position:
+            raise CorruptRecord(
+                f"record at {position} of a reply has size {size}, {end - position} are left"
+            )
+        record = view[position : position + size]
         (sys_flag,) = _SYS_FLAG.unpack_from(record, records.POSITION_SYS_FLAG)
         if sys_flag & flags.INNER_BATCH:
-            found += (kind.of(inner, broker_name) for inner in batch.unwrap(records.decode(record)))
+            messages += (
+                kind.of(inner, broker_name) for inner in batch.unwrap(records.decode(record))
+            )
         else:
-            found.append(kind(record, broker_name))
-        at += size
-    return found
+            messages.append(kind(record, broker_name))
+        position += size
+    return messages

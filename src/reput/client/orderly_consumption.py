@@ -1,6 +1,6 @@
-"""Consumption in order: one worker at a time is in a queue, while the broker has locked it for us.
+"""Orderly consumption: one worker per queue, while the broker has locked it for this client.
 
-What fails is handed out again before anything behind it, until it becomes a dead letter.
+A failed message is delivered again before all later ones, until it becomes a dead letter.
 
 Source: rocketmq 4.9.8 ``ConsumeMessageOrderlyService``.
 """
@@ -19,18 +19,18 @@ log = logging.getLogger(__name__)
 
 LOCK_AGAIN_MS = 3_000
 TURN_MS = 60_000
-"""How long a worker stays in one queue, others waiting."""
+"""Maximum time of a worker in one queue while others wait, in ms."""
 
 
 class OrderlyConsumption:
-    """What workers do with a queue.
+    """Consumes queues in order, for the workers.
 
     Args:
-        config: How to consume.
-        queues: The queues; lock them, and are told of progress.
-        workers: Call the listener.
-        send_back: Takes dead letters.
-        clock: The time.
+        config: Settings of the consumer.
+        queues: The member's queues, which are locked and record progress.
+        workers: Workers that call the listener.
+        send_back: Makes dead letters.
+        clock: The clock.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OrderlyConsumption:
         self._clock = clock
 
     async def consume(self, owned: OwnedQueue) -> None:
-        """Hand out a queue's messages one batch after the other, for a while."""
+        """Consume consecutive batches of a queue, for at most ``TURN_MS``."""
         owned.idle.clear()
         is_in_line = False
         try:
@@ -62,7 +62,7 @@ class OrderlyConsumption:
             self._workers.line_up(owned)
 
     async def _take_turns(self, owned: OwnedQueue) -> bool:
-        """Consume until nothing waits (False), or others should have a turn (True)."""
+        """Consume until the queue is empty (False) or the turn ends (True)."""
         end_ms = self._clock.monotonic_ms() + TURN_MS
         turn_count = 0
         while self._clock.monotonic_ms() < end_ms:
@@ -86,12 +86,12 @@ class OrderlyConsumption:
         return True
 
     async def _consume_in_turn(self, owned: OwnedQueue, messages: Messages, batch: Record) -> bool:
-        """Call the listener with a batch; returns whether the next one may follow at once."""
+        """Call the listener with a batch; return whether the next one may follow at once."""
         failures = owned.failures.get(batch.messages[0].queue_offset, 0) if owned.failures else 0
         context = ConsumeContext(owned.queue, failures=failures)
         try:
             result = await self._workers.call(batch, context)
-            if messages is not owned.messages:  # an operator has moved the offset
+            if messages is not owned.messages:  # an operator has reset the offset
                 return True
             if context.auto_commit and result in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK):
                 log.warning("listener returned %s with auto_commit; taken as SUCCESS", result)
@@ -128,7 +128,7 @@ class OrderlyConsumption:
         self._queues.note_progress(owned, messages)
 
     async def _may_try_again(self, owned: OwnedQueue, batch: Record) -> bool:
-        """Count a failure; False once all messages of the batch have become dead letters."""
+        """Count a failure; return False once all messages of the batch are dead letters."""
         is_open = False
         for message in batch.messages:
             failures = owned.failures.get(message.queue_offset, message.reconsume_times)
@@ -141,7 +141,7 @@ class OrderlyConsumption:
         return is_open
 
     def _rest(self, owned: OwnedQueue, rest_ms: int) -> None:
-        """Let a queue wait for its next worker."""
+        """Pause a queue before its next worker."""
         owned.is_resting = True
 
         def wake() -> None:

@@ -1,7 +1,7 @@
-"""The queues that are a push consumer's now: taken, locked, moved, given up.
+"""The queues that a push consumer owns: allocation, locks, resets, release.
 
-Of an orderly consumer the broker locks each queue for one member: it is asked for before the first
-pull, again every 20 s, and given back only when the listener has left the queue, or is overdue.
+The broker locks each queue of an orderly consumer for one member. The lock is requested before the
+first pull, renewed every 20 s, and released when the listener has left the queue or is overdue.
 
 Source: rocketmq 4.9.8 ``RebalancePushImpl``, ``RebalanceImpl``.
 """
@@ -24,53 +24,53 @@ log = logging.getLogger(__name__)
 
 LOCK_MS = 20_000
 LOCK_EXPIRES_MS = 30_000
-"""Brokers keep a lock for 60 s; what was not renewed for half of that is not relied on."""
+"""Age at which a lock that was not renewed counts as lost, in ms; brokers keep it for 60 s."""
 RELEASE_MS = 20_000
-"""How long an orderly listener may go on in a queue that goes to another member."""
+"""Time for which an orderly listener may continue in a queue that another member gets, in ms."""
 RESET_MS = 10_000
-"""The same, when an operator moves the group's offset."""
+"""The same when an operator resets the group's offset, in ms."""
 
 Messages = ProcessQueue[ReceivedMessage]
 Record = Batch[ReceivedMessage]
 
 
 class OwnedQueue(PulledQueue):
-    """A queue that is this member's, on its way to workers."""
+    """A queue of this member, on its way to workers."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         super().__init__(queue, next_offset)
         self.is_ready = False
-        """In line for a worker, or (orderly) with one."""
+        """True while it waits for a worker or, orderly, while a worker is in it."""
         self.is_resting = False
-        """Orderly: no worker before a timer has rung."""
+        """Orderly: True while it pauses after a failure."""
         self.idle = asyncio.Event()
         """Orderly: set while no worker is in it."""
         self.idle.set()
         self.locked_at_ms: int | None = None
-        """Orderly: when the broker locked it last, monotonic."""
+        """Orderly: monotonic time of the last successful lock, in ms."""
         self.failures: dict[int, int] = {}
-        """Orderly: queue offset -> how often the listener failed with it."""
+        """Orderly: queue offset to number of failures."""
         self.uncommitted: list[Record] = []
-        """Orderly, without ``auto_commit``: what a commit is due for."""
+        """Orderly, without ``auto_commit``: messages that wait for a commit."""
 
     def restart(self, next_offset: int) -> None:
-        """Forget what is here, and go on at another offset."""
+        """Drop the cached messages and continue at another offset."""
         super().restart(next_offset)
         self.failures.clear()
         self.uncommitted.clear()
 
 
 class OwnedQueues:
-    """Keeps what is ours in step with what ``Rebalance`` says.
+    """Keeps this member's queues equal to the allocation of ``Rebalance``.
 
     Args:
-        instance: Whom brokers are asked through.
-        membership: Whose queues they are.
-        offsets: Where the group is.
-        pulls: Who pulls from them.
-        locks: Of an orderly consumer; None: nobody else is in the way.
-        side_tasks: For what need not be waited for.
-        on_released: Called when another member may have a queue.
+        instance: Client instance for requests.
+        membership: Group and subscriptions.
+        offsets: Consumer offsets of the group.
+        pulls: Tasks that pull from the queues.
+        locks: Locks of an orderly consumer; None: no locks.
+        side_tasks: Tasks in the background.
+        on_released: Called when another member may take a queue.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class OwnedQueues:
     ) -> None:
         self.owned: dict[MessageQueue, OwnedQueue] = {}
         self.releasing: dict[MessageQueue, asyncio.Task[None]] = {}
-        """Orderly: given up, and not free for others yet."""
+        """Orderly: queues given up whose lock is not released yet."""
         self._instance = instance
         self._clock = instance.clock
         self._membership = membership
@@ -100,20 +100,20 @@ class OwnedQueues:
     # --- taking and giving up ---------------------------------------------------
 
     async def apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Let go what is not ours any more, take what is ours now; returns whether all is done."""
-        lost = [one for one in self.owned.values() if one.queue.topic == topic]
-        lost = [one for one in lost if one.queue not in wanted]
-        for one in lost:
-            self._drop(one)
+        """Release lost queues and take new ones; return whether all could be taken."""
+        lost = [owned for owned in self.owned.values() if owned.queue.topic == topic]
+        lost = [owned for owned in lost if owned.queue not in wanted]
+        for owned in lost:
+            self._drop(owned)
         if lost and self._locks is None:
-            await self._offsets.save([one.queue for one in lost])
-            for one in lost:
-                self._offsets.table.remove(one.queue)
-        new = {one for one in wanted if one not in self.owned and one not in self.releasing}
+            await self._offsets.save([owned.queue for owned in lost])
+            for owned in lost:
+                self._offsets.table.remove(owned.queue)
+        new = wanted - self.owned.keys() - self.releasing.keys()
         asked_at_ms = self._clock.monotonic_ms()
         if self._locks is not None and new:
             new &= await self._locks.lock(new)
-        await asyncio.gather(*(self._take(one, asked_at_ms) for one in sorted(new)))
+        await asyncio.gather(*(self._take(queue, asked_at_ms) for queue in sorted(new)))
         if lost or new:
             log.info(
                 "group %s, topic %s: %d queues given up, %d taken, %d now",
@@ -139,18 +139,18 @@ class OwnedQueues:
         self._pulls.begin(owned)
 
     def _drop(self, owned: OwnedQueue) -> None:
-        """Give a queue up: nothing more of it is pulled, or handed to the listener."""
+        """Drop a queue: stop pulling and calling the listener for it."""
         owned.messages.is_dropped = True
         del self.owned[owned.queue]
         self._side_tasks.begin(self._pulls.end(owned))
-        owned.is_ours = self._locks is not None  # Until it is unlocked, what is consumed counts.
+        owned.is_ours = self._locks is not None  # Consumption counts until the lock is released.
         if self._locks is not None:
             releasing = self._release(owned, self._locks)
             task = self.releasing[owned.queue] = asyncio.create_task(releasing)
             task.add_done_callback(lambda _: self.releasing.pop(owned.queue, None))
 
     async def _release(self, owned: OwnedQueue, locks: QueueLocks) -> None:
-        """Let another member lock a queue, once the listener has left it."""
+        """Release the lock of a queue once the listener has left it."""
         try:
             async with asyncio.timeout(RELEASE_MS / 1000):
                 await owned.idle.wait()
@@ -165,11 +165,11 @@ class OwnedQueues:
     # --- how far they are -------------------------------------------------------
 
     def note_progress(self, owned: OwnedQueue, messages: Messages) -> None:
-        """Note how far the group is, and let the queue be pulled from again.
+        """Record the group's progress and let the queue be pulled again.
 
         Args:
             owned: The queue.
-            messages: Those that some were consumed of; they may have been dropped since.
+            messages: Cache that the consumed messages came from; it may have been dropped since.
         """
         if not owned.is_ours or messages is not owned.messages:
             return
@@ -177,7 +177,7 @@ class OwnedQueues:
         self._pulls.note_progress(owned)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on where an operator says, in those of the queues that are ours."""
+        """Reset those of the queues that are ours to an operator's offsets."""
         for queue, next_offset in offsets.items():
             owned = self.owned.get(queue)
             if owned is None:
@@ -199,31 +199,31 @@ class OwnedQueues:
     # --- locks ------------------------------------------------------------------
 
     def is_locked(self, owned: OwnedQueue) -> bool:
-        """Whether no other member can be in a queue."""
+        """Return whether no other member can be in a queue."""
         if self._locks is None:
             return True
         at_ms = owned.locked_at_ms
         return at_ms is not None and self._clock.monotonic_ms() - at_ms < LOCK_EXPIRES_MS
 
     async def lock(self, some: Iterable[OwnedQueue]) -> None:
-        """Lock queues, or go on locking them; ``is_locked`` says which of them are."""
+        """Lock queues or renew their locks; ``is_locked`` has the result."""
         if self._locks is None:
             return
         some = list(some)
         asked_at_ms = self._clock.monotonic_ms()
-        locked = await self._locks.lock([one.queue for one in some])
-        for one in some:
-            if one.queue in locked:
-                one.locked_at_ms = asked_at_ms
+        locked = await self._locks.lock([owned.queue for owned in some])
+        for owned in some:
+            if owned.queue in locked:
+                owned.locked_at_ms = asked_at_ms
             else:
-                one.locked_at_ms = None
-                log.warning("%s is not locked for group %s at present", one.queue, self._group)
+                owned.locked_at_ms = None
+                log.warning("%s is not locked for group %s at present", owned.queue, self._group)
 
     async def renew_locks(self) -> None:
-        """Go on locking all of them, until cancelled."""
+        """Renew all locks until cancelled."""
         while True:
             await asyncio.sleep(LOCK_MS / 1000)
             try:
                 await self.lock(self.owned.values())
-            except Exception:  # a turn of the loop: locks last for two
+            except Exception:  # a time slice: locks outlast two periods
                 log.exception("locks of group %s", self._group)

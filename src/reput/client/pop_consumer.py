@@ -1,4 +1,4 @@
-"""Consumes by popping: messages of any queue are held for a while, until they are acknowledged.
+"""Consumption by popping: messages of any queue are invisible to others until acknowledged.
 
     async def listen(messages, context):
         for message in messages:
@@ -9,21 +9,21 @@
         await consumer.subscribe("Orders", "new || paid")
         ...
 
-Without a listener, messages are asked for, and acknowledged, one by one:
+Without a listener, the program pops and acknowledges messages itself:
 
     for message in await consumer.pop():
         ...
         await consumer.ack(message)
 
-No member of a group owns a queue: there may be more members than queues, and one that hangs delays
-its own messages only. What is not acknowledged in time comes again, to whichever member. Brokers
-know this from 5.0 on.
+No member of a group owns a queue: there may be more members than queues, and a member that hangs
+delays only its own messages. A message that is not acknowledged in time is delivered again, to any
+member. Requires a 5.x broker.
 
-    popping.py          a pop, an acknowledgement, a change of the invisible time
-    pop_shares.py       what this member pops from
-    queue_pops.py       messages come here, as there is room
-    pop_consumption.py  workers call the listener with them
-    acks.py             brokers hear what is done with
+    popping.py          pop, acknowledge, change the invisible time
+    pop_shares.py       sources that this member pops from
+    queue_pops.py       tasks that pop while there is room
+    pop_consumption.py  workers that call the listener
+    acks.py             acknowledgements in batches
 
 Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl`` in pop mode.
 """
@@ -66,25 +66,25 @@ from reput.format.command import Command
 log = logging.getLogger(__name__)
 
 COUNT_MAX = 32
-"""Messages that a broker hands out at a time."""
+"""Maximum number of messages of a pop."""
 
 
 class PopConsumer(GroupMember):
     """A member of a consumer group that pops. Use it as ``async with``, or ``start``.
 
     Args:
-        group: The consumer group; all members must subscribe to the same.
+        group: The consumer group; all members must have the same subscriptions.
         namesrv: ``host:port;host:port``; or ``client`` instead.
-        listener: Called with messages; an async function, or a plain one, which runs in a thread.
-            A message is held on while it runs. None: messages are asked for with ``pop``.
-        orderly: Take the messages of a queue in their order: the next ones come when those before
-            are acknowledged.
-        asks_brokers: Ask brokers what to pop from (400): ``setConsumeMode`` says how the group
-            shares the queues. Else it is any queue of each broker.
-        config: How to pop and consume.
-        client: Everything that is not about consuming.
-        close_timeout_ms: How long ``close`` waits for listeners, and for acknowledgements.
-        clock: The system's, unless a test has its own.
+        listener: Async or plain function that gets the messages; plain functions run in a thread.
+            The invisible time is extended while it runs. None: the program calls ``pop``.
+        orderly: Take the messages of a queue in order: the next ones become available when the
+            earlier ones are acknowledged.
+        asks_brokers: Request the assignments from brokers (400), so that ``setConsumeMode`` decides
+            how the group shares the queues. Otherwise pop from any queue of each broker.
+        config: Settings of the consumer.
+        client: Settings of the client.
+        close_timeout_ms: Time for which ``close`` waits for listeners and acknowledgements, in ms.
+        clock: The clock; tests pass their own.
 
     Raises:
         InvalidOption: An argument is not allowed.
@@ -118,11 +118,11 @@ class PopConsumer(GroupMember):
         self._close_timeout_ms = close_timeout_ms
         self._sources: dict[MessageQueue, PopSource] = {}
         self._here: deque[tuple[PopSource, PoppedMessage]] = deque()
-        """Without a listener: what was popped and is not handed out yet."""
+        """Without a listener: popped messages that were not returned yet."""
         self._has_some = asyncio.Event()
         self._asking: dict[object, tuple[int, int]] = {}
-        """Without a listener: of each call of ``pop`` that waits, how many it wants, and until
-        when (monotonic)."""
+        """Without a listener: number of messages and deadline (monotonic) of each waiting call of
+        ``pop``."""
         self._is_asked = asyncio.Event()
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
@@ -134,8 +134,8 @@ class PopConsumer(GroupMember):
         """Join the group.
 
         Raises:
-            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
-            NoRoute, RemotingError: Of such a topic no broker can be asked.
+            BrokerError: A broker cannot filter by a subscribed SQL92 expression.
+            NoRoute, RemotingError: No broker of such a topic was reached.
         """
         if self._instance is not None:
             return
@@ -188,10 +188,10 @@ class PopConsumer(GroupMember):
         ]
 
     async def close(self) -> None:
-        """Leave: no more pops, wait for listeners, acknowledge, let others have what is left.
+        """Leave the group: stop popping, wait for listeners, acknowledge, release the rest.
 
-        What a pop that is under way takes with it goes to others when it is here; or, if this was
-        the last client of its connection, when it is not held any more.
+        Messages of a pop in flight are released when its reply arrives or, if this was the last
+        client of its connection, when their invisible time ends.
         """
         instance = self._instance
         if instance is None or self._is_closing:
@@ -223,33 +223,33 @@ class PopConsumer(GroupMember):
             await self._acks.close()
         finally:
             self._instance = None
-            self._has_some.set()  # Whoever pops comes to its end.
+            self._has_some.set()  # Calls of ``pop`` return.
             await self._leave(instance)
 
-    # --- what is popped ---------------------------------------------------------
+    # --- sources -----------------------------------------------------------------
 
     def queues(self) -> list[MessageQueue]:
-        """Return what this member pops from; a queue id of -1 is any queue of that broker."""
+        """Sources of this member; queue id -1 is any queue of the broker."""
         return list(self._sources)
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Pop no more from what is not ours any more, and begin with what is ours now."""
-        of_topic = [one for one in self._sources.values() if one.queue.topic == topic]
-        await self._drop([one for one in of_topic if one.queue not in wanted])
+        """Stop popping from released sources, start with new ones."""
+        of_topic = [source for source in self._sources.values() if source.queue.topic == topic]
+        await self._drop([source for source in of_topic if source.queue not in wanted])
         for queue in sorted(wanted - self._sources.keys()):
             source = self._sources[queue] = PopSource(queue)
             self._pops.begin(source)
         return bool(wanted)
 
     async def _drop(self, sources: Sequence[PopSource]) -> None:
-        for one in sources:
-            del self._sources[one.queue]
+        for source in sources:
+            del self._sources[source.queue]
         await asyncio.gather(*map(self._pops.end, sources))
         if self._calls is not None:
             await asyncio.gather(*map(self._consumption.give_up, sources))
             return
         left = [message for source, message in self._here if source in sources]
-        self._here = deque(one for one in self._here if one[0] not in sources)
+        self._here = deque(entry for entry in self._here if entry[0] not in sources)
         await self._pops.let_go(left)
 
     async def _may_pop(self) -> tuple[int, int]:
@@ -264,7 +264,7 @@ class PopConsumer(GroupMember):
         return min(count_max, missing_count), min(hold_ms, max(1, left_ms))
 
     def _missing_count(self) -> int:
-        """Return how many messages are asked for and not here."""
+        """Return the number of messages requested by callers and not available."""
         return sum(count for count, _ in self._asking.values()) - len(self._here)
 
     def _on_messages(
@@ -281,27 +281,27 @@ class PopConsumer(GroupMember):
     # --- without a listener -----------------------------------------------------
 
     async def pop(self, count_max: int = COUNT_MAX, timeout_ms: int = 5_000) -> list[PoppedMessage]:
-        """Return messages; nobody else sees them for ``pop_invisible_ms``.
+        """Return messages; they are invisible to others for ``pop_invisible_ms``.
 
-        Where several brokers, or queues, have messages, more may be held here for the next call.
+        If several brokers or queues have messages, some may be kept here for the next call.
 
         Args:
-            count_max: Most messages.
-            timeout_ms: How long to wait for the first; then the list is empty.
+            count_max: Maximum number of messages.
+            timeout_ms: Time to wait for the first message, in ms; then the list is empty.
 
         Raises:
             InvalidOption: There is a listener, or ``count_max`` is not allowed.
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, BrokerError, RemotingError: No broker could be asked.
+            NoRoute, BrokerError, RemotingError: No broker could be reached, or it refused.
         """
         self._started()
         if self._calls is not None:
             raise InvalidOption("listener", "given", "None, where messages are asked for with pop")
         if count_max < 1:
             raise InvalidOption("count_max", count_max, "at least 1")
-        found = self._take(count_max)
-        if found or timeout_ms <= 0:
-            return found
+        messages = self._take(count_max)
+        if messages or timeout_ms <= 0:
+            return messages
         me = object()
         self._asking[me] = count_max, self._clock.monotonic_ms() + timeout_ms
         self._is_asked.set()
@@ -309,41 +309,41 @@ class PopConsumer(GroupMember):
             source.problem = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while not found:
+                while not messages:
                     self._has_some.clear()
                     await self._has_some.wait()
                     self._started()
-                    found = self._take(count_max)
+                    messages = self._take(count_max)
         except TimeoutError:
             problems = [source.problem for source in self._sources.values()]
             if problems and problems[0] is not None and all(problems):
                 raise problems[0] from None
         finally:
             del self._asking[me]
-        return found
+        return messages
 
     def _take(self, count_max: int) -> list[PoppedMessage]:
-        found: list[PoppedMessage] = []
+        messages: list[PoppedMessage] = []
         now_ms = self._clock.now_ms()
-        while self._here and len(found) < count_max:
+        while self._here and len(messages) < count_max:
             source, message = self._here.popleft()
             self._pops.done(source, 1)
             if message.held_until_ms > now_ms:
-                found.append(message)
+                messages.append(message)
                 message.handed_out_ms = now_ms
-        if self._traces is not None and found:
-            call_id = self._traces.begun(found)
-            for message in found:
+        if self._traces is not None and messages:
+            call_id = self._traces.begun(messages)
+            for message in messages:
                 message.call_id = call_id
-        return found
+        return messages
 
     async def ack(self, *messages: PoppedMessage) -> None:
-        """Be done with messages that ``pop`` returned. Twice does no harm.
+        """Acknowledge messages returned by ``pop``. Repeating it is harmless.
 
         Raises:
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, BrokerError, RemotingError: The broker was not reached or refused; it
-                delivers the messages again.
+            NoRoute, BrokerError, RemotingError: The broker was not reached or refused; it delivers
+                the messages again.
         """
         self._started()
         by_broker: dict[str, list[PoppedMessage]] = {}
@@ -353,17 +353,17 @@ class PopConsumer(GroupMember):
         self._trace_end(messages, Outcome.SUCCESS)
 
     async def nack(self, message: PoppedMessage, delay_ms: int | None = None) -> None:
-        """Have a message come again.
+        """Request another delivery of a message.
 
         Args:
             message: The message.
-            delay_ms: After how long; None: 10 s, and longer each time.
+            delay_ms: Delay in ms; None: 10 s, increasing with each delivery.
 
         Raises:
             InvalidOption: The delay is negative.
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, BrokerError, RemotingError: The broker was not reached, or the message is
-                no longer invisible.
+            NoRoute, BrokerError, RemotingError: The broker was not reached, or the message is no
+                longer invisible.
         """
         if delay_ms is None:
             delay_ms = pop_handles.retry_delay_ms(message.reconsume_times)
@@ -371,11 +371,11 @@ class PopConsumer(GroupMember):
         self._trace_end([message], Outcome.FAILED)
 
     async def extend(self, message: PoppedMessage, invisible_ms: int | None = None) -> None:
-        """Hold a message for longer.
+        """Extend the invisible time of a message.
 
         Args:
             message: The message.
-            invisible_ms: How long from now on; None: ``pop_invisible_ms``.
+            invisible_ms: New invisible time, counted from now; None: ``pop_invisible_ms``.
 
         Raises:
             InvalidOption, NotStarted, NoRoute, BrokerError, RemotingError: As ``nack``.
@@ -401,7 +401,7 @@ class PopConsumer(GroupMember):
     # --- what operators ask -----------------------------------------------------
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Nothing: the broker pops from elsewhere by itself."""
+        """Do nothing: the broker itself pops from the new offset."""
 
     def _offset_table(self) -> OffsetTable:
         return OffsetTable()
@@ -421,7 +421,7 @@ class PopConsumer(GroupMember):
 
 
 def _checked(config: ConsumerConfig) -> ConsumerConfig:
-    """Return settings that can be popped with. Raises ``InvalidOption``."""
+    """Return settings validated for popping. Raises ``InvalidOption``."""
     if config.message_model is MessageModel.BROADCASTING:
         raise InvalidOption("messageModel", config.message_model.value, "CLUSTERING, where popped")
     if config.consume_from_where is ConsumeFromWhere.TIMESTAMP:

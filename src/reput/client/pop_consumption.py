@@ -1,12 +1,12 @@
-"""What workers do with popped messages: hand them out, and tell brokers what became of them.
+"""Consumption of popped messages: workers call the listener and report results to brokers.
 
-A message that a listener has stays invisible to others: the broker is told to hold it on before
-its time is over. What fails is seen again after a while, by whichever member, until it was retried
-often enough; then it goes into the dead-letter topic of the group. In order, what is behind it in
-its queue comes again with it.
+A message stays invisible to others while the listener has it: its invisible time is extended before
+it ends. A failed message is delivered again after a delay, to any member, until its retries are
+exhausted; then it goes to the group's dead-letter topic. In order, the later messages of its queue
+are delivered again after it.
 
-Source: rocketmq 5.5.0 ``ConsumeMessagePopConcurrentlyService``; dead letters as its gRPC proxy
-makes them, which push consumers that pop do not.
+Source: rocketmq 5.5.0 ``ConsumeMessagePopConcurrentlyService``; dead letters as made by its gRPC
+proxy, which push consumers in pop mode do not make.
 """
 
 import asyncio
@@ -33,29 +33,29 @@ log = logging.getLogger(__name__)
 
 
 class PopLine:
-    """Messages that wait for a worker: of one source, or in order of one queue."""
+    """Messages that wait for a worker: of one source or, in order, of one queue."""
 
     def __init__(self, source: PopSource, queue: MessageQueue) -> None:
         self.source = source
         self.queue = queue
         self.waiting: deque[PoppedMessage] = deque()
         self.is_ready = False
-        """In line for a worker, or (in order) with one."""
+        """True while it waits for a worker or, in order, while a worker is in it."""
         self.is_resting = False
 
 
 class PopConsumption:
-    """Takes messages from sources, and gives them to workers.
+    """Passes messages from sources to workers.
 
     Args:
-        config: How to consume.
-        popper: Tells brokers what comes later.
-        pops: Told of what is done with.
-        acks: Tell brokers what is done with.
-        workers: Call the listener.
-        send_back: Takes dead letters.
-        is_ordered: Whether the messages of a queue are handed out one batch after the other.
-        clock: The time.
+        config: Settings of the consumer.
+        popper: Sends requests to brokers.
+        pops: Tasks that pop; they count finished messages.
+        acks: Pending acknowledgements.
+        workers: Workers that call the listener.
+        send_back: Makes dead letters.
+        is_ordered: True if a queue is consumed one batch at a time.
+        clock: The clock.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class PopConsumption:
     # --- coming and going -------------------------------------------------------
 
     def add(self, source: PopSource, messages: Sequence[PoppedMessage]) -> None:
-        """Take in what a source has brought."""
+        """Add the messages of a source."""
         lines = self._lines.setdefault(source, {})
-        for one in messages:
-            queue = _queue_of(one) if self._is_ordered else source.queue
+        for message in messages:
+            queue = _queue_of(message) if self._is_ordered else source.queue
             line = lines.get(queue)
             if line is None:
                 line = lines[queue] = PopLine(source, queue)
-            line.waiting.append(one)
+            line.waiting.append(message)
             self._workers.line_up(line)
 
     async def give_up(self, source: PopSource) -> None:
-        """Let others have what of a source waits for a worker."""
+        """Release the waiting messages of a source."""
         left: list[PoppedMessage] = []
         for line in self._lines.pop(source, {}).values():
             left += line.waiting
@@ -105,7 +105,7 @@ class PopConsumption:
     # --- consuming --------------------------------------------------------------
 
     async def consume(self, line: PopLine) -> None:
-        """Consume the next batch; in order, all that waits, batch by batch."""
+        """Consume the next batch; in order, all waiting batches."""
         if not self._is_ordered:
             line.is_ready = False
             batch = self._take(line)
@@ -127,12 +127,12 @@ class PopConsumption:
             self._workers.line_up(line)
 
     def _take(self, line: PopLine) -> list[PoppedMessage]:
-        """Return what is handed out next; what waited too long is another member's by now."""
+        """Return the next messages to consume, without those whose invisible time has ended."""
         now_ms = self._clock.now_ms()
         lapsed_count = 0
         waiting = line.waiting
         while waiting and waiting[0].held_until_ms <= now_ms:
-            # In order, nothing may come before it: all of the queue comes again.
+            # In order, no message may be skipped: the whole queue is delivered again.
             lapsed_count += len(waiting) if self._is_ordered else 1
             waiting.clear() if self._is_ordered else waiting.popleft()
         if lapsed_count:
@@ -184,12 +184,12 @@ class PopConsumption:
     async def _failed(
         self, messages: list[PoppedMessage], attempted_count: int, context: ConsumeContext
     ) -> None:
-        """Have messages come again, or give them up.
+        """Request another delivery of messages, or make dead letters.
 
         Args:
-            messages: Those; the listener has seen ``attempted_count`` of them.
-            attempted_count: The others only wait for these.
-            context: What the listener says of it.
+            messages: The messages; the listener has seen ``attempted_count`` of them.
+            attempted_count: Number of messages whose delivery counts as an attempt.
+            context: Context with the listener's options.
         """
 
         async def come_to_an_end(message: PoppedMessage, is_attempt: bool) -> None:
@@ -234,11 +234,11 @@ class PopConsumption:
     def _begin_to_hold(
         self, messages: Sequence[PoppedMessage], holding: list[asyncio.Task[None]]
     ) -> asyncio.TimerHandle:
-        """Keep messages from being seen by others, once half of the time that is left is over.
+        """Extend the invisible time of messages once half of it is over.
 
         Args:
-            messages: Those that a listener gets now.
-            holding: Gets the task that does so, if it comes to that.
+            messages: Messages that a listener gets now.
+            holding: Receives the task that extends the time, if one is needed.
         """
         loop = asyncio.get_running_loop()
         left_ms = min(one.held_until_ms for one in messages) - self._clock.now_ms()
@@ -251,7 +251,7 @@ class PopConsumption:
         invisible_ms = self._config.pop_invisible_ms
         end_ms = self._clock.monotonic_ms() + self._config.consume_timeout_min * 60_000
         while self._clock.monotonic_ms() < end_ms:
-            # To the end, once begun: else the message's name would be unknown.
+            # Not cancelled midway: the new handle would be lost.
             changing = asyncio.gather(*(self._see_again(one, invisible_ms) for one in messages))
             try:
                 await asyncio.shield(changing)
@@ -267,7 +267,7 @@ class PopConsumption:
 
 
 def _retries(message: PoppedMessage) -> int:
-    """Return how often a message was handed out before; 0 if it is too damaged to tell."""
+    """Return the number of earlier deliveries of a message; 0 if it is damaged."""
     try:
         return message.reconsume_times
     except CorruptRecord:
@@ -275,7 +275,7 @@ def _retries(message: PoppedMessage) -> int:
 
 
 def _queue_of(message: PoppedMessage) -> MessageQueue:
-    """Return the queue that a message is from."""
+    """Return the queue of a message."""
     return MessageQueue(
         topic=message.asked_topic,
         broker_name=message.broker_name,

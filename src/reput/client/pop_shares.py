@@ -1,4 +1,4 @@
-"""What a member of a group pops from: any queue of each broker, or what brokers say.
+"""The sources that a member pops from: any queue of each broker, or the brokers' assignments.
 
 Source: rocketmq 5.5.0 ``RebalanceImpl.getRebalanceResultFromBroker``.
 """
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 class PopShares(Rebalance):
-    """Finds out what to pop from, again and again.
+    """Determines the sources of this member, periodically.
 
     Args:
-        instance: Whom brokers are asked through.
-        membership: Whose.
-        apply: As with ``Rebalance``.
-        asks_brokers: Ask with 400; else any queue of each broker is popped from.
+        instance: Client instance for requests.
+        membership: Group and subscriptions.
+        apply: As for ``Rebalance``.
+        asks_brokers: Request assignments (400); otherwise pop from any queue of each broker.
     """
 
     def __init__(
@@ -31,18 +31,20 @@ class PopShares(Rebalance):
         self._asks_brokers = asks_brokers
 
     async def share(self, topic: str) -> set[MessageQueue]:
-        """Return what is popped of a topic: queues, or with ``ANY_QUEUE`` as id whole brokers.
+        """Return the sources of a topic: queues, or brokers with queue id ``ANY_QUEUE``.
 
         Raises:
-            NoRoute, RemotingError, InvalidBody: It cannot be found out.
+            NoRoute, RemotingError, InvalidBody: They cannot be determined.
         """
         route = await self._instance.route(topic)
         if not self._asks_brokers:
-            names = {one.broker_name for one in route.subscribe_queues}
-            return {MessageQueue(topic=topic, broker_name=one, queue_id=ANY_QUEUE) for one in names}
+            names = {queue.broker_name for queue in route.subscribe_queues}
+            return {
+                MessageQueue(topic=topic, broker_name=name, queue_id=ANY_QUEUE) for name in names
+            }
         answer = await self.assignments(topic)
         if answer is None:
-            raise NoRoute(topic, "its brokers have not heard of this member yet")
+            raise NoRoute(topic, "its brokers have no heartbeat of this member yet")
         new = self._new_mode(topic, answer, POP)
         if new == POP:
             log.warning("group %s is to pop topic %s again", self._membership.group, topic)
@@ -56,4 +58,4 @@ class PopShares(Rebalance):
         return {one.message_queue for one in answer}
 
     async def _look_at_mode(self, topic: str) -> None:
-        """Nothing: this member pops in any case."""
+        """Do nothing: this member always pops."""

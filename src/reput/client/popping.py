@@ -27,7 +27,7 @@ from reput.format.headers import (
 from reput.format.pop_codec import BatchAckBody, Handle
 
 ANY_QUEUE = -1
-"""Instead of a queue id: whichever queue of the broker has messages."""
+"""Queue id for any queue of a broker."""
 _FROM_FIRST, _FROM_LAST = 0, 1
 _EMPTY = (
     ResponseCode.POLLING_FULL,
@@ -37,7 +37,7 @@ _EMPTY = (
 
 
 class PoppedMessage(ReceivedMessage):
-    """A message that is held: nobody else of the group sees it for a while."""
+    """A popped message, invisible to other members for a while."""
 
     __slots__ = (
         "asked_topic",
@@ -49,48 +49,48 @@ class PoppedMessage(ReceivedMessage):
     )
 
     def hold(self, asked_topic: str, handle: Handle, popped_ms: int, order_count: int) -> None:
-        """Take note of what names the message at its broker.
+        """Record the handle of the message at its broker.
 
         Args:
-            asked_topic: What was popped, with namespace; also of a retried message.
-            handle: The name.
-            popped_ms: When, by this machine's clock.
-            order_count: In order: how often it was taken before.
+            asked_topic: Topic of the pop, with namespace; also for a retried message.
+            handle: The handle.
+            popped_ms: Time of the pop by the local clock, in ms.
+            order_count: Number of earlier deliveries, in order.
         """
         self.asked_topic = asked_topic
         self.handle = handle
         self.held_until_ms = popped_ms + handle.invisible_ms
-        """When others see it, by this machine's clock, ms since the epoch."""
+        """End of the invisible time by the local clock, in ms since the epoch."""
         self.order_count = order_count
         self.handed_out_ms = 0
         self.call_id = ""
-        """What its traces have in common."""
+        """Id that its traces share."""
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was handed out before."""
+        """Number of earlier deliveries."""
         return self.order_count or super().reconsume_times
 
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """What a pop brought."""
+    """Result of a pop."""
 
     messages: list[PoppedMessage]
     unwanted: list[PoppedMessage]
-    """The broker took them for wanted, by the hashes of their tags."""
+    """Messages with a matching hash of their tags but other tags."""
     is_refused: bool = False
-    """So many wait already that the broker did not let this one wait."""
+    """True if the broker did not hold the pop because too many are held."""
 
 
 class Popper:
-    """Pops for one group, and tells brokers what became of it.
+    """Pops and acknowledges for one group.
 
     Args:
-        instance: Whom brokers are asked through.
+        instance: Client instance for requests.
         group: The consumer group, by its full name.
-        is_ordered: Whether the messages of a queue are taken in their order.
-        starts_at_end: Whether a group that has read nothing begins at what comes next.
+        is_ordered: True to pop the messages of a queue in order.
+        starts_at_end: True if a group without consumer offsets starts at the end of queues.
     """
 
     def __init__(
@@ -113,22 +113,22 @@ class Popper:
         timeout_ms: int,
         attempt_id: str,
     ) -> Popped:
-        """Take messages of a queue, or of any queue of a broker.
+        """Pop messages of a queue, or of any queue of a broker.
 
         Args:
-            queue: Where from; its id may be ``ANY_QUEUE``.
-            wanted: What is wanted of the topic.
-            count_max: Most messages, 1 to 32.
-            invisible_ms: How long nobody else sees them.
-            hold_ms: How long the broker may wait for some to come.
-            timeout_ms: How long the answer may take.
-            attempt_id: In order: a pop whose answer was lost is asked again with the same one.
+            queue: The queue; its id may be ``ANY_QUEUE``.
+            wanted: Subscription to the topic.
+            count_max: Maximum number of messages, 1 to 32.
+            invisible_ms: Invisible time in ms.
+            hold_ms: Time for which the broker may hold the pop until messages arrive, in ms.
+            timeout_ms: Timeout of the reply, in ms.
+            attempt_id: In order: a pop whose reply was lost is repeated with the same id.
 
         Raises:
-            NoRoute: The queue's broker is not there.
-            BrokerError: The broker refuses; ``response_code`` says why.
-            CorruptRecord, InvalidHeader: The answer cannot be read.
-            RemotingError: There is no answer.
+            NoRoute: The queue's broker is unknown.
+            BrokerError: The broker refused; ``response_code`` has the reason.
+            CorruptRecord, InvalidHeader: The reply cannot be decoded.
+            RemotingError: No reply arrived.
         """
         address = await self._address(queue.topic, queue.broker_name)
         header = PopMessageHeader(
@@ -155,29 +155,33 @@ class Popper:
         answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
         handles = ReplyHandles(answer, queue.broker_name)
         now_ms = self._clock.now_ms()
-        for one in messages:
-            handle = _handle(one, handles)
-            one.hold(queue.topic, handle, now_ms, handles.taken_count(handle))
-        found = wanted_among(messages, wanted)
-        unwanted = [one for one in messages if one not in found] if found is not messages else []
-        return Popped(found, unwanted)
+        for message in messages:
+            handle = _handle(message, handles)
+            message.hold(queue.topic, handle, now_ms, handles.taken_count(handle))
+        matching = wanted_among(messages, wanted)
+        unwanted = (
+            [message for message in messages if message not in matching]
+            if matching is not messages
+            else []
+        )
+        return Popped(matching, unwanted)
 
     async def ack(self, messages: Sequence[PoppedMessage]) -> None:
-        """Tell a broker that messages are done with; one that is not held any more is left alone.
+        """Acknowledge messages; messages that are no longer invisible are ignored.
 
         Args:
             messages: At least one, all of one broker.
 
         Raises:
-            NoRoute: The broker is not there.
-            BrokerError: It refuses.
-            RemotingError: There is no answer.
+            NoRoute: The broker is unknown.
+            BrokerError: The broker refused.
+            RemotingError: No reply arrived.
         """
         first = messages[0]
         if len(messages) == 1:
             await self._ack_one(first)
             return
-        held = ((one.asked_topic, one.handle) for one in messages)
+        held = ((message.asked_topic, message.handle) for message in messages)
         body = BatchAckBody(
             broker_name=first.broker_name, acks=pop_handles.batch_acks(self._group, held)
         )
@@ -188,8 +192,8 @@ class Popper:
         except BrokerError as error:
             if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            for one in messages:  # a broker of 5.0
-                await self._ack_one(one)
+            for message in messages:  # a broker of 5.0
+                await self._ack_one(message)
 
     async def _ack_one(self, message: PoppedMessage) -> None:
         handle = message.handle
@@ -206,18 +210,18 @@ class Popper:
     async def change(
         self, message: PoppedMessage, invisible_ms: int, *, is_attempt: bool = True
     ) -> None:
-        """Have a message seen by others earlier or later than it would be.
+        """Change the invisible time of a message.
 
         Args:
-            message: The message; it has another handle then.
-            invisible_ms: How long from now on; 0: at once.
-            is_attempt: Whether that it was handed out counts as an attempt; brokers before 5.5
-                always count it.
+            message: The message; it gets a new handle.
+            invisible_ms: New invisible time, counted from now; 0: visible at once.
+            is_attempt: Whether the delivery counts as an attempt; brokers before 5.5 always count
+                it.
 
         Raises:
-            NoRoute: Its broker is not there.
-            BrokerError: The broker refuses: it is not held any more.
-            RemotingError: There is no answer.
+            NoRoute: Its broker is unknown.
+            BrokerError: The broker refused: the message is no longer invisible.
+            RemotingError: No reply arrived.
         """
         handle = message.handle
         header = ChangeInvisibleTimeHeader(
@@ -244,7 +248,7 @@ class Popper:
 
 
 def _handle(message: PoppedMessage, handles: ReplyHandles) -> Handle:
-    """Return the handle of a message; of one that is too damaged to tell more, by its place."""
+    """Return the handle of a message; for a damaged one, made from its position."""
     checkpoint, kind = None, pop_codec.NORMAL
     with contextlib.suppress(CorruptRecord):
         checkpoint = message.properties.get(props.POP_CHECKPOINT)

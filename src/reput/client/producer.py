@@ -1,12 +1,12 @@
-"""Sends messages.
+"""The producer.
 
     async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"one", tags="new"))
 
-Messages go to a topic's queues in turn; after a failure to another broker, if there is one. Where
-brokers are busy the message is offered again, after longer and longer pauses, as long as there is
-time. What was not acknowledged is raised, never dropped. It may be stored all the same, where only
-the reply was lost: a message that is tried again may be there twice, with one ``message_id``.
+Sends use a topic's queues in turn; a retry prefers another broker. If brokers are busy, the send is
+repeated with increasing delays until its timeout. A message that was not acknowledged raises an
+error; it is never dropped silently. It may be stored nevertheless if only the reply was lost: a
+retried message can be stored twice, with one ``message_id``.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ from reput.format.command import Command
 from reput.format.headers import RecallMessageHeader
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Given the queues of the topic and the message, returns one of them."""
+"""Function that selects one of a topic's queues for a message."""
 
 COMPRESS_ASIDE_BYTES = 128 * 1024
-"""Longer bodies are compressed in a thread, so that they do not hold up everything else."""
+"""Size above which a body is compressed in a thread, in bytes, so that the loop is not blocked."""
 FRESH_ROUTE_MS = 1_000
-"""How long a further attempt waits for a new route at most, before it takes the one it has."""
+"""Maximum time that a retry waits for a fresh route before it uses the known one, in ms."""
 
 _STATUS_OF_CODE = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -70,10 +70,10 @@ _OK = SendStatus.SEND_OK
 
 
 class NotAllSent(RemotingError):
-    """``send_many`` stopped at a failure.
+    """Error of ``send_many``, which stopped at a failure.
 
     Args:
-        results: For each message that was taken its result or error, in order.
+        results: Result or error of each message that was taken, in order.
     """
 
     def __init__(self, results: Sequence[SendResult | ReputError]) -> None:
@@ -89,13 +89,13 @@ class NotAllSent(RemotingError):
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message or batch as it goes to whichever broker."""
+    """An encoded message or batch, ready for any broker."""
 
     topic: str
-    """With its namespace."""
+    """Topic with its namespace."""
     first: Message
     unique_key: str
-    """Of a batch all of them, joined by commas."""
+    """Unique key; those of a batch are separated by commas."""
     properties: str
     body: bytes
     born_ms: int
@@ -105,18 +105,18 @@ class _Outgoing:
     is_batch: bool = False
     is_reply: bool = False
     inner: Sequence[Message] = ()
-    """Those of a batch."""
+    """Messages of a batch."""
 
 
 class Producer:
-    """Sends messages to the brokers that name servers know. Use it as ``async with``.
+    """Sends messages to the brokers of a cluster. Use it as ``async with``.
 
     Args:
-        group: Of producers that do the same; brokers may ask any of them about a transaction.
+        group: Group of equal producers; brokers may query any of them about a transaction.
         namesrv: ``host:port;host:port``; or ``client`` instead.
-        config: How to send.
-        client: Name servers, and everything that is not about sending.
-        clock: The system's, unless a test has its own.
+        config: Settings of sends.
+        client: Settings of the client.
+        clock: The clock; tests pass their own.
 
     Raises:
         InvalidOption: An argument is not allowed.
@@ -148,16 +148,16 @@ class Producer:
         self._choice = QueueChoice(self._slow_brokers)
         self._unique_keys = UniqueKeys(bytes(4), 0, 0)
         self._full_topics: dict[str, str] = {}
-        """Topics that were sent to -> with their namespace."""
+        """Topics of sends, to their names with namespace."""
         self._awaited = AwaitedReplies(self._clock)
         self._traces: TraceWriter | None = None
         self._greeted: set[str] = set()
-        """Addresses of brokers that know this producer, and can hand replies to it."""
+        """Addresses of brokers that have this producer's heartbeat and can push replies to it."""
 
     # --- coming and going -------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin; nobody is asked anything before the first message."""
+        """Start the producer; the first message opens connections."""
         if self._instance is not None:
             return
         self._instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
@@ -168,7 +168,7 @@ class Producer:
             await self._traces.start()
 
     async def close(self) -> None:
-        """Tell the brokers, and end. What waits for a reply may fail: await it before."""
+        """Unregister from the brokers and stop. Pending ``request`` calls may fail."""
         instance, self._instance = self._instance, None
         traces, self._traces = self._traces, None
         try:
@@ -194,18 +194,18 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send a message, and return where the broker put it.
+        """Send a message, and return its position.
 
         Args:
-            message: What to send.
-            queue: The queue, or who selects it; then there is one attempt only, unless its broker
-                is busy.
-            timeout_ms: For all attempts together; that of the configuration if not given.
+            message: The message.
+            queue: The queue, or a selector; then there is only one attempt unless the broker is
+                busy.
+            timeout_ms: Timeout of all attempts, in ms; None: as configured.
 
         Raises:
             InvalidOption: The message or queue is not allowed.
-            NoRoute: Nobody knows where the topic is, nor who would create it.
-            SendFailed: The last attempt failed; it says why, and whether trying later makes sense.
+            NoRoute: No name server has the topic or the template topic.
+            SendFailed: The last attempt failed; it has the reason and ``retriable``.
         """
         return await self._send(await self._outgoing(message), queue, timeout_ms)
 
@@ -219,12 +219,12 @@ class Producer:
         """Send messages of one topic as one request: all are stored, in order, or none.
 
         Args:
-            messages: At least one; together no longer than ``max_message_bytes``.
+            messages: At least one; together at most ``max_message_bytes``.
             queue: As in ``send``; a selector is given the first message.
             timeout_ms: As in ``send``.
 
         Raises:
-            InvalidOption: The messages cannot be in one batch, or one of them is not allowed.
+            InvalidOption: The messages cannot form a batch, or one of them is not allowed.
             NoRoute, SendFailed: As in ``send``.
         """
         return await self._send(self._outgoing_batch(list(messages)), queue, timeout_ms)
@@ -236,18 +236,17 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Send each message by itself, ``window_count`` of them at a time.
+        """Send messages individually, with ``window_count`` of them in flight.
 
-        Nothing is said about the order in which brokers store them. Results are in the order of the
-        messages.
+        The brokers may store them in another order. Results are in the order of the messages.
 
         Args:
-            messages: Taken one by one as there is room, so they may be produced on the way.
-            queue: As in ``send``, for each of them.
-            timeout_ms: As in ``send``, for each of them.
+            messages: Iterated as the window allows, so that they can be generated on the way.
+            queue: As in ``send``, for each message.
+            timeout_ms: As in ``send``, for each message.
 
         Raises:
-            NotAllSent: One failed. No more were taken then; what was on the way was waited for.
+            NotAllSent: A send failed. No further messages were taken; sends in flight were awaited.
         """
         results: list[SendResult | ReputError | None] = []
         source = iter(messages)
@@ -259,12 +258,12 @@ class Producer:
                 message = next(source, None)
                 if message is None:
                     return
-                at = len(results)
+                index = len(results)
                 results.append(None)
                 try:
-                    results[at] = await self.send(message, queue=queue, timeout_ms=timeout_ms)
+                    results[index] = await self.send(message, queue=queue, timeout_ms=timeout_ms)
                 except ReputError as error:
-                    results[at] = error
+                    results[index] = error
                     has_failed = True
 
         count = self.config.window_count
@@ -280,7 +279,7 @@ class Producer:
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
     ) -> None:
-        """Send a message without waiting for an answer: it may be lost, and nobody says so.
+        """Send a message without a reply: it may be lost silently.
 
         Raises:
             InvalidOption, NoRoute: As in ``send``.
@@ -303,15 +302,15 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> ReceivedMessage:
-        """Send a message, and return the reply of who consumes it.
+        """Send a message, and return the reply of its consumer.
 
         Args:
             message: As in ``send``.
             queue: As in ``send``.
-            timeout_ms: Until the reply is here; that of sends if not given.
+            timeout_ms: Timeout of the reply, in ms; None: that of sends.
 
         Raises:
-            NoReply: It was sent, but not replied to in time.
+            NoReply: The message was stored but not replied to in time.
             InvalidOption, NoRoute, SendFailed: As in ``send``.
         """
         timeout_ms = timeout_ms or self.config.send_timeout_ms
@@ -331,13 +330,13 @@ class Producer:
             reply.cancel()
 
     async def _greet(self, topic: str) -> None:
-        """Make sure that the brokers of a topic know this client: by it replies find back."""
+        """Register this client at the brokers of a topic, so that they can push replies to it."""
         route = await self._route(topic)
-        addresses = {route.master(one.broker_name) for one in route.publish_queues}
+        addresses = {route.master(queue.broker_name) for queue in route.publish_queues}
         if not addresses <= self._greeted:
             instance = self._joined()
             await instance.heartbeat()
-            self._greeted |= {one for one in addresses if instance.broker_version(one)}
+            self._greeted |= set(filter(instance.broker_version, addresses))
 
     async def reply(
         self,
@@ -347,21 +346,21 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Reply to a request that was consumed, by the broker that it came from.
+        """Reply to a consumed request, through the broker that it came from.
 
         Args:
             request: The request.
-            body: What to say, at least a byte.
-            properties: Anything else.
+            body: Body of the reply, at least a byte.
+            properties: Other properties.
             timeout_ms: As in ``send``.
 
         Raises:
-            InvalidOption: The message is no request.
-            SendFailed: As in ``send``; also where who asked is gone, or does not wait any more.
+            InvalidOption: The message is not a request.
+            SendFailed: As in ``send``; also if the requester is gone or no longer waits.
         """
 
         def queue_of_broker(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
-            # Who asked is connected to that broker, and perhaps to no other.
+            # The requester is connected to that broker, perhaps to no other.
             same = [one for one in queues if one.broker_name == request.broker_name]
             return random.choice(same or list(queues))
 
@@ -369,21 +368,22 @@ class Producer:
         return await self.send(message, queue=queue_of_broker, timeout_ms=timeout_ms)
 
     async def recall(self, topic: str, recall_handle: str, *, timeout_ms: int | None = None) -> str:
-        """Take back a message that waits for its time: it is not delivered.
+        """Cancel the delivery of a message that waits for its time.
 
         Args:
-            topic: Where it was sent to.
-            recall_handle: As the result of its send has it.
-            timeout_ms: Until the broker has answered; that of sends if not given.
+            topic: Topic of the message.
+            recall_handle: Handle from the result of its send.
+            timeout_ms: Timeout of the reply, in ms; None: that of sends.
 
         Returns:
             The unique key of the message.
 
         Raises:
-            InvalidOption: It is no handle, or of another topic.
-            NoRoute: As in ``send``; also if the broker is not there.
-            BrokerError: The broker does not recall (``recallMessageEnable``), or it is too late.
-            RemotingError: The broker was not reached, or did not answer.
+            InvalidOption: The handle is invalid, or of another topic.
+            NoRoute: As in ``send``; also if the broker is unknown.
+            BrokerError: The broker does not support recalls (``recallMessageEnable``), or it is too
+                late.
+            RemotingError: The broker was not reached, or did not reply.
         """
         full = self._full_topic(topic)
         try:
@@ -409,7 +409,7 @@ class Producer:
         return fields.get("msgId", handle.unique_key)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that may be sent to.
+        """Return the writable queues of a topic.
 
         Raises:
             InvalidOption, NoRoute: As in ``send``.
@@ -419,21 +419,21 @@ class Producer:
     # --- what an instance asks its members --------------------------------------
 
     def heartbeat_part(self) -> ProducerData:
-        """Return what brokers are to know."""
+        """Return the producer's part of a heartbeat."""
         return ProducerData(group_name=self.group)
 
     def topics(self) -> Collection[str]:
-        """Return the topics that were sent to."""
+        """Return the topics of earlier sends."""
         return self._full_topics.values()
 
     def on_members_changed(self) -> None:
-        """Nothing: producers have nothing to divide."""
+        """Do nothing: producers do not rebalance."""
 
     def on_route_changed(self, route: TopicRoute) -> None:
-        """Nothing: each send takes the newest route."""
+        """Do nothing: each send uses the current route."""
 
     def on_request(self, address: str, request: Command) -> Answer:
-        """Take a reply message; there is nothing else, as this producer begins no transactions."""
+        """Handle a pushed reply message; other requests are for transaction producers."""
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._awaited.take(request)
         return None
@@ -450,7 +450,7 @@ class Producer:
             unique_key = self._unique_keys.next(now_ms)
         outgoing = _Outgoing(topic, message, unique_key, "", body, now_ms)
         if is_reply(message):
-            outgoing.topic = message.topic  # the cluster's, in whatever namespace the request is
+            outgoing.topic = message.topic  # the cluster's topic, whatever the request's namespace
             outgoing.is_reply = True
         if topic.startswith(names.RETRY_PREFIX):
             message = _take_retry_fields(outgoing)
@@ -520,7 +520,7 @@ class Producer:
             raise InvalidOption("flag", message.flag, "a whole number of 32 bits with a sign")
 
     def _full_topic(self, topic: str) -> str:
-        """Return a topic with its namespace, and remember that it is sent to."""
+        """Return a topic with its namespace, and record it as used."""
         full = self._full_topics.get(topic)
         if full is None:
             check_topic(topic)
@@ -537,7 +537,7 @@ class Producer:
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int | None,
     ) -> SendResult:
-        """Try until a broker has the message, or no attempt or time is left."""
+        """Send until a broker has stored the message, or attempts or time are exhausted."""
         topic = outgoing.topic
         route = self._joined().known_route(topic)
         if route is None or not route.publish_queues:
@@ -606,7 +606,7 @@ class Producer:
         try:
             queue_id = int(fields["queueId"])
             if queue_id != queue.queue_id or self._namespace:
-                # A broker may choose another queue of its own, for priorities or a negative id.
+                # A broker may choose another queue, for priorities or a negative id.
                 queue = self._own_name(queue, queue_id)
             result = SendResult(
                 status,
@@ -639,7 +639,7 @@ class Producer:
         )
 
     async def _fresh_route(self, route: TopicRoute, budget_ms: int) -> TopicRoute:
-        """Return the route of now, or the one there is if that cannot be had in time."""
+        """Return a fresh route, or the known one if that takes too long."""
         try:
             async with asyncio.timeout(min(budget_ms, FRESH_ROUTE_MS) / 1000):
                 return await self._route(route.topic, refresh=True)
@@ -660,7 +660,7 @@ class Producer:
         return queue
 
     def _own_names(self, route: TopicRoute) -> list[MessageQueue]:
-        """Return queues under the topic's name that users of the namespace know."""
+        """Return queues with the topic's name within the namespace."""
         if not self._namespace:
             return list(route.publish_queues)
         return [self._own_name(queue, queue.queue_id) for queue in route.publish_queues]
@@ -676,13 +676,13 @@ class Producer:
 
 
 def trace_writer(config: ClientConfig, group: str, role: str, clock: Clock) -> TraceWriter:
-    """Return what writes the traces of a client, not yet started.
+    """Return the trace writer of a client, not started.
 
     Args:
-        config: The client's.
-        group: Its group, with namespace.
+        config: Settings of the client.
+        group: Group of the client, with namespace.
         role: ``PRODUCE`` or ``CONSUME``.
-        clock: The time.
+        clock: The clock.
     """
     plain = namespace.unwrap(config.namespace, group)
     sender = Producer(sender_group(plain, role), client=sender_config(config), clock=clock)
@@ -695,10 +695,10 @@ _MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 
 
 def _take_retry_fields(outgoing: _Outgoing) -> Message:
-    """Move what a consumer says of a message it sends back to where brokers expect it.
+    """Move the retry properties that a consumer sets on a message to the header fields of a send.
 
     Returns:
-        The message without that.
+        The message without those properties.
     """
     properties = dict(outgoing.first.properties)
     outgoing.reconsume_times = properties.pop(_RECONSUME_TIME, "0")
@@ -707,7 +707,7 @@ def _take_retry_fields(outgoing: _Outgoing) -> Message:
 
 
 def _check_batch(messages: Sequence[Message]) -> None:
-    """Check what brokers demand of a batch, as ``MessageBatch.generateFromList`` does."""
+    """Check a batch as ``MessageBatch.generateFromList`` does."""
     if not messages:
         raise InvalidOption("messages", "none", "at least one")
     first = messages[0]
@@ -724,7 +724,7 @@ def _check_batch(messages: Sequence[Message]) -> None:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address as 4 or 16 bytes; of a name, which is no address, four from its letters."""
+    """Return an address as 4 or 16 bytes; for a name, four bytes made from its letters."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return socket.inet_pton(family, address)

@@ -1,16 +1,18 @@
-"""Consumes at the caller's pace: it asks for messages, and says where to read.
+"""Pull consumption: the program polls for messages and controls the offsets.
 
     async with PullConsumer("billing", namesrv="127.0.0.1:9876") as consumer:
         await consumer.subscribe("Orders")
         async for message in consumer:
             print(message.body)
 
-``subscribe`` shares the queues with the other members of the group; ``assign`` reads the queues it
-is given, whoever else does. Messages are pulled ahead, up to the thresholds of ``ConsumerConfig``.
+``subscribe`` shares the queues with the other members of the group; ``assign`` reads the given
+queues regardless of other members. Messages are prefetched up to the thresholds of
+``ConsumerConfig``.
 
-A message counts as consumed when the next ones are asked for, or the consumer is closed without an
-error: what a crash repeats is what was handed out last. With ``auto_commit=False`` nothing is
-committed but by ``commit``.
+A message counts as consumed when the next ones are polled, or when the consumer is closed without
+an
+error: after a crash, the last polled messages are delivered again. With ``auto_commit=False`` only
+``commit`` commits.
 
 Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
 """
@@ -49,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class NotAssigned(ReputError):
-    """A queue is not, or no longer, this consumer's.
+    """Error for a queue that this consumer does not read.
 
     Args:
         queue: The queue.
@@ -63,39 +65,40 @@ class NotAssigned(ReputError):
 
 
 class AssignedQueue(PulledQueue):
-    """A queue that is this consumer's."""
+    """A queue of this consumer."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         super().__init__(queue, next_offset)
         self.may_pull = asyncio.Event()
         self.may_pull.set()
         self.is_ready = False
-        """In line to be polled."""
+        """True while it waits to be polled."""
 
 
 @dataclass(slots=True)
 class HandedOut:
-    """Messages that were handed out, and are not consumed yet."""
+    """Polled messages that do not count as consumed yet."""
 
     assigned: AssignedQueue
     messages: ProcessQueue[ReceivedMessage]
-    """Where they are from; the queue may have other ones by now."""
+    """Cache that the messages came from; the queue may have another one by now."""
     batch: Batch[ReceivedMessage]
     call_id: str
-    """What its traces have in common."""
+    """Id that their traces share."""
 
 
 class PullConsumer(GroupMember):
-    """Reads queues at the caller's pace. Use it as ``async with``, or ``start``.
+    """Reads queues at the program's pace. Use it as ``async with``, or ``start``.
 
     Args:
         group: The consumer group, whose offsets are read and committed.
         namesrv: ``host:port;host:port``; or ``client`` instead.
-        auto_commit: Commit what was consumed, from time to time and at the end.
-        strategy: How the members share the queues; the same for all of them.
-        config: How to pull; ``pull_threshold_for_queue`` and its like bound what is pulled ahead.
-        client: Everything that is not about consuming.
-        clock: The system's, unless a test has its own.
+        auto_commit: Commit consumed offsets periodically and on ``close``.
+        strategy: Allocation of queues to members; the same for all members.
+        config: Settings of the consumer; ``pull_threshold_for_queue`` and related ones bound the
+            prefetched messages.
+        client: Settings of the client.
+        clock: The clock; tests pass their own.
 
     Raises:
         InvalidOption: An argument is not allowed.
@@ -122,17 +125,17 @@ class PullConsumer(GroupMember):
             clock=clock,
         )
         self._auto_commit = auto_commit
-        self._is_assigned = False  # by ``assign``: then nobody is subscribed
+        self._is_assigned = False  # by ``assign``, without subscriptions
         self._queues: dict[MessageQueue, AssignedQueue] = {}
         self._ready: deque[AssignedQueue] = deque()
         self._has_ready = asyncio.Event()
         self._handed_out: list[HandedOut] = []
-        self._consumed: dict[MessageQueue, int] = {}  # what ``commit`` commits
+        self._consumed: dict[MessageQueue, int] = {}  # offsets that ``commit`` commits
 
     # --- coming and going -------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the process's client; name servers and brokers are asked when they are needed."""
+        """Join the process's client instance; connections are opened when needed."""
         if self._instance is not None:
             return
         instance = await self._join()
@@ -157,7 +160,7 @@ class PullConsumer(GroupMember):
         ]
 
     async def close(self) -> None:
-        """Commit (with ``auto_commit``) all that was handed out, and leave."""
+        """Commit (with ``auto_commit``) all polled messages, and leave the group."""
         await self._close(are_consumed=True)
 
     async def _close(self, *, are_consumed: bool) -> None:
@@ -177,7 +180,7 @@ class PullConsumer(GroupMember):
         finally:
             self._queues.clear()
             self._instance = None
-            self._has_ready.set()  # Whoever polls comes to its end.
+            self._has_ready.set()  # Waiting polls return.
             await self._leave(instance)
 
     async def __aexit__(
@@ -188,23 +191,24 @@ class PullConsumer(GroupMember):
     ) -> None:
         await self._close(are_consumed=kind is None)
 
-    # --- what is read -----------------------------------------------------------
+    # --- assignment -------------------------------------------------------------
 
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = subscriptions.ALL
     ) -> None:
-        """Read these queues, and no others from now on; an empty list reads none.
+        """Read exactly these queues; an empty list reads none.
 
-        Where to begin in a new one: at the group's offset, else as ``consume_from_where`` says;
-        ``seek`` moves that.
+        A new queue starts at the group's consumer offset, or as configured by
+        ``consume_from_where``; ``seek`` changes it.
 
         Args:
             queues: Queues of any topics, by their full names; see ``queues``.
-            expression: Tags that are wanted.
+            expression: Tags to select.
 
         Raises:
-            InvalidOption: A topic is subscribed to.
-            NoRoute, RemotingError: Where to begin cannot be found out; nothing has changed.
+            InvalidOption: A topic is subscribed.
+            NoRoute, RemotingError: A start offset cannot be determined; the assignment is
+                unchanged.
         """
         instance = self._started()
         if self._membership.wanted and not self._is_assigned:
@@ -212,32 +216,32 @@ class PullConsumer(GroupMember):
         wanted = set(queues)
         new = sorted_queues(wanted - self._queues.keys())
         begins = await asyncio.gather(
-            *(start_offset(instance, self.config, self._offsets, one) for one in new)
+            *(start_offset(instance, self.config, self._offsets, queue) for queue in new)
         )
         self._is_assigned = True
-        self._loops[0].cancel()  # There is nothing to divide.
+        self._loops[0].cancel()  # There is nothing to rebalance.
         now_ms = self._clock.now_ms()
-        for topic in {one.topic for one in wanted}:
+        for topic in {queue.topic for queue in wanted}:
             self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
         await self._drop([one for one in self._queues.values() if one.queue not in wanted])
         for queue, begin in zip(new, begins, strict=True):
             self._begin(queue, begin)
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues that are read now."""
+        """Return the queues that are read."""
         return sorted_queues(self._queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read.
+        """Return all readable queues of a topic.
 
         Raises:
-            NoRoute, RemotingError: They cannot be found out.
+            NoRoute, RemotingError: They cannot be determined.
         """
         full = namespace.wrap(self._client_config.namespace, topic)
         return list((await self._started().route(full, refresh=True)).subscribe_queues)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out nothing of these queues, or of all, until ``resume``.
+        """Pause these queues, or all, until ``resume``.
 
         Raises:
             NotAssigned: One of them is not read.
@@ -246,7 +250,7 @@ class PullConsumer(GroupMember):
             one.may_pull.clear()
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with paused queues. Raises ``NotAssigned``."""
+        """Resume paused queues. Raises ``NotAssigned``."""
         for one in self._chosen(queues):
             one.may_pull.set()
             if one.messages.waiting_count:
@@ -255,11 +259,11 @@ class PullConsumer(GroupMember):
     # --- messages ---------------------------------------------------------------
 
     async def poll(self, count_max: int = 32, timeout_ms: int = 5_000) -> list[ReceivedMessage]:
-        """Return the next messages, of one queue and in its order, and consume those before.
+        """Return the next messages of one queue, in order; the previous ones count as consumed.
 
         Args:
-            count_max: Most messages.
-            timeout_ms: How long to wait for the first; then the list is empty.
+            count_max: Maximum number of messages.
+            timeout_ms: Time to wait for the first message, in ms; then the list is empty.
 
         Raises:
             InvalidOption: ``count_max`` is not allowed.
@@ -279,7 +283,7 @@ class PullConsumer(GroupMember):
         return messages or []
 
     def __aiter__(self) -> Self:
-        """Hand out message by message, waiting for more, until the consumer is closed."""
+        """Yield messages one by one, waiting for more, until the consumer is closed."""
         return self
 
     async def __anext__(self) -> ReceivedMessage:
@@ -292,7 +296,7 @@ class PullConsumer(GroupMember):
         return messages[0]
 
     async def _wait_for_next(self, count_max: int) -> list[ReceivedMessage] | None:
-        """Wait for messages; None if the consumer is closed."""
+        """Wait for messages; return None if the consumer is closed."""
         while self._instance is not None:
             messages = self._next(count_max)
             if messages is not None:
@@ -325,15 +329,17 @@ class PullConsumer(GroupMember):
             self._has_ready.set()
 
     def _settle(self) -> None:
-        """Consume what was handed out."""
-        for one in self._handed_out:
-            assigned, messages = one.assigned, one.messages
-            messages.finish(one.batch)
+        """Mark the polled messages as consumed."""
+        for handed_out in self._handed_out:
+            assigned, messages = handed_out.assigned, handed_out.messages
+            messages.finish(handed_out.batch)
             if self._traces is not None:
-                duration_ms = max(0, self._clock.now_ms() - one.batch.taken_ms)
-                self._traces.consumed(one.batch.messages, one.call_id, Outcome.SUCCESS, duration_ms)
+                duration_ms = max(0, self._clock.now_ms() - handed_out.batch.taken_ms)
+                self._traces.consumed(
+                    handed_out.batch.messages, handed_out.call_id, Outcome.SUCCESS, duration_ms
+                )
             if not assigned.is_ours or messages is not assigned.messages:
-                continue  # given up, or moved by ``seek``
+                continue  # released, or moved by ``seek``
             self._consumed[assigned.queue] = messages.consumer_offset
             if self._auto_commit:
                 self._offsets.table.set(assigned.queue, messages.consumer_offset)
@@ -343,12 +349,12 @@ class PullConsumer(GroupMember):
     # --- offsets ----------------------------------------------------------------
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the queue offset that is handed out next. Raises ``NotAssigned``."""
+        """Return the queue offset of the next message to poll. Raises ``NotAssigned``."""
         (assigned,) = self._chosen([queue])
         return assigned.messages.waiting_offset
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Read on at another offset. One that the queue has not is corrected by the broker.
+        """Continue at another offset. The broker corrects one outside of the queue.
 
         Raises:
             NotAssigned: The queue is not read.
@@ -363,50 +369,50 @@ class PullConsumer(GroupMember):
             self._offsets.table.set(queue, queue_offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Read on at the first message that is there. Raises as ``seek`` and ``begin_offset``."""
+        """Continue at the first message of the queue. Raises as ``seek`` and ``begin_offset``."""
         self.seek(queue, await self.begin_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Read on at the message that comes next. Raises as ``seek`` and ``end_offset``."""
+        """Continue at the end of the queue. Raises as ``seek`` and ``end_offset``."""
         self.seek(queue, await self.end_offset(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Read on at the first message stored at a time. Raises as ``seek``, ``offset_at``."""
+        """Continue at the first message stored at a time. Raises as ``seek``, ``offset_at``."""
         self.seek(queue, await self.offset_at(queue, timestamp_ms))
 
     async def begin_offset(self, queue: MessageQueue) -> int:
-        """Return the first queue offset that is there.
+        """Return the first queue offset of a queue.
 
         Raises:
-            NoRoute, BrokerError, RemotingError: The broker cannot be asked, or refuses.
+            NoRoute, BrokerError, RemotingError: The broker was not reached or refused.
         """
         return await consumer_offsets.min_offset(self._started(), queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """Return the queue offset that the next message will have. Raises as ``begin_offset``."""
+        """Return the queue offset after the last message. Raises as ``begin_offset``."""
         return await consumer_offsets.max_offset(self._started(), queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the queue offset of the first message stored at a time, or near to it.
+        """Return the queue offset of the first message stored at a time.
 
-        Brokers up to 5.0 answer with the message stored nearest. Raises as ``begin_offset``.
+        Brokers up to 5.0 return the message stored nearest. Raises as ``begin_offset``.
         """
         return await consumer_offsets.offset_at(self._started(), queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's consumer offset, as the broker has it; None if there is none.
+        """Return the group's consumer offset at the broker; None if there is none.
 
         Raises:
-            NoRoute, RemotingError: It cannot be asked.
+            NoRoute, RemotingError: The broker was not reached.
         """
         self._started()
         return await self._offsets.read(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit consumer offsets, and wait until brokers have them.
+        """Commit consumer offsets, and wait for the replies.
 
         Args:
-            offsets: Where the group is; all that was handed out is consumed if not given.
+            offsets: Consumer offsets by queue; None: all polled messages count as consumed.
 
         Raises:
             NotAssigned: A queue is not read.
@@ -429,7 +435,7 @@ class PullConsumer(GroupMember):
         await super()._subscribe(wanted)
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Let go what is not ours any more, take what is ours now; returns whether all is done."""
+        """Release lost queues and take new ones; return whether all could be taken."""
         if self._is_assigned:
             return True
         lost = [one for one in self._queues.values() if one.queue.topic == topic]
@@ -457,15 +463,15 @@ class PullConsumer(GroupMember):
     async def _drop(self, lost: list[AssignedQueue]) -> None:
         if not lost:
             return
-        for one in lost:
-            one.messages.is_dropped = True
-            one.is_ours = False
-            del self._queues[one.queue]
+        for assigned in lost:
+            assigned.messages.is_dropped = True
+            assigned.is_ours = False
+            del self._queues[assigned.queue]
         await asyncio.gather(*map(self._pulls.end, lost))
-        await self._offsets.save([one.queue for one in lost])
-        for one in lost:
-            self._offsets.table.remove(one.queue)
-            self._consumed.pop(one.queue, None)
+        await self._offsets.save([assigned.queue for assigned in lost])
+        for assigned in lost:
+            self._offsets.table.remove(assigned.queue)
+            self._consumed.pop(assigned.queue, None)
 
     async def _may_pull_from(self, assigned: AssignedQueue) -> bool:
         return await assigned.may_pull.wait()
@@ -473,17 +479,17 @@ class PullConsumer(GroupMember):
     def _chosen(self, queues: Iterable[MessageQueue] | None) -> list[AssignedQueue]:
         if queues is None:
             return list(self._queues.values())
-        found = []
+        chosen = []
         for queue in queues:
             if queue not in self._queues:
                 raise NotAssigned(queue)
-            found.append(self._queues[queue])
-        return found
+            chosen.append(self._queues[queue])
+        return chosen
 
     # --- as a member of the instance --------------------------------------------
 
     def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it: nothing, unless it is subscribed."""
+        """Return the member's part of a heartbeat; None without subscriptions."""
         return None if self._is_assigned else self._membership.heartbeat_part()
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:

@@ -1,4 +1,4 @@
-"""One pull: which broker is asked, what it may answer, and what that means.
+"""Single pulls: choice of the broker, the request, and its replies.
 
 Source: rocketmq 4.9.8 ``PullAPIWrapper``, ``MQClientAPIImpl.processPullResponse``.
 """
@@ -17,7 +17,7 @@ from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 
 
 class PullStatus(enum.Enum):
-    """How a pull went."""
+    """Outcome of a pull."""
 
     FOUND = "found"
     NO_NEW = "no new message"
@@ -35,13 +35,13 @@ _STATUS: dict[int, PullStatus] = {
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull brought."""
+    """Result of a pull."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
-    """In the order of their offsets; only those that the subscription wants."""
+    """Messages that match the subscription, in the order of their offsets."""
     next_offset: int
-    """Where the next pull of the queue begins."""
+    """Queue offset of the next pull."""
     min_offset: int
     max_offset: int
 
@@ -50,16 +50,17 @@ class Puller:
     """Pulls for one group.
 
     Args:
-        instance: Whom brokers are asked through.
+        instance: Client instance for requests.
         group: The consumer group, by its full name.
-        is_subscribed: Whether brokers know the subscription from heartbeats; else it is sent along.
+        is_subscribed: True if brokers have the subscription from heartbeats; otherwise each pull
+            contains it.
     """
 
     def __init__(self, instance: ClientInstance, group: str, *, is_subscribed: bool) -> None:
         self._instance = instance
         self._group = group
         self._is_subscribed = is_subscribed
-        self._broker_ids: dict[MessageQueue, int] = {}  # where brokers suggested to read from
+        self._broker_ids: dict[MessageQueue, int] = {}  # brokers that replies suggested
 
     async def pull(
         self,
@@ -72,29 +73,30 @@ class Puller:
         hold_ms: int,
         timeout_ms: int,
     ) -> Pulled:
-        """Ask for the messages of a queue from ``queue_offset`` on.
+        """Pull messages of a queue from ``queue_offset`` on.
 
         Args:
-            queue: Where from.
-            queue_offset: The first that is wanted.
-            subscription: What is wanted of the topic.
-            count_max: Most messages; brokers have limits of their own, usually 32.
-            commit_offset: The group's consumer offset, to save a request of its own.
-            hold_ms: How long the broker may wait for a message to come; 0 not at all.
-            timeout_ms: How long the answer may take.
+            queue: The queue.
+            queue_offset: Queue offset of the first message.
+            subscription: Subscription to the topic.
+            count_max: Maximum number of messages; brokers have their own limit, usually 32.
+            commit_offset: The group's consumer offset to commit along with the pull.
+            hold_ms: Time for which the broker may hold the pull until a message arrives, in ms; 0:
+                none.
+            timeout_ms: Timeout of the reply, in ms.
 
         Raises:
-            NoRoute: The queue's broker is not there.
-            BrokerError: The broker refuses; ``response_code`` says why.
-            CorruptRecord: The answer holds no whole records.
-            RemotingError: There is no answer.
+            NoRoute: The queue's broker is unknown.
+            BrokerError: The broker refused; ``response_code`` has the reason.
+            CorruptRecord: The reply has incomplete records.
+            RemotingError: No reply arrived.
         """
         route = await self._instance.route(queue.topic)
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)
         is_master = address == route.address(queue.broker_name)
         flag = int(PullFlag.SUSPEND) if hold_ms else 0
-        if commit_offset is not None and is_master:  # a slave would only drop it
+        if commit_offset is not None and is_master:  # a slave would drop it
             flag |= PullFlag.COMMIT_OFFSET
         if not self._is_subscribed:
             flag |= PullFlag.HAS_SUBSCRIPTION
@@ -126,12 +128,12 @@ class Puller:
         )
 
     def forget(self, queue: MessageQueue) -> None:
-        """Ask the master the next time."""
+        """Pull from the master again."""
         self._broker_ids.pop(queue, None)
 
 
 def wanted_among(messages: list[R], subscription: Subscription) -> list[R]:
-    """Return what a subscription wants, and what is too damaged to tell: a listener will notice."""
+    """Return messages that match a subscription, and damaged ones: the listener notices."""
     try:
         return subscription.matching(messages)
     except CorruptRecord:

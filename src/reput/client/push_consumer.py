@@ -1,4 +1,4 @@
-"""Consumes: messages come to a listener as they arrive.
+"""Push consumption: a listener is called with messages as they arrive.
 
     async def listen(messages, context):
         for message in messages:
@@ -9,18 +9,18 @@
         await consumer.subscribe("Orders", "new || paid")
         ...
 
-Below, everything is a pull. Each queue that is this member's has a task that pulls, and a
-``ProcessQueue`` with what was pulled and is not consumed. A fixed number of workers takes batches
-from the queues in turn and calls the listener; of an orderly consumer one worker at a time is in a
-queue, and only while the broker has locked it for this client.
+Internally everything is a pull. Each queue of this member has a task that pulls and a
+``ProcessQueue`` with the pulled messages. A fixed number of workers takes batches from the queues
+in turn and calls the listener. In an orderly consumer a queue has one worker at a time, and only
+while the broker has locked it for this client.
 
-    owned_queues.py             which queues are this member's
-    queue_pulls.py              their messages come here, as there is room
+    owned_queues.py             the queues of this member
+    queue_pulls.py              tasks that pull while there is room
     listener_workers.py         the workers, and the calls of the listener
-    concurrent_consumption.py   what they do with a queue
-    orderly_consumption.py      the same in order
+    concurrent_consumption.py   unordered consumption of a queue
+    orderly_consumption.py      orderly consumption of a queue
 
-A message is delivered at least once: after a failure, a lost queue or a crash it comes again.
+Delivery is at least once: after a failure, a lost queue or a crash messages are delivered again.
 
 Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl``.
 """
@@ -59,19 +59,19 @@ UNLIMITED = (1 << 31) - 1
 
 
 class PushConsumer(GroupMember):
-    """A member of a consumer group that is handed messages. Use it as ``async with``, or ``start``.
+    """A member of a consumer group with a listener. Use it as ``async with``, or ``start``.
 
     Args:
-        group: The consumer group; all members must subscribe to the same.
+        group: The consumer group; all members must have the same subscriptions.
         namesrv: ``host:port;host:port``; or ``client`` instead.
-        listener: Called with messages of one queue; an async function, or a plain one, which runs
-            in a thread.
-        orderly: Hand out the messages of a queue one batch after the other, in their order.
-        strategy: How the members share the queues; the same for all of them.
-        config: How to pull and consume.
-        client: Everything that is not about consuming.
-        close_timeout_ms: How long ``close`` waits for listeners.
-        clock: The system's, unless a test has its own.
+        listener: Async or plain function that gets messages of one queue; plain functions run in a
+            thread.
+        orderly: Consume the messages of a queue in order, one batch at a time.
+        strategy: Allocation of queues to members; the same for all members.
+        config: Settings of the consumer.
+        client: Settings of the client.
+        close_timeout_ms: Time for which ``close`` waits for listeners, in ms.
+        clock: The clock; tests pass their own.
 
     Raises:
         InvalidOption: An argument is not allowed.
@@ -115,11 +115,11 @@ class PushConsumer(GroupMember):
     # --- coming and going -------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group. Messages come once the first queues are this member's, a moment later.
+        """Join the group. Messages arrive once the first queues are allocated, a moment later.
 
         Raises:
-            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
-            NoRoute, RemotingError: Of such a topic no broker can be asked.
+            BrokerError: A broker cannot filter by a subscribed SQL92 expression.
+            NoRoute, RemotingError: No broker of such a topic was reached.
         """
         if self._instance is not None:
             return
@@ -162,9 +162,10 @@ class PushConsumer(GroupMember):
         self._working = self._tasks_of(self._workers.work(consume) for _ in range(count))
 
     async def close(self) -> None:
-        """Leave: no more pulls, wait for listeners, save offsets, unlock, tell the brokers.
+        """Leave the group: stop pulling, wait for listeners, save offsets, unlock, unregister.
 
-        What listeners have not finished within ``close_timeout_ms`` comes again, to another member.
+        Messages that listeners have not finished within ``close_timeout_ms`` are delivered again,
+        to another member.
         """
         instance = self._instance
         if instance is None or self._is_closing:
@@ -186,16 +187,20 @@ class PushConsumer(GroupMember):
                     self._workers.calls_in_flight,
                 )
             await stop([*self._working, *self._side_tasks, *queues.releasing.values()])
-            for one in owned:
-                one.messages.is_dropped = True
+            for owned_queue in owned:
+                owned_queue.messages.is_dropped = True
             await self._offsets.save()
             if self._locks is not None:
                 await self._locks.unlock_all()
         finally:
-            # Once more, for who was cancelled above.
-            for one in queues.owned.values():
-                one.messages.is_dropped = True
-            pulls = [one.task for one in queues.owned.values() if one.task is not None]
+            # Again, for callers cancelled above.
+            for owned_queue in queues.owned.values():
+                owned_queue.messages.is_dropped = True
+            pulls = [
+                owned_queue.task
+                for owned_queue in queues.owned.values()
+                if owned_queue.task is not None
+            ]
             left = [*self._loops, *self._working, *self._side_tasks, *queues.releasing.values()]
             self._loops, self._working = [], []
             queues.owned.clear()
@@ -205,7 +210,7 @@ class PushConsumer(GroupMember):
                 await self._leave(instance)
 
     def pause(self) -> None:
-        """Pull no more, until ``resume``; what is here is still consumed."""
+        """Stop pulling until ``resume``; cached messages are still consumed."""
         self._may_pull.clear()
 
     def resume(self) -> None:
@@ -213,7 +218,7 @@ class PushConsumer(GroupMember):
         self._may_pull.set()
 
     def queues(self) -> list[MessageQueue]:
-        """Return the queues that are this member's now."""
+        """Return the queues of this member."""
         return list(self._queues.owned) if self._loops else []
 
     def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
@@ -251,9 +256,9 @@ class PushConsumer(GroupMember):
         self._workers.line_up(owned)
 
     async def send_back_overdue(self) -> None:
-        """Send back what listeners have had for over ``consume_timeout_min``; done every minute.
+        """Send back messages that listeners have held for over ``consume_timeout_min``.
 
-        An orderly consumer waits: nothing may overtake.
+        An orderly consumer waits instead: no message may overtake another.
         """
         if self._loops and isinstance(self._consumption, ConcurrentConsumption):
             await self._consumption.send_back_overdue()

@@ -1,4 +1,4 @@
-"""Locks of queues, that brokers keep for the members of an orderly consumer group.
+"""Locks of queues, kept by brokers for the members of an orderly consumer group.
 
 Source: rocketmq 4.9.8 ``RebalanceImpl.lock``, ``lockAll``, ``unlock``.
 """
@@ -22,24 +22,24 @@ log = logging.getLogger(__name__)
 class QueueLocks:
     """The locks of one member of a group.
 
-    A broker that is asked twice at once may answer in any order: a lock that is renewed while it is
-    given back would stay. So each broker is asked for one thing after the other.
+    A broker may handle two concurrent requests in any order, so that a renewal could survive a
+    release. Therefore each broker has at most one request in flight.
 
     Args:
-        instance: Whom brokers are asked through; its client id is whose locks they are.
+        instance: Client instance for requests; locks belong to its client id.
         group: The consumer group, by its full name.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
-        self._asked_for: set[MessageQueue] = set()  # and not given back: brokers may hold them
+        self._asked_for: set[MessageQueue] = set()  # and not released
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Return those queues that the brokers lock for this client, or have locked before.
+        """Lock queues; return all that the brokers hold for this client.
 
-        What fails is logged.
+        Failures are logged.
         """
         locked: set[MessageQueue] = set()
 
@@ -62,7 +62,7 @@ class QueueLocks:
         return locked
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Let others lock queues. What fails is logged: brokers forget it after a minute."""
+        """Release queues. Failures are logged: brokers drop locks after a minute."""
 
         async def unlock_at(address: str, some: list[MessageQueue]) -> None:
             async with self._turns[address]:
@@ -77,7 +77,7 @@ class QueueLocks:
         await asyncio.gather(*(unlock_at(address, some) for address, some in by_master.items()))
 
     async def unlock_all(self) -> None:
-        """Give back whatever brokers may hold, also where nobody has waited for their answer."""
+        """Release all locks that brokers may hold, including requests in flight."""
         await self.unlock(list(self._asked_for))
 
     def _unlock_request(self, queues: list[MessageQueue]) -> Command:
@@ -91,12 +91,12 @@ class QueueLocks:
         )
 
     async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        found: dict[str, list[MessageQueue]] = {}
+        by_master: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             try:
                 route = await self._instance.route(queue.topic)
-                found.setdefault(route.master(queue.broker_name), []).append(queue)
+                by_master.setdefault(route.master(queue.broker_name), []).append(queue)
             except Problem as error:
                 text = "group %s cannot lock or unlock %s: %s"
                 log.warning(text, self._group, queue, error)
-        return found
+        return by_master

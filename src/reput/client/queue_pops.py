@@ -1,4 +1,4 @@
-"""One task a broker, or a queue, that pops from it as long as there is room.
+"""Tasks that pop, one per broker or queue, while there is room.
 
 Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl.popMessage``.
 """
@@ -22,28 +22,29 @@ from reput.format.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 POP_AGAIN_MS = 3_000
-"""After a pop that failed, or that a broker with too many waiting ones did not let wait."""
+"""Delay after a pop that failed, or that the broker refused to hold, in ms."""
 
 LET_GO_MS = 1_000
-"""When others see what is given back. Not at once: a pop of ours that a broker still lets wait
-would take it, on a connection that is about to be closed."""
+"""Invisible time of released messages, in ms. Not 0: a pop of ours that the broker still holds
+would take them, on a connection that is about to close.
+"""
 
 
 class PopSource:
-    """A broker, or a queue of it, that is popped from; and what of it is here."""
+    """A broker, or a queue of it, with its unacknowledged messages."""
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
-        """Its id may be ``ANY_QUEUE``."""
+        """The queue; its id may be ``ANY_QUEUE``."""
         self.is_ours = True
         self.held_count = 0
-        """Messages that are here and neither acknowledged nor given back."""
+        """Number of messages here that are neither acknowledged nor released."""
         self.has_room = asyncio.Event()
-        """Cleared while the task waits for messages to be done with."""
+        """Cleared while the task waits for messages to be finished."""
         self.has_room.set()
         self.popped_at_ms = 0
         self.problem: Exception | None = None
-        """What was wrong with the last pop; None if it was answered."""
+        """Error of the last pop; None if it was answered."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -51,14 +52,14 @@ class QueuePops:
     """The tasks that pop.
 
     Args:
-        instance: Whom brokers are asked through.
+        instance: Client instance for requests.
         popper: Pops.
-        config: How much.
-        wanted_of: The subscription to a topic; None if there is none any more.
-        may_pop: Awaited before each pop; says how many messages at most, and how long the broker
-            may wait for them, ms.
-        on_messages: Told of a source, its new messages and how long the pop took, ms.
-        on_unwanted: Told of messages that nobody wants.
+        config: Settings of the consumer.
+        wanted_of: Returns the subscription to a topic; None if it was cancelled.
+        may_pop: Awaited before each pop; returns the maximum number of messages, and the time for
+            which the broker may hold the pop, in ms.
+        on_messages: Called with a source, its new messages and the duration of the pop, in ms.
+        on_unwanted: Called with messages that match no subscription.
     """
 
     def __init__(
@@ -83,11 +84,11 @@ class QueuePops:
         self._late = SideTasks()
 
     def begin(self, source: PopSource) -> None:
-        """Pop from a source from now on."""
+        """Start popping from a source."""
         source.task = asyncio.create_task(self._run(source), name=f"reput pop {source.queue}")
 
     async def end(self, source: PopSource) -> None:
-        """Pop no more. What is on the way is not waited for: others get it when it is here."""
+        """Stop popping. Messages of a pop in flight are released when they arrive."""
         source.is_ours = False
         task, source.task = source.task, None
         if task is not None:
@@ -95,7 +96,7 @@ class QueuePops:
             await asyncio.gather(task, return_exceptions=True)
 
     def done(self, source: PopSource, count: int) -> None:
-        """Count messages as acknowledged or given back: there may be room for others."""
+        """Count messages as acknowledged or released, which may make room."""
         source.held_count -= count
         if source.held_count <= self._config.pop_threshold_for_queue:
             source.has_room.set()
@@ -111,20 +112,20 @@ class QueuePops:
                 source.problem = None
                 attempt_id = _new_id()
             except Problem as error:
-                # With the same id the broker answers once more what may be lost.
+                # With the same id the broker repeats a reply that may be lost.
                 source.problem = error
                 await self._after_problem(source, error)
             except CorruptRecord as error:
                 log.error("reply to a pop from %s is damaged: %s", _place(source), error)
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
-            except Exception:  # a turn of the loop
+            except Exception:  # a time slice
                 log.exception("pop from %s", _place(source))
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
 
     async def _pop(self, source: PopSource, attempt_id: str) -> None:
         count_max, hold_ms = await self._may_pop()
         wanted = self._wanted_of(source.queue.topic)
-        if wanted is None:  # unsubscribed a moment ago
+        if wanted is None:  # unsubscribed meanwhile
             await asyncio.sleep(POP_AGAIN_MS / 1000)
             return
         begun_ms = source.popped_at_ms = self._clock.now_ms()
@@ -140,22 +141,22 @@ class QueuePops:
             )
         )
         try:
-            found = await asyncio.shield(popping)
+            popped = await asyncio.shield(popping)
         except asyncio.CancelledError:
             self._late.begin(self._let_go(popping))
             raise
-        if found.unwanted:
-            self._on_unwanted(found.unwanted)
-        if found.messages:
-            source.held_count += len(found.messages)
-            self._on_messages(source, found.messages, self._clock.now_ms() - begun_ms)
-        if found.is_refused:
+        if popped.unwanted:
+            self._on_unwanted(popped.unwanted)
+        if popped.messages:
+            source.held_count += len(popped.messages)
+            self._on_messages(source, popped.messages, self._clock.now_ms() - begun_ms)
+        if popped.is_refused:
             await asyncio.sleep(POP_AGAIN_MS / 1000)
         elif self._config.pull_interval_ms:
             await asyncio.sleep(self._config.pull_interval_ms / 1000)
 
     async def _let_go(self, popping: asyncio.Task[Popped]) -> None:
-        """Let others have what comes too late; on a connection that is closed nothing comes."""
+        """Release late messages; a closed connection gets none."""
         try:
             found = await popping
         except (*Problem, CorruptRecord):
@@ -163,14 +164,14 @@ class QueuePops:
         await self.let_go([*found.messages, *found.unwanted])
 
     async def let_go(self, messages: Iterable[PoppedMessage]) -> None:
-        """Let others have messages soon that nobody has looked at."""
+        """Release messages that were not consumed."""
         now_ms = self._clock.now_ms()
-        held = [one for one in messages if one.held_until_ms > now_ms]
+        held = [message for message in messages if message.held_until_ms > now_ms]
         results = await asyncio.gather(
-            *(self._popper.change(one, LET_GO_MS, is_attempt=False) for one in held),
+            *(self._popper.change(message, LET_GO_MS, is_attempt=False) for message in held),
             return_exceptions=True,
         )
-        problems = [one for one in results if isinstance(one, BaseException)]
+        problems = [result for result in results if isinstance(result, BaseException)]
         if problems:
             log.warning("%d messages come again when they are not held any more: %s",
                         len(problems), problems[0])  # fmt: skip

@@ -1,4 +1,4 @@
-"""One task a queue, that pulls from it as long as the queue is this member's and there is room.
+"""Tasks that pull, one per queue, while the queue is this member's and there is room.
 
 Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.pullMessage``.
 """
@@ -22,11 +22,11 @@ from reput.format.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 PULL_AGAIN_MS = 3_000
-"""After a pull that failed."""
+"""Delay after a failed pull, in ms."""
 FLOW_CONTROL_MS = 20
-"""After a pull that a broker has no time for."""
+"""Delay after a pull that a busy broker rejected, in ms."""
 NOT_HEARD_MS = 1_000
-"""After a pull from a broker that does not know the subscription; it was told since."""
+"""Delay after a pull whose subscription the broker did not know, in ms; it was sent since."""
 MIB = 1 << 20
 _NOT_HEARD = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -37,20 +37,20 @@ _NOT_HEARD = (
 
 
 class PulledQueue:
-    """A queue that is this member's, and what of it is here."""
+    """A queue of this member, with its cached messages."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         self.queue = queue
         self.messages: ProcessQueue[ReceivedMessage] = ProcessQueue(next_offset)
         self.is_ours = True
-        """Whether what is consumed counts."""
+        """True while consumption of the queue counts."""
         self.pulled_at_ms = 0
         self.has_room = asyncio.Event()
         """Cleared while the task waits for messages to be consumed."""
         self.task: asyncio.Task[None] | None = None
 
     def restart(self, next_offset: int) -> None:
-        """Forget what is here, and go on at another offset."""
+        """Drop the cached messages and continue at another offset."""
         self.messages.is_dropped = True
         self.messages = ProcessQueue(next_offset)
         self.has_room.set()
@@ -63,13 +63,15 @@ class QueuePulls(Generic[Q]):
     """The tasks that pull.
 
     Args:
-        instance: Whom brokers are asked through.
-        membership: Whose queues they are.
-        offsets: Told where to go on when the broker corrects an offset, and what has no match.
-        puller: Asks brokers.
-        may_pull: Awaited before each pull; may wait, and False means to wait a moment more.
-        on_messages: Told of a queue with new messages, how many, and how long the pull took, ms.
-        is_ordered: Only numbers and bytes count as room, not the span of offsets.
+        instance: Client instance for requests.
+        membership: Group and subscriptions.
+        offsets: Consumer offsets; changed when the broker corrects one, and past unmatched
+            messages.
+        puller: Pulls.
+        may_pull: Awaited before each pull; returns False to wait a moment longer.
+        on_messages: Called with a queue, the number of its new messages and the duration of the
+            pull, in ms.
+        is_ordered: Ignore the span of offsets as a threshold.
     """
 
     def __init__(
@@ -95,25 +97,25 @@ class QueuePulls(Generic[Q]):
         self._telling: asyncio.Task[None] | None = None
 
     def begin(self, pulled: Q) -> None:
-        """Pull from a queue from now on."""
+        """Start pulling from a queue."""
         pulled.task = asyncio.create_task(self._run(pulled), name=f"reput pull {pulled.queue}")
 
     async def end(self, pulled: Q) -> None:
-        """Pull no more from a queue. What is on the way is not waited for."""
+        """Stop pulling from a queue. A pull in flight is not awaited."""
         task, pulled.task = pulled.task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def restart(self, pulled: Q, next_offset: int) -> None:
-        """Go on at another offset at once, whatever is on the way."""
+        """Continue at another offset at once; pulls in flight are ignored."""
         pulled.restart(next_offset)
         if pulled.task is not None:
             pulled.task.cancel()
         self.begin(pulled)
 
     def is_full(self, messages: ProcessQueue[ReceivedMessage]) -> bool:
-        """Whether so much is here that pulling has to wait."""
+        """Return whether the thresholds of cached messages are reached."""
         config = self._config
         return (
             messages.message_count > config.pull_threshold_for_queue
@@ -122,7 +124,7 @@ class QueuePulls(Generic[Q]):
         )
 
     def note_progress(self, pulled: Q) -> None:
-        """Let a queue be pulled from again if there is room now."""
+        """Resume pulling from a queue if there is room."""
         if not pulled.has_room.is_set() and not self.is_full(pulled.messages):
             pulled.has_room.set()
 
@@ -141,20 +143,21 @@ class QueuePulls(Generic[Q]):
             except CorruptRecord as error:
                 log.error("reply to a pull from %s is damaged: %s", _place(pulled), error)
                 await asyncio.sleep(PULL_AGAIN_MS / 1000)
-            except Exception:  # a turn of the loop
+            except Exception:  # a time slice
                 log.exception("pull from %s", _place(pulled))
                 await asyncio.sleep(PULL_AGAIN_MS / 1000)
 
     async def _pull(self, pulled: Q) -> None:
         queue, messages = pulled.queue, pulled.messages
         wanted = self._membership.wanted.get(queue.topic)
-        if wanted is None:  # unsubscribed a moment ago
+        if wanted is None:  # unsubscribed meanwhile
             await asyncio.sleep(PULL_AGAIN_MS / 1000)
             return
         commit_offset = None
         if not self._membership.is_broadcasting:
-            # Brokers handle requests side by side. Where all before this pull is consumed, what is
-            # committed later waits for its answer: an old offset cannot overtake a newer one.
+            # Brokers handle requests concurrently. If all earlier messages are consumed, later
+            # commits wait for the reply to this pull, so that an old offset cannot overtake a newer
+            # one.
             known = self._offsets.table.get(queue)
             commit_offset = known if known == messages.next_offset else None
         begun_ms = pulled.pulled_at_ms = self._clock.now_ms()
@@ -177,25 +180,25 @@ class QueuePulls(Generic[Q]):
         if count:
             self._on_messages(pulled, count, now_ms - begun_ms)
         elif not messages.message_count:
-            # Nothing matched: that, too, is progress.
+            # Unmatched messages are progress too.
             self._offsets.table.advance(queue, messages.consumer_offset)
         if self._config.pull_interval_ms:
             await asyncio.sleep(self._config.pull_interval_ms / 1000)
 
     async def _correct(self, pulled: Q, brought: Pulled) -> None:
-        """Go on where the broker says: the queue was cut in front, or is shorter than it was."""
+        """Continue at the broker's offset: messages were deleted, or the queue is shorter."""
         asked = pulled.messages.next_offset
         next_offset = brought.next_offset
-        if next_offset == asked:  # a slave that is behind its master
+        if next_offset == asked:  # a slave that lags
             self._puller.forget(pulled.queue)
             await asyncio.sleep(PULL_AGAIN_MS / 1000)
             return
         if asked > brought.max_offset:
-            # Brokers before 4.9.4 send back to the very first message
+            # Brokers before 4.9.4 return the very first offset
             # (known-bugs.md#offset-too-large).
             next_offset = brought.max_offset
         log.warning(
-            "%s is illegal: it goes from %d to %d; consumer group %s goes on at %d",
+            "%s is illegal: it goes from %d to %d; consumer group %s continues at %d",
             _place(pulled),
             brought.min_offset,
             brought.max_offset,
@@ -224,7 +227,7 @@ class QueuePulls(Generic[Q]):
         await asyncio.sleep(delay_ms / 1000)
 
     async def _tell_again(self) -> None:
-        """Have the subscriptions told to brokers, once for all queues that found them missing."""
+        """Send a heartbeat, once for all queues whose subscription was missing."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._instance.heartbeat())
         await asyncio.shield(self._telling)

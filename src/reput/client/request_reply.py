@@ -1,13 +1,13 @@
-"""Requests and replies: a message that is answered with another one, straight to who asked.
+"""Requests and replies: a message that the consumer answers with a message to the requester.
 
     reply = await producer.request(Message("Quotes", b"EUR/GBP"))      # one program
 
     async def listener(messages, context):                              # another one
-        for one in messages:
-            await producer.reply(one, b"0.86")
+        for message in messages:
+            await producer.reply(message, b"0.86")
 
-A request is stored and consumed like any message. The reply is handed by the broker to the client
-that asked, over the connection of its producer. Java clients take part on either side. Source:
+A request is stored and consumed like any message. The broker pushes the reply to the requesting
+client over the connection of its producer. Compatible with Java clients on either side. Source:
 ``DefaultMQProducerImpl.request``, ``MessageUtil.createReplyMessage``.
 """
 
@@ -26,15 +26,15 @@ from reput.format.headers import PushReplyHeader
 from reput.format.message import Host, StoredMessage
 
 REPLY_TYPE = "reply"
-"""As MSG_TYPE."""
+"""Value of MSG_TYPE."""
 
 
 class NoReply(RemotingError):
-    """A request was stored, and nobody replied in time: it may have been served.
+    """Error of a request that was stored without a reply in time; it may have been served.
 
     Args:
-        topic: Where it was sent to.
-        timeout_ms: How long was waited.
+        topic: Topic of the request.
+        timeout_ms: Timeout in ms.
     """
 
     retriable = True
@@ -46,10 +46,10 @@ class NoReply(RemotingError):
 
 
 class AwaitedReplies:
-    """The requests of a producer that wait for their replies.
+    """Requests of a producer that wait for replies.
 
     Args:
-        clock: When replies come.
+        clock: The clock.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class AwaitedReplies:
     def begin(
         self, message: Message, client_id: str, timeout_ms: int
     ) -> tuple[Message, "asyncio.Future[ReceivedMessage]"]:
-        """Return a message as a request, and what gets its reply; cancel it to end the wait."""
+        """Return a message as a request, and the future of its reply; cancel it to stop waiting."""
         correlation_id = str(uuid.uuid4())
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
@@ -73,10 +73,10 @@ class AwaitedReplies:
         return dataclasses.replace(message, properties=properties), future
 
     def take(self, request: Command) -> Command | None:
-        """Take a reply that a broker pushes (326); return the answer, or None if it is not ours.
+        """Handle a pushed reply (326); return the response, or None if it is another producer's.
 
         Raises:
-            InvalidHeader: A field of it is missing or wrong.
+            InvalidHeader: A field is missing or invalid.
         """
         header = headers.decode(PushReplyHeader, request.ext_fields)
         property_bytes = java.encode_utf8(header.properties or "")
@@ -111,12 +111,12 @@ def reply_message(
     """Return the reply to a request, to be sent by any producer of the same cluster.
 
     Args:
-        request: As it was consumed.
-        body: What to say, at least a byte.
-        properties: Anything else.
+        request: The consumed request.
+        body: Body of the reply, at least a byte.
+        properties: Other properties.
 
     Raises:
-        InvalidOption: The message is no request, or came from a broker that names no cluster.
+        InvalidOption: The message is not a request, or its broker has no cluster name.
     """
     asked = request.properties
     for name in (props.CLUSTER, props.CORRELATION_ID, props.REPLY_TO_CLIENT):
@@ -134,7 +134,7 @@ def reply_message(
 
 
 def is_reply(message: Message) -> bool:
-    """Whether brokers are to hand a message to the client that it names."""
+    """Return whether brokers push a message to the client that it names."""
     return message.properties.get(props.MESSAGE_TYPE) == REPLY_TYPE
 
 

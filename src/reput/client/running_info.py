@@ -1,4 +1,4 @@
-"""What a consumer tells operators who ask through a broker, or does for them: 307, 221 and 309.
+"""Requests of operators to a consumer, through a broker: 307, 221 and 309.
 
 Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.consumerRunningInfo``,
 ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
@@ -24,7 +24,7 @@ from reput.format.command import Command
 
 
 def consumer_status(request: Command, offsets: OffsetTable) -> Command:
-    """Return the reply to 221: how far the group is in the queues of a topic."""
+    """Return the reply to 221: consumer offsets of the group in a topic."""
     header = headers.decode(headers.ConsumerStatusHeader, request.ext_fields)
     table = bodies.QueueOffsets(offsets.of_topic(header.topic))
     return command.reply(
@@ -45,19 +45,19 @@ def running_info(
     locked_ms: Mapping[bodies.MessageQueue, int] | None = None,
     sources: Iterable[PopSource] = (),
 ) -> Command:
-    """Return the reply to 307: settings, queues with what of them is here, rates.
+    """Return the reply to 307: settings, queues with their cached messages, rates.
 
     Args:
         request: The request.
-        instance: Of the consumer.
-        membership: What it wants.
-        offsets: How far the group is.
-        queues: The queues that are its own.
-        rates: Topic to how fast it is consumed.
-        started_ms: When the consumer was.
-        is_orderly: Whether its listener is.
-        locked_ms: Queue -> when the broker locked it last, ms since the epoch.
-        sources: What is popped from.
+        instance: Client instance of the consumer.
+        membership: Group and subscriptions.
+        offsets: Consumer offsets of the group.
+        queues: Queues of the member.
+        rates: Consumption rates by topic.
+        started_ms: Start time of the consumer, in ms since the epoch.
+        is_orderly: True for an orderly listener.
+        locked_ms: Queue to the time of its last lock, in ms since the epoch.
+        sources: Sources of a pop consumer.
     """
     now_ms = instance.clock.now_ms()
     config = dataclasses.asdict(membership.config)
@@ -72,16 +72,21 @@ def running_info(
     }
     locks = locked_ms or {}
     body = bodies.ConsumerRunningInfo(
-        mq_pop_table=bodies.PopQueueInfos({one.queue: _source_info(one) for one in sources}),
+        mq_pop_table=bodies.PopQueueInfos(
+            {source.queue: _source_info(source) for source in sources}
+        ),
         mq_table=bodies.ProcessQueueInfos(
-            {one.queue: _queue_info(one, offsets, locks.get(one.queue, 0)) for one in queues}
+            {
+                owned.queue: _queue_info(owned, offsets, locks.get(owned.queue, 0))
+                for owned in queues
+            }
         ),
         properties=properties,
         status_table={
             topic: rates[topic].status(now_ms) if topic in rates else _NOTHING
             for topic in sorted(membership.wanted)
         },
-        subscription_set=[one.data() for one in membership.wanted.values()],
+        subscription_set=[subscription.data() for subscription in membership.wanted.values()],
     )
     return command.reply(request, body=bodies.encode(body))
 
@@ -123,7 +128,7 @@ def _source_info(source: PopSource) -> bodies.PopQueueInfo:
 async def consume_directly(
     request: Command, calls: ListenerCalls, clock: Clock, *, is_orderly: bool
 ) -> Command:
-    """Hand a message of the broker's choice to a listener, and return the reply to 309."""
+    """Call a listener with a message of the broker's choice, and return the reply to 309."""
     header = headers.decode(headers.ConsumeDirectlyHeader, request.ext_fields)
     try:
         (message,) = received(request.body, header.broker_name or "")

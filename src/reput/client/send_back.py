@@ -1,8 +1,8 @@
-"""Messages that a group wants to see again later, or gives up on.
+"""Retries and dead letters of a group.
 
-The broker that holds a message is asked to copy it (36): after a delay into the retry topic of the
-group, or, once it was retried often enough, into its dead-letter topic. Where that fails, a copy is
-sent to the retry topic like any message, through whichever broker takes it.
+The broker that holds a message is asked to copy it (36): after a delay into the group's retry topic
+or, once its retries are exhausted, into the dead-letter topic. If that fails, a copy is sent to the
+retry topic through any broker.
 
 Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 TIMEOUT_MS = 5_000
 MAX_RECONSUME_TIMES = 16
-"""Where the consumer does not say."""
+"""Maximum number of retries by default."""
 FIRST_DELAY_LEVEL = 3
-"""Of a first retry, 10 s by default; each further one has the next level."""
+"""Delay level of the first retry, 10 s by default; each further retry has the next level."""
 
 
 class SendBack:
-    """Sends back for one group.
+    """Sends messages of one group back.
 
     Args:
-        instance: Whom brokers are asked through.
+        instance: Client instance for requests.
         group: The consumer group, by its full name.
-        retries_max: A message that was retried so often is a dead letter.
+        retries_max: Number of retries after which a message becomes a dead letter.
     """
 
     def __init__(self, instance: ClientInstance, group: str, retries_max: int) -> None:
@@ -45,11 +45,11 @@ class SendBack:
         self._requests = SendRequests(PRODUCER_GROUP, "TBW102", 4)
 
     async def send(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Have a message come again; returns whether a broker has taken that on.
+        """Request another delivery of a message; return whether a broker has accepted it.
 
         Args:
             message: The message.
-            delay_level: When; 0: by how often it was retried, below 0: never, it is a dead letter.
+            delay_level: Delay level; 0: by the number of retries; negative: dead letter at once.
         """
         try:
             await self._ask_its_broker(message, delay_level)
@@ -59,7 +59,7 @@ class SendBack:
         return True
 
     async def give_up(self, message: ReceivedMessage) -> bool:
-        """Make a dead letter of a message; returns whether its broker has a copy there."""
+        """Make a dead letter of a message; return whether its broker has stored a copy."""
         try:
             await self._ask_its_broker(message, -1)
         except (*Problem, CorruptRecord) as error:
@@ -84,11 +84,11 @@ class SendBack:
         await self._instance.ask(address, request, TIMEOUT_MS)
 
     async def send_copy(self, message: ReceivedMessage, reconsume_times: int) -> bool:
-        """Send a copy to the retry topic; returns whether a broker has taken it.
+        """Send a copy to the retry topic; return whether a broker has stored it.
 
         Args:
             message: The message.
-            reconsume_times: How often it was retried so far.
+            reconsume_times: Number of earlier retries.
         """
         topic = names.retry_topic(self._group)
         try:
@@ -99,7 +99,7 @@ class SendBack:
             properties.pop(props.DELAY, None)
             if (
                 reconsume_times + 1 < self.retries_max
-            ):  # else it is a dead letter, which need not wait
+            ):  # otherwise it is a dead letter, without delay
                 properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
             properties.pop(props.TRANSACTION_PREPARED, None)
             text = java.decode_utf8(props.encode(properties, last_separator=False))
@@ -132,5 +132,5 @@ class SendBack:
 
 
 def _name(message: ReceivedMessage) -> str:
-    """Return what a log line calls a message, damaged or not."""
+    """Return the name of a message in log lines, damaged or not."""
     return f"message {message.queue_offset} from {message.broker_name}"

@@ -1,4 +1,4 @@
-"""Tasks that run beside everything else and that nobody waits for."""
+"""Background tasks that no caller awaits."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class SideTasks:
-    """Those that run now. Whoever owns them ends them."""
+    """Running tasks. Their owner stops them."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()  # The loop alone would not keep them.
+        self._running: set[asyncio.Task[None]] = set()  # The loop alone keeps only weak references.
 
     def begin(self, what: Coroutine[Any, Any, None]) -> None:
-        """Run something in a task of its own."""
+        """Start a coroutine as a task."""
         task = asyncio.create_task(what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -23,7 +23,7 @@ class SideTasks:
 
 async def stop(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel tasks and wait for their end."""
-    # But not for the one that asks: a listener may close its own consumer.
+    # Except the calling task: a listener may close its own consumer.
     tasks = [task for task in tasks if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()

@@ -1,9 +1,9 @@
-"""Writes traces of what a producer or consumer does, as messages of the trace topic.
+"""Traces of producers and consumers, sent as messages of the trace topic.
 
-Switched on by ``ClientConfig.enable_trace``. Nothing that is traced waits for it: traces are put by
-until there are some, then sent by a producer of their own. Those that come too fast, or cannot be
-sent, are dropped, and counted. ``Admin.message_trace``, ``reput message trace`` and RocketMQ's
-``mqadmin queryMsgTraceById`` read them.
+Enabled by ``ClientConfig.enable_trace``. Traced operations do not wait: traces are collected and
+sent in batches by a separate producer. If too many wait, or sending fails, they are dropped and
+counted. ``Admin.message_trace``, ``reput message trace`` and RocketMQ's ``mqadmin
+queryMsgTraceById`` read them.
 
 Source: rocketmq 4.9.7 and 5.5.0 ``AsyncTraceDispatcher``, ``DefaultRecallMessageTraceHook``.
 """
@@ -41,24 +41,24 @@ log = logging.getLogger(__name__)
 
 GROUP_PREFIX = "_INNER_TRACE_PRODUCER"
 WAITING_MAX = 4096
-"""Traces that wait to be sent; more are dropped."""
+"""Maximum number of traces that wait to be sent; more are dropped."""
 ENOUGH_COUNT = 400
-"""So many are sent at once."""
+"""Number of traces that are sent at once."""
 GATHER_MS = 500
-"""How long the first of fewer waits for others."""
+"""Maximum time that the first of fewer traces waits, in ms."""
 SEND_TIMEOUT_MS = 5_000
 
 _serial = itertools.count(1)
 
 
 class Sender(Protocol):
-    """The producer that sends traces."""
+    """Interface of the producer that sends traces."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Start the producer."""
 
     async def close(self) -> None:
-        """End."""
+        """Close the producer."""
 
     async def send(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
         """Send a message."""
@@ -70,23 +70,23 @@ def sender_group(group: str, role: str) -> str:
 
 
 def sender_config(config: ClientConfig) -> ClientConfig:
-    """Return the settings of a producer of traces: its connections and client id are its own."""
+    """Return the settings of a producer of traces, which has its own connections and client id."""
     return dataclasses.replace(config, enable_trace=False, namespace="")
 
 
 class TraceWriter:
-    """Takes traces, and sends them now and then.
+    """Collects traces and sends them periodically.
 
     Args:
-        sender: Sends them, and does nothing else.
-        topic: Where to.
-        group: Whose doings they are, without namespace.
-        clock: The time.
+        sender: Producer for traces only.
+        topic: Trace topic.
+        group: Traced group, without namespace.
+        clock: The clock.
     """
 
     def __init__(self, sender: Sender, topic: str, group: str, clock: Clock) -> None:
         self.dropped_count = 0
-        """Traces that could not be kept or sent."""
+        """Number of traces that could not be kept or sent."""
         self.group = group
         self.topic = topic
         self._sender = sender
@@ -98,12 +98,12 @@ class TraceWriter:
         self._is_closing = False
 
     async def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         await self._sender.start()
         self._task = asyncio.create_task(self._run(), name=f"reput traces of {self.group}")
 
     async def close(self) -> None:
-        """Send what waits, and end."""
+        """Send pending traces, and stop."""
         self._is_closing = True
         self._has_some.set()
         self._has_enough.set()
@@ -115,7 +115,7 @@ class TraceWriter:
             await self._sender.close()
 
     def add(self, traces: Sequence[Trace]) -> None:
-        """Put traces by; they are dropped if too many wait."""
+        """Add traces; they are dropped if too many wait."""
         if len(self._waiting) + len(traces) > WAITING_MAX:
             self._drop(len(traces), "too many wait to be sent")
             return
@@ -145,14 +145,14 @@ class TraceWriter:
         for one in trace_codec.pack(traces):
             await self._send(one)
 
-    async def _send(self, one: TraceMessage) -> None:
-        message = Message(self.topic, one.body, keys=" ".join(one.keys))
+    async def _send(self, trace: TraceMessage) -> None:
+        message = Message(self.topic, trace.body, keys=" ".join(trace.keys))
         try:
             await self._sender.send(message, timeout_ms=SEND_TIMEOUT_MS)
         except ReputError as error:
-            self._drop(one.body.count(trace_codec.LINE_END.encode()), error)
+            self._drop(trace.body.count(trace_codec.LINE_END.encode()), error)
 
-    # --- what is traced ---------------------------------------------------------
+    # --- traces -----------------------------------------------------------------
 
     def sent(
         self,
@@ -168,11 +168,11 @@ class TraceWriter:
 
         Args:
             messages: The message, or those of a batch.
-            result: What became of it.
-            region: What the broker says of itself.
-            broker_address: Which broker.
+            result: Result of the send.
+            region: Region in the broker's reply.
+            broker_address: Address of the broker.
             body_bytes: Length of the body as sent, of a single message.
-            begun_ms: When it was sent; ms since the epoch.
+            begun_ms: Start of the send, in ms since the epoch.
         """
         if messages[0].topic.startswith(self.topic):
             return
@@ -212,7 +212,7 @@ class TraceWriter:
         state: str,
         is_check: bool = False,
     ) -> None:
-        """Trace what became of a transaction; the fields are those of ``TransactionEnded``."""
+        """Trace the end of a transaction; the fields are those of ``TransactionEnded``."""
         self.add(
             [
                 TransactionEnded(
@@ -235,9 +235,9 @@ class TraceWriter:
     def recalled(
         self, topic: str, message_id: str, *, region: str | None, is_success: bool
     ) -> None:
-        """Trace what a broker has answered to a recall; the fields are those of ``Recalled``.
+        """Trace the reply to a recall; the fields are those of ``Recalled``.
 
-        Java's producers do so where a system property says it.
+        Java's producers trace recalls only if a system property is set.
         """
         self.add(
             [
@@ -253,21 +253,21 @@ class TraceWriter:
         )
 
     def begun(self, messages: Sequence[ReceivedMessage]) -> str:
-        """Trace that messages are handed out; return what their end is to be told with."""
+        """Trace the start of a listener's call; return the id for ``consumed``."""
         now_ms = self._clock.now_ms()
         call_id = uuid.uuid4().hex.upper()
         self.add(
             [
                 Begun(
                     time_ms=now_ms,
-                    region=one.properties.get("MSG_REGION"),
+                    region=message.properties.get("MSG_REGION"),
                     group=self.group,
                     call_id=call_id,
-                    message_id=one.message_id,
-                    retry_count=one.reconsume_times,
-                    keys=one.properties.get(props.KEYS),
+                    message_id=message.message_id,
+                    retry_count=message.reconsume_times,
+                    keys=message.properties.get(props.KEYS),
                 )
-                for one in self._traced(messages)
+                for message in self._traced(messages)
             ]
         )
         return call_id
@@ -279,43 +279,43 @@ class TraceWriter:
         outcome: Outcome,
         duration_ms: int,
     ) -> None:
-        """Trace what became of messages that were ``begun``.
+        """Trace the result of a listener's call.
 
         Args:
-            messages: The same.
-            call_id: What ``begun`` has returned.
-            outcome: How it ended.
-            duration_ms: From then to now; as in Java, each message is told its share.
+            messages: The messages passed to ``begun``.
+            call_id: Result of ``begun``.
+            outcome: Outcome of the call.
+            duration_ms: Duration in ms; as in Java, each message records its share.
         """
         now_ms = self._clock.now_ms()
         self.add(
             [
                 Consumed(
                     call_id=call_id,
-                    message_id=one.message_id,
+                    message_id=message.message_id,
                     cost_ms=duration_ms // len(messages),
                     is_success=outcome is Outcome.SUCCESS,
-                    keys=one.properties.get(props.KEYS),
+                    keys=message.properties.get(props.KEYS),
                     outcome=outcome,
                     time_ms=now_ms,
                     group=self.group,
                 )
-                for one in self._traced(messages)
+                for message in self._traced(messages)
             ]
         )
 
     def _traced(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Return those that no broker has excepted, and that are no traces themselves."""
-        found = []
-        for one in messages:
-            with contextlib.suppress(CorruptRecord):  # whoever gets it notices
-                if one.topic != self.topic and one.properties.get("TRACE_ON") != "false":
-                    found.append(one)
-        return found
+        """Return messages without traces and without those whose broker disables tracing."""
+        traced = []
+        for message in messages:
+            with contextlib.suppress(CorruptRecord):  # consumers notice the damage
+                if message.topic != self.topic and message.properties.get("TRACE_ON") != "false":
+                    traced.append(message)
+        return traced
 
 
 def keys_text(message: Message) -> str | None:
-    """Return the keys of a message as it is sent; None if it has none."""
+    """Return the keys of a sent message; None if it has none."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     return keys or None
 

@@ -1,17 +1,17 @@
-"""Sends messages that consumers see only if something else has worked out.
+"""Transactional messages: consumers see them only after a successful local transaction.
 
-    def save(message, half):  # a local transaction, with half.message_id among what it writes
+    def save(message, half):  # a local transaction, which also writes half.message_id
         return TransactionState.COMMIT
 
-    def was_saved(message):  # asked later, if nobody has said so
+    def was_saved(message):  # called later if the decision did not arrive
         return TransactionState.COMMIT if ... else TransactionState.ROLLBACK
 
     async with TransactionProducer("orders", namesrv="127.0.0.1:9876", check=was_saved) as producer:
         result = await producer.send_in_transaction(Message("Orders", b"one"), save)
 
-The message is stored, unseen; then the local transaction runs; then the broker is told. If that
-does not happen, because something failed or this process ended, the broker asks any producer of the
-group, again and again. Where its answer is lost a message may be delivered twice, with one
+The half message is stored, invisible to consumers; then the local transaction runs; then the broker
+gets the decision. If it does not, because of a failure or a crash, the broker repeatedly queries
+any producer of the group. If such a reply is lost, a message may be delivered twice, with one
 ``message_id``.
 
 Source: rocketmq 4.9.7 ``DefaultMQProducerImpl.sendMessageInTransaction``,
@@ -44,7 +44,7 @@ from reput.format.headers import CheckTransactionStateHeader, EndTransactionHead
 
 CHECKS_AT_ONCE = 8
 CHECKS_WAITING_MAX = 2_000
-"""More are left for the next time the broker asks."""
+"""Maximum number of pending checks; brokers repeat the others."""
 
 P = ParamSpec("P")
 
@@ -52,31 +52,33 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(enum.Enum):
-    """What became of a local transaction."""
+    """State of a local transaction."""
 
     COMMIT = "commit"
-    """It is done: deliver the message."""
+    """Committed: deliver the message."""
     ROLLBACK = "rollback"
-    """It is not, and never will be: drop the message."""
+    """Failed permanently: drop the message."""
     UNKNOWN = "unknown"
-    """Ask later."""
+    """Unknown: check again later."""
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """What became of a message."""
+    """Result of a transactional send."""
 
     half: SendResult
-    """Where it waits, or waited. Its ``queue`` is the one it is for, ``queue_offset`` that of all
-    half messages."""
+    """Result of storing the half message: ``queue`` is the final one, ``queue_offset`` that in the
+    half topic.
+    """
     state: TransactionState
     is_settled: bool
-    """Whether the broker has taken the decision. If not, it asks later."""
+    """True if the broker has the decision; otherwise it checks later."""
 
 
 LocalTransaction = Callable[[Message, SendResult], TransactionState | Awaitable[TransactionState]]
-"""Given the message, and where it waits, runs the local transaction."""
+"""Function that runs the local transaction, given the message and the result of storing it."""
 Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
-"""Given a message, says what became of its local transaction; by its ``message_id``, say."""
+"""Function that returns the state of a message's local transaction, for example by
+``message_id``."""
 
 _ENDS = {
     TransactionState.COMMIT: flags.TRANSACTION_COMMIT,
@@ -90,18 +92,18 @@ _TRACED = {
 
 
 class TransactionProducer(Producer):
-    """A producer of transactions; what ``Producer`` does it does as well. Use it as ``async with``.
+    """A producer of transactional and other messages. Use it as ``async with``.
 
-    Plain functions as ``check`` or local transaction run in threads, so that they may wait.
+    Plain functions as ``check`` or local transaction run in threads, so that they may block.
 
     Args:
-        group: Of producers that do the same: a broker asks any of them, of this run or a later one.
-        check: Says what became of a local transaction.
-        topics: Brokers of these may ask from the start on; of others, once something was sent.
-        namesrv: As with ``Producer``; so are the rest.
-        config: How to send.
-        client: Name servers, and everything that is not about sending.
-        clock: The system's, unless a test has its own.
+        group: Group of equal producers: a broker checks with any of them, also after a restart.
+        check: Returns the state of a local transaction.
+        topics: Topics whose brokers may check from the start; other brokers after the first send.
+        namesrv: As for ``Producer``, like the following arguments.
+        config: Settings of sends.
+        client: Settings of the client.
+        clock: The clock; tests pass their own.
 
     Raises:
         InvalidOption: An argument is not allowed.
@@ -125,7 +127,7 @@ class TransactionProducer(Producer):
         self._check_slots = asyncio.Semaphore(CHECKS_AT_ONCE)
 
     async def start(self) -> None:
-        """Begin, and tell the brokers of ``topics``."""
+        """Start the producer, and register at the brokers of ``topics``."""
         await super().start()
         for topic in self._first_topics:
             try:
@@ -134,7 +136,7 @@ class TransactionProducer(Producer):
                 log.warning("no broker can ask about topic %s yet: %s", topic, error)
 
     async def close(self) -> None:
-        """Tell the brokers, and end; they ask others, or later, about what is open."""
+        """Unregister and stop; brokers check open transactions with other producers, or later."""
         checks = list(self._checks)
         for task in checks:
             task.cancel()
@@ -148,14 +150,14 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Send a message, run a local transaction, and commit or roll back the message.
 
-        What ``execute`` raises is raised, and nothing is decided then: the broker asks.
+        Exceptions of ``execute`` are raised and leave the transaction open: the broker checks.
 
         Args:
-            message: What to send; not delayed. Its property ``CHECK_IMMUNITY_TIME_IN_SECONDS``
-                says for how long the broker is not to ask.
-            execute: The local transaction. It does not run if the message is not stored as safely
-                as the broker should (``SendStatus``), and the message is rolled back.
-            timeout_ms: For all attempts to send together; that of the configuration if not given.
+            message: The message, without delay. Its property ``CHECK_IMMUNITY_TIME_IN_SECONDS`` is
+                the time before the first check.
+            execute: The local transaction. If the message is stored less safely than configured
+                (``SendStatus``), it does not run and the message is rolled back.
+            timeout_ms: Timeout of all attempts to send, in ms; None: as configured.
 
         Raises:
             InvalidOption: The message is not allowed, or ``execute`` returned no state.
@@ -168,7 +170,7 @@ class TransactionProducer(Producer):
         return await self.end(half, state, message=message)
 
     async def send_half(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
-        """Send a message that waits for ``end``.
+        """Send a half message, to be decided by ``end``.
 
         Arguments and errors are those of ``send_in_transaction``.
         """
@@ -184,12 +186,12 @@ class TransactionProducer(Producer):
     async def end(
         self, half: SendResult, state: TransactionState, *, message: Message | None = None
     ) -> TransactionResult:
-        """Commit or roll back a message. Where that fails, a log line says why.
+        """Commit or roll back a message. Failures are logged.
 
         Args:
-            half: What ``send_half`` returned.
-            state: With ``UNKNOWN`` nothing is done.
-            message: The message, of which a trace then has tags and keys.
+            half: Result of ``send_half``.
+            state: The decision; ``UNKNOWN`` does nothing.
+            message: The message, whose tags and keys are traced.
         """
         if state not in _ENDS and self._traces is None:
             return TransactionResult(half, state, False)
@@ -220,7 +222,7 @@ class TransactionProducer(Producer):
         return TransactionResult(half, state, is_settled)
 
     async def _tell(self, address: str, header: EndTransactionHeader) -> bool:
-        # Java's client does not wait for the reply, which every broker sends if it is wanted.
+        # Java's client does not wait for the reply, which all brokers send if requested.
         request = requests.make(RequestCode.END_TRANSACTION, header)
         try:
             await self._joined().ask(address, request)
@@ -235,7 +237,7 @@ class TransactionProducer(Producer):
     # --- being asked ------------------------------------------------------------
 
     def on_request(self, address: str, request: Command) -> Answer:
-        """Answer what brokers ask about transactions, each in a task of its own."""
+        """Handle checks of brokers, each in its own task."""
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
             return super().on_request(address, request)
         if len(list(self._checks)) >= CHECKS_WAITING_MAX:
@@ -281,7 +283,7 @@ class TransactionProducer(Producer):
             await self._tell(address, header)
 
     def _broker_name(self, address: str) -> str:
-        """Return the name of the broker at an address; nothing if no route says it."""
+        """Return the name of the broker at an address; "" if no route has it."""
         routes = map(self._joined().known_route, self.topics())
         names = (
             name
@@ -294,7 +296,7 @@ class TransactionProducer(Producer):
 
 
 def checked_state(name: str, state: object) -> TransactionState:
-    """Return what a function of the user's returned. Raises ``InvalidOption``."""
+    """Return a user function's result as a state. Raises ``InvalidOption``."""
     if not isinstance(state, TransactionState):
         raise InvalidOption(name, state, "a function that returns a TransactionState")
     return state
@@ -305,7 +307,7 @@ async def _called(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> TransactionState:
-    """Call a user's function, a plain one in a thread."""
+    """Call a user's function; plain functions run in a thread."""
     call = getattr(function, "__call__", function)  # noqa: B004 - an object's own method
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         answer = function(*args, **kwargs)

@@ -3,8 +3,8 @@
     repeat of: int totalSize | int magic | int bodyCRC | int flag | int bodyLen, body
                | short propsLen, properties
 
-Magic and CRC are written as 0 by clients and not looked at by anyone. Everything the inner part
-does not say (topic, queue, times, hosts) it takes from the message around it.
+Clients write magic and CRC as 0, and no reader checks them. An inner message inherits topic, queue,
+times and hosts from the message around it.
 Field table: docs/formats/commit-log.md.
 """
 
@@ -25,7 +25,7 @@ HEAD = struct.Struct(
 )
 PROPERTIES_LENGTH = struct.Struct(">h")
 COUNT_MAX = (1 << 15) - 1
-"""Messages that a batch of a batch queue may hold: units count in a short."""
+"""Maximum number of messages in a batch of a batch queue: the count of a unit is a short."""
 FLAG_POSITION = struct.calcsize(">iii")
 FIXED_BYTES = HEAD.size + PROPERTIES_LENGTH.size
 
@@ -64,38 +64,41 @@ def decode(body: bytes) -> list[InnerMessage]:
         CorruptRecord: A size is impossible; names the position within the body.
     """
     messages = []
-    at = 0
-    while at < len(body):
-        message, at = decode_one(body, at)
+    position = 0
+    while position < len(body):
+        message, position = decode_one(body, position)
         messages.append(message)
     return messages
 
 
-def decode_one(body: bytes, at: int) -> tuple[InnerMessage, int]:
-    """Return the inner message at a position of a batch body, and where it ends.
+def decode_one(body: bytes, position: int) -> tuple[InnerMessage, int]:
+    """Return the inner message at a position of a batch body, and the position after it.
 
     Raises:
         CorruptRecord: A size is impossible; names the position within the body.
     """
-    if len(body) - at < FIXED_BYTES:
-        raise CorruptRecord(f"batch body has {len(body) - at} bytes left at {at}, too few")
-    size, _, _, flag, body_bytes = HEAD.unpack_from(body, at)
-    properties_at = at + HEAD.size + body_bytes
-    end = at + size
+    left_bytes = len(body) - position
+    if left_bytes < FIXED_BYTES:
+        raise CorruptRecord(f"batch body has {left_bytes} bytes left at {position}, too few")
+    size, _, _, flag, body_bytes = HEAD.unpack_from(body, position)
+    properties_at = position + HEAD.size + body_bytes
+    end = position + size
     if body_bytes < 0 or end > len(body) or properties_at + PROPERTIES_LENGTH.size > end:
-        raise CorruptRecord(f"batch message at {at} has size {size}, body {body_bytes}")
+        raise CorruptRecord(f"batch message at {position} has size {size}, body {body_bytes}")
     (property_bytes,) = PROPERTIES_LENGTH.unpack_from(body, properties_at)
     start = properties_at + PROPERTIES_LENGTH.size
     if property_bytes < 0 or start + property_bytes != end:
-        raise CorruptRecord(f"batch message at {at} has size {size}, properties {property_bytes}")
-    return InnerMessage(flag, body[at + HEAD.size : properties_at], body[start:end]), end
+        raise CorruptRecord(
+            f"batch message at {position} has size {size}, properties {property_bytes}"
+        )
+    return InnerMessage(flag, body[position + HEAD.size : properties_at], body[start:end]), end
 
 
 def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
-    """Return the messages a BatchCQ record holds, in queue order; any other record as it is.
+    """Return the messages of a BatchCQ record in queue order; any other record unchanged.
 
-    Each takes topic, queue, times and hosts from the record around it and the next queue offset,
-    as Java's client does. (INNER_BASE says the record's own queue offset once more.)
+    Each inherits topic, queue, times and hosts from the record and gets the next queue offset, as
+    in Java's client. (INNER_BASE repeats the queue offset of the record.)
 
     Raises:
         CorruptRecord: The body is not a batch.

@@ -1,8 +1,8 @@
-"""Bloom filter positions of a consumer group on a topic, as ``consumerFilter.json`` has them.
+"""Bloom filter positions of a consumer group on a topic, as stored in ``consumerFilter.json``.
 
-A message's filter bits have those of each group whose SQL filter takes it (``cq_unit.ExtUnit``).
-The hash is murmur3_128, seed 0, of which only the first 64 bits count. Java: ``BloomFilter`` of
-rocketmq-filter, Guava's ``Murmur3_128HashFunction``.
+A message's filter bits include the bits of each group whose SQL filter it passes
+(``cq_unit.ExtUnit``). The hash is the first 64 bits of murmur3_128 with seed 0. Java:
+``BloomFilter`` of rocketmq-filter, Guava's ``Murmur3_128HashFunction``.
 """
 
 import math
@@ -18,21 +18,21 @@ _BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """How many bits there are, and how many of them are a group's."""
+    """Size of a Bloom filter: its bits, and the bits per group."""
 
     bits: int
-    """Length of a message's bits; a multiple of 8."""
+    """Number of filter bits of a message; a multiple of 8."""
     positions: int
-    """Positions of a group on a topic; some may be equal."""
+    """Number of positions of a group on a topic; some may be equal."""
 
     @classmethod
     def of(cls, error_percent: int, group_count: int) -> "BloomFilter":
-        """Return the filter for some groups.
+        """Return the filter for a number of groups.
 
         Args:
-            error_percent: Of the messages that no filter of a group takes, how many may have all
-                bits of the group nevertheless; 1 to 99.
-            group_count: With how many groups on a topic.
+            error_percent: False positives among the messages that a group's filter rejects, in
+                percent; 1 to 99.
+            group_count: Number of groups on a topic.
         """
         rate = error_percent / 100
         positions = math.ceil(math.log(rate) / math.log(0.5))
@@ -43,38 +43,38 @@ class BloomFilter:
         """Return the positions of a group on a topic, each below ``bits``."""
         value = murmur3(java.encode_utf8(f"{group}#{topic}"))
         low, high = value & 0xFFFFFFFF, value >> 32
-        found = []
+        positions = []
         for number in range(1, self.positions + 1):
             combined = (low + number * high) & 0xFFFFFFFF
             if combined >> 31:
-                combined ^= 0xFFFFFFFF  # a negative int has its bits turned, in Java
-            found.append(combined % self.bits)
-        return tuple(found)
+                combined ^= 0xFFFFFFFF  # Java inverts the bits of a negative int
+            positions.append(combined % self.bits)
+        return tuple(positions)
 
 
 def murmur3(data: bytes) -> int:
     """Return the first 64 bits of murmur3_128 with seed 0, as an unsigned number."""
-    one = other = 0
+    first = second = 0
     end = len(data) // _BLOCK * _BLOCK
-    for at in range(0, end, _BLOCK):
-        one ^= _mixed_one(int.from_bytes(data[at : at + 8], "little"))
-        one = (_rotated(one, 27) + other) * 5 + 0x52DCE729 & _MASK
-        other ^= _mixed_other(int.from_bytes(data[at + 8 : at + _BLOCK], "little"))
-        other = (_rotated(other, 31) + one) * 5 + 0x38495AB5 & _MASK
-    one ^= _mixed_one(int.from_bytes(data[end : end + 8], "little"))
-    other ^= _mixed_other(int.from_bytes(data[end + 8 :], "little"))
-    one ^= len(data)
-    other ^= len(data)
-    one = one + other & _MASK
-    other = other + one & _MASK
-    return _final(one) + _final(other) & _MASK
+    for position in range(0, end, _BLOCK):
+        first ^= _mixed_first(int.from_bytes(data[position : position + 8], "little"))
+        first = (_rotated(first, 27) + second) * 5 + 0x52DCE729 & _MASK
+        second ^= _mixed_second(int.from_bytes(data[position + 8 : position + _BLOCK], "little"))
+        second = (_rotated(second, 31) + first) * 5 + 0x38495AB5 & _MASK
+    first ^= _mixed_first(int.from_bytes(data[end : end + 8], "little"))
+    second ^= _mixed_second(int.from_bytes(data[end + 8 :], "little"))
+    first ^= len(data)
+    second ^= len(data)
+    first = first + second & _MASK
+    second = second + first & _MASK
+    return _final(first) + _final(second) & _MASK
 
 
-def _mixed_one(word: int) -> int:
+def _mixed_first(word: int) -> int:
     return _rotated(word * _C1 & _MASK, 31) * _C2 & _MASK
 
 
-def _mixed_other(word: int) -> int:
+def _mixed_second(word: int) -> int:
     return _rotated(word * _C2 & _MASK, 33) * _C1 & _MASK
 
 
@@ -89,15 +89,16 @@ def _final(word: int) -> int:
 
 
 def may_match(bit_map: bytes, bits: int, positions: tuple[int, ...]) -> bool:
-    """Whether a message may be one that a group's filter takes.
+    """Return whether a message may pass a group's filter.
 
     Args:
-        bit_map: The message's filter bits; empty if none were computed.
-        bits: Length of bits that the group's positions are for.
-        positions: The group's.
+        bit_map: Filter bits of the message; empty if none were computed.
+        bits: Number of bits that the positions were computed for.
+        positions: Positions of the group.
 
     Returns:
-        True as well if the bits are of another length: they say nothing of this group.
+        False if the message cannot pass. True also if ``bit_map`` has another length, since its
+        bits then mean nothing for this group.
     """
     if len(bit_map) * 8 != bits:
         return True

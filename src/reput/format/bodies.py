@@ -1,10 +1,10 @@
 """JSON bodies of requests and replies.
 
-Structs in Java's order of fields, which is alphabetical. A field with a default is left out where
-it has that value: Java's bean has the same one. Maps keyed by a message queue are ``QueueMap``;
-they are printed with the object as key, as Java does, and readers of 5.4 and later take them no
-other way (checked with 5.5.0). What a struct does not name is ignored.
-Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.body``, ``.heartbeat``, ``.route``.
+Fields are in Java's alphabetical order. A field equal to its default is omitted, since Java's bean
+has the same default. Maps keyed by a message queue are ``QueueMap``: they are written with the
+object as key, as by Java, the only form that readers of 5.4 and later accept (checked with 5.5.0).
+Unknown fields are ignored. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.body``,
+``.heartbeat``, ``.route``.
 """
 
 import math
@@ -30,19 +30,19 @@ _V = TypeVar("_V")
 
 
 class Body(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Base of all bodies; wire names are the fields' in camelCase."""
+    """Base of all bodies; wire names are the field names in camelCase."""
 
 
 class RequestBody(Body):
-    """Base of the bodies that servers get from anybody, which are limited in size."""
+    """Base of the bodies that servers receive from any client; their size is limited."""
 
     size_limit: ClassVar[Limit] = limits.BODY_BYTES
     lenient_limit: ClassVar[Limit] = limits.LENIENT_JSON_BYTES
-    """Where it is no standard JSON of the body's types."""
+    """Size limit, in bytes, of a body that is not standard JSON of the struct's types."""
 
 
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
-    """One queue's address."""
+    """Topic, broker and number of a queue."""
 
     topic: str
     broker_name: str
@@ -50,7 +50,7 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
 
 
 class QueueMap(UserDict[MessageQueue, _V]):
-    """A map from message queue to something."""
+    """Base of maps from message queue to value."""
 
     value_type: ClassVar[Any] = Any
 
@@ -67,7 +67,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_pair(key: object, value: object) -> bytes:
-    """Return the JSON of an entry of a map, whose key may be a message queue."""
+    """Return the JSON of a map entry; the key may be a message queue."""
     name = _alphabetical(key) if isinstance(key, MessageQueue) else key
     return encode(name) + b":" + encode(value)
 
@@ -79,18 +79,18 @@ def decode(
     size_limit: Limit | None = None,
     lenient_limit: Limit | None = None,
 ) -> _T:
-    """Return a body from its JSON, or from what fastjson takes for JSON.
+    """Decode a body from JSON, or from the dialect that fastjson accepts.
 
     Args:
-        kind: What it should be.
+        kind: Type of the body.
         data: The body.
-        size_limit: Of what is looked at; None: that of the kind, if it has one.
-        lenient_limit: Of what is no standard JSON of the kind's types, which takes much longer to
-            read; None: that of the kind, or as much as a frame holds.
+        size_limit: Size limit of the body; None: that of the type, if any.
+        lenient_limit: Size limit of a body that is not standard JSON of the type, which takes much
+            longer to decode; None: that of the type, or the size of a frame.
 
     Raises:
-        InvalidBody: It is neither, or lacks a field, or has a number that Java's type does not.
-        LimitExceeded: It is too large.
+        InvalidBody: The body is not JSON, lacks a field, or has a number out of Java's range.
+        LimitExceeded: The body is too large.
     """
     if size_limit is None:
         size_limit = getattr(kind, "size_limit", None)
@@ -127,27 +127,27 @@ _ORDINALS = {
     "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
     "messageModel": ("BROADCASTING", "CLUSTERING", "LITE_SELECTIVE"),
 }
-"""The values of Java's enums in their order."""
+"""Names of Java's enum values by ordinal, by field."""
 
 
-def _name_ordinals(found: Any) -> None:
-    """Put names in the place of enums' numbers: fastjson takes both, the C++ client has numbers."""
-    if isinstance(found, list):
-        for one in found:
-            _name_ordinals(one)
-    elif isinstance(found, dict):
-        for key, value in found.items():
+def _name_ordinals(value: Any) -> None:
+    """Replace enum ordinals by names, in place; the C++ client sends ordinals."""
+    if isinstance(value, list):
+        for item in value:
+            _name_ordinals(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
             names = _ORDINALS.get(key)
             if names is None:
-                _name_ordinals(value)
-            elif type(value) is int and 0 <= value < len(names):
-                found[key] = names[value]
+                _name_ordinals(item)
+            elif type(item) is int and 0 <= item < len(names):
+                value[key] = names[item]
 
 
 def _encode_map(value: Any) -> Any:
     if not isinstance(value, QueueMap):
         raise NotImplementedError(f"{type(value).__name__} is in no body")
-    pairs = (encode_pair(one, other) for one, other in value.items())
+    pairs = (encode_pair(key, item) for key, item in value.items())
     return msgspec.Raw(b"{" + b",".join(pairs) + b"}")
 
 
@@ -159,7 +159,7 @@ def _decode_map(kind: type, value: Any) -> Any:
     if not issubclass(kind, QueueMap):
         raise NotImplementedError(f"{kind.__name__} is in no body")
     if isinstance(value, dict):
-        # The object as a string: older writers, and ours before Java's readers were known.
+        # The key object as a string: older writers.
         pairs = [(_parsed_key(key), other) for key, other in value.items()]
     else:
         pairs = list(value)
@@ -174,14 +174,14 @@ def _decode_map(kind: type, value: Any) -> Any:
 
 
 def _parsed_key(text: str) -> Any:
-    """Return an object that is a key as a string."""
-    found = fastjson.parse(text)
-    fastjson.check_text(text, found)
-    return found
+    """Parse a key object that was written as a string."""
+    key = fastjson.parse(text)
+    fastjson.check_text(text, key)
+    return key
 
 
 def _check_numbers(value: Any) -> None:
-    """Refuse numbers that are no ``long`` or ``double`` of Java. Raises ``ValueError``."""
+    """Reject numbers out of the range of Java's ``long`` and ``double``. Raises ``ValueError``."""
     if isinstance(value, int):
         if not _LONG_MIN <= value <= _LONG_MAX:
             raise ValueError(f"a number outside of {_LONG_MIN} to {_LONG_MAX}")
@@ -200,7 +200,7 @@ def _check_numbers(value: Any) -> None:
 
 
 class QueueData(Body, kw_only=True):
-    """How many queues a topic has on a broker."""
+    """Queues and permissions of a topic on a broker."""
 
     broker_name: str
     perm: Int
@@ -210,7 +210,7 @@ class QueueData(Body, kw_only=True):
 
 
 class BrokerData(Body, kw_only=True):
-    """Where a broker's master and slaves are."""
+    """Addresses of a broker's master and slaves."""
 
     broker_addrs: dict[Long, str]
     """Broker id to ``ip:port``; 0 is the master."""
@@ -219,7 +219,7 @@ class BrokerData(Body, kw_only=True):
 
 
 class TopicRouteData(Body, kw_only=True):
-    """To 105."""
+    """Reply to 105."""
 
     broker_datas: list[BrokerData]
     filter_server_table: dict[str, list[str]] | None = None
@@ -228,23 +228,23 @@ class TopicRouteData(Body, kw_only=True):
 
 
 class ClusterInfo(Body, kw_only=True):
-    """To 106."""
+    """Reply to 106."""
 
     broker_addr_table: dict[str, BrokerData]
     cluster_addr_table: dict[str, list[str]]
 
 
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """How often a table has changed, and when last."""
+    """Version of a table: its number of changes and the time of the last one."""
 
-    counter: Long = msgspec.field(default_factory=int)  # always written, as the timestamp
+    counter: Long = msgspec.field(default_factory=int)  # always written, like the timestamp
     state_version: Long = 0  # 5.x
     timestamp: Long = msgspec.field(default_factory=int)
-    """Always written: Java's default is the time of reading."""
+    """Time of the last change, in ms. Always written: Java's default is the time of decoding."""
 
 
 class TopicConfigData(Body, kw_only=True):
-    """A topic as brokers tell it to each other."""
+    """Settings of a topic, as exchanged between brokers."""
 
     attributes: dict[str, str] | None = None  # 5.x
     order: bool
@@ -257,27 +257,27 @@ class TopicConfigData(Body, kw_only=True):
 
 
 class TopicConfigTable(Body, kw_only=True):
-    """To 21; part of the body of 103."""
+    """Reply to 21; part of the body of 103."""
 
     data_version: DataVersion
     topic_config_table: dict[str, TopicConfigData]
 
 
 class RegisterBrokerBody(Body, kw_only=True):
-    """103, when it is not compressed."""
+    """Body of 103, uncompressed."""
 
     filter_server_list: list[str] = []
     topic_config_serialize_wrapper: TopicConfigTable
 
 
 class KvTable(Body, kw_only=True):
-    """To 103, 219, 28."""
+    """Reply to 103, 219, 28."""
 
     table: dict[str, str]
 
 
 class TopicList(Body, kw_only=True):
-    """To 206, 224, 304, 305, 311 to 313, 343."""
+    """Reply to 206, 224, 304, 305, 311 to 313, 343."""
 
     broker_addr: str | None = None
     topic_list: list[str]
@@ -287,7 +287,7 @@ class TopicList(Body, kw_only=True):
 
 
 class SubscriptionData(Body, kw_only=True):
-    """What a group wants of a topic."""
+    """Subscription of a group to a topic."""
 
     class_filter_mode: bool = False
     code_set: list[Int] = []
@@ -316,7 +316,7 @@ class ProducerData(Body, kw_only=True):
 
 
 class HeartbeatData(RequestBody, kw_only=True):
-    """34. The C++ client leaves out what it has not; Java writes all of it, and so do we."""
+    """Body of 34. Java and reput write all fields; the C++ client omits empty ones."""
 
     client_id: str = msgspec.field(name="clientID")
     consumer_data_set: list[ConsumerData] = msgspec.field(default_factory=lambda: [])
@@ -324,7 +324,7 @@ class HeartbeatData(RequestBody, kw_only=True):
 
 
 class CheckClientBody(RequestBody, kw_only=True):
-    """46."""
+    """Body of 46."""
 
     client_id: str
     group: str
@@ -332,13 +332,13 @@ class CheckClientBody(RequestBody, kw_only=True):
 
 
 class ConsumerList(Body, kw_only=True):
-    """To 38."""
+    """Reply to 38."""
 
     consumer_id_list: list[str]
 
 
 class LockBody(RequestBody, kw_only=True):
-    """41, 42."""
+    """Body of 41, 42."""
 
     client_id: str
     consumer_group: str
@@ -346,13 +346,13 @@ class LockBody(RequestBody, kw_only=True):
 
 
 class LockReply(Body, kw_only=True):
-    """To 41."""
+    """Reply to 41."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet")
 
 
 class Connection(Body, kw_only=True):
-    """A client as 203 and 204 show it."""
+    """Client in the replies to 203 and 204."""
 
     client_addr: str
     client_id: str
@@ -361,7 +361,7 @@ class Connection(Body, kw_only=True):
 
 
 class ConsumerConnection(Body, kw_only=True):
-    """To 203."""
+    """Reply to 203."""
 
     connection_set: list[Connection]
     consume_from_where: str
@@ -371,13 +371,13 @@ class ConsumerConnection(Body, kw_only=True):
 
 
 class ProducerConnection(Body, kw_only=True):
-    """To 204."""
+    """Reply to 204."""
 
     connection_set: list[Connection]
 
 
 class ProducerInfo(Body, kw_only=True):
-    """A producer as 328 shows it."""
+    """Producer in the reply to 328."""
 
     client_id: str
     language: str
@@ -387,7 +387,7 @@ class ProducerInfo(Body, kw_only=True):
 
 
 class ProducerTable(Body, kw_only=True):
-    """To 328."""
+    """Reply to 328."""
 
     data: dict[str, list[ProducerInfo]]
 
@@ -404,13 +404,13 @@ class TopicOffset(Body, kw_only=True):
 
 
 class TopicOffsets(QueueMap[TopicOffset]):
-    """Message queue to where it begins and ends."""
+    """Message queue to its first and last queue offset."""
 
     value_type = TopicOffset
 
 
 class TopicStats(Body, kw_only=True):
-    """To 202."""
+    """Reply to 202."""
 
     offset_table: TopicOffsets
 
@@ -422,24 +422,24 @@ class OffsetWrapper(Body, kw_only=True):
     consumer_offset: Long
     last_timestamp: Long
     pull_offset: Long = 0
-    """Of 5.x: how far it has pulled; what lies between is in flight."""
+    """Queue offset after the last pulled message (5.x); up to it messages are in flight."""
 
 
 class OffsetWrappers(QueueMap[OffsetWrapper]):
-    """Message queue to where a group is in it."""
+    """Message queue to the offsets of a group."""
 
     value_type = OffsetWrapper
 
 
 class ConsumeStats(Body, kw_only=True):
-    """To 208."""
+    """Reply to 208."""
 
     consume_tps: float
     offset_table: OffsetWrappers
 
 
 class ConsumeStatsInBroker(Body, kw_only=True):
-    """To 317."""
+    """Reply to 317."""
 
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
@@ -447,17 +447,17 @@ class ConsumeStatsInBroker(Body, kw_only=True):
 
 
 class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
-    """To 907, of a master."""
+    """Reply to 907, from a master."""
 
     ha_connection_info: tuple[()] = ()
-    """Its slaves."""
+    """Connections of slaves."""
     in_sync_slave_nums: Int = 0
     master: bool = True
     master_commit_log_max_offset: Long
 
 
 class StatsItem(Body, kw_only=True):
-    """A sum over a time, in ``BrokerStats``."""
+    """Sum over an interval, in ``BrokerStats``."""
 
     avgpt: float
     sum: Long
@@ -465,7 +465,7 @@ class StatsItem(Body, kw_only=True):
 
 
 class BrokerStats(Body, kw_only=True):
-    """To 315."""
+    """Reply to 315."""
 
     stats_day: StatsItem
     stats_hour: StatsItem
@@ -473,7 +473,7 @@ class BrokerStats(Body, kw_only=True):
 
 
 class GroupList(Body, kw_only=True):
-    """To 300."""
+    """Reply to 300."""
 
     group_list: list[str]
 
@@ -489,7 +489,7 @@ class QueueTimeSpan(Body, kw_only=True):
 
 
 class TimeSpans(Body, kw_only=True):
-    """To 303."""
+    """Reply to 303."""
 
     consume_time_span_set: list[QueueTimeSpan]
 
@@ -507,7 +507,7 @@ class ConsumeQueueUnit(Body, kw_only=True):
 
 
 class ConsumeQueueUnits(Body, kw_only=True):
-    """To 321."""
+    """Reply to 321."""
 
     filter_data: str | None = None
     max_queue_index: Long
@@ -526,7 +526,7 @@ class ResetOffsets(Body, kw_only=True):
 
 
 class ConsumerStatus(Body, kw_only=True):
-    """To 223, 221."""
+    """Reply to 223, 221."""
 
     consumer_table: dict[str, QueueOffsets] = {}
     message_queue_table: QueueOffsets
@@ -542,7 +542,7 @@ class OffsetMovedEvent(Body, kw_only=True):
 
 
 class ConsumeDirectlyResult(Body, kw_only=True):
-    """To 309."""
+    """Reply to 309."""
 
     auto_commit: bool
     consume_result: str
@@ -558,22 +558,22 @@ _REGISTRATION_INT = struct.Struct(">i")
 
 _INFLATED_PART_BYTES = 1 << 20
 _PART_TOPICS = 100
-"""Topics that are read before others have their turn."""
+"""Topics to decode per time slice."""
 
 
 def decompress_registration(data: bytes) -> Generator[None, None, RegisterBrokerBody]:
-    """Return a registration from its compressed form; yield where others may have their turn.
+    """Decode a compressed registration; yield between time slices.
 
-    zlib of: length and data version as JSON, count of topics, of each its length and
-    ``name read write perm filterType``, length and filter servers as JSON. Order and system flag
-    of a topic get lost on this way. Source: rocketmq 4.9.8 ``RegisterBrokerBody.encode``.
+    Layout, deflated: length and data version as JSON, number of topics, per topic the length and
+    ``name read write perm filterType``, length and filter servers as JSON. A topic's order and
+    system flag are not part of it. Source: rocketmq 4.9.8 ``RegisterBrokerBody.encode``.
 
-    5.x has a topic's attributes behind its words, and the mapping of static topics at the end: the
-    first are taken, the second is left alone.
+    5.x appends the attributes to a topic's words, which are decoded, and the mapping of static
+    topics at the end, which is ignored.
 
     Raises:
-        InvalidBody: It is damaged.
-        LimitExceeded: It is too large.
+        InvalidBody: The data is damaged.
+        LimitExceeded: The registration is too large.
     """
     reader = _RegistrationReader(data)
     size_limit = limits.REGISTRATION_PART_BYTES
@@ -598,10 +598,9 @@ def decompress_registration(data: bytes) -> Generator[None, None, RegisterBroker
 
 
 class _RegistrationReader:
-    """Inflates a registration, and reads ints and what has its length before it.
+    """Inflates a registration step by step and reads its ints and length-prefixed parts.
 
-    No more of it is in memory than one part and what is inflated at a time: to put 64 MiB together
-    would take 30 ms at once.
+    Only one part and one inflated piece are in memory: joining 64 MiB would take 30 ms at once.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -609,16 +608,16 @@ class _RegistrationReader:
         self._inflater = zlib.decompressobj()
         self._consumed = 0  # bytes of the compressed data
         self._inflated = b""
-        self._position = 0  # of what is read next, in what is inflated
-        self._size = 0  # of all that was inflated
+        self._position = 0  # of the next read, in the inflated data
+        self._size = 0  # of all inflated data
 
     def count(self) -> Generator[None, None, int]:
         """Read an int. Raises ``InvalidBody``."""
-        (found,) = _REGISTRATION_INT.unpack((yield from self._read(_REGISTRATION_INT.size)))
-        return int(found)
+        (count,) = _REGISTRATION_INT.unpack((yield from self._read(_REGISTRATION_INT.size)))
+        return int(count)
 
     def sized(self) -> Generator[None, None, bytes]:
-        """Read what has its length before it. Raises ``InvalidBody``, ``LimitExceeded``."""
+        """Read a length-prefixed part. Raises ``InvalidBody``, ``LimitExceeded``."""
         length = yield from self.count()
         if length < 0:
             raise InvalidBody(f"registration of {len(self._data)} bytes has a length of {length}")
@@ -626,7 +625,7 @@ class _RegistrationReader:
         return (yield from self._read(length))
 
     def skip_rest(self) -> Generator[None, None, None]:
-        """Inflate what is left, and forget it. Raises ``InvalidBody``, ``LimitExceeded``."""
+        """Inflate and discard the rest. Raises ``InvalidBody``, ``LimitExceeded``."""
         while self._inflate():
             yield
 
@@ -641,10 +640,10 @@ class _RegistrationReader:
         return self._inflated[start : self._position]
 
     def _inflate(self) -> bool:
-        """Inflate a piece, which may come to nothing; return False at the end of the stream."""
+        """Inflate a piece, possibly to zero bytes; return False at the end of the stream."""
         if self._inflater.eof:
             return False
-        # In small pieces of the input too: what is left of a piece is copied each time.
+        # The input is fed in small pieces too: zlib copies the unread rest on each call.
         piece = self._inflater.unconsumed_tail
         if not piece:
             end = self._consumed + (_INFLATED_PART_BYTES >> 4)
@@ -687,7 +686,7 @@ def _topic_of_words(data: bytes) -> TopicConfigData:
 
 
 class ProcessQueueInfo(Body, kw_only=True):
-    """A queue in ``ConsumerRunningInfo``; ``transaction`` is what an orderly listener has."""
+    """Queue in ``ConsumerRunningInfo``; ``transaction``: messages in an orderly listener."""
 
     cached_msg_count: Int
     cached_msg_max_offset: Long
@@ -706,13 +705,13 @@ class ProcessQueueInfo(Body, kw_only=True):
 
 
 class ProcessQueueInfos(QueueMap[ProcessQueueInfo]):
-    """Message queue to what of it is in a consumer."""
+    """Message queue to its messages in a consumer."""
 
     value_type = ProcessQueueInfo
 
 
 class PopQueueInfo(Body, kw_only=True):
-    """What is popped from in ``ConsumerRunningInfo``."""
+    """Popped queue in ``ConsumerRunningInfo``."""
 
     droped: bool
     last_pop_timestamp: Long
@@ -720,7 +719,7 @@ class PopQueueInfo(Body, kw_only=True):
 
 
 class PopQueueInfos(QueueMap[PopQueueInfo]):
-    """Message queue, whose id may be -1, to what of it is in a consumer."""
+    """Message queue (its id may be -1) to its popped messages in a consumer."""
 
     value_type = PopQueueInfo
 
@@ -737,7 +736,7 @@ class ConsumeStatus(Body, kw_only=True):
 
 
 class ConsumerRunningInfo(Body, kw_only=True):
-    """To 307."""
+    """Reply to 307."""
 
     jstack: str | None = None
     mq_pop_table: PopQueueInfos = msgspec.field(default_factory=PopQueueInfos)  # 5.x
@@ -751,11 +750,11 @@ class ConsumerRunningInfo(Body, kw_only=True):
 
 
 class SubscriptionGroupConfig(RequestBody, kw_only=True):
-    """200; a group in ``SubscriptionGroupTable``. Defaults are Java's."""
+    """Body of 200, and group in ``SubscriptionGroupTable``. Defaults are Java's."""
 
     attributes: dict[str, str] | None = None  # 5.x
     broker_id: Long = 0
-    """Where members read from."""
+    """Id of the broker that members read from."""
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
@@ -771,13 +770,13 @@ class SubscriptionGroupConfig(RequestBody, kw_only=True):
     which_broker_when_consume_slowly: Long = 1
 
     def __post_init__(self) -> None:
-        """Refuse what tables cannot hold in the parts that are kept as they came."""
+        """Reject values that the saved table cannot hold."""
         if self.group_retry_policy or self.subscription_data_set:
             _check_numbers((self.group_retry_policy, self.subscription_data_set))
 
 
 class SubscriptionGroupTable(Body, kw_only=True):
-    """To 201."""
+    """Reply to 201."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, Int]] | None = None  # 5.x
@@ -785,7 +784,7 @@ class SubscriptionGroupTable(Body, kw_only=True):
 
 
 class GroupSubscription(Body, kw_only=True):
-    """To 345."""
+    """Reply to 345."""
 
     group: str
     subscription_data: SubscriptionData | None = None
@@ -793,7 +792,7 @@ class GroupSubscription(Body, kw_only=True):
 
 
 class GroupForbidden(Body, kw_only=True):
-    """To 353."""
+    """Reply to 353."""
 
     group: str
     readable: bool
@@ -801,7 +800,7 @@ class GroupForbidden(Body, kw_only=True):
 
 
 class SubscriptionGroupList(RequestBody, kw_only=True):
-    """225."""
+    """Body of 225."""
 
     group_config_list: list[SubscriptionGroupConfig]
 
@@ -810,25 +809,25 @@ class SubscriptionGroupList(RequestBody, kw_only=True):
 
 
 class TopicConfigList(RequestBody, kw_only=True):
-    """18."""
+    """Body of 18."""
 
     topic_config_list: list[TopicConfigData]
 
 
 class OffsetTable(Body, kw_only=True):
-    """To 45: delay level to queue offset."""
+    """Reply to 45: delay level to queue offset."""
 
     offset_table: dict[Int, Long]
 
 
 class CorrectionOffsets(Body, kw_only=True):
-    """To 308: queue id to the least consumer offset of a topic's groups."""
+    """Reply to 308: queue id to the least consumer offset of a topic's groups."""
 
     correction_offsets: dict[Int, Long]
 
 
 class ConsumerOffsetTable(Body, kw_only=True):
-    """To 43: ``topic@group`` to queue id to consumer offset."""
+    """Reply to 43: ``topic@group`` to queue id to consumer offset."""
 
     offset_table: dict[str, dict[Int, Long]]
 
@@ -843,7 +842,7 @@ class QueueOffset(Body, kw_only=True):
 
 
 class ResetOffsetList(Body, kw_only=True):
-    """220 to a client in C++, which reads no objects as keys."""
+    """220 to a C++ client, which cannot read objects as keys."""
 
     offset_table: list[QueueOffset]
 
@@ -852,7 +851,7 @@ class ResetOffsetList(Body, kw_only=True):
 
 
 class QueryAssignmentBody(RequestBody, kw_only=True, omit_defaults=False):
-    """400. Java's broker needs all of it."""
+    """Body of 400. Java's broker requires all fields."""
 
     client_id: str
     consumer_group: str
@@ -862,7 +861,7 @@ class QueryAssignmentBody(RequestBody, kw_only=True, omit_defaults=False):
 
 
 class QueueAssignment(msgspec.Struct, rename="camel", kw_only=True):
-    """A queue, and how it is to be read."""
+    """Queue and the mode in which to read it."""
 
     attachments: dict[str, str] | None = None
     message_queue: MessageQueue
@@ -870,14 +869,14 @@ class QueueAssignment(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Assignments(Body, kw_only=True):
-    """To 400."""
+    """Reply to 400."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
-    """None: the member keeps what it has."""
+    """Queues of the member; None: they are unchanged."""
 
 
 class RequestModeBody(RequestBody, kw_only=True, omit_defaults=False):
-    """401: how a group reads a topic."""
+    """Body of 401: mode in which a group reads a topic."""
 
     consumer_group: str
     mode: str = "PULL"
@@ -886,6 +885,6 @@ class RequestModeBody(RequestBody, kw_only=True, omit_defaults=False):
 
 
 class RequestModesBody(Body, kw_only=True):
-    """To 402: topic to group to mode."""
+    """Reply to 402: topic to group to mode."""
 
     message_request_mode_map: dict[str, dict[str, RequestModeBody]] = {}

@@ -1,7 +1,8 @@
 """Message bodies: checksum and compression.
 
-The client compresses (bodies over 4096 bytes by default, never batches), the broker stores what it
-is sent, and the checksum is over the stored bytes. LZ4 is the frame format, zlib has its header.
+The client compresses (bodies over 4096 bytes by default, never batches), the broker stores the
+bytes as received, and the checksum covers the stored bytes. LZ4 is the frame format, zlib has its
+header.
 """
 
 import zlib
@@ -12,10 +13,11 @@ from reput.errors import CorruptRecord
 from reput.format import sys_flag as flags
 
 BODY_BYTES_MAX = 128 * 1024 * 1024
-"""A body that unpacks to more is refused: a damaged or hostile frame must not take all memory."""
+"""Maximum size of a decompressed body: a damaged or hostile frame must not exhaust the memory."""
 
 _STEP_BYTES = 4 * 1024
-"""Fed to a reader at once: zstd's cannot be told where to stop, and makes up to 128 MB of this."""
+"""Compressed bytes per call of a decompressor: zstd's has no output limit, and may expand these to
+128 MB."""
 
 
 def crc(body: bytes | memoryview) -> int:
@@ -24,7 +26,7 @@ def crc(body: bytes | memoryview) -> int:
 
 
 def compression_name(sys_flag: int) -> str:
-    """Return ``none``, ``zlib``, ``lz4`` or ``zstd``, or ``unknown N`` for types nobody defined."""
+    """Return ``none``, ``zlib``, ``lz4`` or ``zstd``, or ``unknown N`` for undefined types."""
     if not sys_flag & flags.COMPRESSED:
         return "none"
     kind = sys_flag & flags.COMPRESSION_TYPE_MASK
@@ -38,11 +40,11 @@ def compression_name(sys_flag: int) -> str:
 
 
 def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
-    """Return the body as the producer gave it.
+    """Return the decompressed body.
 
     Raises:
-        CorruptRecord: The body is not what ``sys_flag`` says, ends early, has an unknown
-            compression type, or unpacks to more than ``BODY_BYTES_MAX``.
+        CorruptRecord: The body is not of the type in ``sys_flag``, ends early, has an unknown
+            compression type, or decompresses to more than ``BODY_BYTES_MAX``.
     """
     kind = compression_name(sys_flag)
     if kind == "none" or not len(body):
@@ -57,7 +59,7 @@ def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
 
 
 def compress(body: bytes, sys_flag: int, level: int = 5) -> bytes:
-    """Return the body packed the way ``sys_flag`` says; unchanged without ``COMPRESSED``.
+    """Return the body compressed as ``sys_flag`` specifies; unchanged without ``COMPRESSED``.
 
     Raises:
         ValueError: The compression type is unknown.
@@ -78,8 +80,8 @@ def compress(body: bytes, sys_flag: int, level: int = 5) -> bytes:
     raise ValueError(f"compression type {kind}; known are zlib, lz4 and zstd")
 
 
-# lz4 and zstandard are imported where they are used: most stores hold neither, and the kernels are
-# built where neither is installed.
+# lz4 and zstandard are imported on first use: most stores need neither, and the kernels are built
+# without them.
 
 
 def _inflate(body: bytes | memoryview) -> bytes:
@@ -103,7 +105,7 @@ def _unpack_lz4(body: bytes | memoryview) -> bytes:
 def _unpack_zstd(body: bytes | memoryview) -> bytes:
     import zstandard
 
-    # Java streams: the frame does not say how much it unpacks to, which the one-call API needs.
+    # Java streams: the frame lacks the decompressed size that the one-call API needs.
     try:
         return _unpack_frames(body, zstandard.ZstdDecompressor().decompressobj, "zstd")
     except zstandard.ZstdError as error:
@@ -111,17 +113,17 @@ def _unpack_zstd(body: bytes | memoryview) -> bytes:
 
 
 def _unpack_frames(body: bytes | memoryview, new_reader: Callable[[], Any], kind: str) -> bytes:
-    """Unpack one frame, or several that follow one another: Java reads them all."""
+    """Decompress one or several concatenated frames; Java reads all of them."""
     reader = new_reader()
     parts: list[bytes] = []
-    size = at = 0
-    while at < len(body) and size <= BODY_BYTES_MAX:
+    size = position = 0
+    while position < len(body) and size <= BODY_BYTES_MAX:
         if reader.eof:
             reader = new_reader()
-        step = bytes(body[at : at + _STEP_BYTES])
+        step = bytes(body[position : position + _STEP_BYTES])
         parts.append(reader.decompress(step))
         size += len(parts[-1])
-        at += len(step) - len(reader.unused_data or b"")
+        position += len(step) - len(reader.unused_data or b"")
     return _checked(b"".join(parts), reader.eof, kind)
 
 

@@ -1,7 +1,7 @@
-"""The checkpoint: how far log, queues and index are known to be on disk.
+"""The checkpoint: times up to which log, queues and index are durable.
 
-One page of 4096 bytes, of which the first 24 (4.x), 40 (5.x) or 48 (5.5) mean something. Fields a
-version does not know are zero. Field table: docs/formats/checkpoint.md.
+One page of 4096 bytes, of which the first 24 (4.x), 40 (5.x) or 48 (5.5) are used. Fields unknown
+to a version are zero. Field table: docs/formats/checkpoint.md.
 """
 
 import struct
@@ -20,12 +20,12 @@ PAGE = struct.Struct(
 )
 SIZE = 4096
 SLACK_MS = 3000
-"""4.x recovery starts this much before the older of log and queues."""
+"""Time by which 4.x recovery starts before the older of log and queues, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The fields of the page; 0 where nothing was written."""
+    """The fields of the page; 0 if never written."""
 
     physical_timestamp: int = 0
     queue_timestamp: int = 0
@@ -36,7 +36,7 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """What 4.x recovery compares a log file's first store time with, ms."""
+        """Time that 4.x recovery compares with the first store time of a log file, in ms."""
         return max(0, min(self.physical_timestamp, self.queue_timestamp) - SLACK_MS)
 
 

@@ -8,7 +8,8 @@ are marked.
 import enum
 
 VERSION = 407
-"""What we say we are. Clients use SQL filters from V4_1_0 on, standard JSON from V4_9_4 on."""
+"""Version that reput reports. Clients use SQL filters with V4_1_0 and later, standard JSON with
+V4_9_4."""
 VERSION_NAME = "V4_9_7"
 
 MASTER_ID = 0
@@ -17,11 +18,11 @@ MASTER_ID = 0
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
-"""Clients may have topics made with the settings of this one."""
+"""Permission of a topic whose settings auto-created topics inherit."""
 
 
 class LanguageCode(enum.IntEnum):
-    """What a client is written in."""
+    """Language of a client."""
 
     JAVA = 0
     CPP = 1
@@ -40,7 +41,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for."""
+    """Code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -159,7 +160,7 @@ class RequestCode(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """What a reply says."""
+    """Code of a reply."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -206,7 +207,7 @@ class ResponseCode(enum.IntEnum):
 
 
 def name_of(code: int) -> str:
-    """Return the name of a response code for people: ``TOPIC_NOT_EXIST (17)``."""
+    """Return a printable name of a response code: ``TOPIC_NOT_EXIST (17)``."""
     try:
         return f"{ResponseCode(code).name} ({code})"
     except ValueError:
@@ -214,7 +215,7 @@ def name_of(code: int) -> str:
 
 
 class ForbiddenType(enum.IntEnum):
-    """Why a pull is answered with NO_PERMISSION (5.x)."""
+    """Reason for NO_PERMISSION in reply to a pull (5.x)."""
 
     BROKER = 1
     GROUP = 2
@@ -224,13 +225,13 @@ class ForbiddenType(enum.IntEnum):
 
 
 class PullFlag(enum.IntFlag):
-    """What ``sysFlag`` of a pull says. Source: ``PullSysFlag``."""
+    """Bits of a pull's ``sysFlag``. Source: ``PullSysFlag``."""
 
     COMMIT_OFFSET = 1
-    """``commitOffset`` is how far the group has read."""
+    """``commitOffset`` is the group's consumer offset."""
     SUSPEND = 2
-    """The broker may wait for messages."""
+    """The broker may hold the pull until messages arrive."""
     HAS_SUBSCRIPTION = 4
-    """``subscription`` is what is wanted; otherwise heartbeats have told."""
+    """``subscription`` has the expression; otherwise the heartbeats have it."""
     CLASS_FILTER = 8
     LITE = 16

@@ -1,17 +1,17 @@
 r"""Remoting command: one frame of the protocol, a request or a reply.
 
-    int length          of everything behind it
+    int length          of everything after it
     int mark            serialization in the top byte, length of the header in the other three
     header              JSON or binary
     body                the rest
 
-JSON header: ``code language version opaque flag remark extFields serializeTypeCurrentRPC``; what is
-null is left out. Binary header, big endian::
+JSON header: ``code language version opaque flag remark extFields serializeTypeCurrentRPC``; null
+fields are omitted. Binary header, big endian::
 
     short code | byte language | short version | int opaque | int flag |
     int length, remark | int length, (short length, name, int length, value)*
 
-A reply bears the opaque of its request and uses its serialization.
+A reply repeats the opaque of its request and uses its serialization.
 Source: rocketmq 4.9.8 ``RemotingCommand``, ``RocketMQSerializable``; golden frames in
 ``tests/data/remoting``.
 """
@@ -41,7 +41,7 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _HEADER_LENGTH_MASK = 0xFFFFFF
 _FIELD_BYTES_MIN = 6
-"""A field takes at least so many bytes of a header, in JSON and in binary."""
+"""Minimum size of a field in a header, JSON or binary, in bytes."""
 _FEW_FIELDS_BYTES = _FIELD_BYTES_MIN * limits.HEADER_FIELDS.maximum
 """A header up to this length cannot have too many fields."""
 
@@ -49,7 +49,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Serialization(enum.IntEnum):
-    """How a header is written."""
+    """Encoding of a header."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -60,9 +60,9 @@ class Command:
     """A request or a reply."""
 
     code: int
-    """What is asked for, or how it went."""
+    """Request code, or response code of a reply."""
     opaque: int = 0
-    """Chosen by who asks; the reply bears it too."""
+    """Number that the requester chooses and the reply repeats."""
     flag: int = 0
     language: int = codes.LanguageCode.PYTHON
     version: int = codes.VERSION
@@ -71,16 +71,16 @@ class Command:
     body: bytes = b""
     serialization: Serialization = Serialization.JSON
     refusal: LimitExceeded | None = None
-    """Why a request that was decoded must be refused; its fields were not read then."""
+    """Reason to refuse a decoded request; its fields were not read."""
 
     @property
     def is_reply(self) -> bool:
-        """Whether it answers a request."""
+        """True for a reply to a request."""
         return self.flag & IS_REPLY != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for a reply, and none must be sent."""
+        """True if the requester expects no reply; none may be sent."""
         return self.flag & IS_ONEWAY != 0
 
 
@@ -91,12 +91,12 @@ def reply(
     ext_fields: dict[str, str] | None = None,
     body: bytes = b"",
 ) -> Command:
-    """Return what answers a request."""
+    """Return a reply to a request."""
     return Command(
         int(code),
         request.opaque,
         IS_REPLY,
-        # Clients look at it, and some know few languages: ours say what a Java broker says.
+        # Some clients accept few languages; Java brokers send JAVA.
         language=codes.LanguageCode.JAVA,
         remark=remark,
         ext_fields=ext_fields,
@@ -106,9 +106,9 @@ def reply(
 
 
 def envelope(request: Command) -> Command:
-    """Return what a reply needs of a request, without its fields and body: those may be 16 MiB.
+    """Return a request without fields and body (up to 16 MiB); it suffices to make the reply.
 
-    For requests that are kept until they are answered.
+    Used for requests that wait for their answer.
     """
     return Command(
         request.code,
@@ -134,7 +134,7 @@ def encode(command: Command) -> bytes:
 
 
 def encode_head(command: Command) -> bytes:
-    """Return a frame without its body, to be written before it. Raises as ``encode``."""
+    """Return a frame without its body, to be written before the body. Raises as ``encode``."""
     if command.serialization is Serialization.JSON:
         header = _encode_json(command)
     else:
@@ -149,14 +149,15 @@ def encode_head(command: Command) -> bytes:
 def decode(frame: Buffer) -> Command:
     """Return the command of a frame, without its length field. The body is a copy.
 
-    A request whose header is over a limit is returned without fields and with a ``refusal``, so
-    that it can be answered.
+    A request whose header exceeds a limit is returned without fields and with a ``refusal``, so
+    that the server can reply.
 
     Raises:
-        NotAFrame: It is damaged, of another protocol, or a reply with a header over the limits.
+        NotAFrame: The frame is damaged, of another protocol, or a reply whose header exceeds a
+            limit.
     """
     if len(frame) < MARK.size:
-        raise NotAFrame(f"frame of {len(frame)} bytes; at least {MARK.size} are its mark")
+        raise NotAFrame(f"frame of {len(frame)} bytes; the mark alone takes {MARK.size}")
     (mark,) = MARK.unpack_from(frame)
     header_end = MARK.size + (mark & _HEADER_LENGTH_MASK)
     if header_end > len(frame):
@@ -179,7 +180,7 @@ def decode(frame: Buffer) -> Command:
 
 
 class _JsonHead(msgspec.Struct):
-    """What is read of a JSON header whose fields are not."""
+    """JSON header without its fields."""
 
     code: Int
     flag: Int = 0
@@ -189,14 +190,14 @@ class _JsonHead(msgspec.Struct):
 
 
 class _JsonHeader(_JsonHead):
-    """What is read of a JSON header; anything else in it is ignored."""
+    """JSON header; unknown members are ignored."""
 
     remark: str | None = None
     extFields: dict[str, Any] | None = None
 
 
 class _TextHeader(_JsonHeader):
-    """The same, with fields that are all text, as they should be."""
+    """JSON header whose fields are all text, as the protocol requires."""
 
     extFields: dict[str, str] | None = None
 
@@ -208,10 +209,10 @@ _json_encode = msgspec.json.Encoder().encode
 _OTHER_LANGUAGE = int(codes.LanguageCode.OTHER)
 _LANGUAGES: dict[str | int | None, int] = {
     **{code: code for code in range(1 << 7)},
-    **{one.name: int(one) for one in codes.LanguageCode},
+    **{language.name: int(language) for language in codes.LanguageCode},
 }
-"""A byte's code by what a header says: a name or a number; all else is ``OTHER``."""
-_LANGUAGE_NAMES = {int(one): one.name.encode() for one in codes.LanguageCode}
+"""Language code by name or number, as in a JSON header; anything else is ``OTHER``."""
+_LANGUAGE_NAMES = {int(language): language.name.encode() for language in codes.LanguageCode}
 
 
 def _encode_json(command: Command) -> bytes:
@@ -242,34 +243,34 @@ def _decode_json(header: Buffer) -> Command:
         if refused is not None:
             return refused
     try:
-        found: _JsonHeader = _decode_text(header)
-        ext_fields = found.extFields
+        decoded: _JsonHeader = _decode_text(header)
+        ext_fields = decoded.extFields
     except msgspec.ValidationError:
-        found, ext_fields = _decode_leniently(header)
+        decoded, ext_fields = _decode_leniently(header)
     except _UNREADABLE as error:
         raise _no_json(error) from error
     return Command(
-        found.code,
-        found.opaque,
-        found.flag,
-        _LANGUAGES.get(found.language, _OTHER_LANGUAGE),
-        found.version,
-        found.remark,
+        decoded.code,
+        decoded.opaque,
+        decoded.flag,
+        _LANGUAGES.get(decoded.language, _OTHER_LANGUAGE),
+        decoded.version,
+        decoded.remark,
         ext_fields,
     )
 
 
 def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | None]:
-    """Return header and fields as Java reads them: numbers as text, nulls left out."""
+    """Decode a header as Java does: numbers become text, nulls are omitted."""
     if len(header) > limits.HEADER_BYTES.maximum:
         raise NotAFrame(f"header of {len(header)} bytes whose fields are not all text")
     try:
-        found = _decode_any(header)
-        if found.extFields is None:
-            return found, None
-        return found, {
+        decoded = _decode_any(header)
+        if decoded.extFields is None:
+            return decoded, None
+        return decoded, {
             name: value if isinstance(value, str) else _json_encode(value).decode()
-            for name, value in found.extFields.items()
+            for name, value in decoded.extFields.items()
             if value is not None
         }
     except _UNREADABLE as error:
@@ -281,16 +282,16 @@ def _no_json(error: Exception) -> NotAFrame:
 
 
 _QUOTES_MAX = 4 * limits.HEADER_FIELDS.maximum + 40
-"""Of the fields, each of which has four, and of the rest of a header."""
+"""Maximum number of quotes in a header: four per field, and those of the other members."""
 
 
 def _refused_json(header: Buffer) -> Command | None:
-    """Return a request with a header over the limits, without its fields; None: it is within.
+    """Return a request without fields if its header exceeds a limit; otherwise None.
 
-    A reply may be long: that to a batch has an id for each message.
+    A reply may be long: the reply to a batch has an id per message.
     """
     text = bytes(header)
-    # Of the two quotes of a string the first never stands behind a backslash.
+    # The opening quote of a string never follows a backslash.
     quotes = text.count(b'"') - text.count(b'\\"')
     if quotes > _QUOTES_MAX:
         refusal = limits.HEADER_FIELDS.exceeded()
@@ -339,20 +340,22 @@ def _encode_binary(command: Command) -> bytes:
 def _decode_binary(header: bytes) -> Command:
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
-        remark, at = _text(header, _BINARY_HEAD.size, _INT)
-        (size,) = _INT.unpack_from(header, at)
-        at += _INT.size
-        end = at + size
+        remark, position = _text(header, _BINARY_HEAD.size, _INT)
+        (size,) = _INT.unpack_from(header, position)
+        position += _INT.size
+        end = position + size
         if size < 0 or end > len(header):
-            raise NotAFrame(f"fields of {size} bytes at {at} in a header of {len(header)} bytes")
+            raise NotAFrame(
+                f"fields of {size} bytes at {position} in a header of {len(header)} bytes"
+            )
         refusal = None
         ext_fields: dict[str, str] | None = {} if size else None
         if len(header) > limits.HEADER_BYTES.maximum and not flag & IS_REPLY:
             refusal = limits.HEADER_BYTES.exceeded(len(header))
         count = 0
-        while at < end and refusal is None:
-            name, at = _text(header, at, _SHORT)
-            value, at = _text(header, at, _INT)
+        while position < end and refusal is None:
+            name, position = _text(header, position, _SHORT)
+            value, position = _text(header, position, _INT)
             if ext_fields is not None and value:
                 ext_fields[name] = value
             count += 1
@@ -377,10 +380,10 @@ def _decode_binary(header: bytes) -> Command:
     )
 
 
-def _text(header: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
-    """Return text that stands behind its length, and where it ends."""
-    (size,) = length.unpack_from(header, at)
-    start = at + length.size
+def _text(header: bytes, position: int, length: struct.Struct) -> tuple[str, int]:
+    """Return a text prefixed by its length, and the position after it."""
+    (size,) = length.unpack_from(header, position)
+    start = position + length.size
     if size < 0 or start + size > len(header):
-        raise NotAFrame(f"text of {size} bytes at {at} in a header of {len(header)} bytes")
+        raise NotAFrame(f"text of {size} bytes at {position} in a header of {len(header)} bytes")
     return java.decode_utf8(header[start : start + size]), start + size

@@ -1,8 +1,8 @@
-"""Consume-queue units: where the n-th message of a queue stands in the log.
+"""Consume-queue units: position and size of the n-th message of a queue in the log.
 
 Plain unit, 20 bytes: physical offset, record size, tags code. With an extension file the tags
 code is an *extension address*, and the extension unit holds the real one. 5.x batch queues have
-units of 46 bytes, one a batch. Field tables: docs/formats/consume-queue.md.
+units of 46 bytes, one per batch. Field tables: docs/formats/consume-queue.md.
 """
 
 import struct
@@ -19,7 +19,7 @@ UNIT = struct.Struct(
 )
 SIZE = UNIT.size
 QUEUE_OFFSET_MAX = 1 << 38
-"""A queue does not begin beyond this: its file would be larger than file systems allow."""
+"""Maximum queue offset: beyond it the file would exceed the limits of file systems."""
 
 EXT_HEAD = struct.Struct(
     ">"
@@ -31,7 +31,7 @@ EXT_HEAD = struct.Struct(
 EXT_END = struct.Struct(">h")
 EXT_END_MARK = -1
 EXT_ADDRESS_MAX = -(1 << 31) - 1
-"""A tags code at or below this is an extension address: file offset + the smallest long."""
+"""Largest extension address (file position + the smallest long); greater values are tags codes."""
 _LONG_MIN = -(1 << 63)
 
 BATCH_UNIT = struct.Struct(
@@ -48,7 +48,8 @@ BATCH_UNIT = struct.Struct(
 BATCH_SIZE = BATCH_UNIT.size
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-"""Size in units before a queue's first message, when that queue did not start at 0 in its file."""
+"""Size field of the units before the first message of a queue that does not start at 0 in its
+file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,17 @@ class Unit:
 
     @property
     def is_written(self) -> bool:
-        """Whether it points at a record: not the zeros behind the end, not a pre-blank."""
+        """True if it points at a record; False for zeros after the end and for pre-blank units."""
         return self.size > 0 and self.physical_offset >= 0 and not self.is_pre_blank
 
     @property
     def is_pre_blank(self) -> bool:
-        """Whether it fills the room before the first message."""
+        """True if it fills the space before the first message."""
         return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
 
     @property
     def is_ext_address(self) -> bool:
-        """Whether ``tags_code`` points into the extension file."""
+        """True if ``tags_code`` is an address in the extension file."""
         return is_ext_address(self.tags_code)
 
 
@@ -99,7 +100,7 @@ class BatchUnit:
 
     @property
     def is_written(self) -> bool:
-        """Whether it points at a record."""
+        """True if it points at a record."""
         return self.size > 0 and self.physical_offset >= 0 and self.message_count > 0
 
 
@@ -138,17 +139,17 @@ def unpack_batch(buffer: bytes | memoryview, position: int = 0) -> BatchUnit:
 
 
 def is_ext_address(code: int) -> bool:
-    """Whether a tags code read from a queue is an extension address."""
+    """Return whether a tags code of a queue is an extension address."""
     return code <= EXT_ADDRESS_MAX
 
 
 def ext_address(ext_offset: int) -> int:
-    """Return what a plain unit holds to point at byte ``ext_offset`` of the extension files."""
+    """Return the extension address of byte ``ext_offset`` of the extension files."""
     return ext_offset + _LONG_MIN
 
 
 def ext_offset(address: int) -> int:
-    """Return the byte in the extension files that an extension address points at."""
+    """Return the byte of the extension files that an extension address points at."""
     return address - _LONG_MIN
 
 

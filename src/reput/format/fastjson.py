@@ -1,8 +1,8 @@
-"""JSON as fastjson writes and reads it, where it is none.
+"""JSON with the extensions that fastjson writes and reads.
 
-Maps with integer keys have them without quotes (``{0:"a"}``); maps whose keys are objects have the
-object as key (``{{"topic":"T"}:5}``). Both are read; what is written is standard JSON, but for
-objects as keys: readers of 5.4 and later take them no other way. Checked with 5.5.0.
+Maps with integer keys lack the quotes (``{0:"a"}``); maps whose keys are objects have the
+object as key (``{{"topic":"T"}:5}``). Both are read. Output is standard JSON except for objects as
+keys, which readers of 5.4 and later accept in no other form. Checked with 5.5.0.
 """
 
 import contextlib
@@ -12,9 +12,8 @@ from typing import Any
 
 from reput.errors import excerpt
 
-# A string that is never closed is matched to the end of the text: if it were not, each quote in it
-# would be tried as the beginning of one, which takes quadratic time. DOTALL, as a backslash may
-# stand before a line end.
+# A string without a closing quote matches to the end of the text. Otherwise each quote in it would
+# be tried as the start of a string, in quadratic time. DOTALL: a backslash may precede a line end.
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _BARE_KEY = re.compile(rf"({_STRING})|([{{,]\s*)(-?\d+)(?=\s*:)", re.DOTALL)
 _TOKEN = re.compile(rf'{_STRING}|[{{}}\[\]:,]|[^\s{{}}\[\]:,"]+', re.DOTALL)
@@ -27,16 +26,16 @@ class ObjectKeyed(list[tuple[Any, Any]]):
 
 
 def parse(text: str) -> Any:
-    """Return the value of a text; bare integer keys become strings.
+    """Parse a text; bare integer keys become strings.
 
     A map with an object among its keys becomes ``ObjectKeyed``. Takes linear time.
 
     Raises:
-        ValueError: Not JSON even so, or nested too deeply.
+        ValueError: The text is not JSON even with the extensions, or is nested too deeply.
     """
     try:
         with contextlib.suppress(ValueError):
-            return json.loads(text)  # most is JSON; a table of 10,000 topics must not take long
+            return json.loads(text)  # most input is JSON; keep tables of 10,000 topics fast
         quoted = _BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"', text)
         try:
             return json.loads(quoted)
@@ -49,16 +48,16 @@ def parse(text: str) -> Any:
 
 
 def check_text(text: str, value: Any) -> None:
-    """Refuse strings that are no Unicode text: half of a surrogate pair cannot be sent on or saved.
+    """Reject strings with half of a surrogate pair, which cannot be forwarded or saved.
 
     Args:
-        text: What was parsed.
-        value: What it was parsed to.
+        text: The parsed text.
+        value: The result of parsing it.
 
     Raises:
-        ValueError: A string in it, or a key, has a lone surrogate.
+        ValueError: A string or a key has a lone surrogate.
     """
-    if _SURROGATE_ESCAPE.search(text):  # rare, and strings have surrogates in no other way
+    if _SURROGATE_ESCAPE.search(text):  # rare; the only way to get a surrogate
         _check_strings(value)
 
 
@@ -81,7 +80,7 @@ def _check_strings(value: Any) -> None:
 
 
 def pretty(value: Any) -> str:
-    """Return the JSON of a value for people: each entry of a map on a line, lists on one."""
+    """Return indented JSON: one line per entry of a map, one line per list."""
     return _pretty(value, "\n")
 
 
@@ -89,22 +88,22 @@ def _pretty(value: Any, line: str) -> str:
     if not isinstance(value, dict) or not value:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     inner = line + "\t"
-    entries = (f"{json.dumps(key)}:{_pretty(one, inner)}" for key, one in value.items())
+    entries = (f"{json.dumps(key)}:{_pretty(item, inner)}" for key, item in value.items())
     return "{" + inner + f",{inner}".join(entries) + line + "}"
 
 
 class _Parser:
-    """Reads JSON with objects as keys, token by token: bodies with them are small."""
+    """Recursive-descent parser for JSON with objects as keys; only small bodies have them."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _TOKEN.findall(text)
         self._at = 0
 
     def value_of_all(self) -> Any:
-        found = self._value()
+        value = self._value()
         if self._at != len(self._tokens):
-            raise ValueError(f"{excerpt(self._tokens[self._at])!r} behind the end")
-        return found
+            raise ValueError(f"{excerpt(self._tokens[self._at])!r} after the end")
+        return value
 
     def _next(self) -> str:
         if self._at == len(self._tokens):
@@ -130,13 +129,13 @@ class _Parser:
         return json.loads(token)
 
     def _list(self) -> list[Any]:
-        found = []
+        items = []
         while self._peek() != "]":
-            found.append(self._value())
+            items.append(self._value())
             if self._peek() != "]":
                 self._expect(",")
         self._next()
-        return found
+        return items
 
     def _map(self) -> Any:
         pairs: list[tuple[Any, Any]] = []

@@ -1,8 +1,8 @@
-"""Headers: what the fields of a request or reply mean, by request code.
+"""Headers: the fields of requests and replies, by request code.
 
-A header travels as text, name to value (``Command.ext_fields``). Here each is a struct of its own;
-fields that Java requires have no default. What a struct does not name is ignored: newer clients
-send more. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``.
+On the wire a header is a map from name to text (``Command.ext_fields``); here it is a struct.
+Fields that Java requires have no default. Unknown fields are ignored: newer clients send more.
+Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``.
 """
 
 import functools
@@ -18,15 +18,14 @@ _H = TypeVar("_H", bound="Header")
 
 
 class Header(msgspec.Struct, rename="camel"):
-    """Base of all headers; wire names are the fields' in camelCase."""
+    """Base of all headers; wire names are the field names in camelCase."""
 
 
 def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
     """Return a header from its fields.
 
     Raises:
-        InvalidHeader: A field is missing or not of its type, or holds a number that Java's type
-            does not.
+        InvalidHeader: A field is missing, has the wrong type, or exceeds the range of Java's type.
     """
     try:
         return msgspec.convert(ext_fields or {}, kind, strict=False)
@@ -40,7 +39,7 @@ def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
 
 
 def encode(header: Header) -> dict[str, str]:
-    """Return the fields of a header; those that are None are left out."""
+    """Return the fields of a header that are not None."""
     return {
         name: value if type(value) is str else _text(value)
         for field, name in _names(type(header))
@@ -78,7 +77,7 @@ def _text(value: Any) -> str:
 
 
 class SendMessageHeader(Header, kw_only=True):
-    """10, 324. The body is the message's."""
+    """Request 10, 324. The body is that of the message."""
 
     producer_group: str
     topic: str
@@ -130,21 +129,21 @@ def encode_v2(header: SendMessageHeader) -> dict[str, str]:
 
 
 class SendMessageReplyHeader(Header, kw_only=True):
-    """To 10, 310, 320; of a batch the ids are joined by commas."""
+    """Reply to 10, 310, 320; the ids of a batch are separated by commas."""
 
     msg_id: str
     queue_id: Int
     queue_offset: Long
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """Of a message that waits for the timer."""
+    """Handle that recalls a message of the timer."""
 
 
 class SendBackHeader(Header, kw_only=True):
-    """36: a consumer wants to see a message later again."""
+    """36: a consumer returns a message for a later delivery."""
 
     offset: Long
-    """Its physical offset."""
+    """Physical offset of the message."""
     group: str
     delay_level: Int
     origin_msg_id: str | None = None
@@ -154,7 +153,7 @@ class SendBackHeader(Header, kw_only=True):
 
 
 class PushReplyHeader(Header, kw_only=True):
-    """326, to the client that asked; the body is the reply message's."""
+    """326, to the client that sent the request; the body is that of the reply message."""
 
     producer_group: str
     topic: str
@@ -173,7 +172,7 @@ class PushReplyHeader(Header, kw_only=True):
 
 
 class RecallMessageHeader(Header, kw_only=True):
-    """370: a message that waits for the timer is not to be delivered."""
+    """370: cancels the delivery of a message of the timer."""
 
     producer_group: str | None = None
     topic: str
@@ -181,15 +180,15 @@ class RecallMessageHeader(Header, kw_only=True):
 
 
 class EndTransactionHeader(Header, kw_only=True):
-    """37."""
+    """Request 37."""
 
     producer_group: str
     tran_state_table_offset: Long
     """Queue offset of the half message."""
     commit_log_offset: Long
-    """Its physical offset."""
+    """Physical offset of the half message."""
     commit_or_rollback: Int
-    """8 commit, 12 roll back, 0 not known yet."""
+    """8 commit, 12 rollback, 0 unknown."""
     from_transaction_check: bool | None = None
     msg_id: str = ""
     transaction_id: str | None = None
@@ -207,17 +206,17 @@ class CheckTransactionStateHeader(Header, kw_only=True):
 
 
 class ResumeCheckHeader(Header, kw_only=True):
-    """323: a half message that was given up is to be asked about again."""
+    """323: resumes the checks of a half message that was given up."""
 
     msg_id: str
-    """Its offset id."""
+    """Offset id of the half message."""
 
 
 # --- pulling ----------------------------------------------------------------------
 
 
 class PullMessageHeader(Header, kw_only=True):
-    """11, 361."""
+    """Request 11, 361."""
 
     consumer_group: str
     topic: str
@@ -234,7 +233,7 @@ class PullMessageHeader(Header, kw_only=True):
 
 
 class PullMessageReplyHeader(Header, kw_only=True):
-    """To 11, 361; the body is records, one behind the other."""
+    """Reply to 11, 361; the body is concatenated records."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -246,7 +245,7 @@ class PullMessageReplyHeader(Header, kw_only=True):
 
 
 class QueryConsumerOffsetHeader(Header, kw_only=True):
-    """14."""
+    """Request 14."""
 
     consumer_group: str
     topic: str
@@ -255,7 +254,7 @@ class QueryConsumerOffsetHeader(Header, kw_only=True):
 
 
 class UpdateConsumerOffsetHeader(Header, kw_only=True):
-    """15."""
+    """Request 15."""
 
     consumer_group: str
     topic: str
@@ -264,16 +263,16 @@ class UpdateConsumerOffsetHeader(Header, kw_only=True):
 
 
 class QueryCorrectionOffsetHeader(Header, kw_only=True):
-    """308."""
+    """Request 308."""
 
     filter_groups: str | None = None
-    """Groups that do not count, with commas between them."""
+    """Groups to ignore, separated by commas."""
     compare_group: str
     topic: str
 
 
 class SearchOffsetHeader(Header, kw_only=True):
-    """29."""
+    """Request 29."""
 
     topic: str
     queue_id: Int
@@ -283,20 +282,20 @@ class SearchOffsetHeader(Header, kw_only=True):
 
 
 class QueueHeader(Header, kw_only=True):
-    """30, 31, 32: a queue."""
+    """Request 30, 31, 32."""
 
     topic: str
     queue_id: Int
 
 
 class OffsetReplyHeader(Header, kw_only=True):
-    """To 14, 29, 30, 31."""
+    """Reply to 14, 29, 30, 31."""
 
     offset: Long
 
 
 class TimestampReplyHeader(Header, kw_only=True):
-    """To 32."""
+    """Reply to 32."""
 
     timestamp: Long
 
@@ -305,16 +304,16 @@ class TimestampReplyHeader(Header, kw_only=True):
 
 
 class ViewMessageHeader(Header, kw_only=True):
-    """33."""
+    """Request 33."""
 
     offset: Long
-    """Physical."""
+    """Physical offset."""
     topic: str | None = None
-    """Of 5.x: what the record has to be of."""
+    """Topic that the record must have (5.x)."""
 
 
 class QueryMessageHeader(Header, kw_only=True):
-    """12."""
+    """Request 12."""
 
     topic: str
     key: str
@@ -325,18 +324,18 @@ class QueryMessageHeader(Header, kw_only=True):
     index_type: str | None = None
     """5.4: ``K`` key, ``U`` unique key, ``T`` tags. Not used with ``is_unique_key``."""
     last_key: str | None = None
-    """5.4: where an index in RocksDB goes on."""
+    """Key at which a RocksDB index continues (5.4)."""
 
 
 class QueryMessageReplyHeader(Header, kw_only=True):
-    """To 12."""
+    """Reply to 12."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
 
 
 class QueryConsumeQueueHeader(Header, kw_only=True):
-    """321."""
+    """Request 321."""
 
     topic: str
     queue_id: Int
@@ -350,7 +349,7 @@ class QueryConsumeQueueHeader(Header, kw_only=True):
 
 
 class UnregisterClientHeader(Header, kw_only=True):
-    """35."""
+    """Request 35."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -358,19 +357,19 @@ class UnregisterClientHeader(Header, kw_only=True):
 
 
 class ConsumerGroupHeader(Header, kw_only=True):
-    """38, 40, 203."""
+    """Request 38, 40, 203."""
 
     consumer_group: str
 
 
 class ProducerGroupHeader(Header, kw_only=True):
-    """204."""
+    """Request 204."""
 
     producer_group: str
 
 
 class GroupNameHeader(Header, kw_only=True):
-    """207."""
+    """Request 207."""
 
     group_name: str
     remove_offset: bool | None = msgspec.field(name="removeOffset", default=None)
@@ -378,7 +377,7 @@ class GroupNameHeader(Header, kw_only=True):
 
 
 class ConsumeStatsHeader(Header, kw_only=True):
-    """208."""
+    """Request 208."""
 
     consumer_group: str
     topic: str | None = None
@@ -393,9 +392,9 @@ class ResetOffsetHeader(Header, kw_only=True):
     """-1: the end of each queue."""
     is_force: bool = msgspec.field(name="isForce", default=True)
     queue_id: Int | None = None  # 5.x
-    """Of which queue; negative: of all."""
+    """Queue to reset; negative: all queues."""
     queue_offset: Long | None = msgspec.field(name="offset", default=None)  # 5.x
-    """Where to, in place of the time, if one queue is named; -1: the time counts."""
+    """New consumer offset if ``queue_id`` is set, in place of the time; -1: use the time."""
 
 
 class ConsumerStatusHeader(Header, kw_only=True):
@@ -424,7 +423,7 @@ class ConsumeDirectlyHeader(Header, kw_only=True):
 
 
 class CloneGroupOffsetHeader(Header, kw_only=True):
-    """314."""
+    """Request 314."""
 
     src_group: str
     dest_group: str
@@ -433,7 +432,7 @@ class CloneGroupOffsetHeader(Header, kw_only=True):
 
 
 class TimeSpanHeader(Header, kw_only=True):
-    """303."""
+    """Request 303."""
 
     topic: str
     group: str
@@ -443,13 +442,13 @@ class TimeSpanHeader(Header, kw_only=True):
 
 
 class TopicHeader(Header, kw_only=True):
-    """105, 202, 215, 216, 300."""
+    """Request 105, 202, 215, 216, 300."""
 
     topic: str
 
 
 class CreateTopicHeader(Header, kw_only=True):
-    """17."""
+    """Request 17."""
 
     topic: str
     default_topic: str | None = None
@@ -463,45 +462,45 @@ class CreateTopicHeader(Header, kw_only=True):
 
 
 class StatsHeader(Header, kw_only=True):
-    """315."""
+    """Request 315."""
 
     stats_name: str
     stats_key: str
 
 
 class ConsumeStatsInBrokerHeader(Header, kw_only=True):
-    """317."""
+    """Request 317."""
 
     is_order: bool = msgspec.field(name="isOrder", default=False)
 
 
 class GroupHeader(Header, kw_only=True):
-    """343, 352."""
+    """Request 343, 352."""
 
     group: str
 
 
 class GroupAndTopicHeader(Header, kw_only=True):
-    """345."""
+    """Request 345."""
 
     group: str
     topic: str
 
 
 class GroupForbiddenHeader(Header, kw_only=True):
-    """353."""
+    """Request 353."""
 
     group: str
     topic: str
     readable: bool | None = None
-    """Whether the group may read the topic from now on; not there: ask only."""
+    """True if the group may read the topic; None: only query."""
 
 
 # --- name server ------------------------------------------------------------------
 
 
 class RegisterBrokerHeader(Header, kw_only=True):
-    """103."""
+    """Request 103."""
 
     broker_name: str
     broker_addr: str
@@ -515,14 +514,14 @@ class RegisterBrokerHeader(Header, kw_only=True):
 
 
 class RegisterBrokerReplyHeader(Header, kw_only=True):
-    """To 103."""
+    """Reply to 103."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBrokerHeader(Header, kw_only=True):
-    """104."""
+    """Request 104."""
 
     broker_name: str
     broker_addr: str
@@ -531,7 +530,7 @@ class UnregisterBrokerHeader(Header, kw_only=True):
 
 
 class QueryDataVersionHeader(Header, kw_only=True):
-    """322."""
+    """Request 322."""
 
     broker_name: str
     broker_addr: str
@@ -540,20 +539,20 @@ class QueryDataVersionHeader(Header, kw_only=True):
 
 
 class QueryDataVersionReplyHeader(Header, kw_only=True):
-    """To 322."""
+    """Reply to 322."""
 
     changed: bool
 
 
 class RouteHeader(Header, kw_only=True):
-    """105."""
+    """Request 105."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class KvHeader(Header, kw_only=True):
-    """100, 101, 102."""
+    """Request 100, 101, 102."""
 
     namespace: str
     key: str
@@ -561,50 +560,50 @@ class KvHeader(Header, kw_only=True):
 
 
 class KvReplyHeader(Header, kw_only=True):
-    """To 101."""
+    """Reply to 101."""
 
     value: str | None = None
 
 
 class NamespaceHeader(Header, kw_only=True):
-    """219."""
+    """Request 219."""
 
     namespace: str
 
 
 class ClusterHeader(Header, kw_only=True):
-    """224."""
+    """Request 224."""
 
     cluster: str
 
 
 class BrokerNameHeader(Header, kw_only=True):
-    """205, 327."""
+    """Request 205, 327."""
 
     broker_name: str
 
 
 class WipeWritePermReplyHeader(Header, kw_only=True):
-    """To 205."""
+    """Reply to 205."""
 
     wipe_topic_count: Int
 
 
 class AddWritePermReplyHeader(Header, kw_only=True):
-    """To 327."""
+    """Reply to 327."""
 
     add_topic_count: Int
 
 
 class DeleteTopicInNameServerHeader(Header, kw_only=True):
-    """216."""
+    """Request 216."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class BrokerConfigReplyHeader(Header, kw_only=True):
-    """To 26."""
+    """Reply to 26."""
 
     version: str
 
@@ -613,7 +612,7 @@ class BrokerConfigReplyHeader(Header, kw_only=True):
 
 
 class PopMessageHeader(Header, kw_only=True):
-    """200050."""
+    """Request 200050."""
 
     consumer_group: str
     topic: str
@@ -621,12 +620,12 @@ class PopMessageHeader(Header, kw_only=True):
     """-1: any."""
     max_msg_nums: Int
     invisible_time: Long
-    """How long nobody else sees what is returned, ms."""
+    """Time for which the messages are hidden from other consumers, in ms."""
     poll_time: Long
-    """How long to wait for messages, ms."""
+    """Time to wait for messages, in ms."""
     born_time: Long = 0
     init_mode: Int
-    """Where a group begins that has read nothing: 0 at the beginning, 1 near the end."""
+    """Start of a group without a consumer offset: 0 first message, 1 near the end."""
     exp_type: str | None = None
     exp: str | None = None
     order: bool | None = None
@@ -634,7 +633,7 @@ class PopMessageHeader(Header, kw_only=True):
 
 
 class PopMessageReplyHeader(Header, kw_only=True):
-    """To 200050; the body is records, one behind the other."""
+    """Reply to 200050; the body is concatenated records."""
 
     pop_time: Long
     invisible_time: Long
@@ -646,34 +645,34 @@ class PopMessageReplyHeader(Header, kw_only=True):
 
 
 class AckMessageHeader(Header, kw_only=True):
-    """200051."""
+    """Request 200051."""
 
     consumer_group: str
     topic: str
     queue_id: Int
     extra_info: str
-    """The handle."""
+    """Handle of the message."""
     offset: Long
-    """The message's queue offset."""
+    """Queue offset of the message."""
 
 
 class ChangeInvisibleTimeHeader(Header, kw_only=True):
-    """200053."""
+    """Request 200053."""
 
     consumer_group: str
     topic: str
     queue_id: Int
     extra_info: str
     offset: Long
-    """The message's queue offset."""
+    """Queue offset of the message."""
     invisible_time: Long
-    """From now on, ms."""
+    """New invisible time, counted from now, in ms."""
     suspend: bool | None = None
     """The next delivery does not count as an attempt (5.5)."""
 
 
 class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):
-    """To 200053: the parts of the message's new handle."""
+    """Reply to 200053: parts of the new handle."""
 
     pop_time: Long
     invisible_time: Long
@@ -681,7 +680,7 @@ class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):
 
 
 class PeekMessageHeader(Header, kw_only=True):
-    """200052."""
+    """Request 200052."""
 
     consumer_group: str
     topic: str
@@ -690,7 +689,7 @@ class PeekMessageHeader(Header, kw_only=True):
 
 
 class NotificationHeader(Header, kw_only=True):
-    """200054: whether there is something to pop; may wait for it."""
+    """200054: asks, or waits, for messages to pop."""
 
     consumer_group: str
     topic: str
@@ -704,14 +703,14 @@ class NotificationHeader(Header, kw_only=True):
 
 
 class NotificationReplyHeader(Header, kw_only=True):
-    """To 200054."""
+    """Reply to 200054."""
 
     has_msg: bool
     polling_full: bool = False
 
 
 class PollingInfoHeader(Header, kw_only=True):
-    """200055."""
+    """Request 200055."""
 
     consumer_group: str
     topic: str
@@ -719,6 +718,6 @@ class PollingInfoHeader(Header, kw_only=True):
 
 
 class PollingInfoReplyHeader(Header, kw_only=True):
-    """To 200055."""
+    """Reply to 200055."""
 
     polling_num: Int

@@ -1,13 +1,13 @@
-"""The index file: from a key to the physical offsets of messages that carry it.
+"""The index file: a hash table from keys to physical offsets of messages.
 
     header (40) | slots, 4 bytes each | entries, 20 bytes each
 
-A slot holds the number of the newest entry whose key hash falls on it, an entry the number of the
-one before; entry 0 is never used. Keys are ``topic#key`` and only their hash is stored, so every
-hit must be checked on the message (known-bugs.md#hash-collisions). Times are whole seconds after
-the header's begin, and the first entry of a rolled file is relative to something else
-(known-bugs.md#index-seconds, known-bugs.md#index-first-entry): they narrow a search, they never
-decide. Field tables: docs/formats/index-file.md.
+A slot holds the number of its newest entry, an entry the number of the previous one in the slot;
+entry 0 is never used. Keys are ``topic#key``. Only their hash is stored, so each hit must be
+checked against the message (known-bugs.md#hash-collisions). Times are whole seconds after the
+header's begin, and the first entry of a rolled file has another base (known-bugs.md#index-seconds,
+known-bugs.md#index-first-entry): times narrow a search, but never decide it. Field tables:
+docs/formats/index-file.md.
 """
 
 import struct
@@ -65,12 +65,12 @@ class Entry:
 
 
 def key_of(topic: str, key: str) -> str:
-    """Return the text that is hashed for a key of a message, or for its unique key."""
+    """Return the hashed text of a key or unique key."""
     return f"{topic}#{key}"
 
 
 def tag_key_of(topic: str, tags: str) -> str:
-    """Return the text that 5.4 and later hash for the tags of a message."""
+    """Return the hashed text of a message's tags (5.4 and later)."""
     return f"{topic}#{TAG_KEY_PREFIX}{tags}"
 
 
@@ -80,12 +80,12 @@ def key_hash(index_key: str) -> int:
 
 
 def slot_position(slot: int) -> int:
-    """Return where a slot stands in the file."""
+    """Return the position of a slot in the file."""
     return HEADER.size + SLOT.size * slot
 
 
 def entry_position(number: int, slot_count: int) -> int:
-    """Return where an entry stands in the file."""
+    """Return the position of an entry in the file."""
     return HEADER.size + SLOT.size * slot_count + ENTRY.size * number
 
 

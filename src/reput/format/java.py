@@ -1,4 +1,4 @@
-"""What of Java's own is part of RocketMQ's formats: its string hash, its UTF-8, its integers.
+"""Java's string hash, UTF-8 and integers, as far as RocketMQ's formats use them.
 
 Integers are big endian and signed everywhere in RocketMQ; text is UTF-8.
 """
@@ -12,9 +12,9 @@ import msgspec
 _INT_MIN = -(1 << 31)
 
 Int = Annotated[int, msgspec.Meta(ge=_INT_MIN, le=(1 << 31) - 1)]
-"""An integer of a header or a body that is an ``int`` in Java."""
+"""Field of a header or body that is an ``int`` in Java."""
 Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""The same for a ``long``."""
+"""Field of a header or body that is a ``long`` in Java."""
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -31,7 +31,7 @@ def string_hash(text: str) -> int:
 
 
 def absolute_hash(value: int) -> int:
-    """Return ``Math.abs`` of a 32-bit hash, with 0 for the one value that has no absolute."""
+    """Return ``Math.abs`` of a 32-bit hash, and 0 for the value that has no absolute value."""
     return 0 if value == _INT_MIN else abs(value)
 
 
@@ -49,6 +49,6 @@ def encode_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        # UTF-16 joins a surrogate pair that stands in two characters, as in any Java string.
+        # UTF-16 joins the two characters of a surrogate pair, as in a Java string.
         units = text.encode("utf-16-be", "surrogatepass")
         return units.decode("utf-16-be", "surrogatepass").encode("utf-8", "replace")

@@ -4,13 +4,13 @@
     | BORNTIMESTAMP | BORNHOST | STORETIMESTAMP | STOREHOST | RECONSUMETIMES
     | PREPAREDTRANSACTIONOFFSET | BODYLEN body | TOPICLEN topic | PROPSLEN properties
 
-A host is an address of 4 bytes, or 16 when the sysFlag says so, and a port of 4: behind BORNHOST no
-field has a fixed place (known-bugs.md#ipv6-positions). V1 has a TOPICLEN of one byte, V2 (5.x,
-topics over 127 bytes) one of two. A file of the log ends with a blank: the bytes left in the file,
-and a magic.
+A host is an address of 4 bytes, or 16 if the sysFlag has the bit, and a port of 4: fields after
+BORNHOST have no fixed position (known-bugs.md#ipv6-positions). V1 has a TOPICLEN of one byte, V2
+(5.x, topics over 127 bytes) one of two. A file of the log ends with a blank: the bytes left in the
+file, and a magic.
 
-``classify`` is the judge of bytes: what stands at this position, and if it is damaged, how.
-``reput.format.kernels`` gives the same verdicts for a whole buffer; this module is its oracle.
+``classify`` judges the bytes at a position: a message, a blank, zeros, or a kind of damage.
+``reput.format.kernels`` gives the same verdicts for a whole buffer; this module is the reference.
 Field table: docs/formats/commit-log.md.
 """
 
@@ -63,7 +63,7 @@ TOPIC_LENGTH_V1 = struct.Struct(">B")
 TOPIC_LENGTH_V2 = struct.Struct(">H")
 PROPERTIES_LENGTH = struct.Struct(">h")
 
-# Positions within a record that never move.
+# Fixed positions within a record.
 POSITION_TOTAL_SIZE = 0
 POSITION_MAGIC = 4
 POSITION_BODY_CRC = 8
@@ -76,7 +76,8 @@ POSITION_BORN_TIMESTAMP = 40
 POSITION_BORN_HOST = HEAD.size
 
 JUDGED_BYTES = POSITION_PHYSICAL_OFFSET + PHYSICAL_OFFSET.size
-"""Bytes needed to judge a head: up to the physical offset, which must be the record's place."""
+"""Bytes needed to judge a head: up to the physical offset, which must be the offset of the
+record."""
 
 HOST_V4_BYTES = 4 + PORT.size
 HOST_V6_BYTES = 16 + PORT.size
@@ -89,17 +90,17 @@ FIXED_BYTES_V1 = (
     + TOPIC_LENGTH_V1.size
     + PROPERTIES_LENGTH.size
 )
-"""91: a V1 record with two IPv4 hosts, without body, topic and properties."""
+"""Size of a V1 record with IPv4 hosts and empty body, topic and properties: 91."""
 
 TOPIC_BYTES_MAX_V1 = 127
 
 CRC_PROPERTY_BYTES = 20
-"""``__CRC32#`` property at the very end: name (8), ``\\x01``, ten digits, ``\\x02``."""
+"""Size of the ``__CRC32#`` property at the end: name (8), ``\\x01``, ten digits, ``\\x02``."""
 CRC_PROPERTY_PREFIX = (props.CRC32 + props.NAME_VALUE_SEPARATOR).encode()
 
 
 class Verdict(enum.IntEnum):
-    """What stands at a position of a log file. Everything from ``BAD_SIZE`` on is damage."""
+    """Judgement of the bytes at a position of a log file. ``BAD_SIZE`` and above are damage."""
 
     MESSAGE = 0
     BLANK = 1
@@ -107,7 +108,7 @@ class Verdict(enum.IntEnum):
     ZEROS = 2
     """Zeros up to the end of the buffer: not written yet."""
     TRUNCATED = 3
-    """The record goes on behind the end of the buffer: read more, or it is torn."""
+    """The record exceeds the buffer: read more, or it is torn."""
     BAD_SIZE = 4
     BAD_MAGIC = 5
     BAD_LENGTH = 6
@@ -116,15 +117,15 @@ class Verdict(enum.IntEnum):
     BAD_RECORD_CRC = 9
     BAD_ZEROS = 10
     MISSING = 11
-    """Of a range, not of bytes: the file is not there."""
+    """The file of a range is missing."""
 
 
 REASONS = {
-    Verdict.TRUNCATED: "the record ends behind the end of the data",
+    Verdict.TRUNCATED: "the record exceeds the data",
     Verdict.BAD_SIZE: "TOTALSIZE is impossible here",
     Verdict.BAD_MAGIC: "not a record: unknown magic",
     Verdict.BAD_LENGTH: "body, topic and property lengths do not add up to TOTALSIZE",
-    Verdict.BAD_PHYSICAL_OFFSET: "PHYSICALOFFSET is not where the record stands",
+    Verdict.BAD_PHYSICAL_OFFSET: "PHYSICALOFFSET is not the offset of the record",
     Verdict.BAD_CRC: "body does not match BODYCRC",
     Verdict.BAD_RECORD_CRC: "record does not match its __CRC32# property",
     Verdict.BAD_ZEROS: "zeros where records should be",
@@ -134,14 +135,14 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """An address and port as a record holds them."""
+    """Address and port of a host, as stored in a record."""
 
     address: bytes
-    """4 or 16 bytes."""
+    """IPv4 (4 bytes) or IPv6 address (16 bytes)."""
     port: int
 
     def __str__(self) -> str:
-        """``192.0.2.1:10911`` or, all eight groups as in Java, ``[fd00:0:…:2]:10911``."""
+        """Return ``192.0.2.1:10911`` or, with all groups as in Java, ``[fd00:0:…:2]:10911``."""
         if len(self.address) == 4:
             return f"{'.'.join(map(str, self.address))}:{self.port}"
         groups = struct.unpack(">8H", self.address)
@@ -149,13 +150,13 @@ class Host:
 
     @property
     def is_v6(self) -> bool:
-        """Whether the address takes 16 bytes."""
+        """True for an IPv6 address."""
         return len(self.address) == 16
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the store holds it. Times are ms since the epoch; ``body`` is as stored."""
+    """A stored message. Times are ms since the epoch; ``body`` is as stored."""
 
     topic: str
     body: bytes
@@ -173,7 +174,7 @@ class StoredMessage:
     body_crc: int = 0
     store_size: int = 0
     version: int = 1
-    """1 or 2, of the record layout."""
+    """Version of the record layout, 1 or 2."""
     property_bytes: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
     """``property_bytes`` decoded."""
@@ -190,49 +191,49 @@ class StoredMessage:
 
     @property
     def unique_key(self) -> str | None:
-        """The id the producer's client gave the message, if it gave one."""
+        """The id that the producer's client set, if any."""
         return self.properties.get(props.UNIQ_KEY)
 
     def plain_body(self) -> bytes:
-        """The body as the producer gave it. Raises ``CorruptRecord`` when it cannot be unpacked."""
+        """Return the decompressed body. Raises ``CorruptRecord`` if it cannot be decompressed."""
         return bodies.decompress(self.body, self.sys_flag)
 
 
 def host_bytes(is_v6: int | bool) -> int:
-    """Return the bytes a host field takes."""
+    """Return the size of a host field in bytes."""
     return HOST_V6_BYTES if is_v6 else HOST_V4_BYTES
 
 
 def store_timestamp_of(data: bytes | memoryview) -> int:
     """Return STORETIMESTAMP of a whole record without decoding the rest, ms."""
     (sys_flag,) = struct.unpack_from(">i", data, POSITION_SYS_FLAG)
-    at = POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
-    timestamp: int = STORE_TIMESTAMP.unpack_from(data, at)[0]
+    position = POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
+    timestamp: int = STORE_TIMESTAMP.unpack_from(data, position)[0]
     return timestamp
 
 
 def queue_offsets_in(data: bytes) -> list[int]:
-    """Return QUEUEOFFSET of whole records, one behind the other, without decoding the rest."""
+    """Return QUEUEOFFSET of concatenated records without decoding the rest."""
     return _longs_in(data, POSITION_QUEUE_OFFSET)
 
 
 def physical_offsets_in(data: bytes) -> list[int]:
-    """Return PHYSICALOFFSET of whole records, likewise."""
+    """Return PHYSICALOFFSET of concatenated records without decoding the rest."""
     return _longs_in(data, POSITION_PHYSICAL_OFFSET)
 
 
 def _longs_in(data: bytes, position: int) -> list[int]:
-    found = []
-    at = 0
-    while at < len(data):
-        start = at + position
-        found.append(int.from_bytes(data[start : start + 8], "big"))
-        at += SIZE_AND_MAGIC.unpack_from(data, at)[0]
-    return found
+    values = []
+    record_start = 0
+    while record_start < len(data):
+        start = record_start + position
+        values.append(int.from_bytes(data[start : start + 8], "big"))
+        record_start += SIZE_AND_MAGIC.unpack_from(data, record_start)[0]
+    return values
 
 
 def index_keys(message: StoredMessage, *, has_tags: bool) -> list[str]:
-    """Return the texts a broker indexes a message under, in its order.
+    """Return the index keys of a message, in the order of a broker.
 
     Unique key, keys, and from 5.4 on the tags (``has_tags``); see ``index_entry.key_of``.
     """
@@ -251,8 +252,8 @@ def pack_blank(bytes_left: int) -> bytes:
 def encode(message: StoredMessage) -> bytes:
     """Return the record of ``message``.
 
-    ``property_bytes`` is written as it is; ``properties``, ``store_size``, and the version of
-    topics over 127 bytes follow from the rest. The host bits of ``sys_flag`` must agree with the
+    ``property_bytes`` is written unchanged; ``properties`` and ``store_size`` are ignored, and a
+    topic over 127 bytes makes the version 2. The host bits of ``sys_flag`` must agree with the
     hosts, ``body_crc`` is written as given (``reput.format.body.crc`` makes it).
 
     Raises:
@@ -314,19 +315,19 @@ def classify(
     file_end: int | None = None,
     check_crc: bool = True,
 ) -> tuple[Verdict, int]:
-    """Judge what stands at ``position`` of a log file.
+    """Judge the bytes at ``position`` of a log file.
 
     Args:
         buffer: A log file, or its first part.
-        position: Where to look; less than ``len(buffer)``.
-        physical_offset: Offset in the log of ``position``; what the record must say of itself.
-        file_end: Where the file ends; the length of the buffer, unless that is a part.
+        position: Position to judge; less than ``len(buffer)``.
+        physical_offset: Physical offset of ``position``, which the record must contain.
+        file_end: Position of the file's end; None: the end of the buffer.
         check_crc: Compare the body with BODYCRC, and the record with ``__CRC32#`` if it has one.
 
     Returns:
-        The verdict and how many bytes it speaks of: the record's or blank's size, for ``ZEROS`` the
-        rest of the buffer, for ``TRUNCATED`` the size the record claims (0 where not even that is
-        there), for a failed checksum the record's size, for other damage 0.
+        The verdict and its number of bytes: the size of the record or blank, for ``ZEROS`` the rest
+        of the buffer, for ``TRUNCATED`` the size in the record (0 if that is missing too), for a
+        failed checksum the size of the record, for other damage 0.
     """
     view = memoryview(buffer)
     left = len(view) - position
@@ -349,17 +350,17 @@ def classify(
         return Verdict.BAD_SIZE, 0
     (own_offset,) = PHYSICAL_OFFSET.unpack_from(view, position + POSITION_PHYSICAL_OFFSET)
     if size > left:
-        # Only a record that stands where it says is worth reading on for.
+        # Only a record at its own offset is worth reading further.
         is_here = own_offset == physical_offset
         return (Verdict.TRUNCATED, size) if is_here else (Verdict.BAD_PHYSICAL_OFFSET, 0)
     end = position + size
     (sys_flag,) = struct.unpack_from(">i", view, position + POSITION_SYS_FLAG)
-    at = position + POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
-    at += STORE_TIMESTAMP.size + host_bytes(sys_flag & flags.STORE_HOST_V6)
-    if at + TAIL.size > end:
+    cursor = position + POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
+    cursor += STORE_TIMESTAMP.size + host_bytes(sys_flag & flags.STORE_HOST_V6)
+    if cursor + TAIL.size > end:
         return Verdict.BAD_LENGTH, 0
-    body_length = TAIL.unpack_from(view, at)[2]
-    body_at = at + TAIL.size
+    body_length = TAIL.unpack_from(view, cursor)[2]
+    body_at = cursor + TAIL.size
     topic_at = body_at + body_length
     if body_length < 0 or topic_at + topic_length.size > end:
         return Verdict.BAD_LENGTH, 0
@@ -417,18 +418,18 @@ def decode(
     if verdict is not Verdict.MESSAGE:
         reason = REASONS.get(verdict, f"no record here, but {verdict.name.lower()}")
         raise CorruptRecord(reason, physical_offset=physical_offset)
-    born_host, at = _host(view, position + HEAD.size, sys_flag & flags.BORN_HOST_V6)
-    (store_timestamp,) = STORE_TIMESTAMP.unpack_from(view, at)
-    store_host, at = _host(view, at + STORE_TIMESTAMP.size, sys_flag & flags.STORE_HOST_V6)
-    reconsume_times, prepared_offset, body_length = TAIL.unpack_from(view, at)
-    at += TAIL.size
-    body = bytes(view[at : at + body_length])
-    at += body_length
+    born_host, cursor = _host(view, position + HEAD.size, sys_flag & flags.BORN_HOST_V6)
+    (store_timestamp,) = STORE_TIMESTAMP.unpack_from(view, cursor)
+    store_host, cursor = _host(view, cursor + STORE_TIMESTAMP.size, sys_flag & flags.STORE_HOST_V6)
+    reconsume_times, prepared_offset, body_length = TAIL.unpack_from(view, cursor)
+    cursor += TAIL.size
+    body = bytes(view[cursor : cursor + body_length])
+    cursor += body_length
     topic_length = TOPIC_LENGTH_V2 if magic == MAGIC_V2 else TOPIC_LENGTH_V1
-    (topic_bytes,) = topic_length.unpack_from(view, at)
-    at += topic_length.size
-    topic = java.decode_utf8(bytes(view[at : at + topic_bytes]))
-    property_bytes = bytes(view[at + topic_bytes + PROPERTIES_LENGTH.size : position + size])
+    (topic_bytes,) = topic_length.unpack_from(view, cursor)
+    cursor += topic_length.size
+    topic = java.decode_utf8(bytes(view[cursor : cursor + topic_bytes]))
+    property_bytes = bytes(view[cursor + topic_bytes + PROPERTIES_LENGTH.size : position + size])
     return StoredMessage(
         topic=topic,
         body=body,
@@ -459,24 +460,25 @@ def property_text(data: memoryview) -> str:
     """
     # Magic, sys flag, and body length where both hosts are IPv4.
     magic, sys_flag, body_length = struct.unpack_from(">4xi28xi44xi", data)
-    at = _BODY_V4
+    cursor = _BODY_V4
     if sys_flag & _ANY_HOST_V6:
-        at += host_bytes(sys_flag & flags.BORN_HOST_V6) + host_bytes(sys_flag & flags.STORE_HOST_V6)
-        at -= _HOSTS_V4_BYTES
-        if at > len(data):
+        cursor += host_bytes(sys_flag & flags.BORN_HOST_V6)
+        cursor += host_bytes(sys_flag & flags.STORE_HOST_V6)
+        cursor -= _HOSTS_V4_BYTES
+        if cursor > len(data):
             raise CorruptRecord(REASONS[Verdict.BAD_LENGTH])
-        (body_length,) = struct.unpack_from(">i", data, at - 4)
-    at += body_length
+        (body_length,) = struct.unpack_from(">i", data, cursor - 4)
+    cursor += body_length
     length_bytes = TOPIC_LENGTH_V2.size if magic == MAGIC_V2 else TOPIC_LENGTH_V1.size
-    if body_length >= 0 and at + length_bytes <= len(data):
-        topic_bytes = data[at] if length_bytes == 1 else data[at] << 8 | data[at + 1]
-        at += length_bytes + topic_bytes + PROPERTIES_LENGTH.size
-        length = data[at - 2] << 8 | data[at - 1] if at <= len(data) else -1
-        if length < 1 << 15 and at + length == len(data):
+    if body_length >= 0 and cursor + length_bytes <= len(data):
+        topic_bytes = data[cursor] if length_bytes == 1 else data[cursor] << 8 | data[cursor + 1]
+        cursor += length_bytes + topic_bytes + PROPERTIES_LENGTH.size
+        length = data[cursor - 2] << 8 | data[cursor - 1] if cursor <= len(data) else -1
+        if length < 1 << 15 and cursor + length == len(data):
             try:
-                return str(data[at:], "utf-8")
+                return str(data[cursor:], "utf-8")
             except UnicodeDecodeError:
-                return java.decode_utf8(bytes(data[at:]))
+                return java.decode_utf8(bytes(data[cursor:]))
     raise CorruptRecord(REASONS[Verdict.BAD_LENGTH])
 
 
@@ -485,10 +487,10 @@ _BODY_V4 = POSITION_BORN_HOST + _HOSTS_V4_BYTES + STORE_TIMESTAMP.size + TAIL.si
 _ANY_HOST_V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 
 
-def _host(view: memoryview, at: int, is_v6: int) -> tuple[Host, int]:
-    end = at + host_bytes(is_v6)
+def _host(view: memoryview, cursor: int, is_v6: int) -> tuple[Host, int]:
+    end = cursor + host_bytes(is_v6)
     (port,) = PORT.unpack_from(view, end - PORT.size)
-    return Host(bytes(view[at : end - PORT.size]), port), end
+    return Host(bytes(view[cursor : end - PORT.size]), port), end
 
 
 def append_crc_property(record: bytes) -> bytes:

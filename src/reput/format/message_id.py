@@ -1,10 +1,11 @@
 """The two ids of a message.
 
 *Offset id*: upper-case hex of the store host's address and port and the physical offset; 32
-characters for IPv4, 56 for IPv6. Where the message is.
+characters for IPv4, 56 for IPv6. It locates the message.
 
 *Unique key*: made by the producer's client, property UNIQ_KEY; 32 or 56 hex characters of address,
-process, class loader, time and counter. What the message is. What users call "the message id".
+process, class loader, time and counter. It identifies the message;
+users call it "the message id".
 """
 
 import struct
@@ -33,7 +34,7 @@ def encode_offset_id(store_host: Host, physical_offset: int) -> str:
 
 
 def encode_offset_ids(store_host: Host, physical_offsets: Sequence[int]) -> str:
-    """Return the offset ids of messages, separated by commas: of a batch there may be thousands."""
+    """Return the offset ids of messages, separated by commas. Batches can have thousands."""
     packed = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
     host = (store_host.address + PORT.pack(store_host.port)).hex().upper()
     return host + packed.hex(",", _OFFSET_BYTES).upper().replace(",", f",{host}")
@@ -66,5 +67,5 @@ def offset_id(message: StoredMessage) -> str:
 
 
 def message_id(message: StoredMessage) -> str:
-    """Return the unique key, or the offset id of a message whose client gave none."""
+    """Return the unique key, or the offset id if the client set none."""
     return message.unique_key or offset_id(message)

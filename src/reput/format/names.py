@@ -44,18 +44,17 @@ DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace of the name servers' key-value table: which brokers have how many queues of an ordered
-topic."""
+"""Namespace of the name servers' key-value table: number of queues per broker of ordered topics."""
 
 TOOLS_CONSUMER = "TOOLS_CONSUMER"
-"""Group of tools that read without being members of a group: every broker has it."""
+"""Group of tools that read without being members of a group; every broker has it."""
 TOOLS_PRODUCER = "TOOLS_PRODUCER"
 """Group of tools that send."""
 
 BROADCAST_SYSTEM_GROUPS = frozenset(
     {"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
 )
-"""Those of the system's groups that may broadcast."""
+"""System groups that may broadcast."""
 SYSTEM_GROUPS = BROADCAST_SYSTEM_GROUPS | {
     TOOLS_CONSUMER,
     "FILTERSRV_CONSUMER",
@@ -64,7 +63,7 @@ SYSTEM_GROUPS = BROADCAST_SYSTEM_GROUPS | {
 """Groups that every broker has. Source: ``MixAll``, ``SubscriptionGroupManager.init``."""
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""Whose consumer offsets say how far half and op messages are dealt with."""
+"""Group whose consumer offsets are the progress on half and op messages."""
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # 5.x
 
 TOPIC_LENGTH_MAX = 127
@@ -73,10 +72,10 @@ LONG_TOPIC_LENGTH_MAX = 255
 """Longest %RETRY% and %DLQ% topic in 5.x, stored in V2 records."""
 
 FOLDER_BYTES_MAX = 255
-"""Longest name of a folder, in UTF-8: what ext4, xfs and tmpfs take."""
+"""Maximum length of a folder name in UTF-8 bytes, on ext4, xfs and tmpfs."""
 QUEUE_ID_MAX = (1 << 20) - 1
-"""Largest queue id that a message is put under. Rows of queues are found by it as an index, so a
-forged one must not cost memory for all ids below it."""
+"""Largest queue id of a put. Queue ids index tables of rows, so that a forged id must not allocate
+rows for all ids below it."""
 
 WRITTEN_BY_BROKERS = frozenset(
     {
@@ -93,13 +92,13 @@ WRITTEN_BY_BROKERS = frozenset(
 )
 """Topics that no client may send to. Source: ``TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET``."""
 GROUPS_OF_BROKERS = frozenset({TRANSACTION_GROUP, REVIVE_GROUP})
-"""Groups whose consumer offsets say what brokers have dealt with: no client may set them."""
+"""Groups whose consumer offsets are the progress of brokers; clients may not set them."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def is_written_by_brokers(topic: str) -> bool:
-    """Whether only brokers put messages there, which their loops read back and believe.
+    """Return whether only brokers may put messages into a topic: their loops trust its records.
 
     Java lets clients send to the revive topic.
     """
@@ -107,31 +106,31 @@ def is_written_by_brokers(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether brokers and clients keep this topic for themselves.
+    """Return whether a topic is reserved for brokers and clients.
 
-    Retry and dead-letter topics belong to groups and are not counted; nor is the topic
-    named after a cluster or a broker, which no name gives away.
+    Retry and dead-letter topics belong to groups and do not count. Neither do the topics named
+    after a cluster or a broker, which cannot be recognised by name.
     """
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether brokers and tools keep this group for themselves."""
+    """Return whether a group is reserved for brokers and tools."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Whether the topic holds messages a group asked to see again."""
+    """Return whether a topic is the retry topic of a group."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Whether the topic holds messages a group has given up on."""
+    """Return whether a topic is the dead-letter topic of a group."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def kind_of(topic: str) -> str:
-    """Return what a topic is for: ``user``, ``system``, ``retry``, ``dead letter`` or ``light``."""
+    """Return the kind of a topic: ``user``, ``system``, ``retry``, ``dead letter`` or ``light``."""
     if is_system_topic(topic):
         return "system"
     if is_retry_topic(topic):
@@ -142,32 +141,33 @@ def kind_of(topic: str) -> str:
 
 
 def is_light(name: str) -> bool:
-    """Whether it is the topic of a light queue, or a group that reads such queues."""
+    """Return whether a name is that of a light queue, or of a group that reads light queues."""
     return name.startswith(LMQ_PREFIX)
 
 
 def may_have_light_queues(topic: str) -> bool:
-    """Whether messages of a topic go to the light queues they name: not retried or delayed ones.
+    """Return whether messages of a topic are dispatched to the light queues that they name.
 
-    Those do when they are delivered; system topics of 5.x never do (``MultiDispatchUtils``).
+    Retried and delayed messages are dispatched when they are delivered, those of 5.x system topics
+    never (``MultiDispatchUtils``).
     """
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX))
 
 
 def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
-    """Whether a client may create it: ``[%|a-zA-Z0-9_-]``, 1 to ``length_max`` characters."""
+    """Return whether clients may create a topic: 1 to ``length_max`` of ``[%|a-zA-Z0-9_-]``."""
     return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None
 
 
 def is_legal_group(group: str) -> bool:
-    """Whether a client may make a consumer group of this name, whatever its length."""
+    """Return whether clients may create a consumer group; the length is not checked."""
     return _LEGAL.match(group) is not None
 
 
 def is_legal_group_topic(topic: str) -> bool:
-    """Whether a retry or dead-letter topic may be made: the same letters, 255 characters.
+    """Return whether a retry or dead-letter topic may be created: legal characters, at most 255.
 
-    That of what a group pops has a ``+`` in the middle, between two names, in its second spelling.
+    Version 2 of a pop retry topic has a ``+`` between group and topic.
     """
     group, _, popped = topic.partition("+")
     is_named = _LEGAL.match(group) is not None and (group == topic or _LEGAL.match(popped))
@@ -175,20 +175,20 @@ def is_legal_group_topic(topic: str) -> bool:
 
 
 def is_printable(name: str) -> bool:
-    """Whether a name is text that files and logs can hold: no control letters, no surrogates."""
+    """Return whether a name has no control characters and surrogates and can be logged."""
     return name.isprintable()
 
 
 def printable(name: str) -> str:
-    """Return a name for a text that says what is wrong with it: no longer than a name may be."""
+    """Return a name for an error message, truncated to the maximum length of a name."""
     return name if len(name) <= LONG_TOPIC_LENGTH_MAX else name[:LONG_TOPIC_LENGTH_MAX] + "…"
 
 
 def is_folder_name(topic: str) -> bool:
-    """Whether a queue's folder can bear the name, and stays inside of the store."""
+    """Return whether a topic can name a queue folder inside the store."""
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
         return False
-    # A letter takes at most four bytes.
+    # A character takes at most four bytes.
     return 4 * len(topic) <= FOLDER_BYTES_MAX or len(_utf8(topic)) <= FOLDER_BYTES_MAX
 
 
@@ -203,17 +203,17 @@ def dlq_topic(group: str) -> str:
 
 
 def pop_retry_topic(topic: str, group: str) -> str:
-    """Return the retry topic of what a group pops of a topic."""
+    """Return the pop retry topic of a group and topic."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def pop_retry_topic_v2(topic: str, group: str) -> str:
-    """Return the same as it is called with ``enableRetryTopicV2``."""
+    """Return the pop retry topic with ``enableRetryTopicV2``."""
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def popped_topic(topic: str, group: str) -> str:
-    """Return the topic that a pop retry topic is of; any other topic is its own."""
+    """Return the topic of a pop retry topic; any other topic is returned unchanged."""
     for prefix in (pop_retry_topic_v2("", group), pop_retry_topic("", group)):
         if topic.startswith(prefix):
             return topic[len(prefix) :]

@@ -1,9 +1,9 @@
-"""What pop consumption writes down: handles, the infos of a reply, checkpoints and acks.
+"""Encodings of pop consumption: handles, the infos of a reply, checkpoints and acks.
 
-A pop takes messages of a queue for a while. What it took is a *checkpoint*: a start in the queue,
-and the distance of each message from there. The client gets a *handle* per message, which names the
-checkpoint; whoever has it may acknowledge the message, or change how long others do not see it.
-Checkpoints and acks lie as JSON in the revive topic.
+A pop hides messages of a queue for a while. Its *checkpoint* holds a start offset in the queue and
+the distance of each message from it. The client gets a *handle* per message, which names the
+checkpoint; with it the client acknowledges the message or changes its invisible time. Checkpoints
+and acks are stored as JSON in the revive topic.
 Source: rocketmq 5.5.0 ``ExtraInfoUtil``, ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``.
 """
 
@@ -21,15 +21,15 @@ from reput.format import bodies, java, names
 from reput.format.bodies import Body
 
 ORDERED_REVIVE_QUEUE = 999
-"""Revive queue in handles of messages that were taken in order: they have no checkpoint."""
+"""Revive queue id in handles of ordered pops, which have no checkpoint."""
 _LONG_LETTERS_MAX = 20
 _LONG_END = 1 << 63
-_TOLD_MAX = 200
-"""Characters of what a client sent that an error repeats."""
+_EXCERPT_MAX = 200
+"""Maximum number of characters of client input in an error."""
 MESSAGES_MAX = 32
-"""Messages of a checkpoint at most: each is a bit of an int."""
+"""Maximum number of messages of a checkpoint: each is a bit of an int."""
 RECORD_BYTES_MAX = 16 * 1024
-"""Longest record of the revive topic that is read: names take some hundred bytes."""
+"""Maximum size of a record of the revive topic, in bytes; names take some hundred."""
 
 CHECKPOINT_TAG = "ck"
 ACK_TAG = "ack"
@@ -48,7 +48,7 @@ def kind_of(topic: str) -> str:
 
 
 def topic_of(kind: str, topic: str, group: str) -> str:
-    """Return the topic that a mark means of what a group consumes.
+    """Return the topic that a mark denotes for a topic and group.
 
     Raises:
         InvalidBody: The mark is unknown.
@@ -67,10 +67,10 @@ def topic_of(kind: str, topic: str, group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What names a message that a client holds. Times are ms since the epoch."""
+    """Handle of a popped message. Times are ms since the epoch."""
 
     start_offset: int
-    """Queue offset that the checkpoint starts at."""
+    """Start offset of the checkpoint."""
     pop_ms: int
     invisible_ms: int
     revive_queue_id: int
@@ -78,7 +78,7 @@ class Handle:
     broker_name: str
     queue_id: int
     queue_offset: int
-    """The message's."""
+    """Queue offset of the message."""
 
     def __str__(self) -> str:
         return (
@@ -88,31 +88,31 @@ class Handle:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the message was taken in order."""
+        """True for a message of an ordered pop."""
         return self.revive_queue_id == ORDERED_REVIVE_QUEUE
 
 
 def parse_handle(text: str, queue_id: int, queue_offset: int) -> Handle:
-    """Return a handle; what a short one lacks is taken from the request.
+    """Parse a handle; missing words are taken from the request.
 
     Args:
-        text: Words separated by spaces; Java asks for the first six.
-        queue_id: Of the request.
-        queue_offset: Of the request.
+        text: Words separated by spaces; Java requires the first six.
+        queue_id: Queue id of the request.
+        queue_offset: Queue offset of the request.
 
     Raises:
-        InvalidHeader: Words are missing, or no numbers.
+        InvalidHeader: Words are missing or are not numbers.
     """
     words = text.split(" ")
     if len(words) < 6:
         raise InvalidHeader(
-            f"extraInfo {text[:_TOLD_MAX]!r} has {len(words)} words; they are: start offset, pop "
-            "time, invisible time, revive queue, 0 or 1 for a retry topic, broker name"
+            f"extraInfo {text[:_EXCERPT_MAX]!r} has {len(words)} words; they are: start offset, "
+            "pop time, invisible time, revive queue, 0 or 1 for a retry topic, broker name"
         )
     try:
         start_offset, pop_ms, invisible_ms, revive_queue_id = map(_long, words[:4])
     except ValueError as error:
-        raise InvalidHeader(f"extraInfo {text[:_TOLD_MAX]!r}: {error}") from error
+        raise InvalidHeader(f"extraInfo {text[:_EXCERPT_MAX]!r}: {error}") from error
     return Handle(
         start_offset, pop_ms, invisible_ms, revive_queue_id, words[4], words[5], queue_id,
         queue_offset,
@@ -120,8 +120,8 @@ def parse_handle(text: str, queue_id: int, queue_offset: int) -> Handle:
 
 
 def _long(word: str) -> int:
-    """Return the number that a word says, as Java's ``Long.parseLong``. Raises ``ValueError``."""
-    # Long words are refused unread: what ``int`` takes for them grows with their square.
+    """Parse a number as Java's ``Long.parseLong`` does. Raises ``ValueError``."""
+    # Long words are refused unparsed: the time of ``int`` is quadratic.
     if len(word) <= _LONG_LETTERS_MAX and -_LONG_END <= (number := int(word)) < _LONG_END:
         return number
     raise ValueError(f"{word[:_LONG_LETTERS_MAX]!r} is no 64-bit number")
@@ -131,24 +131,24 @@ def _long(word: str) -> int:
 
 
 def start_info(topic: str, queue_id: int, start_offset: int) -> str:
-    """Return where the checkpoint of a queue starts; those of a reply are joined by ``;``."""
+    """Return the start of a queue's checkpoint; a reply joins them by ``;``."""
     return f"{kind_of(topic)} {queue_id} {start_offset}"
 
 
 def message_info(topic: str, queue_id: int, queue_offsets: Iterable[int]) -> str:
-    """Return which messages of a queue a reply has; those of a reply are joined by ``;``."""
-    offsets = ",".join([f"{one}" for one in queue_offsets])  # of all ways the quickest
+    """Return the queue offsets of a queue's messages; a reply joins these infos by ``;``."""
+    offsets = ",".join([f"{queue_offset}" for queue_offset in queue_offsets])  # the fastest way
     return f"{kind_of(topic)} {queue_id} {offsets}"
 
 
 def order_info(topic: str, queue_id: int, counts: Sequence[tuple[int, int]], least: int) -> str:
-    """Return how often messages were taken in order before; those of a reply are joined by ``;``.
+    """Return the delivery counts of an ordered pop; a reply joins these infos by ``;``.
 
     Args:
-        topic: Of the messages.
-        queue_id: Of the messages.
-        counts: Queue offset and how often, of those that were.
-        least: How often each of them was at least.
+        topic: Topic of the messages.
+        queue_id: Queue of the messages.
+        counts: Queue offset and number of earlier deliveries, for messages that have any.
+        least: Minimum of the numbers of all messages.
     """
     kind = kind_of(topic)
     infos = [f"{kind} qo{queue_id}%{offset} {count}" for offset, count in counts]
@@ -159,14 +159,14 @@ def order_info(topic: str, queue_id: int, counts: Sequence[tuple[int, int]], lea
 
 
 class CheckpointRecord(msgspec.Struct, kw_only=True):
-    """A checkpoint, as ``ck`` records of the revive topic hold it."""
+    """A checkpoint, as stored in ``ck`` records of the revive topic."""
 
     bit_map: int = msgspec.field(name="bm", default=0)
-    """Bit i: message i was acknowledged; 0 on disk."""
+    """Bit i is set if message i was acknowledged; 0 on disk."""
     broker_name: str | None = msgspec.field(name="bn", default=None)
     group: str = msgspec.field(name="c")
     diffs: list[int] | None = msgspec.field(name="d", default=None)
-    """Of each message, its distance from the start; None: they follow each other."""
+    """Distance of each message from the start; None if they are consecutive."""
     invisible_ms: int = msgspec.field(name="it")
     message_count: int = msgspec.field(name="n")
     pop_ms: int = msgspec.field(name="pt")
@@ -179,20 +179,20 @@ class CheckpointRecord(msgspec.Struct, kw_only=True):
 
     @property
     def queue_offsets(self) -> list[int]:
-        """The messages' queue offsets; bit i is the i-th."""
+        """Queue offsets of the messages, in the order of the bits."""
         distances = self.diffs or range(self.message_count)
-        return [self.start_offset + one for one in distances]
+        return [self.start_offset + distance for distance in distances]
 
     @property
     def is_possible(self) -> bool:
-        """Whether a broker may have written it."""
+        """True if a broker can have written the record."""
         diffs = self.diffs or []
         times = (self.pop_ms, self.invisible_ms)
         return (
             0 <= self.message_count <= MESSAGES_MAX
             and len(diffs) <= MESSAGES_MAX
-            and all(0 <= one <= _OFFSET_MAX for one in diffs)
-            and all(0 <= one <= _TIME_MS_MAX for one in times)
+            and all(0 <= diff <= _OFFSET_MAX for diff in diffs)
+            and all(0 <= time_ms <= _TIME_MS_MAX for time_ms in times)
             and _is_place(self.topic, self.group, self.queue_id, self.start_offset)
         )
 
@@ -211,16 +211,16 @@ class AckRecord(msgspec.Struct, kw_only=True):
 
     @property
     def queue_offsets(self) -> list[int]:
-        """The queue offsets of the messages that are acknowledged."""
+        """Queue offsets of the acknowledged messages."""
         return self.ack_offsets or ([self.ack_offset] if self.ack_offset >= 0 else [])
 
     @property
     def is_possible(self) -> bool:
-        """Whether a broker may have written it."""
+        """True if a broker can have written the record."""
         return (
             len(self.ack_offsets) <= MESSAGES_MAX
             and self.ack_offset <= _OFFSET_MAX
-            and all(0 <= one <= _OFFSET_MAX for one in self.ack_offsets)
+            and all(0 <= ack_offset <= _OFFSET_MAX for ack_offset in self.ack_offsets)
             and 0 <= self.pop_ms <= _TIME_MS_MAX
             and _is_place(self.topic, self.group, self.queue_id, self.start_offset)
         )
@@ -228,11 +228,11 @@ class AckRecord(msgspec.Struct, kw_only=True):
 
 _OFFSET_MAX = 1 << 62
 _TIME_MS_MAX = 1 << 60
-"""Of a time, and of how long it is; their sums fit a long."""
+"""Maximum of a time and of an interval, in ms; their sums fit a long."""
 
 
 def _is_place(topic: str, group: str, queue_id: int, start_offset: int) -> bool:
-    """Whether there may be such a queue, a group that reads it, and a place in it."""
+    """Return whether topic, group, queue and offset are possible."""
     return (
         0 < len(group) <= names.FOLDER_BYTES_MAX
         and names.is_folder_name(topic)
@@ -254,8 +254,8 @@ def encode(value: CheckpointRecord | AckRecord) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _checkpoint_template(broker_name: str, group: str, topic: str) -> bytes:
-    """Return the JSON of checkpoints but for their numbers, to be filled in."""
-    texts = [_ENCODER.encode(one).replace(b"%", b"%%") for one in (broker_name, group, topic)]
+    """Return a format string for the JSON of checkpoints, to be filled with numbers."""
+    texts = [_ENCODER.encode(name).replace(b"%", b"%%") for name in (broker_name, group, topic)]
     return (
         b'{"bm":0,"bn":%b,"c":%b,"d":[%%b],"it":%%d,"n":%%d,"pt":%%d,"q":%%d,"ro":0,"so":%%d,'
         b'"sp":%%b,"t":%b}' % tuple(texts)
@@ -264,16 +264,16 @@ def _checkpoint_template(broker_name: str, group: str, topic: str) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def checkpoint_ends(broker_name: str, group: str, topic: str) -> tuple[bytes, bytes]:
-    """Return the JSON of checkpoints up to the distances, and what stands behind the start.
+    """Return the JSON of checkpoints before the distances and after the start offset.
 
-    The kernel ``take`` writes what is between them.
+    The kernel ``pop`` writes the part in between.
     """
-    texts = [_ENCODER.encode(one) for one in (broker_name, group, topic)]
+    texts = [_ENCODER.encode(name) for name in (broker_name, group, topic)]
     return b'{"bm":0,"bn":%b,"c":%b,"d":[' % (texts[0], texts[1]), b',"sp":false,"t":%b}' % texts[2]
 
 
-_FOLLOWING = [b",".join(b"%d" % one for one in range(count)) for count in range(MESSAGES_MAX + 1)]
-"""Distances of messages from the start, where they follow it and each other; by their number."""
+_FOLLOWING = [b",".join(b"%d" % i for i in range(count)) for count in range(MESSAGES_MAX + 1)]
+"""Distances of consecutive messages, by number of messages."""
 
 
 def encode_checkpoint(
@@ -288,12 +288,12 @@ def encode_checkpoint(
     *,
     is_suspended: bool = False,
 ) -> bytes:
-    """Return what ``encode`` does of a ``CheckpointRecord``, for the many that pops make."""
+    """Return the body of a ``ck`` record; faster than ``encode``."""
     count = len(queue_offsets)
     if isinstance(queue_offsets, range) and queue_offsets.start == start_offset:
         distances = _FOLLOWING[count]
     else:
-        distances = b",".join(b"%d" % (one - start_offset) for one in queue_offsets)
+        distances = b",".join(b"%d" % (each - start_offset) for each in queue_offsets)
     return _checkpoint_template(broker_name, group, topic) % (
         distances,
         invisible_ms,
@@ -316,30 +316,30 @@ def decode_ack(body: bytes) -> AckRecord:
 
 
 def _possible(decoder: "msgspec.json.Decoder[_R]", body: bytes, kind: str) -> _R:
-    """Return a record of the revive topic: to older brokers clients could send one."""
+    """Decode and validate a record of the revive topic: older brokers let clients send one."""
     if len(body) > RECORD_BYTES_MAX:
         raise InvalidBody(f"no {kind}: {len(body)} bytes; allowed: at most {RECORD_BYTES_MAX}")
     try:
-        found = decoder.decode(body)
+        decoded = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidBody(f"no {kind}: {error}") from error
-    if not found.is_possible:
+    if not decoded.is_possible:
         raise InvalidBody(
             f"no {kind} of a broker: a count is over {MESSAGES_MAX}, an offset, time or queue "
-            f"cannot be, or a name is too long: {body[:200]!r}"
+            f"is impossible, or a name is too long: {body[:200]!r}"
         )
-    return found
+    return decoded
 
 
 # --- acks of many messages --------------------------------------------------------
 
 
 class BatchAck(Body, kw_only=True):
-    """Messages of one checkpoint that are acknowledged together, in 200151."""
+    """Messages of one checkpoint that 200151 acknowledges together."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
-    """The one that was asked for; ``kind`` says which it is."""
+    """Topic of the request; ``kind`` selects it or one of its retry topics."""
     kind: str = msgspec.field(name="r")
     start_offset: java.Long = msgspec.field(name="so")
     queue_id: java.Long = msgspec.field(name="q")
@@ -347,32 +347,32 @@ class BatchAck(Body, kw_only=True):
     pop_ms: java.Long = msgspec.field(name="pt")
     invisible_ms: java.Long = msgspec.field(name="it")
     bits: str = msgspec.field(name="b")
-    """``BitSet.toByteArray`` in Base64: distances from the start."""
+    """Distances from the start: ``BitSet.toByteArray`` in Base64."""
 
     @property
     def distances(self) -> int:
-        """Bit i: the message ``i`` behind the start is one of them.
+        """Bit set of the messages' distances from the start.
 
         Raises:
-            InvalidBody: It is no Base64.
-            LimitExceeded: They are more, or further away, than messages of a checkpoint can be.
+            InvalidBody: ``bits`` is not Base64.
+            LimitExceeded: More messages, or larger distances, than a checkpoint can have.
         """
         span = len(self.bits) // 4 * 3 * 8 - _PADDING_BITS
         if span > limits.ACK_SPAN.maximum:
             limits.ACK_SPAN.check(span, "b")
         try:
-            found = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
+            bit_set = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
         except ValueError as error:
-            raise InvalidBody(f"b is {self.bits[:_TOLD_MAX]!r}: {error}") from error
-        if found.bit_length() > limits.ACK_SPAN.maximum:
-            limits.ACK_SPAN.check(found.bit_length(), "b")
-        if found.bit_count() > limits.ACK_MESSAGES.maximum:
-            limits.ACK_MESSAGES.check(found.bit_count(), "b")
-        return found
+            raise InvalidBody(f"b is {self.bits[:_EXCERPT_MAX]!r}: {error}") from error
+        if bit_set.bit_length() > limits.ACK_SPAN.maximum:
+            limits.ACK_SPAN.check(bit_set.bit_length(), "b")
+        if bit_set.bit_count() > limits.ACK_MESSAGES.maximum:
+            limits.ACK_MESSAGES.check(bit_set.bit_count(), "b")
+        return bit_set
 
 
 _PADDING_BITS = 2 * 8
-"""Bits that the last four letters of Base64 may lack."""
+"""Number of bits that padding may take from the last four characters of Base64."""
 
 
 def bit_numbers(bits: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""The head of the reply to a pop that found messages, made of numbers and infos at once.
+"""The head of the reply to a pop that found messages, built by one format string.
 
-A header of seven fields would become text field by field. Requests with codes of pops are in JSON
-alone, as their codes do not fit a binary header.
+The general encoder would convert seven fields one by one. Pops use JSON only: their codes do not
+fit a binary header.
 """
 
 import struct
@@ -12,7 +12,7 @@ from reput.format.command import Command
 from reput.format.headers import PopMessageReplyHeader
 
 FOUND = "FOUND"
-"""Its remark, as Java's ``GetMessageStatus``."""
+"""Remark of the reply: Java's ``GetMessageStatus``."""
 
 _LENGTH_AND_MARK = struct.Struct(">ii")
 
@@ -45,14 +45,14 @@ def found_head(
     """Return the frame that answers a pop, without its body; see ``PopMessageReplyHeader``.
 
     Args:
-        opaque: The request's.
-        pop_ms: When the messages were taken.
-        invisible_ms: For how long.
-        revive_queue_id: Of their checkpoints.
-        rest: Messages that are left.
-        start_infos: ASCII; where the checkpoints start.
-        message_infos: ASCII; which messages they are.
-        body_size: Bytes of the records that follow.
+        opaque: Opaque of the request.
+        pop_ms: Time of the pop, in ms.
+        invisible_ms: Invisible time of the messages, in ms.
+        revive_queue_id: Revive queue of the checkpoints.
+        rest: Number of messages left in the queues.
+        start_infos: Starts of the checkpoints, in ASCII.
+        message_infos: Queue offsets of the messages, in ASCII.
+        body_size: Size of the records that follow, in bytes.
     """
     header = _TEMPLATE % (
         opaque,

@@ -1,8 +1,8 @@
-r"""The property string of a message, and the names RocketMQ itself uses in it.
+r"""The property string of a message, and RocketMQ's own property names.
 
 ``name \x01 value \x02 name \x01 value``, with or without a last ``\x02``: 4.9 writes none,
-4.5 and 5.x write one (known-bugs.md#property-separators). Both are read; what we write ends with
-one, so that whoever appends to it damages nothing.
+4.5 and 5.x write one (known-bugs.md#property-separators). Both are read; reput writes one, so
+that appending a property is safe.
 """
 
 import functools
@@ -13,7 +13,7 @@ from reput.format import java
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 LENGTH_MAX = 32767
-"""Most bytes of a property string: its length is a signed short in the record."""
+"""Maximum size of a property string in bytes: the record has a signed short for it."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -26,20 +26,20 @@ REAL_QUEUE_ID = "REAL_QID"
 TRANSACTION_PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-"""How often the producer of a half message was asked."""
+"""Number of checks of a half message."""
 TRANSACTION_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Of a copy of a half message: the queue offset of the first one."""
+"""Queue offset of the original half message, on a copy."""
 CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""Of a half message: its producer is not asked before it is so old."""
+"""Minimum age of a half message before its first check, in s."""
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 CLUSTER = "CLUSTER"
 PRIORITY = "_SYS_MSG_PRIORITY_"  # 5.4
 CORRELATION_ID = "CORRELATION_ID"
-"""Of a request and its reply."""
+"""Id that a request and its reply share."""
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-"""The client id of who awaits a reply."""
+"""Client id of the requester."""
 TTL = "TTL"
-"""How long it does, in ms."""
+"""Timeout of the requester, in ms."""
 MESSAGE_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 REPLY_ARRIVE_TIME = "ARRIVE_TIME"
@@ -48,7 +48,7 @@ INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 POP_CHECKPOINT = "POP_CK"
-"""The handle of a message that was popped (``pop_codec.Handle``)."""
+"""Handle of a popped message (``pop_codec.Handle``)."""
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
 # Timer messages, 5.x.
@@ -56,20 +56,20 @@ TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"
-"""When a message that waits for the timer leaves it, ms: the broker's to set."""
+"""Deliver time of a timer message in ms; set by the broker."""
 TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
-"""When it was taken up by the timer: on what has waited."""
+"""Time at which the timer read the message, in ms."""
 TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
-"""When it left the timer."""
+"""Time at which the timer delivered the message, in ms."""
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
-"""How often it was put again to wait on."""
+"""Number of times that the message was republished to wait on."""
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 TIMER_RECALLED_KEY = "TIMER_DEL_UNIQKEY"
-"""The unique key of a message that is not to be delivered."""
+"""Unique key of the message to recall."""
 CRC32 = "__CRC32#"
 
 KEY_SEPARATOR = " "
-"""Between the words of KEYS; empty words do not count."""
+"""Separator of the words of KEYS; empty words are ignored."""
 LMQ_SEPARATOR = ","
 
 
@@ -110,12 +110,12 @@ def decode(data: bytes) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return the properties of a property string, as ``decode`` does."""
+    """Return the properties of a decoded property string, as ``decode`` does."""
     properties: dict[str, str] = {}
     for pair in text.split(PROPERTY_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
         if name and value:
-            # Re-insert, so that order follows the winning pair as the column kernel has it.
+            # Re-insert: the order is that of the last pair, as in the column kernel.
             properties.pop(name, None)
             properties[name] = value
     return properties
@@ -124,33 +124,32 @@ def parse(text: str) -> dict[str, str]:
 def find(data: bytes, name: str) -> bytes | None:
     r"""Return the value of one property, without decoding the others; None if it has none.
 
-    What ``decode`` gives, but for a last pair of that name without a value, which hides the ones
-    before.
+    Equals ``decode`` except that a last pair of that name without a value hides the earlier ones.
     """
     mark = _mark(name)
-    at = data.rfind(mark)
-    if at < 0 and not data.startswith(mark[1:]):
+    position = data.rfind(mark)
+    if position < 0 and not data.startswith(mark[1:]):
         return None
-    start = at + len(mark)  # at -1 this is right as well: the separator is not there
+    start = position + len(mark)  # also right at -1: the separator is missing there
     end = data.find(mark[:1], start)
     return data[start : end if end >= 0 else len(data)] or None
 
 
 _DIGITS_MAX = 18
-"""Of a number that fits a long, whatever its digits are."""
+"""Number of decimal digits that always fit a long."""
 
 
 def number(text: str | bytes | None, maximum: int = 10**_DIGITS_MAX - 1) -> int | None:
-    """Return the number that a stored property says.
+    """Return the number in a stored property.
 
-    Clients can store any text under any name: it is looked at before it is believed.
+    Clients can store any text under any name, so that the value is validated.
 
     Args:
-        text: Its value; None if it is not there.
-        maximum: The largest that makes sense.
+        text: Value of the property; None if it is missing.
+        maximum: Largest valid number.
 
     Returns:
-        None if it is no number in ASCII digits, or a larger one.
+        The number; None unless it is written in ASCII digits and at most ``maximum``.
     """
     if not text or len(text) > _DIGITS_MAX or not text.isascii() or not text.isdigit():
         return None
@@ -159,16 +158,15 @@ def number(text: str | bytes | None, maximum: int = 10**_DIGITS_MAX - 1) -> int 
 
 
 OF_BROKERS = frozenset({CRC32, POP_CHECKPOINT, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, INNER_BASE})
-"""What only brokers write, and readers of the log believe: no client's message keeps it.
+"""Properties that only brokers write and readers of the log trust; they are removed from sends.
 
-Java takes POP_CK out (5.x ``clearReservedProperties``), and overwrites the others where it looks at
-them.
+Java removes POP_CK (5.x ``clearReservedProperties``) and overwrites the others where it uses them.
 """
 _MARKS_OF_BROKERS = tuple(name.encode() for name in sorted(OF_BROKERS))
 
 
 def without_those_of_brokers(data: bytes) -> bytes:
-    """Return a property string without what only brokers write; most have none of it."""
+    """Return a property string without the properties reserved for brokers."""
     if not any(mark in data for mark in _MARKS_OF_BROKERS):
         return data
     pairs = data.split(PROPERTY_SEPARATOR.encode())
@@ -179,35 +177,35 @@ def without_those_of_brokers(data: bytes) -> bytes:
 
 @functools.lru_cache(256)
 def _mark(name: str) -> bytes:
-    """Return what stands before the value of a property that is not the first."""
+    """Return the bytes before the value of a property that is not the first."""
     return f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}".encode()
 
 
 def getter(text: str) -> Callable[[str], str | None]:
-    """Return what looks up a property in a property string, by its name.
+    """Return a function that looks up a property by name.
 
-    It gives what ``decode`` does, None where there is none, and costs less than a dictionary for
-    the few names that a filter asks for. A name is not empty and holds no separator.
+    Its result equals that of ``decode``, or None. It is cheaper than a dictionary for the few names
+    of a filter. Names are not empty and contain no separator.
     """
-    text = "\x02" + text  # literals: this is where filters spend their time
+    text = "\x02" + text  # literals: filters spend their time here
 
     def get(name: str) -> str | None:
         start = f"\x02{name}\x01"
-        at = text.rfind(start)
-        while at >= 0:
-            value_at = at + len(start)
+        position = text.rfind(start)
+        while position >= 0:
+            value_at = position + len(start)
             end = text.find("\x02", value_at)
             value = text[value_at:end] if end >= 0 else text[value_at:]
             if value:
                 return value
-            at = text.rfind(start, 0, at)
+            position = text.rfind(start, 0, position)
         return None
 
     return get
 
 
 def append(data: bytes, more: bytes) -> bytes:
-    """Join two property strings, adding the separator that the first may lack.
+    """Join two property strings, with the separator that the first may lack.
 
     See known-bugs.md#property-separators.
     """

@@ -1,7 +1,7 @@
-"""The reply to a pull that found messages: what is in it, and in which order.
+"""The reply to a pull that found messages: its fields and their order.
 
-The compiled kernel writes the same from ``JSON_PIECES`` and ``BINARY_PIECES``, which are cut out of
-replies that were made here.
+The compiled kernel assembles the same bytes from ``JSON_PIECES`` and ``BINARY_PIECES``, which are
+cut out of replies built here.
 """
 
 from reput.format import codes, command
@@ -9,13 +9,13 @@ from reput.format.command import Command, Serialization
 from reput.format.send_reply import cut
 
 FOUND = "FOUND"
-"""Its remark: the name of what was found, as Java's ``GetMessageStatus``."""
+"""Remark of the reply: Java's ``GetMessageStatus``."""
 SUGGESTED_BROKER = 0
-"""The master."""
+"""Broker id that consumers should read from: the master."""
 
 
 def fields(next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-    """Return the fields of a reply; queue offsets."""
+    """Return the fields of a reply, from queue offsets."""
     return {
         "suggestWhichBrokerId": str(SUGGESTED_BROKER),
         "nextBeginOffset": str(next_offset),
@@ -35,12 +35,12 @@ def pull_reply(
     """Return the frame that answers a pull.
 
     Args:
-        opaque: The request's.
-        serialization: The request's.
-        next_offset: Queue offset to ask for next.
+        opaque: Opaque of the request.
+        serialization: Serialization of the request.
+        next_offset: Queue offset of the next pull.
         min_offset: Queue offset of the first message of the queue.
-        max_offset: Queue offset behind the last one.
-        records: What was found, one behind the other.
+        max_offset: Queue offset after the last message of the queue.
+        records: Concatenated records.
     """
     request = Command(codes.RequestCode.PULL_MESSAGE, opaque, serialization=serialization)
     answer = fields(next_offset, min_offset, max_offset)
@@ -66,7 +66,7 @@ def _binary_pieces() -> tuple[bytes, ...]:
 
 
 JSON_PIECES = _json_pieces()
-"""Of the header: before the opaque, the next offset, the least, the greatest; behind that."""
+"""Parts of a JSON header: before opaque, next offset, minimum and maximum offset; the rest."""
 BINARY_PIECES = _binary_pieces()
-"""Of the header: before the opaque; behind it, up to the size of the fields; of the fields: before
-the next offset with its size, the least with its, the greatest with its; behind that."""
+"""Parts of a binary header: before the opaque; from it to the size of the fields; before next
+offset, minimum and maximum offset, each with its size; the rest."""

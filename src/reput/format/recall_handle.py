@@ -1,9 +1,9 @@
-"""The handle of a message that waits for the timer, by which its producer may take it back.
+"""The handle of a timer message, with which its producer can recall it.
 
     base64url("v1" SP topic SP broker name SP ms SP unique key)
 
-The time is one at which the message can still be recalled: sent as a deliver time it leads to the
-same place in the timer. Source: rocketmq 5.5.0 ``RecallMessageHandle``.
+The time maps to the slot of the message in the timer. Source: rocketmq 5.5.0
+``RecallMessageHandle``.
 """
 
 import base64
@@ -18,26 +18,26 @@ SEPARATOR = " "
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says."""
+    """Decoded recall handle."""
 
     topic: str
     broker_name: str
     deliver_ms: str
-    """Decimal; judged by who uses it."""
+    """Deliver time in decimal ms; not validated here."""
     unique_key: str
 
 
 def encode(handle: RecallHandle) -> str:
-    """Return the text of a handle; none of its parts may hold a space."""
+    """Return the text of a handle; its parts may not contain spaces."""
     text = SEPARATOR.join((VERSION, *handle))
     return base64.urlsafe_b64encode(java.encode_utf8(text)).decode()
 
 
 def decode(text: str) -> RecallHandle:
-    """Return what a text says.
+    """Decode the text of a handle.
 
     Raises:
-        InvalidHeader: It is no handle.
+        InvalidHeader: The text is not a handle.
     """
     try:
         padded = text + "=" * (-len(text) % 4)

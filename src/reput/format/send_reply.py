@@ -1,7 +1,7 @@
-"""The reply to a send: what is in it, and in which order.
+"""The reply to a send: its fields and their order, which is that of Java's binary replies.
 
-As Java's, whose binary replies have the fields in this order. The compiled kernel writes the same
-from ``JSON_PIECES`` and ``BINARY_PIECES``, which are cut out of replies that were made here.
+The compiled kernel assembles the same bytes from ``JSON_PIECES`` and ``BINARY_PIECES``, which are
+cut out of replies built here.
 """
 
 from reput.format import codes, command
@@ -11,11 +11,11 @@ REGION = "DefaultRegion"
 
 
 RECALL_HANDLE = "recallHandle"
-"""The last field of a reply, if the message waits for the timer and may be recalled (5.4)."""
+"""Name of the last field of the reply to a timer message that can be recalled (5.4)."""
 
 
 def fields(message_id: str, queue_id: int, queue_offset: int) -> dict[str, str]:
-    """Return the fields of a reply that says where a message is stored."""
+    """Return the fields of a reply: position and ids of a stored message."""
     return {
         "msgId": message_id,
         "queueId": str(queue_id),
@@ -36,12 +36,12 @@ def send_reply(
     """Return the frame that answers a send.
 
     Args:
-        opaque: The request's.
-        serialization: The request's.
-        message_id: Offset id, or several with commas between them.
-        queue_id: Where it is stored.
-        queue_offset: Of the first message.
-        recall_handle: Of a message that waits for the timer; empty: it has none.
+        opaque: Opaque of the request.
+        serialization: Serialization of the request.
+        message_id: Offset id, or several separated by commas.
+        queue_id: Queue of the message.
+        queue_offset: Queue offset of the first message.
+        recall_handle: Recall handle of a timer message; empty if none.
     """
     request = Command(codes.RequestCode.SEND_MESSAGE, opaque, serialization=serialization)
     answer = fields(message_id, queue_id, queue_offset)
@@ -54,7 +54,7 @@ _BEHIND_MARK = command.LENGTH.size + command.MARK.size
 
 
 def cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
-    """Return what stands before, between and behind marks, each of which is there once."""
+    """Split bytes at marks, each of which occurs once."""
     pieces = []
     for mark in marks:
         assert text.count(mark) == 1
@@ -90,11 +90,11 @@ def _binary_pieces() -> tuple[bytes, ...]:
 
 
 JSON_PIECES = _json_pieces()
-"""Of the header: before the opaque, before the id, the queue id, the queue offset, behind it."""
+"""Parts of a JSON header: before opaque, message id, queue id and queue offset; the rest."""
 JSON_HANDLE_PIECES = _json_handle_pieces()
-"""In place of the last one, if there is a recall handle: before and behind it."""
+"""Parts before and after a recall handle; they replace the last of ``JSON_PIECES``."""
 BINARY_HANDLE_NAME = len(RECALL_HANDLE).to_bytes(2) + RECALL_HANDLE.encode()
-"""What stands before the size of a recall handle; both come behind all other fields."""
+"""Bytes before the size of a recall handle, which is the last field."""
 BINARY_PIECES = _binary_pieces()
-"""Of the header: before the opaque; behind it, up to the size of the fields; of the fields: before
-the id with its size, the queue id with its, the queue offset with its; behind that."""
+"""Parts of a binary header: before the opaque; from it to the size of the fields; before message
+id, queue id and queue offset, each with its size; the rest."""

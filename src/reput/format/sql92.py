@@ -2,14 +2,14 @@ r"""SQL92 filters: a condition on the properties of a message, compiled to a Pyt
 
     amount > 5 AND (region = 'eu' OR vip IS NOT NULL)
 
-``compile_filter`` gives what RocketMQ's filter jar gives, quirks included: match, no match, null,
-error, or a refusal to compile. ``docs/formats/sql92.md`` describes the language;
+``compile_filter`` behaves as RocketMQ's filter jar, quirks included: match, no match, null, error,
+or a refusal to compile. ``docs/formats/sql92.md`` describes the language;
 ``tests/interop/test_sql92.py`` compares this module with the jar.
 
-It takes three steps. A lark grammar, token for token that of ``SelectorParser.jj``, calls
-``_Builder``, whose methods make the checks of Java's ``create...`` methods and return nodes.
-``_Writer`` writes a function from the nodes. Of the expression only numbers reach its source;
-names and strings are its globals, ``k0``, ``k1``... ``a > 5 AND b = 'x'`` becomes::
+Compiling has three steps. A lark grammar, token for token that of ``SelectorParser.jj``, calls
+``_Builder``, whose methods check as Java's ``create...`` methods do and return nodes.
+``_Writer`` generates a function from the nodes. Only numbers of the expression enter its source;
+names and strings are globals, ``k0``, ``k1``... ``a > 5 AND b = 'x'`` becomes::
 
     def evaluate(get):
         v0 = get(k0)
@@ -23,15 +23,15 @@ names and strings are its globals, ``k0``, ``k1``... ``a > 5 AND b = 'x'`` becom
 
 Invariants:
 
-* A text over the limits is refused before it is read, or after its first words: compiling takes
-  milliseconds, whatever the text.
-* A value is a string, a number, a Boolean or null. Which one is known when compiling, since every
-  property is a string: a number makes a number of the property that it is compared with.
-* Operands are evaluated in Java's order and only where Java does: each of them may be an error.
-* Whatever the text, compiling ends in a Filter or a Sql92Error, and evaluating in True, False,
-  None or an EvaluationError.
+* A text over the limits is refused before or during parsing, so that compiling any text takes
+  milliseconds.
+* A value is a string, a number, a Boolean or null. The type is known at compile time, since every
+  property is a string; a comparison with a number converts the property.
+* Operands are evaluated in Java's order and only if Java evaluates them: each may be an error.
+* Compiling any text results in a Filter or a Sql92Error, evaluating in True, False, None or an
+  EvaluationError.
 
-Left out: Java's ``NowExpression``, which its grammar cannot reach, and the types byte, short,
+Left out: Java's ``NowExpression``, which is unreachable by its grammar, and the types byte, short,
 float and BigDecimal, which no literal has.
 """
 
@@ -55,26 +55,27 @@ NESTING_MAX = 80
 function once more, and Python reads 100 levels. Java's limit is the stack of its thread."""
 
 COMPILED_COUNT_MAX = 1024
-"""Filters that are kept compiled."""
+"""Capacity of the cache of compiled filters."""
 COMPILED_LETTERS_MAX = 128 * 1024
-"""Letters of their texts; a filter may take a hundred times as many bytes."""
+"""Total length of the cached texts in characters; a filter takes up to a hundred times as many
+bytes."""
 _READ_ONE_BY_ONE_MAX = 8
-"""Reads of properties up to which each is looked up in the property string; with more of them all
+"""Number of property reads up to which each is looked up in the property string; above it, all
 properties are decoded first."""
 
 
 class Sql92Error(ValueError):
-    """The text is not a filter expression; the reason is Java's where Java gives one."""
+    """Invalid filter expression; the reason is Java's if Java has one."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(excerpt(reason))
 
 
 class FilterTooLarge(Sql92Error):
-    """The text is over a limit.
+    """Filter expression that exceeds a limit.
 
     Args:
-        refusal: Which one.
+        refusal: The exceeded limit.
     """
 
     def __init__(self, refusal: LimitExceeded) -> None:
@@ -83,16 +84,16 @@ class FilterTooLarge(Sql92Error):
 
 
 class EvaluationError(ValueError):
-    """The expression has no value for these properties: ``a > 5`` where a is ``many``."""
+    """Expression without a value for some properties: ``a > 5`` if a is ``many``."""
 
 
 class Filter:
-    """A compiled expression. ``compile_filter`` makes it; threads and processes may share it.
+    """A compiled expression, made by ``compile_filter``. Threads and processes may share it.
 
     Attributes:
         expression: The text it was compiled from.
-        ignored_tail: What follows behind the end of the expression, from its first token on, or
-            "". Java ignores it, so ``a + 1 > 2`` means ``a``; callers should tell ``warning``.
+        ignored_tail: Text from the first token after the end of the expression, or "". Java
+            ignores it, so that ``a + 1 > 2`` means ``a``; callers should report ``warning``.
     """
 
     __slots__ = ("_evaluate", "_has_many_reads", "expression", "ignored_tail")
@@ -106,7 +107,7 @@ class Filter:
 
     @property
     def warning(self) -> str:
-        """What to tell who wrote the expression; "" if all of it counts."""
+        """Warning for the author of the expression; "" without an ignored tail."""
         if not self.ignored_tail:
             return ""
         meant = self.expression.removesuffix(self.ignored_tail).rstrip()
@@ -116,7 +117,7 @@ class Filter:
         )
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Return whether a message passes; null and errors do not."""
+        """Return whether a message passes; null and errors count as False."""
         try:
             return self._evaluate(properties.get) is True
         except EvaluationError:
@@ -134,7 +135,7 @@ class Filter:
         """Return the value of the expression, None for null.
 
         Raises:
-            EvaluationError: A property is not the number that it is compared with, or the like.
+            EvaluationError: For example, a property is compared with a number and is none.
         """
         return self._evaluate(properties.get)
 
@@ -151,7 +152,7 @@ def compile_filter(expression: str) -> Filter:
     Raises:
         Sql92Error: RocketMQ does not accept the expression, or it is nested deeper than
             ``NESTING_MAX``.
-        FilterTooLarge: It is over ``limits.FILTER_BYTES`` or ``limits.FILTER_NODES``.
+        FilterTooLarge: It exceeds ``limits.FILTER_BYTES`` or ``limits.FILTER_NODES``.
     """
     return _compiled(expression)
 
@@ -170,7 +171,7 @@ def _check_length(expression: str) -> None:
 
 
 # --- nodes -----------------------------------------------------------------
-# str() is Java's toString(), which Java's reasons are made of.
+# str() is Java's toString(), which appears in Java's reasons.
 
 
 @dataclass(slots=True, eq=False)
@@ -184,7 +185,7 @@ class _Node:
             self.hold(operand)
 
     def hold(self, operand: "_Node") -> None:
-        """Be deeper than an operand."""
+        """Update the depth for an operand. Raises ``Sql92Error`` if it is too deep."""
         self.depth = max(self.depth, operand.depth + 1)
         if self.depth > NESTING_MAX:
             raise Sql92Error(f"the expression is nested deeper than {NESTING_MAX} levels")
@@ -200,7 +201,7 @@ class _Property(_Node):
 
 @dataclass(slots=True, eq=False)
 class _Constant(_Node):
-    """A literal, or a number behind one or more minus signs."""
+    """A literal, or a number with one or more minus signs."""
 
     value: str | int | float | bool | None
     type: str
@@ -217,20 +218,20 @@ class _Constant(_Node):
 
 @dataclass(slots=True, eq=False)
 class _Nothing(_Node):
-    """Minus something that is no number: null, once its operand is known to be no error."""
+    """Minus of a non-number: null, unless its operand is an error."""
 
     def __str__(self) -> str:
         return f"(- {self.operands[0]})"
 
 
 class _Condition(_Node):
-    """What is true, false or null: a ``BooleanExpression`` in Java."""
+    """Node with the value true, false or null: a ``BooleanExpression`` in Java."""
 
     __slots__ = ()
 
 
 class _Cast(_Condition):
-    """A property as a condition: false, as it is a string, or null."""
+    """Property used as a condition: false, since it is a string, or null."""
 
     __slots__ = ()
 
@@ -306,7 +307,7 @@ _NUMBERS = (INTEGER, LONG, DOUBLE)
 
 
 def _type(node: _Node) -> str:
-    """Return the type of its value, where that is not null."""
+    """Return the type of a node's value, if it is not null."""
     if isinstance(node, _Property):
         return STRING
     return node.type if isinstance(node, _Constant) else BOOLEAN
@@ -381,13 +382,13 @@ _KEYWORDS = {
 
 
 _MINUSES_COUNT = 16
-"""As how many words a minus counts that follows another at once."""
+"""Number of words that a minus directly after another counts as."""
 
 
 def _parse(text: str) -> tuple[_Node, str]:
-    """Return the longest expression that ``text`` begins with, and the rest from its first token.
+    """Return the longest expression at the start of ``text``, and the rest from its first token.
 
-    That token must be one, as Java has looked at it; what follows it may be anything.
+    The first token must be valid, since Java has read it; the text after it may be anything.
     """
     parser = _parser().parse_interactive(text)
     tail = None
@@ -396,11 +397,11 @@ def _parse(text: str) -> tuple[_Node, str]:
         behind_minus, last_type = -1, ""
         for token in parser.iter_parse():
             if token.type == "MINUS":
-                # Looking whether two of them begin a comment takes as long as the text.
+                # Checking whether two minus signs begin a comment takes time linear in the text.
                 count += _MINUSES_COUNT if _at(token) == behind_minus else 1
                 behind_minus = _at(token) + 1
             elif token.type != "COMMA" and not (token.type == "STRING" and last_type == "COMMA"):
-                count += 1  # but for values of a list, which take little time
+                count += 1  # except values of a list, which are cheap
             last_type = token.type
             if count > limits.FILTER_NODES.maximum:
                 raise FilterTooLarge(limits.FILTER_NODES.exceeded())
@@ -430,7 +431,7 @@ def _not_a_word(text: str, at: int) -> str:
 
 @cache
 def _parser() -> Lark:
-    # The parser calls the methods of the builder while it reads; no tree is made.
+    # The parser calls the builder's methods while it reads, without making a tree.
     return Lark(
         _GRAMMAR,
         parser="lalr",
@@ -490,7 +491,7 @@ class _Builder(Transformer[Token, _Node]):
     def between(self, node: _Node, low: _Node, high: _Node) -> _Node:
         if _is_literal(low) and _is_literal(high):
             _check_between(low, high)
-        # Java evaluates the node twice; the second time it is known to be no error.
+        # Java evaluates the node twice; the second time it cannot be an error.
         again = _Nothing([]) if isinstance(node, _Nothing) else node
         return _logic(AND, _order(node, ">=", low), _order(again, "<=", high))
 
@@ -525,7 +526,7 @@ class _Builder(Transformer[Token, _Node]):
             value = _parse_integer(text, 64)
         except EvaluationError as error:
             raise Sql92Error(str(error)) from None
-        # The L says nothing: small numbers are of type Integer, large ones of type Long.
+        # The suffix L is ignored: small numbers are of type Integer, large ones of type Long.
         return _Constant([], value, INTEGER if value < 1 << 31 else LONG, text)
 
     def double(self, literal: Token) -> _Node:
@@ -559,7 +560,7 @@ def _condition(node: _Node) -> _Node:
 
 
 def _logic(operator: str, left: _Node, right: _Node) -> _Node:
-    """Join two operands to one node, in place where they are of the same operator."""
+    """Join two operands to one node, in place if they have the same operator."""
     is_chain = isinstance(right, _Logic) and right.operator == operator
     if isinstance(left, _Logic) and left.operator == operator:
         for operand in right.operands if is_chain else [right]:
@@ -617,7 +618,7 @@ _DOUBLE_ORDERS = {
     "<": "{} < {}",
     "<=": "{} <= {}",
 }
-# When the next operand is evaluated, and what both make together. {0} is the value so far.
+# Condition to evaluate the next operand, and the combined value. {0} is the value so far.
 _JOINS = {
     AND: ("{0} is not False", "{1} if {0} else (False if {1} is False else None)"),
     OR: ("not {0}", "(True if {1} else None) if {0} is None else {1}"),
@@ -630,7 +631,7 @@ _SEARCH_TESTS = {
 
 
 def _compile(root: _Node) -> tuple[_Evaluate, int]:
-    """Return the function of a node, and how many reads of properties it has."""
+    """Return the function of a node and its number of property reads."""
     writer = _Writer()
     result = writer.value(root)
     source = "\n".join(("def evaluate(get):", *writer.lines, f" return {result}"))
@@ -648,7 +649,7 @@ def _compile(root: _Node) -> tuple[_Evaluate, int]:
 
 
 class _Writer:
-    """Writes the lines that compute a node into a variable."""
+    """Generator of the lines that compute nodes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -680,7 +681,7 @@ class _Writer:
         self._indent = self._indent[:-1]
 
     def value(self, node: _Node) -> str:
-        """Write what computes a node. Return its value: a variable, a global, None or False."""
+        """Generate the lines for a node; return its value: a variable, a global, None or False."""
         match node:
             case _Property():
                 self.read_count += 1
@@ -735,9 +736,9 @@ class _Writer:
                 with self._when(f"{value} is not None"):
                     return self.value(right)
             case _Property(), _Property():
-                one, other = self.value(left), self.value(right)
-                test = f"compare_strings({one}, {other}) {operator} 0"
-                return self._let(f"None if {one} is None or {other} is None else {test}")
+                first, second = self.value(left), self.value(right)
+                test = f"compare_strings({first}, {second}) {operator} 0"
+                return self._let(f"None if {first} is None or {second} is None else {test}")
             case _Constant(), _Constant():
                 answer = _compare(left.value, left.type, right.value, right.type)
                 return self._let(f"{answer} {operator} 0")
@@ -761,7 +762,7 @@ class _Writer:
 
     def _search(self, node: _Search) -> str:
         if not node.text:
-            return "False"  # and no look at the operand
+            return "False"  # without evaluating the operand
         value = self.value(node.operands[0])
         if _type(node.operands[0]) != STRING:
             return "False"
@@ -772,7 +773,7 @@ class _Writer:
 # --- values ----------------------------------------------------------------
 
 _INTEGER = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
-"""Of the digits of all scripts, ``Character.digit`` knows those of one UTF-16 unit."""
+"""``Character.digit`` accepts the digits of all scripts that take one UTF-16 unit."""
 
 _DOUBLE = re.compile(
     r"""( [+-]? (?: \d+\.?\d* | \.\d+ ) (?: [eE][+-]?\d+ )? ) [fFdD]?
@@ -781,7 +782,7 @@ _DOUBLE = re.compile(
     re.ASCII | re.VERBOSE,
 )
 _JAVA_BLANKS = bytes(range(0x21)).decode()
-"""What ``String.trim`` takes away."""
+"""Characters that ``String.trim`` removes."""
 
 
 def _integer(text: str) -> int:
@@ -847,7 +848,7 @@ def _equal(left: Any, left_type: str, right: Any, right_type: str) -> bool | Non
 
 
 def _compare(left: Any, left_type: str, right: Any, right_type: str) -> int:
-    """Return the sign of Java's ``__compare``, which first brings both to one type."""
+    """Return the sign of Java's ``__compare``, which converts both to one type."""
     if left_type != right_type:
         if left_type == BOOLEAN and right_type == STRING:
             raise EvaluationError(

@@ -15,7 +15,7 @@ COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
-"""0 in these bits also means zlib: clients before 4.9.4 knew no other."""
+"""Compression type zlib; 0 in these bits also means zlib, for clients before 4.9.4."""
 
 
 def transaction_type(sys_flag: int) -> int:
@@ -24,5 +24,5 @@ def transaction_type(sys_flag: int) -> int:
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether a record gets a consume-queue unit: prepared and rolled-back ones do not."""
+    """Return whether a record gets a consume-queue unit: not prepared, not rolled back."""
     return transaction_type(sys_flag) in (TRANSACTION_NONE, TRANSACTION_COMMIT)

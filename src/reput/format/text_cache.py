@@ -1,7 +1,8 @@
-"""What is made of texts that clients send, kept within bounds: of number and of length.
+"""Cache of values computed from clients' texts, bounded by entries and by total length.
 
-A cache that only counts its entries keeps as much as the longest texts take. What is used stays:
-entries are of two generations, of which the older one is dropped whenever the newer one is full.
+A bound on the number of entries alone would allow any amount of memory, since texts can be long.
+Eviction is by two generations: when the newer one is full, the older one is dropped; a hit moves an
+entry to the newer.
 """
 
 from collections.abc import Callable, Hashable
@@ -10,18 +11,18 @@ from typing import Generic, TypeVar
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-_PART_OF_ONE = 8
-"""A text longer than this part of all that are kept is not kept."""
+_MAX_FRACTION = 8
+"""Divisor of the capacity that gives the longest text to cache."""
 
 
 class TextCache(Generic[_K, _V]):
-    """A function that remembers its results. May be called by several threads.
+    """Memoizing wrapper of a function of one argument. Thread-safe.
 
     Args:
-        make: The function. What it raises is not remembered.
-        count_max: Results that are kept at most.
-        letters_max: Letters of the texts that they are made of.
-        letters_of: Returns the letters of an argument.
+        make: The function. Exceptions are not cached.
+        count_max: Maximum number of entries.
+        letters_max: Maximum total length of the arguments, in characters.
+        letters_of: Returns the length of an argument.
     """
 
     def __init__(
@@ -42,21 +43,21 @@ class TextCache(Generic[_K, _V]):
 
     def __call__(self, argument: _K) -> _V:
         """Return the result of the function."""
-        found = self._newer.get(argument)
-        if found is None:
-            found = self._older.get(argument)
-            if found is None:
-                found = self._make(argument)
-            self._keep(argument, found)
-        return found
+        result = self._newer.get(argument)
+        if result is None:
+            result = self._older.get(argument)
+            if result is None:
+                result = self._make(argument)
+            self._keep(argument, result)
+        return result
 
     def __len__(self) -> int:
-        """How many results are kept."""
+        """Return the number of entries."""
         return len(self._newer) + len(self._older)
 
     def _keep(self, argument: _K, result: _V) -> None:
         letters = self._letters_of(argument)
-        if letters > self._letters_max * 2 // _PART_OF_ONE:
+        if letters > self._letters_max * 2 // _MAX_FRACTION:
             return
         self._letters += letters
         if self._letters > self._letters_max or len(self._newer) >= self._count_max:

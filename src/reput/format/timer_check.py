@@ -1,4 +1,4 @@
-"""``config/timercheck``: how far a broker's timer is, as RocketMQ 5.x keeps it.
+"""``config/timercheck``: progress of a broker's timer, as RocketMQ 5.x stores it.
 
     LASTREADTIME | TIMERLOGFLUSHED | QUEUEOFFSET | MASTERQUEUEOFFSET
     | STATEVERSION | TIMESTAMP | COUNTER | zeros up to 4096 bytes
@@ -16,33 +16,33 @@ _FIELDS = struct.Struct(">7q")
 
 
 class TimerCheck(NamedTuple):
-    """How far a timer is. Times are ms since the epoch."""
+    """Progress of a timer. Times are ms since the epoch."""
 
     read_time_ms: int
-    """All that was to leave before this has been delivered, if it was taken up."""
+    """Time up to which all messages that the timer has read were delivered, in ms."""
     log_flushed: int
-    """Bytes of the timer log that are on disk."""
+    """Durable bytes of the timer log."""
     queue_offset: int
-    """Messages of the timer's queue before this were taken up."""
+    """Next queue offset of the timer's queue to read."""
     master_queue_offset: int
-    """The same of the master; a slave goes no further."""
+    """The master's ``queue_offset``; a slave reads no further."""
     state_version: int = 0
     timestamp_ms: int = 0
     counter: int = 0
 
 
 def encode(check: TimerCheck) -> bytes:
-    """Return the fields, as they stand at the beginning of the file and travel in code 60."""
+    """Return the fields as at the start of the file and in the reply to code 60."""
     return _FIELDS.pack(*check)
 
 
 def encode_file(check: TimerCheck) -> bytes:
-    """Return the file."""
+    """Return the content of the file."""
     return encode(check).ljust(SIZE, b"\0")
 
 
 def decode(data: bytes) -> TimerCheck:
-    """Return what a file says.
+    """Return the fields of a file.
 
     Raises:
         CorruptRecord: It is too short.

@@ -1,1 +1,1 @@
-"""The name server: who knows where a topic lives."""
+"""The name server: routes of topics, and settings that clients share."""

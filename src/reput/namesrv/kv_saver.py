@@ -1,8 +1,8 @@
-"""Saves the settings that clients share, beside the loop: a disk may take its time.
+"""Saves the settings that clients share in a thread, as a disk may be slow.
 
     change -> staged, refused if there is no room -> a thread writes the file -> answered
 
-Changes that come while the file is written wait, and are written together.
+Changes that arrive while the file is being written are written together afterwards.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from reput.namesrv.kv_table import KvChange, KvTable
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[ReputError | None], None]
-"""Called when a change is on disk, or with why it is not and has no effect."""
+"""Called when a change is on disk, or with the error because of which it has no effect."""
 
 
 class KvSaver:
     """Saves one table.
 
     Args:
-        table: Which.
+        table: The table.
     """
 
     def __init__(self, table: KvTable) -> None:
@@ -31,21 +31,21 @@ class KvSaver:
         self._waiting: list[tuple[KvChange, Callback]] = []
         self._saving: asyncio.Task[None] | None = None
         self.failure = ""
-        """Why the last save failed; empty: it did not."""
+        """Error of the latest save; empty if it succeeded."""
 
     def change(self, change: KvChange, on_saved: Callback) -> bool:
-        """Save a change; return whether it changes anything.
+        """Save a change; return False if it changes nothing.
 
-        If not, and if nothing is being saved, ``on_saved`` is called at once.
+        In that case, if no save is running, ``on_saved`` is called at once.
 
         Raises:
-            InvalidHeader: A name or value cannot be written.
-            LimitExceeded: There is no room, or too many changes wait.
+            InvalidHeader: A name or value cannot be encoded.
+            LimitExceeded: There is no room, or too many changes are pending.
         """
         limits.KV_CHANGES_WAITING.check(len(self._waiting) + 1)
         is_change = self._table.stage(change)
         if not is_change and self._saving is None:
-            on_saved(None)  # nothing waits that it could depend on
+            on_saved(None)  # no pending change that it could depend on
             return False
         self._waiting.append((change, on_saved))
         if self._saving is None:
@@ -53,7 +53,7 @@ class KvSaver:
         return is_change
 
     async def close(self) -> None:
-        """Wait until all is saved."""
+        """Wait until all changes are saved."""
         if self._saving is not None:
             await asyncio.wait((self._saving,))
 
@@ -75,7 +75,7 @@ class KvSaver:
     async def _written(self, pairs: dict[str, dict[str, str]]) -> ReputError | None:
         try:
             await asyncio.to_thread(self._table.write, pairs)
-        except Exception as error:  # noqa: BLE001 - who waits must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - waiting callbacks need any error
             if not isinstance(error, WriteFailed):
                 _log.exception("saving %s failed", self._table.path)
             self.failure = str(error)
@@ -84,7 +84,7 @@ class KvSaver:
         return None
 
     def _stage_again(self) -> None:
-        """Take what came while a save failed as if that save had never been."""
+        """Stage the changes that arrived during a failed save again, without that save."""
         self._table.forget_staged()
         waiting, self._waiting = self._waiting, []
         for change, on_saved in waiting:
@@ -97,8 +97,8 @@ class KvSaver:
 
 
 def _call(on_saved: Callback, error: ReputError | None) -> None:
-    """Call somebody who waits; an error in it must not keep the others from their replies."""
+    """Call a waiting callback; its errors must not keep other callbacks from being called."""
     try:
         on_saved(error)
-    except Exception:  # noqa: BLE001 - of others' code
+    except Exception:  # noqa: BLE001 - errors of callers
         _log.exception("the reply to a change of a setting failed")

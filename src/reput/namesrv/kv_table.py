@@ -1,13 +1,12 @@
-"""Settings that clients share through the name server: namespace, key, value, kept in a file.
+"""Settings that clients share through the name server: namespace, key, value, saved in a file.
 
-The one namespace in use is ``ORDER_TOPIC_CONFIG``: which brokers have how many queues of an ordered
-topic, ``broker-a:4;broker-b:4``.
+The only namespace in use is ``ORDER_TOPIC_CONFIG``: the brokers of an ordered topic with their
+numbers of queues, ``broker-a:4;broker-b:4``.
 
 The file is RocketMQ's kvConfig.json, ``{"configTable":{namespace:{key:value}}}``. It is written
-whole, before a change is there to be read: what was answered is on disk. Changes that come while it
-is written are written together, by ``kv_saver``. A file that cannot be read stops the start, and is
-never written to.
-Source: rocketmq 4.9.7 ``KVConfigManager``.
+completely before a change can be read: replies contain only values that are on disk. Changes that
+arrive during a write are written together by ``kv_saver``. A file that cannot be read makes the
+start fail, and is never overwritten. Source: rocketmq 4.9.7 ``KVConfigManager``.
 """
 
 import json
@@ -21,7 +20,7 @@ from reput.format import bodies
 from reput.limits import Limit
 
 _PAIR_BYTES = 8
-"""Of the file, beside names and values."""
+"""Bytes of a pair in the file besides name and value, approximately."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ Pairs = dict[str, dict[str, str]]
 
 
 class _KvFile(bodies.Body, kw_only=True):
-    """What the file holds."""
+    """Content of the file."""
 
     config_table: Pairs
 
@@ -42,18 +41,18 @@ class KvChange:
     namespace: str
     key: str
     value: str | None
-    """None: it is removed."""
+    """None to remove the key."""
 
 
 class KvTable:
-    """All namespaces: what is saved, and with what is to be saved next.
+    """All namespaces: the saved state, and the state with the changes to be saved next.
 
     Args:
         path: The file; it need not exist.
-        size_limit: How large it may become; one that is larger is read.
+        size_limit: Largest size of the table; a larger existing file is accepted.
 
     Raises:
-        InvalidOption: The file is there and cannot be read.
+        InvalidOption: The file exists and cannot be read.
     """
 
     def __init__(self, path: str, size_limit: Limit = limits.KV_TABLE_BYTES) -> None:
@@ -66,12 +65,12 @@ class KvTable:
 
     @property
     def key_count(self) -> int:
-        """Keys and namespaces, with what is to be saved."""
+        """Number of keys and namespaces, including staged changes."""
         return self._count
 
     @property
     def size(self) -> int:
-        """Bytes of the file, roughly, with what is to be saved."""
+        """Approximate size of the file in bytes, including staged changes."""
         return self._size
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -79,19 +78,19 @@ class KvTable:
         return self._saved.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """Return all of a namespace, by key; None if it never had a key."""
+        """Return a namespace by key; None if it never had a key."""
         pairs = self._saved.get(namespace)
         return None if pairs is None else dict(sorted(pairs.items()))
 
-    # What is to be saved ----------------------------------------------------------------------
+    # Staged changes ---------------------------------------------------------------------------
 
     def stage(self, change: KvChange) -> bool:
-        """Take a change that is to be saved; return whether it changes anything.
+        """Stage a change to be saved; return False if it changes nothing.
 
-        A namespace stays when its last key is removed, as long as there is room.
+        A namespace is kept when its last key is removed, as long as there is room.
 
         Raises:
-            InvalidHeader: A name or value cannot be written.
+            InvalidHeader: A name or value cannot be encoded.
             LimitExceeded: There is no room.
         """
         _check(change)
@@ -111,25 +110,25 @@ class KvTable:
         return True
 
     def staged(self) -> Pairs:
-        """Return a copy of all, with what is to be saved."""
+        """Return a copy of all settings, including staged changes."""
         return {namespace: dict(pairs) for namespace, pairs in self._staged.items()}
 
     def write(self, pairs: Pairs) -> None:
-        """Write the file; in any thread.
+        """Write the file; can run in any thread.
 
         Raises:
             WriteFailed: It was not written.
         """
-        # ASCII alone: name servers read with the encoding of their JVM, whichever that is.
+        # ASCII only: name servers read it with the encoding of their JVM, which varies.
         text = json.dumps({"configTable": pairs}, indent="\t", sort_keys=True)
         small_file.replace_file(self.path, text.encode("ascii"))
 
     def saved(self, pairs: Pairs) -> None:
-        """Note that this is what the file holds."""
+        """Record the content of the file."""
         self._saved = pairs
 
     def forget_staged(self) -> None:
-        """Go back to what is saved."""
+        """Discard the staged changes."""
         self._staged = {namespace: dict(pairs) for namespace, pairs in self._saved.items()}
         self._count = sum(1 + len(pairs) for pairs in self._staged.values())
         self._size = sum(
@@ -138,7 +137,7 @@ class KvTable:
         )
 
     def _make_room(self, change: KvChange, old: str | None) -> None:
-        """Refuse a value there is no room for, once empty namespaces are gone."""
+        """Refuse a value if there is no room even without empty namespaces."""
         for is_last in (False, True):
             is_new = change.namespace not in self._staged
             size = self._size + _growth(change, old, is_new=is_new)
@@ -160,19 +159,19 @@ def _check(change: KvChange) -> None:
     try:
         f"{change.namespace}{change.key}{change.value}".encode()
     except UnicodeEncodeError as error:
-        text = f"Kv: {excerpt(repr(error.object))} holds what is no character"
+        text = f"Kv: {excerpt(repr(error.object))} contains invalid characters"
         raise InvalidHeader(text) from None
 
 
 def _growth(change: KvChange, old: str | None, *, is_new: bool) -> int:
     namespace = _size(change.namespace) if is_new else 0
-    was = 0 if old is None else _size(change.key, old)
-    return namespace + _size(change.key, change.value or "") - was
+    old_size = 0 if old is None else _size(change.key, old)
+    return namespace + _size(change.key, change.value or "") - old_size
 
 
-def _size(*words: str) -> int:
-    """Return what words take in the file, with what stands between them."""
-    return sum(len(json.dumps(word)) for word in words) + _PAIR_BYTES
+def _size(*texts: str) -> int:
+    """Return the size of strings in the file, including separators."""
+    return sum(len(json.dumps(text)) for text in texts) + _PAIR_BYTES
 
 
 def _load(path: str) -> Pairs:

@@ -1,9 +1,9 @@
-"""What the name server does for each request: decode, ask a part, encode.
+"""The processors of the name server: decode a request, call a part, encode the reply.
 
-``PROCESSORS`` is all of it. Errors that a function raises become replies, with their text. What may
-take long is a generator, which yields where others may have their turn. Names that stand in log
-lines were sent by anybody: they are quoted, and the lines have a rate.
-Source: rocketmq 4.9.7 ``DefaultRequestProcessor``; what is of 5.x is marked.
+``PROCESSORS`` lists all of them. An exception becomes the reply, with its text. A processor that
+may take long is a generator, which yields so that other requests are served. Names in log lines
+come from clients: they are quoted, and the lines are limited per second. Source: rocketmq 4.9.7
+``DefaultRequestProcessor``; processors of 5.x are marked.
 """
 
 import asyncio
@@ -35,37 +35,37 @@ from reput.remoting.time_slices import Steps
 
 _POSITIVE_INT = 0x7FFFFFFF
 _SHOWN = 300
-"""Letters of a value in the log."""
+"""Characters of a value in the log."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """What requests work on."""
+    """The parts of the name server that processors use."""
 
     routes: RouteTable
     kv: KvTable
     kv_saver: KvSaver
     setting_requests: RequestQueue
-    """Requests that change settings, one after the other."""
+    """Requests that change settings, served one at a time."""
     config: CurrentConfig
     clock: Clock
     events: ClientFaults
-    """Writes log lines about what clients did."""
+    """Writes log lines about actions of clients."""
     refusals: Refusals
-    """Counts what limits refuse, or leave out."""
+    """Counts refusals by limits, and topics that were left out."""
     ready_ms: int
-    """When routes are given, by monotonic time; see ``needWaitForService``."""
+    """Monotonic time from which routes are returned, in ms; see ``needWaitForService``."""
     takeover_ms: int | None = None
-    """When somebody took the place of a live broker last, by monotonic time."""
+    """Monotonic time of the latest takeover of a live broker's name and id, in ms."""
     takeover: str = ""
-    """Who did."""
+    """Description of that takeover."""
 
 
 # --- brokers ----------------------------------------------------------------------
 
 
 def register_broker(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """103: a broker says that it is there, and which topics it has."""
+    """Register a broker with its topics (103)."""
     header = headers.decode(headers.RegisterBrokerHeader, request.ext_fields)
     crc = zlib.crc32(request.body) & _POSITIVE_INT
     if header.body_crc32 not in (0, crc):
@@ -76,7 +76,7 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
     table = body.topic_config_serialize_wrapper
     limits.REGISTRATION_TOPICS.check(len(table.topic_config_table))
     is_old = request.version < registration_body.V3_0_11
-    said = Registration(
+    registration = Registration(
         cluster=header.cluster_name,
         broker_name=header.broker_name,
         broker_id=header.broker_id,
@@ -87,19 +87,24 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
         filter_servers=None if is_old else body.filter_server_list,
     )
     yield
-    registered = yield from parts.routes.register(said, channel, parts.clock.monotonic_ms())
-    name, address, events = said.broker_name, said.address, parts.events
+    registered = yield from parts.routes.register(registration, channel, parts.clock.monotonic_ms())
+    name, address, events = registration.broker_name, registration.address, parts.events
     if registered.displaced is not None:
         parts.takeover = (
-            f"{name[:_SHOWN]!r} with id {said.broker_id}: {registered.displaced[:_SHOWN]!r} had "
-            f"them and is alive, {address[:_SHOWN]!r} registers them from {channel.peer}"
+            f"{name[:_SHOWN]!r} with id {registration.broker_id}: "
+            f"{registered.displaced[:_SHOWN]!r} is registered and alive, "
+            f"{address[:_SHOWN]!r} registers from {channel.peer}"
         )
         parts.takeover_ms = parts.clock.monotonic_ms()
-        outcome = "is refused: its state is older" if registered.is_ignored else "takes its place"
-        events.warn("takeover", "two claim to be broker %s, which %s", parts.takeover, outcome)
+        outcome = "is refused: its state is older" if registered.is_ignored else "replaces it"
+        events.warn(
+            "takeover", "two addresses register as broker %s, which %s", parts.takeover, outcome
+        )
     if registered.is_new:
-        role = "master" if said.broker_id == MASTER_ID else f"slave {said.broker_id}"
-        events.note("registered", "%s of %.300r registered at %.300r", role, name, address)
+        role = (
+            "master" if registration.broker_id == MASTER_ID else f"slave {registration.broker_id}"
+        )
+        events.info("registered", "%s of %.300r registered at %.300r", role, name, address)
     for limit, count in registered.left_out_counts.items():
         parts.refusals.add(limit, count)
     if registered.left_out:
@@ -118,17 +123,17 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
 
 
 def unregister_broker(parts: Parts, channel: Channel, request: Command) -> Command:
-    """104: a broker is about to stop."""
+    """Unregister a broker that is about to stop (104)."""
     header = headers.decode(headers.UnregisterBrokerHeader, request.ext_fields)
     if parts.routes.unregister(header.broker_name, header.broker_addr):
         name, address = header.broker_name, header.broker_addr
-        text = "%.300r unregistered at %.300r: %s asks for it"
-        parts.events.note("unregistered", text, name, address, channel.peer)
+        text = "%.300r unregistered at %.300r, as requested by %s"
+        parts.events.info("unregistered", text, name, address, channel.peer)
     return command.reply(request)
 
 
 def query_data_version(parts: Parts, channel: Channel, request: Command) -> Command:
-    """322: does a broker need to register? If not, this counts as a sign of life."""
+    """Return whether a broker must register (322); if not, this keeps it alive."""
     header = headers.decode(headers.QueryDataVersionHeader, request.ext_fields)
     address = header.broker_addr
     version = bodies.decode(DataVersion, request.body, size_limit=limits.REGISTRATION_PART_BYTES)
@@ -144,7 +149,7 @@ def query_data_version(parts: Parts, channel: Channel, request: Command) -> Comm
 
 
 def register_topic(parts: Parts, channel: Channel, request: Command) -> Command:
-    """217, 5.x: brokers with ``enableSingleTopicRegister`` tell one topic."""
+    """Register one topic (217) of a 5.x broker with ``enableSingleTopicRegister``."""
     topic = headers.decode(headers.TopicHeader, request.ext_fields).topic
     queues = bodies.decode(
         bodies.TopicRouteData,
@@ -155,27 +160,27 @@ def register_topic(parts: Parts, channel: Channel, request: Command) -> Command:
     unknown = parts.routes.register_topic(topic, queues)
     if unknown:
         names = excerpt(", ".join(unknown))
-        remark = f"not registered, so topic {excerpt(topic)} was not taken: {names}"
+        remark = f"not registered, so topic {excerpt(topic)} was not registered: {names}"
         return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
     return command.reply(request)
 
 
 def wipe_write_permission(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """205: no new messages for a broker that is to be stopped."""
+    """Remove the write permission of a broker that is to be stopped (205)."""
     name = headers.decode(headers.BrokerNameHeader, request.ext_fields).broker_name
     count = yield from parts.routes.wipe_write_permission(name)
     text = "%s: %d topics of %.300r are no longer writable"
-    parts.events.note("permission", text, channel.peer, count, name)
+    parts.events.info("permission", text, channel.peer, count, name)
     fields = headers.WipeWritePermReplyHeader(wipe_topic_count=count)
     return command.reply(request, ext_fields=headers.encode(fields))
 
 
 def add_write_permission(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """327: new messages for a broker again."""
+    """Restore the write permission of a broker (327)."""
     name = headers.decode(headers.BrokerNameHeader, request.ext_fields).broker_name
     count = yield from parts.routes.add_write_permission(name)
     text = "%s: %d topics of %.300r are writable again"
-    parts.events.note("permission", text, channel.peer, count, name)
+    parts.events.info("permission", text, channel.peer, count, name)
     fields = headers.AddWritePermReplyHeader(add_topic_count=count)
     return command.reply(request, ext_fields=headers.encode(fields))
 
@@ -184,7 +189,7 @@ def add_write_permission(parts: Parts, channel: Channel, request: Command) -> Lo
 
 
 def route_of_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """105: where a topic is.
+    """Return the route of a topic (105).
 
     4.9 prints broker ids without quotes for clients before V4_9_4. All of them read quoted ones.
     """
@@ -202,8 +207,8 @@ def route_of_topic(parts: Parts, channel: Channel, request: Command) -> LongRepl
 
 
 def cluster_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """106: all brokers and clusters."""
-    brokers = LongBody("mqadmin topicRoute tells the brokers of a topic")
+    """Return all brokers and clusters (106)."""
+    brokers = LongBody("mqadmin topicRoute returns the brokers of a topic")
     for broker in parts.routes.brokers():
         if broker is None:
             yield
@@ -214,12 +219,12 @@ def cluster_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def delete_topic(parts: Parts, channel: Channel, request: Command) -> Command:
-    """216: forget a topic that was deleted on its brokers."""
+    """Remove a topic that was deleted on its brokers (216)."""
     header = headers.decode(headers.DeleteTopicInNameServerHeader, request.ext_fields)
     parts.routes.delete_topic(header.topic, header.cluster_name)
     where = header.cluster_name or "all clusters"
     text = "%s: topic %.300r deleted in %.300r"
-    parts.events.note("topic deleted", text, channel.peer, header.topic, where)
+    parts.events.info("topic deleted", text, channel.peer, header.topic, where)
     return command.reply(request)
 
 
@@ -227,20 +232,20 @@ def delete_topic(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def all_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """206: all topics."""
+    """Return all topics (206)."""
     if not parts.config.value.enable_all_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
     return (yield from _topic_list(request, (yield from parts.routes.topics())))
 
 
 def topics_of_cluster(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """224: the topics of a cluster."""
+    """Return the topics of a cluster (224)."""
     cluster = headers.decode(headers.ClusterHeader, request.ext_fields).cluster
     return (yield from _some_topics(parts, request, parts.routes.topics_of_cluster(cluster)))
 
 
 def system_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """304: those that are named after clusters and brokers; a broker knows the others."""
+    """Return the topics named after clusters and brokers (304); brokers have the others."""
     if not parts.config.value.enable_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
     topics, address = yield from parts.routes.system_topics()
@@ -248,17 +253,17 @@ def system_topics(parts: Parts, channel: Channel, request: Command) -> LongReply
 
 
 def unit_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """311: topics in unit mode."""
+    """Return the topics in unit mode (311)."""
     return (yield from _some_topics(parts, request, parts.routes.unit_topics()))
 
 
 def unit_sub_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """312: topics with a subscription in unit mode."""
+    """Return the topics with a subscription in unit mode (312)."""
     return (yield from _some_topics(parts, request, parts.routes.unit_sub_topics()))
 
 
 def unit_sub_topics_of_no_unit(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """313: topics with a subscription in unit mode that are not so themselves."""
+    """Return the topics with a subscription in unit mode that are not in unit mode (313)."""
     return (yield from _some_topics(parts, request, parts.routes.unit_sub_topics_of_no_unit()))
 
 
@@ -269,7 +274,7 @@ def _some_topics(parts: Parts, request: Command, listing: Steps[list[str]]) -> S
 
 
 def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Steps[Command]:
-    body = LongBody("brokers tell their own topics")
+    body = LongBody("brokers return their own topics")
     for part in long_replies.chunks(topics, long_replies.LIGHT_CHUNK):
         body.add(*part)
         yield
@@ -281,7 +286,7 @@ def _topic_list(request: Command, topics: list[str], address: str | None = None)
 
 
 def put_kv(parts: Parts, channel: Channel, request: Command) -> None:
-    """100: set a value of the key-value table. BrokerError when it is on disk."""
+    """Set a value of the key-value table (100); the reply follows when it is on disk."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     if header.value is None:
         raise InvalidHeader("Kv: missing required field `value`")
@@ -289,7 +294,7 @@ def put_kv(parts: Parts, channel: Channel, request: Command) -> None:
 
 
 def get_kv(parts: Parts, channel: Channel, request: Command) -> Command:
-    """101: a value of the key-value table."""
+    """Return a value of the key-value table (101)."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     value = parts.kv.get(header.namespace, header.key)
     if value is None:
@@ -300,7 +305,7 @@ def get_kv(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def delete_kv(parts: Parts, channel: Channel, request: Command) -> None:
-    """102: remove a value of the key-value table. BrokerError when it is gone from disk."""
+    """Remove a value of the key-value table (102); the reply follows when that is on disk."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     _change_kv(parts, channel, request, KvChange(header.namespace, header.key, None))
 
@@ -315,9 +320,9 @@ def _change_kv(parts: Parts, channel: Channel, request: Command, change: KvChang
         if error is not None:
             reply = command.reply(request, error.response_code, str(error))
         elif is_change:
-            what = "deleted" if change.value is None else f"is {change.value[:_SHOWN]!r}"
+            action = "deleted" if change.value is None else f"is {change.value[:_SHOWN]!r}"
             text = "%s: %.300r %.300r %s"
-            parts.events.note("kv", text, channel.peer, change.namespace, change.key, what)
+            parts.events.info("kv", text, channel.peer, change.namespace, change.key, action)
         if not request.is_oneway:
             channel.answer(request, reply)
 
@@ -325,7 +330,7 @@ def _change_kv(parts: Parts, channel: Channel, request: Command, change: KvChang
 
 
 def kv_namespace(parts: Parts, channel: Channel, request: Command) -> Command:
-    """219: all values of a namespace."""
+    """Return all values of a namespace (219)."""
     namespace = headers.decode(headers.NamespaceHeader, request.ext_fields).namespace
     pairs = parts.kv.namespace(namespace)
     if pairs is None:
@@ -338,7 +343,7 @@ def kv_namespace(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def update_config(parts: Parts, channel: Channel, request: Command) -> None:
-    """318: lines ``key=value``; all of them are set, or none."""
+    """Change settings, given as lines ``key=value`` (318): all of them, or none."""
     limits.SETTINGS_BYTES.check(len(request.body))
     try:
         text = request.body.decode()
@@ -360,7 +365,7 @@ def update_config(parts: Parts, channel: Channel, request: Command) -> None:
 
 
 def get_config(parts: Parts, channel: Channel, request: Command) -> Command:
-    """319: all settings, a line each."""
+    """Return all settings, one per line (319)."""
     return command.reply(request, body=parts.config.text().encode())
 
 
@@ -391,4 +396,4 @@ PROCESSORS: Mapping[int, Processor] = {
     RequestCode.QUERY_DATA_VERSION: query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
 }
-"""Request code to what serves it. Every code of 4.9.7's name server, and 217 of 5.x."""
+"""Request code -> processor: every code of 4.9.7's name server, and 217 of 5.x."""

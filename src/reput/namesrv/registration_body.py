@@ -1,8 +1,8 @@
-"""What a broker registers with (103), read a few topics at a time.
+"""Decoding of the body of a registration (103), a few topics at a time.
 
-A broker with 100,000 topics sends 16 MB of JSON. To read it in one go would hold everybody up, and
-so would what a hostile one sends in its place. What is short is read whole, in all the ways that
-``bodies.decode`` knows; what is long must be standard JSON, or compressed.
+A broker with 100,000 topics sends 16 MB of JSON. Decoding it in one step would block all other
+requests, and so would a hostile body. A short body is decoded in one step, in all variants of
+``bodies.decode``; a long one must be standard JSON, or compressed.
 """
 
 import json
@@ -17,49 +17,50 @@ from reput.format.bodies import DataVersion, RegisterBrokerBody, TopicConfigData
 from reput.remoting.time_slices import Steps
 
 V3_0_11 = 37
-"""Brokers before it send their topics alone, without filter servers."""
+"""Brokers before this version send only their topics, without filter servers."""
 
 _ZLIB = b"\x78"
-"""How zlib data begins, and JSON never does."""
+"""First byte of zlib data, which JSON never begins with."""
 _WINDOW_LETTERS = 4 * limits.REGISTRATION_PART_BYTES.maximum
 _PART = 50
-"""Topics that are read before others have their turn."""
+"""Topics that are decoded between two yields."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 _one_value = json.JSONDecoder().raw_decode
 
 
 class _LongTable(msgspec.Struct, rename="camel"):
-    """A table of topics; its parts are not looked at yet."""
+    """A table of topics whose parts are not decoded yet."""
 
     data_version: msgspec.Raw
     topic_config_table: msgspec.Raw
 
 
 class _LongBody(msgspec.Struct, rename="camel"):
-    """A whole registration."""
+    """A complete registration."""
 
     topic_config_serialize_wrapper: _LongTable
     filter_server_list: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 def read(body: bytes, version: int, *, is_compressed: bool) -> Steps[RegisterBrokerBody]:
-    """Return a registration; yield where others may have their turn.
+    """Decode a registration; yield so that other requests are served.
 
     Args:
-        body: Of the request.
-        version: Of RocketMQ, as the request's header has it.
-        is_compressed: What its header says.
+        body: Body of the request.
+        version: Version of RocketMQ in the request's header.
+        is_compressed: Value of that header field.
 
     Raises:
-        InvalidBody: It is none.
+        InvalidBody: The body is not valid.
         LimitExceeded: It is too large, or has too many topics.
     """
     if not body:
         nothing = TopicConfigTable(data_version=DataVersion(), topic_config_table={})
         return RegisterBrokerBody(topic_config_serialize_wrapper=nothing)
     is_old = version < V3_0_11
-    # 5.x compresses if told so and says it does not (5.3.3 BrokerOuterAPI.registerBrokerAll).
+    # 5.x sends compressed bodies without setting the field (5.3.3
+    # BrokerOuterAPI.registerBrokerAll).
     if not is_old and (is_compressed or body.startswith(_ZLIB)):
         return (yield from bodies.decompress_registration(body))
     if len(body) <= limits.LENIENT_JSON_BYTES.maximum:
@@ -90,13 +91,13 @@ def read(body: bytes, version: int, *, is_compressed: bool) -> Steps[RegisterBro
 
 
 def _read_topics(text: str) -> Steps[dict[str, TopicConfigData]]:
-    """Read the object of topics: ``{"name":{...},...}``, which is known to be JSON."""
+    """Decode the object of topics, ``{"name":{...},...}``, which is valid JSON."""
     topics: dict[str, TopicConfigData] = {}
     position = _after_space(text, 0)
     if not text.startswith("{", position):
         raise InvalidBody("body is no RegisterBrokerBody: topicConfigTable is no object")
     position = _after_space(text, position + 1)
-    # A window of the text: a step costs what is in there, whatever comes behind it.
+    # A window of the text: the cost of a step depends on its size, not on the rest of the text.
     start, window = 0, ""
     number = 0
     while not text.startswith("}", position):
@@ -124,7 +125,7 @@ def _read_topics(text: str) -> Steps[dict[str, TopicConfigData]]:
 
 
 def _after_space(text: str, position: int) -> int:
-    """Return where white space ends."""
+    """Return the end of white space."""
     space = _SPACE.match(text, position)
     assert space is not None
     return space.end()

@@ -1,33 +1,33 @@
-"""Which broker has which topic, and where it is: what brokers say, as long as they say it.
+"""The brokers of each topic and their addresses, as registered by brokers.
 
-    broker name -> cluster, id -> address   id 0 is the master
-                   topic -> queues          what it has
-    topic -> broker names                   who may have it
-    address -> when it was heard of last, its tables' version, its connection, its broker names
+    broker name -> cluster, id -> address     id 0 is the master
+                   topic -> queues            its topics
+    topic -> broker names                     brokers that may have it
+    address -> latest sign of life, version of its tables, its connection, its broker names
     connection -> addresses
 
-A broker tells its whole table every 30 s, and one topic when it changes. Topics are added and
-overwritten, never removed because they are missing: a broker that tells one topic has the others
-still. An address leaves when it unregisters, when its connection ends, or when nothing was heard of
-it for two minutes. A broker name leaves with its last address, and takes its queues along. A master
-that is gone alone leaves the route as it is: consumers read from the slaves.
+A broker registers its whole table every 30 s, and single topics when they change. Topics are added
+and overwritten, never removed because they are missing: a broker that registers one topic still has
+the others. An address is removed when it unregisters, when its connection ends, or when it was
+silent for two minutes. A broker name is removed with its last address, and with it its queues. If
+only the master is gone, the route is unchanged: consumers read from the slaves.
 
-Whoever registers is believed, as by Java: another address that takes over a broker's name and id
-while that one is alive is reported (``Registered.displaced``). What everybody may cost is bounded.
+As in Java, any client can register as a broker: an address that takes over a live broker's name and
+id is reported (``Registered.displaced``). All resources are limited.
 
-Pure: the time is an argument, and a connection is any object, compared by identity. What is listed
-is sorted by name, so that equal tables give equal replies. What is long is a generator that yields
-where others may have their turn; the table may have changed when it goes on. A broker that left is
-gone at once; that its topics' names lead to it is forgotten by ``tidy``.
+Pure: the time is an argument, and a connection is any object, compared by identity. Lists are
+sorted by name, so that equal tables give equal replies. Long operations are generators that yield
+so that other requests are served; the table may change meanwhile. A removed broker is invisible at
+once; ``tidy`` removes its name from its topics later.
 
 It differs from Java 4.9 where 4.9 loses routes:
 
-* A topic that a broker name does not have yet is taken though the version is the same. After a
-  restart of the name server a broker may tell one topic first, and 4.9 then ignores all others
-  until one of them changes (5.x takes them).
-* An address unregisters itself, not whoever has its id by now (as 5.x).
-* A connection that ends takes along all brokers that registered over it; 4.9 takes one.
-* A broker with an older state version does not take over from one that is alive (as 5.x).
+* A topic that a broker name does not have yet is added even if the version is unchanged. After a
+  restart of the name server a broker may register a single topic first, and 4.9 then ignores all
+  others until one of them changes (5.x adds them).
+* An address unregisters itself, not the address that has its id by now (as 5.x).
+* The end of a connection removes all brokers that registered over it; 4.9 removes one.
+* A broker with an older state version does not replace a live one (as 5.x).
 
 Source: rocketmq 4.9.7 and 5.3.3 ``RouteInfoManager``.
 """
@@ -48,66 +48,66 @@ from reput.remoting import long_replies
 from reput.remoting.time_slices import Steps
 
 EXPIRY_MS = 120_000
-"""After this without a word a broker is taken for dead."""
+"""Silence after which a broker is removed, in ms."""
 EXPIRED_MAX = 1_000
-"""Brokers that are removed in one go because they are silent."""
+"""Silent brokers that are removed in one step."""
 
 
 SYS_FLAG_UNIT = 1
-"""A topic of one unit of a deployment."""
+"""Flag of a topic in unit mode."""
 SYS_FLAG_UNIT_SUB = 2
-"""A topic that other units subscribe to."""
+"""Flag of a topic that other units subscribe to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself."""
+    """The registration of a broker."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
-    """``ip:port`` where clients reach it."""
+    """Address for clients, ``ip:port``."""
     ha_address: str = ""
-    """``ip:port`` where slaves of it replicate from."""
+    """Address for slaves, ``ip:port``."""
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Sequence[bodies.TopicConfigData] = ()
     filter_servers: Sequence[str] | None = None
-    """None leaves those that are known; an empty list removes them."""
+    """None leaves the known filter servers; an empty list removes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a broker learns from its registration, and what was noticed."""
+    """The result of a registration, for the reply and for the log."""
 
     master_address: str | None
-    """For a slave, if its master is here."""
+    """Address of the master for a slave; None if the master is not registered."""
     master_ha_address: str | None
     is_new: bool
-    """Whether its address was not here before."""
+    """True if the address was not registered before."""
     displaced: str | None = None
-    """The address that had the name and id, if it was alive: two claim to be this broker."""
+    """Live address that had the same name and id: two brokers use them."""
     is_ignored: bool = False
-    """Whether the one that was displaced has a newer state version, and remains."""
+    """True if that address has a newer state version, and remains."""
     left_out: str = ""
-    """Why a topic was left out, if any was."""
+    """Why a topic was left out; empty if none was."""
     left_out_counts: Mapping[str, int] = field(default_factory=dict)
-    """Limit -> topics that it left out."""
+    """Limit -> number of topics that were left out because of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """A broker that was removed because nothing was heard of it."""
+class ExpiredBroker:
+    """A broker that was removed because it was silent."""
 
     address: str
     connection: object
-    """To be closed."""
+    """Connection to be closed."""
     silent_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What all brokers together may cost; each has a key of its own in the settings."""
+class RouteLimits:
+    """Limits of all brokers together; each has an option."""
 
     brokers: Limit = limits.NAMESRV_BROKERS
     topics: Limit = limits.NAMESRV_TOPICS
@@ -117,121 +117,124 @@ class Bounds:
 @dataclass(slots=True, eq=False)
 class _Broker:
     cluster: str
-    """The first one that it named."""
+    """Cluster of its first registration."""
     clusters: set[str]
     addresses: dict[int, str]
     queues: dict[str, QueueData]
-    """By topic."""
+    """Queues by topic."""
     shapes: dict[tuple[int, ...], QueueData]
-    """Values of ``queues``: thousands of topics have the same."""
+    """Distinct values of ``queues``, shared as thousands of topics have the same."""
 
 
 @dataclass(slots=True)
 class _Alive:
     last_ms: int
     data_version: DataVersion | None
-    """None while its topics are taken."""
+    """None while its topics are being added."""
     connection: object
     ha_address: str
     names: set[str]
 
 
 _Names = tuple[str, ...] | set[str]
-"""One name is a tuple: small, and nothing that Python's collector looks at."""
+"""A single name is a tuple: small, and ignored by the garbage collector."""
 
 _SHAPES_MAX = 256
 _LIST_PART = 500
-"""Topics and brokers of theirs that are looked at before others have their turn."""
+"""Topics, and brokers of topics, that are examined between two yields."""
 _PART = 64
-"""Topics that are taken, or forgotten, before others have their turn."""
+"""Topics that are added or removed between two yields."""
 
 
 class RouteTable:
-    """The table of one name server. Times come from any one clock that only goes forwards.
+    """The table of one name server. Times come from any monotonic clock.
 
     Args:
-        bounds: What all brokers together may cost.
+        bounds: Limits of all brokers together.
     """
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
-        self.bounds = bounds or Bounds()
+    def __init__(self, bounds: RouteLimits | None = None) -> None:
+        self.bounds = bounds or RouteLimits()
         self.takeover_count = 0
-        """How often another address took the name and id of a broker that was alive."""
+        """Number of takeovers of a live broker's name and id by another address."""
         self._brokers: dict[str, _Broker] = {}  # by name
-        self._names: dict[str, _Names] = {}  # topic -> broker names, gone ones among them
+        self._names: dict[str, _Names] = {}  # topic -> broker names, including removed ones
         self._clusters: dict[str, set[str]] = {}  # cluster -> broker names
         self._alive: dict[str, _Alive] = {}  # by address
         self._addresses: dict[int, set[str]] = {}  # id of a connection -> addresses
         self._filter_servers: dict[str, list[str]] = {}  # by address
-        self._left: deque[tuple[str, Iterator[str]]] = deque()  # gone broker, its topics
+        self._left: deque[tuple[str, Iterator[str]]] = deque()  # removed broker, its topics
         self._queue_count = 0
         self._topic_bytes = 0
 
     @property
     def broker_count(self) -> int:
-        """Broker names."""
+        """Number of broker names."""
         return len(self._brokers)
 
     @property
     def address_count(self) -> int:
-        """Addresses of brokers."""
+        """Number of addresses of brokers."""
         return len(self._alive)
 
     @property
     def topic_count(self) -> int:
-        """Topics; those that left with their brokers count until they are tidied away."""
+        """Number of topics, including those of removed brokers until ``tidy``."""
         return len(self._names)
 
-    # Brokers come and go ----------------------------------------------------------------------
+    # Brokers ----------------------------------------------------------------------------------
 
-    def register(self, said: Registration, connection: object, now_ms: int) -> Steps[Registered]:
-        """Take what a broker says. Of topics only a master is believed.
+    def register(
+        self, registration: Registration, connection: object, now_ms: int
+    ) -> Steps[Registered]:
+        """Apply a registration. Topics are accepted only from a master.
 
         Raises:
-            LimitExceeded: It is one too many. Topics that are too many are left out.
+            LimitExceeded: There would be too many brokers. Topics over a limit are left out.
         """
-        self._check(said, connection)
-        broker = self._brokers.get(said.broker_name)
-        displaced = None if broker is None else self._displaced(broker, said, now_ms)
+        self._check(registration, connection)
+        broker = self._brokers.get(registration.broker_name)
+        displaced = None if broker is None else self._displaced(broker, registration, now_ms)
         if displaced:
             self.takeover_count += 1
-            if _state(self._alive[displaced].data_version) > _state(said.data_version):
+            if _state(self._alive[displaced].data_version) > _state(registration.data_version):
                 return Registered(None, None, False, displaced, is_ignored=True)
         if broker is None:
-            broker = _Broker(said.cluster, set(), {}, {}, {})
-            self._brokers[said.broker_name] = broker
-        broker.clusters.add(said.cluster)
-        self._clusters.setdefault(said.cluster, set()).add(said.broker_name)
-        is_first = said.broker_id not in broker.addresses
-        is_changed = is_first or self.is_changed(said.address, said.data_version)
-        is_new = self._place(said, broker, connection, now_ms)
-        alive = self._alive[said.address]
-        alive.ha_address = said.ha_address
-        if said.filter_servers:
-            self._filter_servers[said.address] = list(said.filter_servers)
-        elif said.filter_servers is not None:
-            self._filter_servers.pop(said.address, None)
+            broker = _Broker(registration.cluster, set(), {}, {}, {})
+            self._brokers[registration.broker_name] = broker
+        broker.clusters.add(registration.cluster)
+        self._clusters.setdefault(registration.cluster, set()).add(registration.broker_name)
+        is_first = registration.broker_id not in broker.addresses
+        is_changed = is_first or self.is_changed(registration.address, registration.data_version)
+        is_new = self._record_address(registration, broker, connection, now_ms)
+        alive = self._alive[registration.address]
+        alive.ha_address = registration.ha_address
+        if registration.filter_servers:
+            self._filter_servers[registration.address] = list(registration.filter_servers)
+        elif registration.filter_servers is not None:
+            self._filter_servers.pop(registration.address, None)
 
         left_out, counts = "", Counter[str]()
-        if said.broker_id == MASTER_ID:
+        if registration.broker_id == MASTER_ID:
             if is_changed:
-                alive.data_version = None  # until all are taken: who is cut off tells them again
-            for i, topic in enumerate(said.topics):
+                # until all are added: if interrupted, the broker registers them again
+                alive.data_version = None
+            for i, topic in enumerate(registration.topics):
                 if i % _PART == _PART - 1:
                     yield
-                if self._brokers.get(said.broker_name) is not broker:
+                if self._brokers.get(registration.broker_name) is not broker:
                     break
                 try:
-                    self._take(broker, said.broker_name, topic, only_new=not is_changed)
+                    self._add(broker, registration.broker_name, topic, only_new=not is_changed)
                 except LimitExceeded as error:
                     left_out = str(error)
                     counts[error.limit] += 1
-        if self._alive.get(said.address) is alive:
-            # Those for which there was no room are told again: there may be some the next time.
+        if self._alive.get(registration.address) is alive:
+            # Topics without room are to be registered again: there may be room the next time.
             lacks_room = bool(counts.keys() - {limits.NAMESRV_NAME_LETTERS.name})
-            alive.data_version = None if lacks_room else said.data_version
+            alive.data_version = None if lacks_room else registration.data_version
 
-        master = broker.addresses.get(MASTER_ID) if said.broker_id != MASTER_ID else None
+        master = broker.addresses.get(MASTER_ID) if registration.broker_id != MASTER_ID else None
         if master is None or master not in self._alive:
             return Registered(
                 None, None, is_new, displaced, left_out=left_out, left_out_counts=counts
@@ -241,118 +244,123 @@ class RouteTable:
             master, ha_address, is_new, displaced, left_out=left_out, left_out_counts=counts
         )
 
-    def _check(self, said: Registration, connection: object) -> None:
-        """Refuse a registration that costs too much. Raises ``LimitExceeded``."""
-        filter_servers = said.filter_servers or ()
+    def _check(self, registration: Registration, connection: object) -> None:
+        """Refuse a registration that exceeds a limit. Raises ``LimitExceeded``."""
+        filter_servers = registration.filter_servers or ()
         limits.NAMESRV_FILTER_SERVERS.check(len(filter_servers))
         for name in (
-            said.cluster,
-            said.broker_name,
-            said.address,
-            said.ha_address,
+            registration.cluster,
+            registration.broker_name,
+            registration.address,
+            registration.ha_address,
             *filter_servers,
         ):
             limits.NAMESRV_NAME_LETTERS.check(len(name))
-        broker, alive = self._brokers.get(said.broker_name), self._alive.get(said.address)
+        broker, alive = (
+            self._brokers.get(registration.broker_name),
+            self._alive.get(registration.address),
+        )
         if broker is None:
             self.bounds.brokers.check(len(self._brokers) + 1, "broker names")
         else:
-            ids = broker.addresses.keys() | {said.broker_id}
-            limits.NAMESRV_BROKER_IDS.check(len(ids), excerpt(said.broker_name))
-            clusters = broker.clusters | {said.cluster}
-            limits.NAMESRV_BROKER_CLUSTERS.check(len(clusters), excerpt(said.broker_name))
+            ids = broker.addresses.keys() | {registration.broker_id}
+            limits.NAMESRV_BROKER_IDS.check(len(ids), excerpt(registration.broker_name))
+            clusters = broker.clusters | {registration.cluster}
+            limits.NAMESRV_BROKER_CLUSTERS.check(len(clusters), excerpt(registration.broker_name))
         if alive is None:
             self.bounds.brokers.check(len(self._alive) + 1, "addresses")
         else:
-            names = alive.names | {said.broker_name}
-            limits.NAMESRV_ADDRESS_BROKERS.check(len(names), excerpt(said.address))
+            names = alive.names | {registration.broker_name}
+            limits.NAMESRV_ADDRESS_BROKERS.check(len(names), excerpt(registration.address))
         known = self._addresses.get(id(connection), set())
-        if said.address not in known:
+        if registration.address not in known:
             limits.NAMESRV_BROKERS_PER_CONNECTION.check(len(known) + 1)
 
-    def _displaced(self, broker: _Broker, said: Registration, now_ms: int) -> str | None:
-        """Return who has the name and id that somebody else registers, if that one is alive."""
-        known = broker.addresses.get(said.broker_id)
-        alive = None if known is None or known == said.address else self._alive.get(known)
+    def _displaced(self, broker: _Broker, registration: Registration, now_ms: int) -> str | None:
+        """Return another live address with the name and id of a registration, or None."""
+        known = broker.addresses.get(registration.broker_id)
+        alive = None if known is None or known == registration.address else self._alive.get(known)
         return known if alive is not None and alive.last_ms + EXPIRY_MS >= now_ms else None
 
-    def _place(self, said: Registration, broker: _Broker, connection: object, now_ms: int) -> bool:
-        """Note where a broker is; return whether its address is new."""
-        # A slave that became the master had another id: an address has one of them.
+    def _record_address(
+        self, registration: Registration, broker: _Broker, connection: object, now_ms: int
+    ) -> bool:
+        """Record the address of a broker; return whether it is new."""
+        # A slave that became master had another id: an address has only one.
         for broker_id, address in list(broker.addresses.items()):
-            if address == said.address and broker_id != said.broker_id:
+            if address == registration.address and broker_id != registration.broker_id:
                 del broker.addresses[broker_id]
-        was = broker.addresses.get(said.broker_id)
-        if was is not None and was != said.address and was in self._alive:
-            self._alive[was].names.discard(said.broker_name)
-        broker.addresses[said.broker_id] = said.address
-        alive = self._alive.get(said.address)
+        previous = broker.addresses.get(registration.broker_id)
+        if previous is not None and previous != registration.address and previous in self._alive:
+            self._alive[previous].names.discard(registration.broker_name)
+        broker.addresses[registration.broker_id] = registration.address
+        alive = self._alive.get(registration.address)
         is_new = alive is None
         if alive is None:
-            alive = self._alive[said.address] = _Alive(now_ms, None, connection, "", set())
+            alive = self._alive[registration.address] = _Alive(now_ms, None, connection, "", set())
         else:
-            self._release(said.address, alive)
+            self._release(registration.address, alive)
             alive.last_ms, alive.connection = now_ms, connection
-        alive.names.add(said.broker_name)
-        self._addresses.setdefault(id(connection), set()).add(said.address)
+        alive.names.add(registration.broker_name)
+        self._addresses.setdefault(id(connection), set()).add(registration.address)
         return is_new
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> list[str]:
-        """Take one topic of brokers that are registered, as 5.x brokers may tell it.
+        """Add one topic of registered brokers, as 5.x brokers may send it.
 
         Returns:
-            The names that are not registered; if there are any, nothing is taken.
+            Broker names that are not registered; if there are any, nothing is added.
 
         Raises:
-            LimitExceeded: There are too many topics, or brokers in this one.
+            LimitExceeded: There are too many topics, or brokers of this one.
         """
         limits.NAMESRV_NAME_LETTERS.check(len(topic))
-        told = {one.broker_name: one for one in queues}
-        limits.ROUTE_BROKERS.check(len(told), excerpt(topic))
-        unknown = sorted(told.keys() - self._brokers.keys())
+        queue_by_broker = {queue_data.broker_name: queue_data for queue_data in queues}
+        limits.ROUTE_BROKERS.check(len(queue_by_broker), excerpt(topic))
+        unknown = sorted(queue_by_broker.keys() - self._brokers.keys())
         if not unknown:
-            for name, queue in told.items():
+            for name, queue in queue_by_broker.items():
                 self._put(self._brokers[name], name, topic, queue)
         return unknown
 
     def unregister(self, broker_name: str, address: str) -> bool:
-        """Remove a broker that says good-bye; return whether it was here."""
+        """Remove an address of a broker that unregisters; return False if it was not registered."""
         alive, broker = self._alive.get(address), self._brokers.get(broker_name)
         was_there = broker is not None and self._drop_address(broker_name, broker, address)
-        if alive is None or alive.names:  # elsewhere it goes on
+        if alive is None or alive.names:  # the address has other broker names
             return was_there
         self._forget(address)
         return True
 
     def disconnect(self, connection: object) -> list[str]:
-        """Remove the brokers whose connection ended; return their addresses."""
+        """Remove the brokers of a closed connection; return their addresses."""
         lost = sorted(self._addresses.get(id(connection), ()))
         for address in lost:
             self._remove(address)
         return lost
 
-    def expire(self, now_ms: int) -> list[Gone]:
-        """Remove brokers of which nothing was heard for more than ``EXPIRY_MS``.
+    def expire(self, now_ms: int) -> list[ExpiredBroker]:
+        """Remove brokers that were silent for more than ``EXPIRY_MS``.
 
         Returns:
-            Those that were removed: ``EXPIRED_MAX`` at most, so that others have their turn.
+            The removed brokers, at most ``EXPIRED_MAX`` so that other requests are served.
         """
         gone = [
-            Gone(address, alive.connection, now_ms - alive.last_ms)
+            ExpiredBroker(address, alive.connection, now_ms - alive.last_ms)
             for address, alive in sorted(self._alive.items())
             if alive.last_ms + EXPIRY_MS < now_ms
         ][:EXPIRED_MAX]
-        for one in gone:
-            self._remove(one.address)
+        for broker in gone:
+            self._remove(broker.address)
         return gone
 
     @property
     def is_tidy(self) -> bool:
-        """Whether nothing is left of brokers that are gone."""
+        """True if nothing is left of removed brokers."""
         return not self._left
 
     def tidy(self) -> Steps[None]:
-        """Forget the topics of brokers that are gone; yield where others may have their turn."""
+        """Remove the topics of removed brokers; yield so that other requests are served."""
         while self._left:
             name, topics = self._left[0]
             for i, topic in enumerate(topics):
@@ -364,16 +372,16 @@ class RouteTable:
             yield
 
     def is_changed(self, address: str, data_version: DataVersion) -> bool:
-        """Whether a broker's tables are not those that it told last."""
+        """Return True if a broker's tables have changed since its latest registration."""
         return self.data_version(address) != data_version
 
     def data_version(self, address: str) -> DataVersion | None:
-        """Return the version of the tables that a broker told last."""
+        """Return the version of the tables in a broker's latest registration."""
         alive = self._alive.get(address)
         return alive.data_version if alive else None
 
     def refresh(self, address: str, now_ms: int) -> None:
-        """Note that a broker was heard of, if it is registered."""
+        """Record a sign of life of a broker, if it is registered."""
         alive = self._alive.get(address)
         if alive is not None:
             alive.last_ms = now_ms
@@ -381,7 +389,7 @@ class RouteTable:
     # Topics -----------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on the brokers of a cluster."""
+        """Remove a topic, everywhere or on the brokers of a cluster."""
         of_cluster = self._clusters.get(cluster, set()) if cluster else None
         for name in list(self._names.get(topic, ())):
             if of_cluster is not None and name not in of_cluster:
@@ -392,17 +400,17 @@ class RouteTable:
             self._unlink(topic, name)
 
     def wipe_write_permission(self, broker_name: str) -> Steps[int]:
-        """Take new messages away from a broker; return on how many topics."""
+        """Make all topics of a broker read-only; return their number."""
         return self._set_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, broker_name: str) -> Steps[int]:
-        """Make all topics of a broker readable and writable; return how many there are."""
+        """Make all topics of a broker readable and writable; return their number."""
         return self._set_permission(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
-    # Looking up -------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------
 
     def route(self, topic: str) -> Steps[TopicRouteData | None]:
-        """Return where a topic is; None if nowhere."""
+        """Return the route of a topic; None if it has none."""
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
         addresses: list[str] = []
@@ -420,12 +428,14 @@ class RouteTable:
         filters = self._filter_servers
         return TopicRouteData(
             broker_datas=brokers,
-            filter_server_table={one: filters[one] for one in addresses if one in filters},
+            filter_server_table={
+                address: filters[address] for address in addresses if address in filters
+            },
             queue_datas=queues,
         )
 
     def brokers(self) -> Iterator[BrokerData | None]:
-        """Yield all brokers by name, and None where others may have their turn."""
+        """Yield all brokers by name, and None so that other requests are served."""
         for i, name in enumerate(sorted(self._brokers)):
             if i % _PART == _PART - 1:
                 yield None
@@ -441,21 +451,21 @@ class RouteTable:
         return self._topics_with(lambda topic, names: True)
 
     def topics_of_cluster(self, cluster: str) -> Steps[list[str]]:
-        """Return the topics that a broker of the cluster has."""
+        """Return the topics of the brokers of a cluster."""
         members = set(self._clusters.get(cluster, ()))
         return self._topics_with(lambda topic, names: not members.isdisjoint(names))
 
     def system_topics(self) -> Steps[tuple[list[str], str | None]]:
-        """Return the topics that are named after clusters and brokers, and some broker's address.
+        """Return the topics named after clusters and brokers, and the address of a broker.
 
-        Whoever asks goes on to ask that broker for the others.
+        Clients request the other system topics from that broker.
         """
         names = yield from long_replies.sort({*self._clusters, *self._brokers})
         first = self._brokers[min(self._brokers)].addresses if self._brokers else {}
         return names, first[min(first)] if first else None
 
     def unit_topics(self) -> Steps[list[str]]:
-        """Return the topics of one unit."""
+        """Return the topics in unit mode."""
         return self._topics_with_flag(lambda flag: flag & SYS_FLAG_UNIT != 0)
 
     def unit_sub_topics(self) -> Steps[list[str]]:
@@ -463,16 +473,16 @@ class RouteTable:
         return self._topics_with_flag(lambda flag: flag & SYS_FLAG_UNIT_SUB != 0)
 
     def unit_sub_topics_of_no_unit(self) -> Steps[list[str]]:
-        """Return the topics that other units subscribe to and that are of no unit."""
+        """Return the topics that other units subscribe to and that are not in unit mode."""
         both = SYS_FLAG_UNIT | SYS_FLAG_UNIT_SUB
         return self._topics_with_flag(lambda flag: flag & both == SYS_FLAG_UNIT_SUB)
 
     # ------------------------------------------------------------------------------------------
 
-    def _take(
+    def _add(
         self, broker: _Broker, broker_name: str, topic: bodies.TopicConfigData, *, only_new: bool
     ) -> None:
-        """Take a topic. Raises ``LimitExceeded``: it is left out."""
+        """Add a topic. Raises ``LimitExceeded`` if it must be left out."""
         name = topic.topic_name
         if only_new and name in broker.queues:
             return
@@ -487,7 +497,7 @@ class RouteTable:
         self._put(broker, broker_name, name, queue)
 
     def _put(self, broker: _Broker, broker_name: str, topic: str, queue: QueueData) -> None:
-        """Set what a broker has of a topic. Raises ``LimitExceeded``."""
+        """Set the queues of a topic on a broker. Raises ``LimitExceeded``."""
         names = self._names.get(topic)
         if topic not in broker.queues:
             self.bounds.queues.check(self._queue_count + 1)
@@ -504,7 +514,7 @@ class RouteTable:
         broker.queues[topic] = broker.shapes.setdefault(shape, queue)
 
     def _unlink(self, topic: str, broker_name: str) -> None:
-        """Forget that a broker had a topic, unless it has it (again)."""
+        """Remove a broker from a topic, unless it has the topic (again)."""
         names = self._names.get(topic)
         if names is None or self._queue(topic, broker_name) is not None:
             return
@@ -520,7 +530,7 @@ class RouteTable:
         return None if broker is None else broker.queues.get(topic)
 
     def _release(self, address: str, alive: _Alive) -> None:
-        """Forget that an address registered over its connection."""
+        """Remove an address from its connection."""
         known = self._addresses.get(id(alive.connection))
         if known is not None:
             known.discard(address)
@@ -542,8 +552,8 @@ class RouteTable:
         self._forget(address)
 
     def _drop_address(self, broker_name: str, broker: _Broker, address: str) -> bool:
-        """Remove an address of a broker; the name leaves with its last one."""
-        ids = [broker_id for broker_id, one in broker.addresses.items() if one == address]
+        """Remove an address of a broker; the broker name is removed with the last one."""
+        ids = [broker_id for broker_id, known in broker.addresses.items() if known == address]
         for broker_id in ids:
             del broker.addresses[broker_id]
         if ids and address in self._alive:
@@ -568,7 +578,7 @@ class RouteTable:
                 break
             queue = broker.queues.get(topic)
             if queue is not None:
-                # A new value: a route that was handed out stays as it was.
+                # A new object: routes that were returned before must not change.
                 changed = msgspec.structs.replace(queue, perm=change(queue.perm))
                 self._put(broker, broker_name, topic, changed)
                 count += 1
@@ -580,22 +590,22 @@ class RouteTable:
         return BrokerData(broker_addrs=addresses, broker_name=name, cluster=broker.cluster)
 
     def _topics_with(self, is_wanted: Callable[[str, Collection[str]], bool]) -> Steps[list[str]]:
-        """Return the topics, with the names of brokers that have them, that are wanted."""
-        found, looked_at = [], 0
+        """Return the topics for which ``is_wanted`` holds, given the names of their brokers."""
+        topics, examined_count = [], 0
         for topic in list(self._names):
             names = [
                 name for name in self._names.get(topic, ()) if self._queue(topic, name) is not None
             ]
             if names and is_wanted(topic, names):
-                found.append(topic)
-            looked_at += 1 + len(names)
-            if looked_at > _LIST_PART:
-                looked_at = 0
+                topics.append(topic)
+            examined_count += 1 + len(names)
+            if examined_count > _LIST_PART:
+                examined_count = 0
                 yield
-        return (yield from long_replies.sort(found))
+        return (yield from long_replies.sort(topics))
 
     def _topics_with_flag(self, is_wanted: Callable[[int], bool]) -> Steps[list[str]]:
-        # Of several brokers one is asked, as Java does: a topic has the same flags on all.
+        # One of several brokers decides, as in Java: a topic has the same flags on all.
         def has_flag(topic: str, names: Collection[str]) -> bool:
             queue = self._queue(topic, min(names))
             return queue is not None and is_wanted(queue.topic_sys_flag)

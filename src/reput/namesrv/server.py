@@ -1,6 +1,6 @@
-"""A name server: its parts, put together, and when it starts and stops.
+"""A name server: creates its parts, starts and stops them.
 
-Several may run in one process. They know nothing of each other: brokers register with each.
+Several name servers can run in one process. They are independent: brokers register with each.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvTable
 from reput.namesrv.processors import PROCESSORS, Parts
-from reput.namesrv.route_table import Bounds, RouteTable
+from reput.namesrv.route_table import RouteLimits, RouteTable
 from reput.remoting import time_slices
 from reput.remoting.channel import Channel
 from reput.remoting.client_faults import ClientFaults
@@ -30,12 +30,12 @@ _log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """One name server. ``async with NameServer(config) as server``, or ``start`` and ``stop``.
+    """A name server. ``async with NameServer(config) as server``, or ``start`` and ``stop``.
 
     Args:
-        config: Its settings; ``namesrv.config.load`` makes them from a namesrv.conf.
-        clock: How long brokers were silent is measured with its monotonic time: a clock that is
-            set does not make the cluster disappear.
+        config: Its settings; ``namesrv.config.load`` reads them from a namesrv.conf.
+        clock: The clock. Silence of brokers is measured in monotonic time: setting the clock does
+            not remove brokers.
 
     Raises:
         InvalidOption: The file of shared settings cannot be read.
@@ -49,13 +49,13 @@ class NameServer:
         value = config.value
         self.clock = clock or SystemClock()
         kv = KvTable(value.kv_config_path, limits.KV_TABLE_BYTES.at(value.reput_kv_bytes_max))
-        bounds = Bounds(
+        bounds = RouteLimits(
             limits.NAMESRV_BROKERS.at(value.reput_brokers_max),
             limits.NAMESRV_TOPICS.at(value.reput_routed_topics_max),
             limits.NAMESRV_QUEUES.at(value.reput_routed_queues_max),
         )
         self.serving = ServerState(ConnectionLimits.of(value, descriptors.connections_max()))
-        """Connections, what they cost, and what was refused."""
+        """Connections, their cost, and refused requests."""
         self.parts = Parts(
             routes=RouteTable(bounds),
             kv=kv,
@@ -67,13 +67,13 @@ class NameServer:
             refusals=self.serving.refusals,
             ready_ms=self.clock.monotonic_ms() + value.wait_seconds_for_service * 1000,
         )
-        """What requests work on."""
+        """Parts for the processors."""
         self.start_warnings: list[str] = []
-        """What is wrong with where it was started."""
+        """Problems with files that were found at the start."""
         self.expired_ms = self.clock.monotonic_ms()
-        """When it looked for silent brokers last, by monotonic time."""
+        """Monotonic time of the latest check for silent brokers, in ms."""
         self.expiry_failure = ""
-        """Why that failed; empty: it did not."""
+        """Error of the latest check; empty if it succeeded."""
         self._remoting = RemotingServer(
             self,
             host=value.bind_address,
@@ -86,26 +86,26 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on, once it is started."""
+        """Port it listens on, after ``start``."""
         return self._remoting.port
 
     @property
     def routes(self) -> RouteTable:
-        """What it knows."""
+        """The table of brokers and topics."""
         return self.parts.routes
 
     @property
     def refusals(self) -> Refusals:
-        """What limits have refused."""
+        """Counts of refusals by limits."""
         return self.serving.refusals
 
     async def start(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            OSError: The address is in use, or not one of this machine.
+            OSError: The address is in use, or does not belong to this machine.
         """
-        self._look_at_files()
+        self._check_files()
         await self._remoting.start()
         self.expired_ms = self.clock.monotonic_ms()
         self._expiring = asyncio.create_task(self._keep_expiring(), name="namesrv expiry")
@@ -129,13 +129,13 @@ class NameServer:
         await self.stop()
 
     def expire(self) -> bool:
-        """Remove brokers that are silent; return whether there were any: there may be more."""
+        """Remove silent brokers; return True if there were any: there may be more."""
         gone = self.parts.routes.expire(self.clock.monotonic_ms())
-        for one in gone:
+        for broker in gone:
             text = "broker %.300r removed: silent for %d ms"
-            self.parts.events.warn("silent", text, one.address, one.silent_ms)
-            if isinstance(one.connection, Channel):
-                one.connection.close()
+            self.parts.events.warn("silent", text, broker.address, broker.silent_ms)
+            if isinstance(broker.connection, Channel):
+                broker.connection.close()
         self._tidy()
         return bool(gone)
 
@@ -154,8 +154,8 @@ class NameServer:
                 self.expiry_failure = f"{type(error).__name__}: {error}"
             self.expired_ms = self.clock.monotonic_ms()
 
-    def _look_at_files(self) -> None:
-        """Say at the start what could not be saved later."""
+    def _check_files(self) -> None:
+        """Report files at the start that could not be written later."""
         config = self.parts.config.value
         self.start_warnings = [
             f"{key}={path} cannot be written, so {what} will be refused: {why}; "
@@ -170,7 +170,7 @@ class NameServer:
             _log.warning("%s", warning)
 
     def _tidy(self) -> None:
-        """Forget what brokers that are gone have left, in turns with everybody else."""
+        """Remove topics of removed brokers in time slices."""
         routes = self.parts.routes
         if self._is_tidying or routes.is_tidy:
             return
@@ -187,13 +187,13 @@ class NameServer:
         work = routes.tidy()
         self.serving.slices.add(step)
 
-    # What the remoting server calls -----------------------------------------------------------
+    # Callbacks of the remoting server ---------------------------------------------------------
 
     def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection: nothing is known of it yet."""
+        """Do nothing: a connection has no state yet."""
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        """Return the reply to a request. 4.9 answers nothing to a code it does not know."""
+        """Return the reply to a request. 4.9 does not reply to unknown codes."""
         processor = PROCESSORS.get(request.code)
         if processor is None:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -201,8 +201,8 @@ class NameServer:
         return processor(self.parts, channel, request)
 
     def on_closed(self, channel: Channel) -> None:
-        """Remove the brokers of a connection that ended."""
+        """Remove the brokers of a closed connection."""
         for address in self.parts.routes.disconnect(channel):
             text = "broker %.300r removed: its connection ended"
-            self.parts.events.note("ended", text, address)
+            self.parts.events.info("ended", text, address)
         self._tidy()

@@ -1,7 +1,7 @@
 """Remoting: commands between processes.
 
-connection.py  pure: bytes into frames, replies to those who asked
-channel.py     one connection of the loop
+connection.py  without I/O: bytes into frames, replies to pending requests
+channel.py     one connection on the event loop
 server.py      accepts connections
-client.py      makes them
+client.py      opens connections
 """

@@ -1,8 +1,7 @@
-"""Bounds the bytes that connections make a server keep: per address and in all. Pure.
+"""Limits the bytes that connections make a server keep: per address and in total. Pure.
 
-A connection says how much is kept for it whenever that changes. When a sum is over its maximum, the
-budget names the connection to drop: the one that has kept most for longest is the one that least
-deserves to stay, so the victim is the largest, and of equals the oldest.
+Each change of a connection's bytes is reported. When a sum exceeds its maximum, the budget returns
+the connection to drop: the one with the most bytes, and among equals the oldest.
 """
 
 from collections.abc import Hashable
@@ -23,26 +22,26 @@ class ByteBudget(Generic[_C]):
 
     def __init__(self, in_all: Limit, per_address: Limit) -> None:
         self.total_bytes = 0
-        """The sum over all connections."""
+        """Sum of all connections, in bytes."""
         self._in_all = in_all
         self._per_address = per_address
-        self._kept: dict[_C, tuple[str, int]] = {}  # the oldest first
+        self._kept: dict[_C, tuple[str, int]] = {}  # oldest first
         self._of_address: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many connections have something kept."""
+        """Return the number of connections with kept bytes."""
         return len(self._kept)
 
     def set(self, connection: _C, address: str, kept_bytes: int) -> tuple[_C, Limit] | None:
-        """Take note of how much is kept for a connection.
+        """Set the bytes that are kept for a connection.
 
         Args:
-            connection: Whose.
-            address: Where it comes from, without the port.
-            kept_bytes: How much; 0 forgets it.
+            connection: The connection.
+            address: Its remote address, without the port.
+            kept_bytes: Number of bytes; 0 removes the connection.
 
         Returns:
-            The connection to drop and the limit that is exceeded; None if all is within limits.
+            The connection to drop and the exceeded limit; None if all limits are met.
         """
         _, before = self._kept.get(connection, (address, 0))
         self.total_bytes += kept_bytes - before

@@ -1,7 +1,7 @@
-"""One connection of the loop: what ``connection`` decides, and asyncio's side of it.
+"""One connection on the event loop: the protocol of ``connection`` with asyncio's transport.
 
-What arrives in one read is handled as one batch, and all replies to it leave in one write. Both
-sides ask: a broker asks its clients too.
+The requests of one read are handled as a batch, and all replies to them are written together. Both
+sides can send requests: a broker also sends requests to its clients.
 """
 
 import asyncio
@@ -23,75 +23,75 @@ from reput.remoting.server_state import Cuttable, ServerState
 _NOWHERE = Host(b"\0\0\0\0", 0)
 
 _OUT_BYTES_MAX = 1 << 20
-"""Replies that wait for the end of a read; with more it is seen whether the other side takes them.
-"""
+"""Replies buffered during a read, in bytes; above it they are written, to detect a slow reader."""
 _EXPIRE_S = 0.01
-"""Between two looks for requests that were not answered in time."""
+"""Interval of checks for requests without a reply in time, in seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 _KEPT_BYTES_COUNTED = 4096
-"""Less than this is not counted: each connection may keep it."""
+"""Bytes that each connection may keep without being counted."""
 
 _JOINED_BYTES_MAX = 4096
-"""More than this is written in pieces: copying costs more than a longer list."""
+"""Larger writes are not joined: copying costs more than several writes."""
 
 
 class Owner(Protocol):
-    """What a channel belongs to: a server or a client."""
+    """The owner of a channel: a server or a client."""
 
     def on_open(self, channel: "Channel") -> None:
-        """Take note of a new connection."""
+        """Register a new connection."""
 
     def on_bytes(self, channel: "Channel", view: memoryview, end: int) -> int:
-        """Handle the frames in ``view[:end]``; return where the last whole one ends.
+        """Handle the frames in ``view[:end]``; return the end of the last complete one.
 
-        The rest comes again, with more behind it. ``Channel.take_frames`` does it frame by frame.
+        The rest is passed again with more bytes after it. ``Channel.take_frames`` handles single
+        frames.
         """
 
     def on_request(self, channel: "Channel", request: Command) -> None:
         """Handle a request."""
 
     def on_closed(self, channel: "Channel", error: Exception | None) -> None:
-        """Take note of the end of a connection."""
+        """Handle the end of a connection."""
 
 
 class Channel(asyncio.BufferedProtocol):
-    """A connection. Made by ``RemotingServer`` and ``RemotingClient``.
+    """A connection. Created by ``RemotingServer`` and ``RemotingClient``.
 
     Args:
-        owner: Whose it is.
-        buffer: What is read into, shared with the owner's other connections.
-        shared: What a server's connections share. With it, the connection stops reading while the
-            other side does not take what is written, and takes turns with others. A client has
-            none: it must go on reading, as a server in that state waits for it.
+        owner: The server or client.
+        buffer: Read buffer, shared with the owner's other connections.
+        shared: State shared by a server's connections. With it, the connection stops reading while
+          the peer does not read its replies, and takes turns with others. A client has none: it
+          must continue reading, as a server in that state waits for it.
     """
 
     def __init__(
         self, owner: Owner, buffer: bytearray, *, shared: ServerState | None = None
     ) -> None:
         self.peer = ""
-        """``ip:port`` of the other side."""
+        """Address of the peer, ``ip:port``."""
         self.address = ""
-        """Its ``ip``."""
+        """The peer's ip."""
         self.host = _NOWHERE
-        """The same as records have it."""
+        """Address of the peer in the form of records."""
         self.local_host = _NOWHERE
         self.is_closed = False
         self.active_at = 0.0
-        """When something was read or written last, by the loop's time."""
+        """Time of the latest read or write, in the loop's seconds."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.unfinished_since: float | None = None
-        """When the first byte of the frame came that is not whole yet, by the loop's time."""
+        """Time of the first byte of an incomplete frame, in the loop's seconds."""
         self._frames = FrameBuffer(buffer)
         self._shared = shared
         self._turn_at = -1.0
         self._deadline = 0.0
-        """When its turn is over, seconds of ``perf_counter``; 0: it has just begun."""
+        """End of its turn, in seconds of ``perf_counter``; 0 if it has just begun."""
         self._waits_for_turn = False
-        self._was_asked = False  # in this turn, whether frames must wait
+        self._was_checked = False  # in this turn, by ``has_stalled``
         self._is_counted = False
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -100,7 +100,7 @@ class Channel(asyncio.BufferedProtocol):
         self._is_held = False
         self._is_flush_due = False
         self.is_writable = True
-        """Whether the other side reads what is written, as far as the transport knows."""
+        """True if the peer keeps up with the writes, according to the transport."""
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._pending: PendingRequests[asyncio.Future[Command]] = PendingRequests()
@@ -108,13 +108,13 @@ class Channel(asyncio.BufferedProtocol):
         self._problem: Exception | None = None
 
     def __repr__(self) -> str:
-        """Say whom it leads to."""
+        """Return the peer's address."""
         return f"Channel({self.peer}{', closed' if self.is_closed else ''})"
 
     # Connection -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Start the connection; called by the loop."""
         # Not checked: uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
         self.peer, self.host = _address(transport.get_extra_info("peername"))
@@ -124,7 +124,7 @@ class Channel(asyncio.BufferedProtocol):
         self._owner.on_open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Fail pending requests and release the state; called by the loop."""
         self.is_closed = True
         self.is_writable = True
         self._can_write.set()
@@ -137,13 +137,13 @@ class Channel(asyncio.BufferedProtocol):
             self._timer.cancel()
         problem = self._problem or exc
         reason = str(problem) if problem else "closed by the other side"
-        for question in self._pending.take_all():
-            if not question.future.done():
-                question.future.set_exception(ConnectionLost(self.peer, reason))
+        for entry in self._pending.take_all():
+            if not entry.future.done():
+                entry.future.set_exception(ConnectionLost(self.peer, reason))
         self._owner.on_closed(self, problem)
 
     def close(self, problem: Exception | None = None) -> None:
-        """Close the connection once what was written has left."""
+        """Close the connection after pending writes."""
         if self._transport is not None and not self.is_closed:
             self._problem = problem
             self._flush()
@@ -159,24 +159,24 @@ class Channel(asyncio.BufferedProtocol):
     # Reading ----------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the loop: where to read into. The read follows at once."""
+        """Return the buffer to read into; called by the loop, directly before the read."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the loop: so many bytes were read."""
+        """Handle the bytes that were read; called by the loop."""
         now = self._loop.time()
         self.active_at = now
         if now != self._turn_at:
-            # The loop reads a connection many times in a turn: all of it has one deadline.
+            # The loop reads a connection many times in a turn: all reads share one deadline.
             self._turn_at = now
             self._deadline = 0.0
         self._handle(*self._frames.filled(nbytes))
 
     def _handle(self, view: memoryview, end: int) -> None:
-        """Handle what there is, as far as its replies are taken and its time reaches."""
+        """Handle complete frames, unless replies are not read or the time slice ends."""
         self._is_stalled = False
-        self._was_asked = False
-        self._is_flush_due = True  # at the end of this
+        self._was_checked = False
+        self._is_flush_due = True  # at the end of this function
         try:
             position = self._owner.on_bytes(self, view, end)
             self._frames.keep(view, position, end)
@@ -194,12 +194,12 @@ class Channel(asyncio.BufferedProtocol):
                 )
             self.close(error)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a read
-            # What was handled of it is not known: nothing behind it can be handled either.
+            # It is unknown which frames were handled, so later ones cannot be handled either.
             if self._shared is None:
-                _log.error("%s: what it sent was not handled", self.peer, exc_info=error)
+                _log.error("%s: its bytes were not handled", self.peer, exc_info=error)
             else:
                 self._shared.faults.bug(
-                    error, "%s: what it sent was not handled; closing the connection", self.peer
+                    error, "%s: its bytes were not handled; closing the connection", self.peer
                 )
             self.close(error)
         finally:
@@ -207,7 +207,7 @@ class Channel(asyncio.BufferedProtocol):
             self._flush()
 
     def _count_kept(self, shared: ServerState) -> None:
-        """Take note of what is kept until more comes; drop who makes it too much."""
+        """Report the kept bytes to the budget; cut a connection that exceeds it."""
         frames = self._frames
         if not frames.has_beginning or self._is_stalled:
             self.unfinished_since = None
@@ -221,13 +221,13 @@ class Channel(asyncio.BufferedProtocol):
             )
 
     def _drop(self, excess: tuple[Cuttable, Limit] | None) -> None:
-        """Cut the connection that a budget names."""
+        """Cut the connection that a budget returned."""
         if excess is not None:
             channel, limit = excess
             channel.cut(limit)
 
     def cut(self, limit: Limit) -> None:
-        """Close the connection at once, as a limit says."""
+        """Close the connection at once because of a limit."""
         error = limit.exceeded(None, self.peer)
         if self._shared is not None and not self.is_closed:
             self._shared.refusals.add(limit.name)
@@ -237,28 +237,30 @@ class Channel(asyncio.BufferedProtocol):
         self._problem = error
         self.abort()
 
-    def take_frames(self, view: memoryview, at: int, end: int, count_max: int = 1 << 30) -> int:
-        """Handle whole frames in ``view[at:end]``, at most so many; return where they end.
+    def take_frames(
+        self, view: memoryview, position: int, end: int, count_max: int = 1 << 30
+    ) -> int:
+        """Handle at most ``count_max`` complete frames in ``view[at:end]``; return their end.
 
         Raises:
-            NotAFrame: The next one is none.
+            NotAFrame: The next bytes are not a frame.
         """
         is_first = True
         while count_max > 0 and not self.is_closed:
-            place = find_frame(view, at, end)
-            if place is None or place[1] > end:
+            frame = find_frame(view, position, end)
+            if frame is None or frame[1] > end:
                 break
-            # The first is taken however late it is: each turn gets something done.
+            # The first frame is always handled: each turn makes progress.
             if self._is_blocked() if is_first else self.has_stalled():
                 break
-            self._take(commands.decode(view[place[0] : place[1]]))
-            at = place[1]
+            self._take(commands.decode(view[frame[0] : frame[1]]))
+            position = frame[1]
             count_max -= 1
             is_first = False
-        return at
+        return position
 
     def _is_blocked(self) -> bool:
-        """Whether frames must wait for replies to be taken, or for a long request."""
+        """Return True if frames must wait: for the peer to read replies, or for a long request."""
         if self._is_held:
             self._is_stalled = True
         elif self._out_bytes > _OUT_BYTES_MAX:
@@ -267,14 +269,14 @@ class Channel(asyncio.BufferedProtocol):
         return self._is_stalled
 
     def has_stalled(self) -> bool:
-        """Whether frames must wait: for replies to be taken, a long request, or the next turn.
+        """Return True if frames must wait: for the peer to read, a long request, or the next turn.
 
-        Who handles frames in another way than ``take_frames`` asks before each that may.
+        To be checked before each frame by code that does not use ``take_frames``.
         """
         if self._is_held or self._out_bytes > _OUT_BYTES_MAX:
             self._is_blocked()
-        if not self._was_asked:
-            self._was_asked = True  # the first frame of a read is taken however late it is
+        if not self._was_checked:
+            self._was_checked = True  # the first frame of a read is always handled
         elif self._shared is not None and not self._is_stalled:
             now = time.perf_counter()
             if not self._deadline:
@@ -285,7 +287,7 @@ class Channel(asyncio.BufferedProtocol):
         return self._is_stalled
 
     def hold(self) -> None:
-        """Handle no further frames until ``release``: one takes long to be answered."""
+        """Handle no further frames until ``release``, while a long request runs."""
         self._is_held = True
         if self._transport is not None:
             self._transport.pause_reading()
@@ -297,7 +299,7 @@ class Channel(asyncio.BufferedProtocol):
             self._wait_for_turn(self._shared)
 
     def _wait_for_turn(self, shared: ServerState) -> None:
-        """Let others have their turn; what is left comes after them."""
+        """Queue the remaining frames for a later turn of the loop."""
         if not self._waits_for_turn:
             self._waits_for_turn = True
             if self._transport is not None:
@@ -307,27 +309,28 @@ class Channel(asyncio.BufferedProtocol):
     def _take_turn(self, deadline: float) -> bool:
         self._waits_for_turn = False
         self._deadline = deadline
-        self._go_on()
+        self._resume()
         return False  # if there is more, it is queued again
 
     def _take(self, command: Command) -> None:
         if not command.is_reply:
             self._owner.on_request(self, command)
             return
-        future = self._pending.answered(command.opaque)
+        future = self._pending.remove(command.opaque)
         if future is not None and not future.done():
             future.set_result(command)
 
     # Writing ----------------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
-        """Write a command; what is written in one turn of the loop leaves together."""
+        """Write a command; the writes of one turn of the loop are sent together."""
         self.write(commands.encode(command))
 
     def notify(self, notice: Command) -> bool:
-        """Send what the other side did not ask for; return whether it takes any.
+        """Send an unsolicited command; return False if the peer does not read.
 
-        A notice to a client that does not read is dropped: it costs memory, and comes too late.
+        A notice to a client that does not read is dropped: it would cost memory, and arrive too
+        late.
         """
         if not self.takes_notices:
             if self._shared is not None:
@@ -337,7 +340,7 @@ class Channel(asyncio.BufferedProtocol):
         return True
 
     def answer(self, request: Command, reply: Command) -> None:
-        """Send a reply; one that cannot be encoded becomes an error."""
+        """Send a reply; if it cannot be encoded, send an error instead."""
         try:
             head = commands.encode_head(reply)
         except ValueError as error:
@@ -350,7 +353,7 @@ class Channel(asyncio.BufferedProtocol):
             self.write(reply.body)
 
     def write(self, data: bytes) -> None:
-        """Write frames; nothing if the connection is closed."""
+        """Write frames, unless the connection is closed."""
         if self.is_closed:
             return
         self._out.append(data)
@@ -376,14 +379,14 @@ class Channel(asyncio.BufferedProtocol):
             elif size < _JOINED_BYTES_MAX:
                 self._transport.write(b"".join(out))
             else:
-                # Not writelines: in some versions of asyncio it never asks us to pause.
+                # Not writelines: some versions of asyncio never call pause_writing then.
                 for piece in out:
                     self._transport.write(piece)
             if self._shared is not None and not self.is_writable:
                 self._count_unread(self._shared, size)
 
     def _count_unread(self, shared: ServerState, written_bytes: int) -> None:
-        """Take note of what the other side does not read; drop who makes it too much."""
+        """Report unread bytes to the budget; cut a connection that exceeds it."""
         limit = limits.UNREAD_BYTES_PER_CONNECTION
         unread_bytes = self.unread_bytes
         if unread_bytes - written_bytes > limit.maximum:
@@ -393,25 +396,25 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes are written and not taken by the other side yet, as far as one knows."""
+        """Bytes that are written and not yet read by the peer, as far as known."""
         transport = self._transport
         waiting = 0 if transport is None else transport.get_write_buffer_size()
         return self._out_bytes + waiting
 
     @property
     def takes_notices(self) -> bool:
-        """Whether what it did not ask for may be sent: it reads what it gets."""
+        """True if unsolicited commands may be sent, as the peer reads."""
         return self.unread_bytes <= limits.UNREAD_NOTICE_BYTES.maximum
 
     def pause_writing(self) -> None:
-        """Called by the loop: the other side does not take what was written."""
+        """Stop reading while the peer does not read; called by the loop."""
         self.is_writable = False
         self._can_write.clear()
         if self._shared is not None and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Called by the loop: it does again."""
+        """Resume; called by the loop when the peer reads again."""
         self.is_writable = True
         self._can_write.set()
         if self._shared is not None:
@@ -419,18 +422,18 @@ class Channel(asyncio.BufferedProtocol):
             if self._is_stalled:
                 self._wait_for_turn(self._shared)
             else:
-                # Not at once: somebody else may be at work in the buffer.
-                self._loop.call_soon(self._go_on)
+                # Not at once: another connection may be using the buffer.
+                self._loop.call_soon(self._resume)
 
-    def _go_on(self) -> None:
-        """Handle what had to wait, then read again."""
-        if self._is_stalled and self._may_go_on:
+    def _resume(self) -> None:
+        """Handle waiting frames, then resume reading."""
+        if self._is_stalled and self._can_resume:
             self._handle(*self._frames.kept())
-        if self._transport is not None and self._may_go_on:
+        if self._transport is not None and self._can_resume:
             self._transport.resume_reading()
 
     @property
-    def _may_go_on(self) -> bool:
+    def _can_resume(self) -> bool:
         return (
             self.is_writable
             and not self._is_held
@@ -439,27 +442,26 @@ class Channel(asyncio.BufferedProtocol):
         )
 
     async def writable(self) -> None:
-        """Wait until the other side takes what is written, or the connection is closed."""
+        """Wait until the peer reads, or the connection is closed."""
         await self._can_write.wait()
 
-    # Asking -----------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------
 
-    def ask(self, request: Command, timeout_ms: int) -> "asyncio.Future[Command]":
-        """Write a request; its reply will be the future's result.
+    def send_request(self, request: Command, timeout_ms: int) -> "asyncio.Future[Command]":
+        """Write a request; return a future for its reply.
 
         The future raises ``RequestTimedOut`` or ``ConnectionLost``.
 
         Raises:
             ConnectionLost: The connection is closed.
-            Overloaded: Too many requests wait for their replies, or it is a client that does not
-                read what it is sent.
-            ValueError: It cannot be encoded.
+            Overloaded: Too many requests are pending, or the peer is a client that does not read.
+            ValueError: The request cannot be encoded.
         """
         if self.is_closed:
             raise ConnectionLost(self.peer)
         future: asyncio.Future[Command] = self._loop.create_future()
         if self._shared is not None:
-            self._count_pushed(self._shared, request, future)
+            self._count_request_bytes(self._shared, request, future)
         try:
             request.opaque, deadline = self._pending.add(
                 future, request.code, timeout_ms, self._loop.time()
@@ -470,21 +472,21 @@ class Channel(asyncio.BufferedProtocol):
         try:
             self.send(request)
         except ValueError:
-            self._pending.answered(request.opaque)
+            self._pending.remove(request.opaque)
             future.cancel()
             raise
-        # Set by the first who waits, and by those who wait less long.
+        # Set by the first pending request, and by requests with an earlier deadline.
         if self._timer is None or deadline < self._timer.when():
             self._set_timer(deadline)
         return future
 
-    def _count_pushed(
+    def _count_request_bytes(
         self, shared: ServerState, request: Command, future: "asyncio.Future[Command]"
     ) -> None:
-        """Take note of what a server asks a client: it is kept until the client has answered.
+        """Count the bytes of a request to a client until it has replied.
 
         Raises:
-            Overloaded: The client does not read, or clients have too much to answer already.
+            Overloaded: The client does not read, or too many bytes are pending at clients.
         """
         size_bytes = len(request.body or b"")
         limit, value = limits.UNREAD_NOTICE_BYTES, self.unread_bytes
@@ -501,8 +503,8 @@ class Channel(asyncio.BufferedProtocol):
         future.add_done_callback(forget)
 
     async def invoke(self, request: Command, timeout_ms: int) -> Command:
-        """Ask, and wait for the reply. Raises as ``ask`` and its future do."""
-        return await self.ask(request, timeout_ms)
+        """Send a request, and wait for the reply. Raises as ``send_request`` and its future."""
+        return await self.send_request(request, timeout_ms)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
@@ -511,24 +513,22 @@ class Channel(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer = None
-        for question in self._pending.expire(self._loop.time()):
-            if not question.future.done():
-                question.future.set_exception(
-                    RequestTimedOut(self.peer, question.code, question.timeout_ms)
-                )
+        for entry in self._pending.expire(self._loop.time()):
+            if not entry.future.done():
+                entry.future.set_exception(RequestTimedOut(self.peer, entry.code, entry.timeout_ms))
         deadline = self._pending.next_deadline()
         if deadline is not None:
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
-    """Return an address as text, and as records have it."""
+    """Return an address as text, and in the form of records."""
     if not name:
         return "", _NOWHERE
     text, port = name[0], name[1]
     if ":" not in text:
         return f"{text}:{port}", Host(socket.inet_pton(socket.AF_INET, text), port)
     packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
-    if packed.startswith(b"\0" * 10 + b"\xff\xff"):  # IPv4 on a socket for both
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):  # IPv4 on a dual-stack socket
         return f"{'.'.join(map(str, packed[12:]))}:{port}", Host(packed[12:], port)
     return f"[{text}]:{port}", Host(packed, port)

@@ -1,4 +1,4 @@
-"""Makes connections, one per address, and asks over them."""
+"""Opens connections, one per address, and sends requests over them."""
 
 import asyncio
 import contextlib
@@ -27,20 +27,20 @@ CONNECT_TIMEOUT_MS = 3000
 TIMEOUT_MS = 3000
 
 Handler = Callable[[str, Command], "Command | Awaitable[Command | None] | None"]
-"""What a request of the other side gets: address, request -> reply."""
+"""Handles a request of the peer: address, request -> reply."""
 
 _log = logging.getLogger(__name__)
 
 
 class RemotingClient:
-    """Connections by address: made when they are needed, made again when they were lost.
+    """Connections by address: opened when needed, reopened when lost.
 
-    Belongs to the loop it is made in.
+    To be used only in the event loop in which it is created.
 
     Args:
-        handler: Handles requests of the other side; without one they are not supported.
-        connect_timeout_ms: How long to wait for a connection.
-        idle_ms: Close a connection without traffic for so long.
+        handler: Handles requests of the peer; without it they are refused.
+        connect_timeout_ms: Timeout of a connection attempt, in ms.
+        idle_ms: Idle time after which a connection is closed, in ms.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RemotingClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; who waits for a reply gets ``ConnectionLost``."""
+        """Close all connections; pending requests raise ``ConnectionLost``."""
         self._is_closed = True
         self._idle_timer.cancel()
         tasks = [*self._connecting.values(), *self._tasks]
@@ -80,7 +80,7 @@ class RemotingClient:
         for channel in list(self._addresses):
             channel.close()
         if self._addresses:
-            # One who does not read shall not keep us.
+            # A peer that does not read must not block this.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed.wait(), LAST_WORDS_S)
         for channel in list(self._addresses):
@@ -88,18 +88,18 @@ class RemotingClient:
         if self._addresses:
             await self._all_closed.wait()
 
-    # Asking -----------------------------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------
 
     def channel(self, address: str) -> Channel | None:
-        """Return the connection to an address, if there is one."""
+        """Return the open connection to an address, or None."""
         channel = self._channels.get(address)
         return None if channel is None or channel.is_closed else channel
 
     async def connect(self, address: str) -> Channel:
-        """Return the connection to an address, made if need be.
+        """Return the connection to an address; open it if necessary.
 
         Raises:
-            Unreachable: It could not be made.
+            Unreachable: The connection could not be opened.
         """
         channel = self._channels.get(address)
         if channel is not None and not channel.is_closed:
@@ -111,7 +111,7 @@ class RemotingClient:
             task = self._connecting[address] = self._loop.create_task(self._connect(address))
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         try:
-            # Who waits may give up; the connection serves others as well.
+            # If this caller is cancelled, others still use the connection.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
@@ -128,31 +128,32 @@ class RemotingClient:
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
         except OSError as error:
-            # asyncio's own text is "Connect call failed", whatever the reason; names that are not
-            # found have numbers of their own, below 0.
+            # asyncio's message is "Connect call failed" for any cause; errors of name resolution
+            # have negative numbers.
             number = error.errno or 0
             reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise Unreachable(address, reason) from error
-        if channel.is_closed:  # before we could look: nobody would hear of its end again
+        # closed before it was registered: its end would not be reported again
+        if channel.is_closed:
             raise Unreachable(address, "the connection was closed at once")
         self._channels[address] = channel
         self._addresses[channel] = address
         return channel
 
     async def invoke(self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS) -> Command:
-        """Ask, and return the reply, whatever its code.
+        """Send a request and return the reply, whatever its code.
 
         Raises:
             Unreachable: There is no connection.
             ConnectionLost: It was closed before the reply came.
             RequestTimedOut: No reply came in time.
-            Overloaded: Too many requests wait for their replies.
+            Overloaded: Too many requests are pending.
         """
         channel = self._channels.get(address)
         if channel is None or channel.is_closed:
             channel = await self.connect(address)
         await self._writable(channel, address, request, timeout_ms)
-        return await channel.ask(request, timeout_ms)
+        return await channel.send_request(request, timeout_ms)
 
     async def send_oneway(
         self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS
@@ -161,7 +162,7 @@ class RemotingClient:
 
         Raises:
             Unreachable: There is no connection.
-            RequestTimedOut: The other side did not take what was written before.
+            RequestTimedOut: The peer did not read earlier requests.
         """
         channel = await self.connect(address)
         await self._writable(channel, address, request, timeout_ms)
@@ -185,22 +186,22 @@ class RemotingClient:
             if channel.active_at >= limit:
                 continue
             if channel.is_closed:
-                channel.abort()  # what is to be written before is not taken
+                channel.abort()  # the peer does not read pending writes
             else:
                 channel.close()
         self._idle_timer = self._loop.call_later(self._idle_ms / 4000, self._watch)
 
-    # What channels call -----------------------------------------------------------------------
+    # Callbacks of channels --------------------------------------------------------------------
 
     def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection."""
+        """Do nothing: ``connect`` registers the connection."""
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Handle what arrived."""
+        """Handle the bytes of a read."""
         return channel.take_frames(view, 0, end)
 
     def on_request(self, channel: Channel, request: Command) -> None:
-        """Handle a request of the other side."""
+        """Handle a request of the peer."""
         if self._handler is None:
             self._answer(channel, request, _unsupported(request))
             return
@@ -208,31 +209,31 @@ class RemotingClient:
         try:
             if request.refusal is not None:
                 raise request.refusal
-            answer = self._handler(address, request)
+            reply = self._handler(address, request)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            answer = _failed(request, error)
-        if inspect.isawaitable(answer):
-            task = self._loop.create_task(self._answer_later(channel, request, answer))
+            reply = _failed(request, error)
+        if inspect.isawaitable(reply):
+            task = self._loop.create_task(self._answer_later(channel, request, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            self._answer(channel, request, answer)
+            self._answer(channel, request, reply)
 
     async def _answer_later(
         self, channel: Channel, request: Command, waiting: Awaitable[Command | None]
     ) -> None:
         try:
-            answer = await waiting
+            reply = await waiting
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            answer = _failed(request, error)
-        self._answer(channel, request, answer)
+            reply = _failed(request, error)
+        self._answer(channel, request, reply)
 
-    def _answer(self, channel: Channel, request: Command, answer: Command | None) -> None:
-        if answer is not None and not request.is_oneway:
-            channel.answer(request, answer)
+    def _answer(self, channel: Channel, request: Command, reply: Command | None) -> None:
+        if reply is not None and not request.is_oneway:
+            channel.answer(request, reply)
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Take note of the end of a connection."""
+        """Remove a closed connection."""
         address = self._addresses.pop(channel, None)
         if address is not None and self._channels.get(address) is channel:
             del self._channels[address]
@@ -241,10 +242,10 @@ class RemotingClient:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``.
+    """Split ``host:port``.
 
     Raises:
-        InvalidOption: It is no address.
+        InvalidOption: The text has another form.
     """
     host, _, port = address.strip().rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:

@@ -1,7 +1,7 @@
-"""Log lines for what clients do wrong: at most a few a second, however many do it.
+"""Log lines about clients' mistakes, limited to a few per second.
 
-A flood of bad requests must not fill the disk with log lines. Lines over the rate are counted, and
-the next line that is written says how many were left out.
+A flood of bad requests must not fill the disk with log lines. Lines over the limit are counted, and
+the next written line has the number of omitted ones.
 """
 
 import logging
@@ -10,14 +10,14 @@ from collections.abc import Callable
 LINES_PER_S = 5
 """Lines of one kind per second."""
 KINDS_MAX = 64
-"""Kinds that are told apart; further ones share a rate."""
+"""Kinds with separate limits; further ones share a limit."""
 
 
 class ClientFaults:
-    """Writes rate-limited lines.
+    """Writes a limited number of lines per second.
 
     Args:
-        log: Where to.
+        log: The logger.
         now_s: Returns the monotonic time in seconds.
     """
 
@@ -30,21 +30,21 @@ class ClientFaults:
         """Write a warning, unless there were too many of its kind in this second.
 
         Args:
-            kind: What shares a rate: a limit's name, a kind of error. Never text from the wire.
+            kind: Key of the limit: a limit's name, a kind of error. Never text from a client.
             text: The line, with ``%s`` for arguments.
-            arguments: What stands in it; text from the wire belongs here.
+            arguments: Values for the line; text from clients belongs here.
         """
         self._write(logging.WARNING, kind, text, arguments)
 
-    def note(self, kind: str, text: str, *arguments: object) -> None:
-        """Write what a client did and may do; arguments are those of ``warn``."""
+    def info(self, kind: str, text: str, *arguments: object) -> None:
+        """Write about a normal action of a client; arguments are those of ``warn``."""
         self._write(logging.INFO, kind, text, arguments)
 
     def bug(self, error: Exception, text: str, *arguments: object) -> None:
-        """Write an error with its traceback: a request may bring about the same bug very often.
+        """Write an error with its traceback: requests may trigger the same bug very often.
 
         Args:
-            error: What was not expected.
+            error: The unexpected error.
             text: As of ``warn``.
             arguments: As of ``warn``.
         """

@@ -1,7 +1,7 @@
-"""What a connection decides: where frames begin and end, and whom a reply belongs to. Pure.
+"""The protocol of a connection without I/O: splitting into frames, and matching of replies.
 
-FrameBuffer       bytes in pieces of any size -> a buffer with whole frames
-PendingRequests   requests that wait for a reply, by opaque
+FrameBuffer       bytes in pieces of any size -> a buffer with complete frames PendingRequests
+requests that wait for a reply, by opaque
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -10,25 +10,25 @@ from reput.errors import NotAFrame, Overloaded
 from reput.format.command import FRAME_BYTES_MAX, LENGTH, MARK, Buffer
 
 READ_BYTES = 256 * 1024
-"""Of a shared buffer: what one read takes at most. 64 KiB cost more with bodies of 1 KiB."""
+"""Size of a shared buffer, and of the largest read. 64 KiB is slower with bodies of 1 KiB."""
 IN_FLIGHT_MAX = 65_535
-"""Requests of one connection that wait for a reply; Java's ``clientAsyncSemaphoreValue``."""
+"""Pending requests of one connection; Java's ``clientAsyncSemaphoreValue``."""
 _GROWTH = 2
 _SLOW_RATIO = 8
-"""A frame of which a read brings less than this part of what is kept gets a buffer of its own: what
-comes byte by byte is not copied with each byte."""
+"""A frame gets a separate buffer if a read brings less than this fraction of the kept bytes: bytes
+that arrive singly are not copied with each read."""
 _OPAQUE_MAX = 0x7FFFFFFF
 
 _T = TypeVar("_T")
 
 
 def find_frame(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
-    """Return where the frame at ``start`` has its content; None if its length is not there yet.
+    """Return begin and end of the frame at ``start``; None if its length is incomplete.
 
-    The end may lie behind ``end``: then the rest has not come yet.
+    The end may be after ``end``: then the frame is incomplete.
 
     Raises:
-        NotAFrame: The length is impossible.
+        NotAFrame: The length is not valid.
     """
     content = start + LENGTH.size
     if content > end:
@@ -43,12 +43,12 @@ def find_frame(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
 
 
 class FrameBuffer:
-    """Where bytes are read into, and what is kept of them.
+    """The read buffer of a connection, and the bytes kept between reads.
 
     The buffer is shared by all connections of an owner: between two reads only the beginning of an
-    unfinished frame is kept, here. A frame that is larger than the buffer, or comes in small
-    pieces, gets a buffer of its own, which grows with what comes: what a length only promises takes
-    no memory.
+    incomplete frame is kept, here. A frame that is larger than the buffer, or arrives in small
+    pieces, gets a separate buffer, which grows with the bytes that arrive: a large length alone
+    takes no memory.
 
     Args:
         shared: The buffer.
@@ -64,16 +64,16 @@ class FrameBuffer:
 
     @property
     def kept_bytes(self) -> int:
-        """How many bytes are kept between two reads."""
+        """Bytes that are kept between two reads."""
         return len(self._tail) if self._own is None else len(self._own)
 
     @property
     def has_beginning(self) -> bool:
-        """Whether the beginning of a frame is kept, or frames that wait."""
+        """True if the beginning of a frame is kept, or complete frames wait."""
         return self._own is not None or bool(self._tail)
 
     def room(self) -> memoryview:
-        """Return where the next bytes are to be read into, at once."""
+        """Return the buffer for the next read, which must follow at once."""
         if self._own is not None:
             return memoryview(self._own)[self._filled :]
         size = len(self._tail)
@@ -81,7 +81,7 @@ class FrameBuffer:
         return self._shared[size:]
 
     def filled(self, count: int) -> tuple[memoryview, int]:
-        """Take note that so many bytes were read; return what there is now, and its end."""
+        """Record that ``count`` bytes were read; return the buffer and the end of its content."""
         self._last_read = count
         if self._own is None:
             return self._shared, len(self._tail) + count
@@ -89,7 +89,7 @@ class FrameBuffer:
         return self._whole()
 
     def kept(self) -> tuple[memoryview, int]:
-        """Return what is kept, and its end, as if it had just been read."""
+        """Return the kept bytes, and their end, in the form of a read."""
         if self._own is not None:
             return self._whole()
         size = len(self._tail)
@@ -97,50 +97,50 @@ class FrameBuffer:
         return self._shared, size
 
     def _whole(self) -> tuple[memoryview, int]:
-        """Return the frame with a buffer of its own if all of it has come; else make room."""
+        """Return the frame of a separate buffer if it is complete; else make room."""
         own = self._own
-        assert own is not None, "no frame has a buffer of its own"
+        assert own is not None, "no frame has a separate buffer"
         if self._filled == self._own_size:
             self._own = None
             self._tail = b""
             if self._own_size > len(self._shared):
                 return memoryview(own), self._own_size
-            self._shared[: self._own_size] = own  # where the fast path looks
+            self._shared[: self._own_size] = own  # the fast path reads only there
             return self._shared, self._own_size
         if self._filled == len(own):
             self._own = bytearray(min(_GROWTH * len(own), self._own_size))
             self._own[: self._filled] = own
         return self._shared, 0
 
-    def keep(self, view: memoryview, at: int, end: int) -> None:
-        """Keep ``view[at:end]`` for the next read: frames that wait, the beginning of one.
+    def keep(self, view: memoryview, position: int, end: int) -> None:
+        """Keep ``view[at:end]`` for the next read: waiting frames, or the beginning of one.
 
         Raises:
-            NotAFrame: It is none.
+            NotAFrame: The bytes are not a frame.
         """
         if self._own is not None:
             return
-        if at == end:
+        if position == end:
             self._tail = b""
             return
-        place = find_frame(view, at, end)
-        kept = end - at
-        if place is not None:
-            size = place[1] - at
+        frame = find_frame(view, position, end)
+        kept = end - position
+        if frame is not None:
+            size = frame[1] - position
             is_large = size > len(self._shared)
-            is_slow = place[1] > end and _SLOW_RATIO * self._last_read < kept
+            is_slow = frame[1] > end and _SLOW_RATIO * self._last_read < kept
             if is_large or is_slow:
                 self._own_size = size
                 self._filled = kept
                 room = max(_GROWTH * (len(self._shared) if is_large else kept), kept)
                 self._own = bytearray(min(room, size))
-                self._own[:kept] = view[at:end]
+                self._own[:kept] = view[position:end]
                 self._tail = b""
                 return
-        self._tail = bytes(view[at:end])
+        self._tail = bytes(view[position:end])
 
 
-class Question(NamedTuple, Generic[_T]):
+class PendingRequest(NamedTuple, Generic[_T]):
     """A request that waits for its reply."""
 
     future: _T
@@ -150,20 +150,20 @@ class Question(NamedTuple, Generic[_T]):
 
 
 class PendingRequests(Generic[_T]):
-    """The requests of a connection that wait for a reply. Times are seconds, of the loop."""
+    """The pending requests of a connection. Times are in the loop's seconds."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Question[_T]] = {}
+        self._waiting: dict[int, PendingRequest[_T]] = {}
         self._last_opaque = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, future: _T, code: int, timeout_ms: int, now: float) -> tuple[int, float]:
-        """Let somebody wait; return the opaque of the request, and how long it waits.
+        """Add a request; return its opaque and its deadline.
 
         Raises:
-            Overloaded: ``IN_FLIGHT_MAX`` wait already.
+            Overloaded: ``IN_FLIGHT_MAX`` requests are pending.
         """
         if len(self._waiting) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} requests on one connection wait for a reply")
@@ -172,24 +172,24 @@ class PendingRequests(Generic[_T]):
             opaque = (opaque + 1) & _OPAQUE_MAX
         self._last_opaque = opaque
         deadline = now + timeout_ms / 1000
-        self._waiting[opaque] = Question(future, deadline, code, timeout_ms)
+        self._waiting[opaque] = PendingRequest(future, deadline, code, timeout_ms)
         return opaque, deadline
 
-    def answered(self, opaque: int) -> _T | None:
-        """Return who asked; None if nobody did, or waits no more."""
-        question = self._waiting.pop(opaque, None)
-        return None if question is None else question.future
+    def remove(self, opaque: int) -> _T | None:
+        """Remove the request of a reply and return its future; None if it is not pending."""
+        entry = self._waiting.pop(opaque, None)
+        return None if entry is None else entry.future
 
-    def expire(self, now: float) -> list[Question[_T]]:
-        """Take out those that have waited long enough."""
-        late = [opaque for opaque, one in self._waiting.items() if one.deadline <= now]
+    def expire(self, now: float) -> list[PendingRequest[_T]]:
+        """Remove and return the requests whose deadline is over."""
+        late = [opaque for opaque, entry in self._waiting.items() if entry.deadline <= now]
         return [self._waiting.pop(opaque) for opaque in late]
 
-    def take_all(self) -> list[Question[_T]]:
-        """Take out all."""
+    def take_all(self) -> list[PendingRequest[_T]]:
+        """Remove and return all requests."""
         waiting, self._waiting = self._waiting, {}
         return list(waiting.values())
 
     def next_deadline(self) -> float | None:
-        """Return when the first of them has waited long enough; None if none waits."""
-        return min((one.deadline for one in self._waiting.values()), default=None)
+        """Return the earliest deadline; None if no request is pending."""
+        return min((entry.deadline for entry in self._waiting.values()), default=None)

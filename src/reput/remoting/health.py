@@ -1,4 +1,4 @@
-"""How a server is: what its /health says."""
+"""Health of a server, as /health reports it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found."""
+    """Result of the health checks."""
 
     problems: tuple[str, ...] = ()
-    """Why it is red; empty: green."""
+    """Problems; if there are none, the server is healthy."""
     warnings: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """For whoever wants to know more; JSON."""
+    """Further values, as JSON."""
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no problem."""
         return not self.problems
 
     def describe(self) -> dict[str, Any]:
-        """Return all as JSON."""
+        """Return everything as JSON."""
         return {
             "status": "ok" if self.is_well else "failing",
             "problems": list(self.problems),

@@ -1,10 +1,10 @@
-"""Small answers over HTTP, from a thread of their own: /health and /metrics.
+"""A small HTTP server in a separate thread, for /health and /metrics.
 
-    thread: its own event loop -- accepts, reads a request, asks ``answer``, writes, closes
+    thread: its own event loop -- accepts, reads a request, calls ``answer``, writes, closes
 
-Who asks is one Prometheus and one prober. Who connects and says nothing, or reads nothing, costs a
-connection until its time is over; with too many of them the oldest one is closed, so that a prober
-is always heard.
+It serves one Prometheus and one prober. A client that sends nothing, or does not read, occupies a
+connection until its timeout; if there are too many, the oldest one is closed, so that a prober is
+always served.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from reput.limits import Limit, Refusals
 from reput.remoting.client_faults import ClientFaults
 
 WRITE_TIMEOUT_MS = 10_000
-"""How long an answer may take to be taken."""
+"""Timeout of writing an answer, in ms."""
 _BACKLOG = 64
 _STOP_S = 1.0
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What is answered."""
+    """The answer to a request."""
 
     status: HTTPStatus
     content_type: str
@@ -41,7 +41,7 @@ class HttpAnswer:
 
 
 NOT_FOUND = HttpAnswer(
-    HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"here are /metrics and /health\n"
+    HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"available: /metrics and /health\n"
 )
 
 
@@ -49,13 +49,13 @@ class HttpListener:
     """Listens on a port, and answers GET and HEAD.
 
     Args:
-        answer: Returns the answer to a path; called on the listener's loop, one task a request.
+        answer: Returns the answer to a path; called on the listener's loop, one task per request.
         host: Address to listen on.
-        port: 0 for any that is free.
-        refusals: Where refusals by limits are counted.
-        connections: How many there may be.
-        request_bytes: How long a request may be, without a body: nothing here has one.
-        request_ms: How long it may take to arrive.
+        port: Port to listen on; 0 for any free port.
+        refusals: Counts refusals by limits.
+        connections: Limit of connections.
+        request_bytes: Limit of a request's size; requests have no body.
+        request_ms: Timeout of reading a request.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class HttpListener:
     ) -> None:
         self.host = host
         self.port = port
-        """What it listens on, once it is started."""
+        """Port it listens on, after ``start``."""
         self._answer = answer
         self._refusals = Refusals() if refusals is None else refusals
         self._connections = connections
         self._request_bytes = request_bytes
         self._request_ms = request_ms
         self._faults = ClientFaults(_log, time.monotonic)
-        self._open: dict[asyncio.Task[None], asyncio.WriteTransport] = {}  # the oldest one first
+        self._open: dict[asyncio.Task[None], asyncio.WriteTransport] = {}  # oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event | None = None
 
     def start(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            OSError: The address is in use, or not ours.
+            OSError: The address is in use, or does not belong to this machine.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listening = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
@@ -100,14 +100,14 @@ class HttpListener:
         is_ready.wait()
 
     async def stop(self) -> None:
-        """Stop listening; who asks at the moment gets the answer."""
+        """Stop listening; running requests are answered."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         assert self._loop is not None
         assert self._stopping is not None
         self._loop.call_soon_threadsafe(self._stopping.set)
-        await asyncio.to_thread(thread.join)  # what is asked needs the caller's loop meanwhile
+        await asyncio.to_thread(thread.join)  # running requests need the caller's loop meanwhile
 
     def _run(self, listening: socket.socket, is_ready: threading.Event) -> None:
         with asyncio.Runner() as runner:
@@ -123,9 +123,9 @@ class HttpListener:
         )
         is_ready.set()
         await stopping.wait()
-        # asyncio opens an accepted connection in a task of its own. If the server is closed before
-        # that task runs, the task fails and nobody closes the socket: first accept no more, then
-        # let those tasks end, then close.
+        # asyncio opens an accepted connection in a separate task. If the server is closed before
+        # that task runs, the task fails and the socket stays open: first accept no more, then let
+        # those tasks end, then close.
         asyncio.get_running_loop().remove_reader(listening)
         accepting = asyncio.all_tasks() - {asyncio.current_task()} - self._open.keys()
         if accepting:
@@ -139,7 +139,7 @@ class HttpListener:
     # Connections ------------------------------------------------------------------------------
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Called by the loop: somebody connected."""
+        """Start serving a new connection; called by the loop."""
         if len(self._open) >= self._connections.maximum:
             oldest = next(iter(self._open))
             self._refuse(self._connections.exceeded(), writer)
@@ -159,14 +159,14 @@ class HttpListener:
                     writer.close()
                     await writer.wait_closed()
         except (OSError, TimeoutError) as error:
-            self._faults.warn("unread", "%s: it takes no answer: %r", _peer(writer), error)
+            self._faults.warn("unread", "%s: it does not read the answer: %r", _peer(writer), error)
         finally:
             writer.transport.abort()
 
     async def _reply(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes | None:
-        """Read a request; return the bytes of the answer, None if there is none to give."""
+        """Read a request; return the bytes of the answer, or None if it gets none."""
         try:
             async with asyncio.timeout(self._request_ms.maximum / 1000):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -179,7 +179,7 @@ class HttpListener:
             text = f"{error}\n".encode()
             return _bytes_of(HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", text))
         except (asyncio.IncompleteReadError, OSError):
-            return None  # it hung up
+            return None  # the client closed the connection
         method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
         if method not in (b"GET", b"HEAD"):
@@ -210,7 +210,7 @@ def _bytes_of(answer: HttpAnswer, *, has_body: bool = True) -> bytes:
 
 def _peer(writer: asyncio.StreamWriter) -> str:
     name = writer.get_extra_info("peername")
-    return f"{name[0]}:{name[1]}" if name else "somebody"
+    return f"{name[0]}:{name[1]}" if name else "unknown address"
 
 
 async def on_loop(

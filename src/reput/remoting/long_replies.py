@@ -1,8 +1,8 @@
-"""What long replies are made with: work in small parts, and bodies that grow entry by entry.
+"""Long replies: work in small parts, and bodies that are encoded entry by entry.
 
-A processor whose work grows with what the broker holds is a generator (``processors``). It encodes
-each entry as soon as it has it, so that no single step is long, and so that a reply that no frame
-can hold is refused before it costs the memory of one.
+A processor whose work grows with the broker's contents is a generator (``processors``). It encodes
+each entry immediately, so that no single step is long, and so that a reply that is too large for a
+frame is refused before it takes that much memory.
 """
 
 import heapq
@@ -17,9 +17,9 @@ from reput.remoting.time_slices import Steps
 _T = TypeVar("_T")
 
 CHUNK = 50
-"""Entries between two yields, where one takes up to 20 us."""
+"""Entries between two yields, for entries of up to 20 us."""
 LIGHT_CHUNK = 1_000
-"""Entries between two yields, where one takes up to 1 us."""
+"""Entries between two yields, for entries of up to 1 us."""
 
 
 def chunks(items: Iterable[_T], size: int = CHUNK) -> Iterator[Sequence[_T]]:
@@ -37,19 +37,19 @@ def sort(items: Collection[str]) -> Steps[list[str]]:
         yield
     if len(runs) < 2:
         return runs[0] if runs else []
-    found = []
+    names = []
     for number, item in enumerate(heapq.merge(*runs), 1):
-        found.append(item)
+        names.append(item)
         if number % LIGHT_CHUNK == 0:
             yield
-    return found
+    return names
 
 
 class LongBody:
     """The entries of a list or map in the JSON of a reply.
 
     Args:
-        advice: What to ask for instead where they are too many for one reply.
+        advice: Requests to use instead if there are too many entries, for the error message.
     """
 
     def __init__(self, advice: str) -> None:
@@ -61,19 +61,19 @@ class LongBody:
         return len(self._entries)
 
     def add(self, *values: object) -> None:
-        """Add entries of a list, which then count as one."""
+        """Add entries of a list, which count as one in ``len``."""
         if values:
             self.add_text(bodies.encode(values)[1:-1])
 
     def add_pair(self, key: object, value: object) -> None:
-        """Add an entry of a map; a message queue as key is written as Java's readers want it."""
+        """Add an entry of a map; a message queue as key is encoded in Java's form."""
         self.add_text(bodies.encode_pair(key, value))
 
     def add_text(self, text: bytes) -> None:
-        """Add what is JSON already.
+        """Add encoded JSON.
 
         Raises:
-            LimitExceeded: No frame can hold all of it.
+            LimitExceeded: The body is too large for a frame.
         """
         self._entries.append(text)
         self._size += len(text) + 1
@@ -88,10 +88,10 @@ class LongBody:
         return b"[" + b",".join(self._entries) + b"]"
 
     def encode_in(self, template: bodies.Body | dict[str, Any], field: str) -> bytes:
-        """Return the JSON of a body with the entries in an empty list or map of it.
+        """Return the JSON of a body with the entries in one of its empty lists or maps.
 
         Raises:
-            LimitExceeded: No frame can hold it.
+            LimitExceeded: The body is too large for a frame.
         """
         data = _filled(template, field, b",".join(self._entries))
         if len(data) > limits.REPLY_BYTES.maximum:
@@ -100,7 +100,7 @@ class LongBody:
 
 
 def _filled(template: bodies.Body | dict[str, Any], field: str, entries: bytes) -> bytes:
-    """Return the JSON of a body with entries in one of its lists or maps, which is empty."""
+    """Return the JSON of a body with entries in one of its empty lists or maps."""
     data = bodies.encode(template)
     if not entries:
         return data
@@ -108,7 +108,7 @@ def _filled(template: bodies.Body | dict[str, Any], field: str, entries: bytes) 
     if isinstance(template, bodies.Body):
         names = zip(template.__struct_fields__, template.__struct_encode_fields__, strict=True)
         name = dict(names)[field]
-    # No string holds this: quotes in strings are escaped.
+    # Strings cannot contain this: their quotes are escaped.
     start = data.index(b'"' + name.encode() + b'":') + len(name) + 3
     assert data[start : start + 2] in (b"{}", b"[]"), f"{field} is not empty"
     return b"".join((data[: start + 1], entries, data[start + 1 :]))

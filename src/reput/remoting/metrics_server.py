@@ -1,11 +1,11 @@
-"""/metrics for Prometheus, and /health, of a server whose tables belong to the thread of its loop.
+"""Serves /metrics for Prometheus, and /health, of a server that runs on an event loop.
 
-    HTTP thread  --asks-->  the loop's thread: measure, look  --values-->  HTTP thread: text
+    HTTP thread  --calls-->  event loop: measure, check_health  --values-->  HTTP thread: text
 
-Tables are read on the loop's thread alone, in slices, so that a scrape of many queues holds nobody
-up. Who asks for /metrics while they are measured gets what that comes to. A loop that does not
-answer in time is a red /health. A name that cannot be written (no UTF-8) costs its own series, and
-a family that cannot be measured costs that family.
+Tables are read only on the event loop, in slices, so that a scrape of many queues blocks no
+requests. Concurrent requests for /metrics share one measurement. An event loop that does not
+respond in time makes /health fail. A name that is not valid UTF-8 omits its series, and a family
+that cannot be measured omits that family.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from reput.remoting.health import Health
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
 
 ANSWER_TIMEOUT_MS = 5_000
-"""The loop has to answer within this."""
+"""Timeout of the event loop's response, in ms."""
 _MEASURE_TIMEOUT_MS = 30_000
-"""How long measuring may take; it lets everything else go first."""
+"""Timeout of a measurement, in ms, which has the lowest priority."""
 SLICE_S = 0.002
-"""How long a measurement goes on before others get their turn, seconds."""
+"""Time after which a measurement pauses for other tasks, in seconds."""
 
 LEFT_OUT = "reput_metrics_series_left_out"
-"""The metric that the text has beside those that were measured."""
+"""Name of the metric that is added to the measured ones."""
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Family:
-    """One metric with all of its series."""
+    """A metric with all of its series."""
 
     name: str
     help: str
@@ -61,24 +61,24 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """How often a time was how long."""
+class HistogramFamily:
+    """A histogram of durations."""
 
     name: str
     help: str
     buckets: tuple[tuple[float, int], ...]
-    """Seconds, and how many took less; the last has no bound."""
+    """Upper bound in seconds and cumulative count; the last bound is infinity."""
     sum_s: float
     labels: ClassVar[tuple[str, ...]] = ()
 
 
 class Meter(Protocol):
-    """Measures a server; called on its loop."""
+    """Measures a server; called on its event loop."""
 
-    async def look(self) -> Health:
-        """Return how the server is."""
+    async def check_health(self) -> Health:
+        """Return the health of the server."""
 
-    async def measure(self) -> list[Family | Histogram]:
+    async def measure(self) -> list[Family | HistogramFamily]:
         """Return all metrics."""
 
 
@@ -86,11 +86,11 @@ class MetricsServer:
     """Serves a server's metrics and health over HTTP.
 
     Args:
-        meter: What measures it.
+        meter: Measures the server.
         host: Address to listen on.
-        port: 0 for any that is free.
-        answer_timeout_ms: The loop has to answer within this.
-        refusals: Where refusals by limits are counted.
+        port: Port to listen on; 0 for any free port.
+        answer_timeout_ms: Timeout of the event loop's response, in ms.
+        refusals: Counts refusals by limits.
     """
 
     def __init__(
@@ -106,32 +106,32 @@ class MetricsServer:
         self._answer_timeout_ms = answer_timeout_ms
         self._listener = HttpListener(self._answer, host=host, port=port, refusals=refusals)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._measuring: asyncio.Task[list[Family | Histogram]] | None = None
+        self._measuring: asyncio.Task[list[Family | HistogramFamily]] | None = None
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
 
     @property
     def host(self) -> str:
-        """The address it listens on."""
+        """Address it listens on."""
         return self._listener.host
 
     @property
     def port(self) -> int:
-        """What it listens on, once it is started."""
+        """Port it listens on, after ``start``."""
         return self._listener.port
 
     def start(self) -> None:
-        """Begin to listen; on the loop's thread.
+        """Start listening; to be called on the event loop.
 
         Raises:
-            OSError: The address is in use, or not ours.
+            OSError: The address is in use, or does not belong to this machine.
         """
         self._loop = asyncio.get_running_loop()
         self._listener.start()
         _log.info("metrics and health are at http://%s:%d", self.host, self.port)
 
     async def stop(self) -> None:
-        """Stop listening; who asks at the moment gets the answer."""
+        """Stop listening; running requests are answered."""
         await self._listener.stop()
 
     # On the HTTP thread -----------------------------------------------------------------------
@@ -141,9 +141,9 @@ class MetricsServer:
             return NOT_FOUND
         assert self._loop is not None
         try:
-            health = await on_loop(self._loop, self._meter.look(), self._answer_timeout_ms)
+            health = await on_loop(self._loop, self._meter.check_health(), self._answer_timeout_ms)
         except TimeoutError:
-            problem = f"the server's loop has not answered for {self._answer_timeout_ms} ms"
+            problem = f"the event loop has not responded for {self._answer_timeout_ms} ms"
             return _health_answer(
                 {"status": "failing", "problems": [problem], "warnings": []}, is_well=False
             )
@@ -152,14 +152,14 @@ class MetricsServer:
         try:
             families = await asyncio.shield(self._measured(self._loop))
         except TimeoutError:
-            text = f"it takes more than {_MEASURE_TIMEOUT_MS} ms to measure\n".encode()
+            text = f"the measurement takes more than {_MEASURE_TIMEOUT_MS} ms\n".encode()
             return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", text)
         return HttpAnswer(HTTPStatus.OK, _TEXT, generate_latest(self._process) + text_of(families))
 
     def _measured(
         self, loop: asyncio.AbstractEventLoop
-    ) -> "asyncio.Task[list[Family | Histogram]]":
-        """Return the measuring that is under way, or a new one."""
+    ) -> "asyncio.Task[list[Family | HistogramFamily]]":
+        """Return the running measurement, or start one."""
         if self._measuring is None or self._measuring.done():
             work = on_loop(loop, self._meter.measure(), _MEASURE_TIMEOUT_MS)
             self._measuring = asyncio.get_running_loop().create_task(work)
@@ -177,10 +177,10 @@ def single(name: str, text: str, value: float, *, is_counter: bool = False) -> F
 
 
 def refusals_by_limit(refusals: Refusals) -> Family:
-    """Return what limits have refused; every limit has its series."""
+    """Return the counts of refusals; every limit has a series."""
     family = Family(
         "reput_limit_refusals_total",
-        "What was refused, by the limit that it was over.",
+        "Refusals by limit.",
         ("limit",),
         is_counter=True,
     )
@@ -190,30 +190,30 @@ def refusals_by_limit(refusals: Refusals) -> Family:
 
 
 class Turns:
-    """When a long measurement lets others have their turn of the loop."""
+    """Lets a long measurement pause for other tasks of the event loop."""
 
     def __init__(self, slice_s: float = SLICE_S) -> None:
         self._slice_s = slice_s
         self._deadline = time.perf_counter() + slice_s
 
     async def rest(self) -> None:
-        """Let others have their turn, if it is time."""
+        """Pause for other tasks, if it is time."""
         if time.perf_counter() >= self._deadline:
             await asyncio.sleep(0)
             self._deadline = time.perf_counter() + self._slice_s
 
 
-Part = Callable[[Turns], AsyncIterator[Family] | AsyncIterator[Histogram]]
-"""Measures some families; calls ``rest`` where others may have their turn."""
+Part = Callable[[Turns], AsyncIterator[Family] | AsyncIterator[HistogramFamily]]
+"""Measures some families; calls ``rest`` where it can pause."""
 
 
-async def gather(*parts: Part) -> list[Family | Histogram]:
-    """Return the families of all parts, and which of them could not be measured.
+async def gather(*parts: Part) -> list[Family | HistogramFamily]:
+    """Return the families of all parts, and a metric of failed parts.
 
-    One table that cannot be measured must not hide all others.
+    A table that cannot be measured must not hide all others.
     """
     turns, families = Turns(), []
-    failed = Family("reput_metrics_part_failing", "1 if it cannot be measured.", ("part",))
+    failed = Family("reput_metrics_part_failing", "1 if the part cannot be measured.", ("part",))
     for part in parts:
         try:
             async for family in part(turns):
@@ -229,8 +229,8 @@ async def gather(*parts: Part) -> list[Family | Histogram]:
 # --- the text -----------------------------------------------------------------------------------
 
 
-def text_of(families: Iterable[Family | Histogram]) -> bytes:
-    """Return families as Prometheus reads them, and how many series were left out."""
+def text_of(families: Iterable[Family | HistogramFamily]) -> bytes:
+    """Return families in Prometheus' text format, with the number of omitted series."""
     collector = _Collector(families)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
@@ -238,20 +238,20 @@ def text_of(families: Iterable[Family | Histogram]) -> bytes:
 
 
 class _Collector(Collector):
-    """What prometheus_client asks."""
+    """Adapter to prometheus_client."""
 
-    def __init__(self, families: Iterable[Family | Histogram]) -> None:
+    def __init__(self, families: Iterable[Family | HistogramFamily]) -> None:
         self._families = list(families)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are known when they are asked for."""
+        """Return nothing: names are known only when metrics are collected."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, as prometheus_client has them."""
+        """Yield all metrics in the form of prometheus_client."""
         left_out = 0
         for family in self._families:
-            if isinstance(family, Histogram):
+            if isinstance(family, HistogramFamily):
                 buckets = [
                     ("+Inf" if math.isinf(bound) else str(bound), count)
                     for bound, count in family.buckets
@@ -268,7 +268,7 @@ class _Collector(Collector):
                 else:
                     left_out += 1
             yield metric
-        yield GaugeMetricFamily(LEFT_OUT, "Series whose names are no UTF-8.", value=left_out)
+        yield GaugeMetricFamily(LEFT_OUT, "Series whose names are not valid UTF-8.", value=left_out)
 
 
 def _is_writable(label: str) -> bool:

@@ -1,7 +1,7 @@
-"""Requests whose work runs in tasks, one after the other; each is answered when its work is done.
+"""Requests whose work runs in tasks, one at a time; each is answered when its work is done.
 
-For what waits for a disk, or must not run twice at the same time: the loop serves everybody else
-meanwhile.
+For work that waits for a disk, or must not run twice at the same time: the event loop serves other
+requests meanwhile.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from reput.remoting.channel import Channel
 _log = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[str | None]]
-"""Does what a request asks for; returns the remark of the reply."""
+"""Does the work of a request; returns the remark of the reply."""
 
 
 class _Entry(NamedTuple):
@@ -30,10 +30,10 @@ class _Entry(NamedTuple):
 
 
 class RequestQueue:
-    """Runs the work of requests in the order in which they came.
+    """Runs the work of requests in order of arrival.
 
     Args:
-        limit: The number of requests that may wait.
+        limit: The number of pending requests.
         keep: Takes the task that does the work, so that a stop can cancel it.
     """
 
@@ -46,10 +46,10 @@ class RequestQueue:
         self._task: asyncio.Task[None] | None = None
 
     def answer(self, channel: Channel, request: Command, work: Work) -> None:
-        """Do the work of a request after that of those before it, then reply.
+        """Do the work of a request after that of earlier ones, then reply.
 
         Raises:
-            LimitExceeded: Too many requests wait.
+            LimitExceeded: Too many requests are pending.
         """
         self.check_room()
         self._waiting.append(_Entry(channel, commands.envelope(request), work))
@@ -58,7 +58,7 @@ class RequestQueue:
             self._keep(self._task)
 
     def check_room(self) -> None:
-        """Refuse another request if too many wait. Raises ``LimitExceeded``."""
+        """Refuse another request if too many are pending. Raises ``LimitExceeded``."""
         self._limit.check(len(self._waiting) + 1)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Accepts connections and hands requests to a service."""
+"""Accepts connections and passes requests to a service."""
 
 import asyncio
 import contextlib
@@ -18,48 +18,48 @@ from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
 
 IDLE_MS = 120_000
-"""A connection without traffic for so long is closed, as in Java."""
+"""Idle time after which a connection is closed, in ms; as in Java."""
 _BACKLOG = 1024
 LAST_WORDS_S = 1.0
-"""How long what was written may take to leave, when all connections are closed."""
+"""Timeout of pending writes when all connections are closed, in seconds."""
 
 _log = logging.getLogger(__name__)
 
 LongReply = Steps[Command | None]
-"""A reply that takes long to make: the generator yields where others may have their turn."""
+"""A reply that takes long: the generator yields so that other requests are served."""
 
 
 class Service(Protocol):
-    """What a server serves.
+    """The service of a server.
 
-    One with an ``on_bytes`` as ``channel.Owner`` has it sees bytes before they are commands.
+    If it has an ``on_bytes`` like ``channel.Owner``, it gets the bytes before they are decoded.
     """
 
     def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection."""
+        """Handle a new connection."""
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        """Return the reply; None if there is none now: it can be sent later, by the channel.
+        """Return the reply; None if there is none now: the channel can send it later.
 
         A generator is run in time slices; until it returns the reply, nothing more is read from the
-        connection. What either raises becomes the reply: its ``response_code``, or SYSTEM_ERROR,
-        and its text.
+        connection. An exception of either becomes the reply: its ``response_code``, or
+        SYSTEM_ERROR, and its text.
         """
 
     def on_closed(self, channel: Channel) -> None:
-        """Take note of the end of a connection."""
+        """Handle the end of a connection."""
 
 
 class RemotingServer:
     """Listens on a port.
 
     Args:
-        service: What is served.
-        host: Address to listen on; an empty one is all addresses.
-        port: 0 for any that is free.
-        idle_ms: Close a connection without traffic for so long; 0: never.
-        buffer: What is read into; the server makes one if it gets none.
-        state: What it shares with other servers; it makes its own if it gets none.
+        service: The service.
+        host: Address to listen on; empty for all addresses.
+        port: Port to listen on; 0 for any free port.
+        idle_ms: Idle time after which a connection is closed, in ms; 0: never.
+        buffer: Read buffer; by default a new one.
+        state: State shared with other servers; by default its own.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RemotingServer:
     ) -> None:
         self.host = host
         self.port = port
-        """What it listens on, once it is started."""
+        """Port it listens on, after ``start``."""
         self.channels: set[Channel] = set()
         self.state = state or ServerState()
         self._service = service
@@ -88,10 +88,10 @@ class RemotingServer:
         )
 
     async def start(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            OSError: The address is in use, or not ours.
+            OSError: The address is in use, or does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -116,7 +116,7 @@ class RemotingServer:
             channel.close()
         if self.channels:
             self._all_closed.clear()
-            # One who does not read shall not keep us.
+            # A peer that does not read must not block this.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed.wait(), LAST_WORDS_S)
         for channel in list(self.channels):
@@ -137,16 +137,16 @@ class RemotingServer:
             if channel.active_at >= limit:
                 continue
             if channel.is_closed:
-                channel.abort()  # what is to be written before is not taken
+                channel.abort()  # the peer does not read pending writes
             else:
                 _log.info("%s: idle for %d ms; closing the connection", channel.peer, self._idle_ms)
                 channel.close()
         self._idle_timer = loop.call_later(self._idle_ms / 4000, self._watch)
 
-    # What channels call -----------------------------------------------------------------------
+    # Callbacks of channels --------------------------------------------------------------------
 
     def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection; one too many is closed."""
+        """Register a new connection; close it if it exceeds a limit."""
         excess = self.state.excess(channel.address)
         self.channels.add(channel)
         self.state.opened(channel.address)
@@ -155,7 +155,7 @@ class RemotingServer:
             channel.cut(excess)
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Handle what arrived."""
+        """Handle the bytes of a read."""
         return self._take_bytes(channel, view, end)
 
     def on_request(self, channel: Channel, request: Command) -> None:
@@ -163,18 +163,19 @@ class RemotingServer:
         try:
             if request.refusal is not None:
                 raise request.refusal
-            answer = self._service.on_request(channel, request)
-            # Most answers are commands: to ask an abstract class first costs half a microsecond.
-            if not isinstance(answer, Command) and isinstance(answer, Generator):
-                self._begin_long(channel, request, answer)
+            reply = self._service.on_request(channel, request)
+            # Most replies are commands: an isinstance with an abstract class takes half a
+            # microsecond.
+            if not isinstance(reply, Command) and isinstance(reply, Generator):
+                self._begin_long(channel, request, reply)
                 return
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            answer = self._failed(channel, request, error)
-        if answer is not None and not request.is_oneway:
-            channel.answer(request, answer)
+            reply = self._failed(channel, request, error)
+        if reply is not None and not request.is_oneway:
+            channel.answer(request, reply)
 
     def _begin_long(self, channel: Channel, request: Command, work: LongReply) -> None:
-        """Run the first slice of a long request; what is left takes turns with everybody else."""
+        """Run the first slice of a long request; queue the rest."""
         if self._advance(channel, request, work, self.state.slices.deadline()):
             return
         channel.hold()
@@ -192,13 +193,13 @@ class RemotingServer:
     def _advance(
         self, channel: Channel, request: Command, work: LongReply, deadline: float
     ) -> bool:
-        """Run a slice of a long request; return whether it has ended, and was answered."""
+        """Run a slice of a long request; return True if it has ended, and send its reply."""
         try:
-            has_ended, answer = time_slices.advance(work, deadline)
+            has_ended, reply = time_slices.advance(work, deadline)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            has_ended, answer = True, self._failed(channel, request, error)
-        if has_ended and answer is not None and not request.is_oneway:
-            channel.answer(request, answer)
+            has_ended, reply = True, self._failed(channel, request, error)
+        if has_ended and reply is not None and not request.is_oneway:
+            channel.answer(request, reply)
         return has_ended
 
     def _failed(self, channel: Channel, request: Command, error: Exception) -> Command:
@@ -220,7 +221,7 @@ class RemotingServer:
         return commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Take note of the end of a connection."""
+        """Remove a closed connection."""
         self.channels.discard(channel)
         self.state.closed(channel.address)
         if not self.channels:

@@ -1,4 +1,4 @@
-"""What the connections of a server share: the queue of long work, and the limits of their sum."""
+"""State shared by the connections of a server: the queue of long work, and limits of their sum."""
 
 import logging
 import time
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 
 
 class Cuttable(Hashable, Protocol):
-    """A connection that can be closed because it costs too much."""
+    """A connection that can be closed because of a limit."""
 
     def cut(self, limit: Limit) -> None:
-        """Close the connection at once, as a limit says."""
+        """Close the connection at once because of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What the connections of a server may cost. Each has a key of its own in the settings."""
+    """Limits of a server's connections. Each has an option."""
 
     connections: Limit = limits.CONNECTIONS
     connections_per_address: Limit = limits.CONNECTIONS_PER_ADDRESS
@@ -37,11 +37,12 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, settings: object, descriptor_count: int) -> "ConnectionLimits":
-        """Return the limits that settings say.
+        """Return the limits of settings.
 
         Args:
-            settings: Of a broker or name server, with a field for the option of each limit.
-            descriptor_count: How many connections the descriptors of the process allow.
+            settings: Settings of a broker or name server, with a field for the option of each
+                limit.
+            descriptor_count: Connections that the descriptors of the process allow.
         """
         defaults = cls()
         made = cls(*(getattr(defaults, field.name).configured(settings) for field in fields(cls)))
@@ -50,13 +51,13 @@ class ConnectionLimits:
 
 
 class ServerState:
-    """Holds what all connections of a broker or name server share, whatever port they came to.
+    """State shared by all connections of a broker or name server, on any port.
 
-    None of them can take all of it.
+    The limits keep a single client from using all resources.
 
     Args:
-        connection_limits: What connections may cost.
-        slice_s: How long one connection or long request goes on before others get their turn.
+        connection_limits: Limits of connections.
+        slice_s: Time slice of a connection or long request, in seconds.
     """
 
     def __init__(
@@ -67,28 +68,28 @@ class ServerState:
         made = connection_limits or ConnectionLimits()
         self.connection_limits = made
         self.slices = TimeSlices(slice_s)
-        """Long requests that are under way."""
+        """Running long requests."""
         self.refusals = Refusals()
-        """What limits have refused."""
+        """Counts of refusals by limits."""
         self.faults = ClientFaults(_log, time.monotonic)
-        """Logs what clients do wrong."""
+        """Logs mistakes of clients."""
         self.connection_count = 0
-        """Connections that are open."""
+        """Number of open connections."""
         self.connections_of: Counter[str] = Counter()
-        """Address -> its connections."""
+        """Address -> number of its connections."""
         self.unfinished: ByteBudget[Cuttable] = ByteBudget(
             made.unfinished_bytes, made.unfinished_bytes_per_address
         )
-        """The bytes of frames that have not come whole."""
+        """Bytes of incomplete frames."""
         self.unread: ByteBudget[Cuttable] = ByteBudget(
             made.unread_bytes, made.unread_bytes_per_address
         )
-        """The bytes of replies that are not read."""
+        """Bytes of unread replies."""
         self.pushed_bytes = 0
-        """The bytes of requests to clients that are not answered yet."""
+        """Bytes of requests to clients without a reply yet."""
 
     def excess(self, address: str) -> Limit | None:
-        """Return the limit that one more connection exceeds; None: there is room."""
+        """Return the limit that another connection would exceed; None if there is room."""
         if self.connection_count >= self.connection_limits.connections.maximum:
             return self.connection_limits.connections
         if self.connections_of[address] >= self.connection_limits.connections_per_address.maximum:
@@ -96,12 +97,12 @@ class ServerState:
         return None
 
     def opened(self, address: str) -> None:
-        """Count a connection."""
+        """Count a new connection."""
         self.connection_count += 1
         self.connections_of[address] += 1
 
     def closed(self, address: str) -> None:
-        """Count one less."""
+        """Count the end of a connection."""
         self.connection_count -= 1
         self.connections_of[address] -= 1
         if not self.connections_of[address]:

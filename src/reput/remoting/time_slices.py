@@ -1,13 +1,13 @@
-"""Long work of a loop in time slices, so that everybody else is served in between.
+"""Long work of an event loop in time slices, so that other requests are served in between.
 
-    on_request -> processor, a generator that yields where it may pause
-               -> the first slice at once; what is left goes into the queue
-    loop turn  -> one slice of the work at the head of the queue -> everybody else -> ...
+    on_request -> processor, a generator that yields where it can pause
+               -> the first slice at once; the rest is queued
+    loop turn  -> one slice of the work at the head of the queue -> other callbacks -> ...
 
-However much waits in the queue, it takes one slice of each turn of the loop. Work takes turns: a
-long request delays another long one by a slice at a time, and a short one by one slice. Work that
-begins comes on top: the first slice of each long request, and one slice of a turn for all that is
-``run`` in it.
+However long the queue is, it takes one slice of each turn of the event loop. Work takes turns: a
+long request delays another long one by a slice at a time, and a short one by one slice. New work is
+additional: the first slice of each long request, and one slice per turn for all work passed to
+``run``.
 """
 
 import asyncio
@@ -20,46 +20,45 @@ from typing import TypeVar
 from reput.errors import ReputError
 
 SLICE_S = 0.005
-"""How long work goes on before others get their turn, seconds."""
+"""Time slice, in seconds."""
 
 _T = TypeVar("_T")
 
 Steps = Generator[None, None, _T]
-"""Work that yields where others may have their turn."""
+"""Work that yields where it can pause."""
 
 Step = Callable[[float], bool]
-"""Works until a deadline, seconds of ``time.perf_counter``; returns whether more is left."""
+"""Works until a deadline in seconds of ``time.perf_counter``; returns True if more is left."""
 
 
 class TimeSlices:
-    """The queue of long work of one loop."""
+    """The queue of long work of one event loop."""
 
     def __init__(self, slice_s: float = SLICE_S) -> None:
         self.slice_s = slice_s
-        """How long work goes on before others get their turn, seconds."""
+        """Time slice, in seconds."""
         self._queue: deque[Step] = deque()
         self._is_scheduled = False
         self._run_deadline: float | None = None
-        """When the slice ends that ``run`` has in this turn; None: it has not begun."""
+        """End of the slice of ``run`` in this turn; None if it has not begun."""
 
     def __len__(self) -> int:
-        """How many pieces of work are under way."""
+        """Return the number of queued pieces of work."""
         return len(self._queue)
 
     def deadline(self) -> float:
-        """Return when a slice that begins now ends."""
+        """Return the end of a slice that begins now."""
         return time.perf_counter() + self.slice_s
 
     def add(self, step: Step) -> None:
-        """Let work go on in later turns of the loop, until it says that nothing is left."""
+        """Run a step in later turns of the loop, until it returns False."""
         self._queue.append(step)
         self._schedule()
 
     def run(self, work: Steps[None]) -> None:
-        """Run a generator now, and what is left in later turns.
+        """Run a generator now, and the rest in later turns.
 
-        All that is run in one turn of the loop shares one slice: what comes when that is over waits
-        in the queue.
+        All calls in one turn of the loop share one slice; when it is over, further work is queued.
         """
         if self._run_deadline is None:
             self._run_deadline = self.deadline()
@@ -94,7 +93,7 @@ def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
     """Run a generator until it returns or the deadline is over.
 
     Returns:
-        Whether it has returned, and what.
+        Whether it has returned, and its value.
     """
     while True:
         try:
@@ -106,10 +105,10 @@ def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
 
 
 def to_the_end(work: Steps[None], run: Callable[[Steps[None]], None]) -> Steps[None]:
-    """Run work as a part of other work; if that is closed meanwhile, let ``run`` do the rest.
+    """Run work as a part of other work; if that is closed, ``run`` completes it.
 
     Raises:
-        Exception: What the work raises, as long as somebody is there who hears of it.
+        Exception: Errors of the work, while the caller is not closed.
     """
     try:
         for _ in work:
@@ -120,12 +119,12 @@ def to_the_end(work: Steps[None], run: Callable[[Steps[None]], None]) -> Steps[N
 
 
 def _unheard(work: Steps[None]) -> Steps[None]:
-    with contextlib.suppress(ReputError):  # whoever would be answered is gone
+    with contextlib.suppress(ReputError):  # there is no client to report it to
         yield from work
 
 
 async def run_in_slices(work: Iterable[None], slice_s: float = SLICE_S) -> None:
-    """Run work of a task of the loop, and let others have their turn after each slice."""
+    """Run work in a task of the event loop, and let other tasks run after each slice."""
     deadline = time.perf_counter() + slice_s
     for _ in work:
         if time.perf_counter() >= deadline:

@@ -13,11 +13,11 @@ def explain(path: str | None = None, **options: object) -> str:
     """Return what a read with these options would read and skip, without Spark.
 
     Args:
-        path: The store folder, as for ``load``; left out, with ``nameServer``, for brokers.
+        path: The store folder, as for ``load``; omitted, with ``nameServer``, for brokers.
         **options: Options of the source: ``explain(path, topic="orders", startingTimestamp=0)``.
 
     Raises:
-        ReputError: As the read itself would.
+        ReputError: As for the read itself.
     """
     from reput.spark import options as option_texts, rows
     from reput.spark.scan import MessageScan
@@ -38,11 +38,11 @@ def explain(path: str | None = None, **options: object) -> str:
 
 
 def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
-    """Return what a progress report of Spark tells of a stream's lag, without Spark.
+    """Return the lag of a stream from one of Spark's progress reports, without Spark.
 
     Args:
-        latest_offset: ``latestOffset`` of a source of a stream's progress:
-            ``query.lastProgress.sources[0].latestOffset``, the same of ``event.progress`` in a
+        latest_offset: ``latestOffset`` of a source in a progress:
+            ``query.lastProgress.sources[0].latestOffset``, or that of ``event.progress`` in a
             ``StreamingQueryListener``.
     """
     from reput.spark.streaming import positions
@@ -53,7 +53,7 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
 def register(spark: "SparkSession") -> None:
     """Register the jobs as table functions of SQL, ``rocketmq_audit`` and others, with a session.
 
-    See docs/how-to/use-sql.md. Topics need nothing: ``CREATE TEMPORARY VIEW t USING rocketmq``.
+    See docs/how-to/use-sql.md. Topics need no function: ``CREATE TEMPORARY VIEW t USING rocketmq``.
     """
     from reput.spark import sql
 

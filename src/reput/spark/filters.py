@@ -1,7 +1,7 @@
-"""What rows are wanted, as far as it can be told from columns: for skipping and for dropping.
+"""Constraints on columns, used to skip files and queues and to drop rows.
 
-Pure. A ``Constraint`` is the meeting of what options and pushed-down predicates demand. Everything
-it says is checked on every row, so a predicate that went into one needs no second look by Spark.
+Pure. A ``Constraint`` is the intersection of options and pushed-down predicates. It is checked on
+every row, so that Spark need not evaluate its predicates again.
 """
 
 import dataclasses
@@ -22,28 +22,28 @@ ALWAYS_PRESENT = frozenset(
         "store_size",
     }
 )
-"""Columns that are never null in a row that is a message."""
+"""Columns that are never null in the row of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Whole numbers from ``low`` to ``high``, both included."""
+    """Range of integers, both ends inclusive."""
 
     low: int = _LOWEST
     high: int = _HIGHEST
 
     def meet(self, other: "Span") -> "Span":
-        """Return what is in both."""
+        """Return the intersection."""
         return Span(max(self.low, other.low), min(self.high, other.high))
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is left out."""
+        """True if nothing is excluded."""
         return self.low == _LOWEST and self.high == _HIGHEST
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is."""
+        """True if everything is excluded."""
         return self.low > self.high
 
 
@@ -52,7 +52,7 @@ ALL = Span()
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Conditions that must all hold; None or ``ALL`` where there is none."""
+    """Conditions that must all hold; None or ``ALL`` means no condition."""
 
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
@@ -61,12 +61,12 @@ class Constraint:
     queue_offsets: Span = ALL
     physical_offsets: Span = ALL
     store_times_us: Span = ALL
-    """Microseconds since the epoch, as Spark's timestamps are."""
+    """Store times in microseconds since the epoch, as Spark's timestamps."""
     not_null: frozenset[str] = frozenset()
-    """Columns that predicates ask for: a row that stands for damage has few of them."""
+    """Columns used by predicates, which exclude most rows of damage: those have few columns."""
 
     def meet(self, other: "Constraint") -> "Constraint":
-        """Return what satisfies both."""
+        """Return the conjunction."""
         return Constraint(
             _meet(self.topics, other.topics),
             _meet(self.queue_ids, other.queue_ids),
@@ -80,13 +80,13 @@ class Constraint:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing can satisfy it."""
+        """True if no row can satisfy it."""
         sets = (self.topics, self.queue_ids, self.tags, self.message_ids)
         spans = (self.queue_offsets, self.physical_offsets, self.store_times_us)
         return any(one is not None and not one for one in sets) or any(s.is_empty for s in spans)
 
     def admits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row with these columns and no others can satisfy it."""
+        """Return whether a row with only these columns can satisfy it."""
         sets = [(column, getattr(self, name)) for column, name in _SETS.items()]
         spans = [(column, getattr(self, name)) for column, name in _SPANS.items()]
         return (
@@ -128,7 +128,7 @@ _SPANS = {
 
 
 def from_values(column: str, values: Iterable[Any]) -> Constraint | None:
-    """Return the constraint of ``column IN values``; None if this column has no such constraint."""
+    """Return the constraint of ``column IN values``; None if the column cannot be constrained."""
     wanted = list(values)
     if any(value is None for value in wanted):
         return None
@@ -142,7 +142,7 @@ def from_values(column: str, values: Iterable[Any]) -> Constraint | None:
 
 
 def from_span(column: str, low: int | None, high: int | None) -> Constraint | None:
-    """Return the constraint of ``low <= column <= high``; None if this column has none."""
+    """Return the constraint of ``low <= column <= high``; None if the column has none."""
     if column not in _SPANS:
         return None
     span = Span(_LOWEST if low is None else low, _HIGHEST if high is None else high)

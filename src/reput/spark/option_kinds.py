@@ -1,6 +1,6 @@
-"""The kinds of values that options of ``format("rocketmq")`` have: from text to checked values.
+"""Kinds of option values of ``format("rocketmq")``: parsing and validation.
 
-Pure. A kind says what is allowed, in the words of refusals and of the reference page.
+Pure. A kind describes its allowed values, for errors and for the reference page.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 QueueOffsets = dict[str, dict[str, dict[int, int]]]
-"""topic -> broker -> queue id -> number, as the JSON options have it."""
+"""topic -> broker -> queue id -> number, as in JSON options."""
 
 _INT64_MAX = (1 << 63) - 1
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -29,7 +29,7 @@ _VIEWS_INSTEAD = {
 
 
 class Refused(ValueError):
-    """A text that a kind does not allow, with what it allows instead."""
+    """Error of a text that a kind does not allow, with the allowed values."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class Kind:
 
     allowed: str
     decode: Callable[[str], Any]
-    """Returns the value of a text, None to have the default. Raises ``ValueError``: ``Refused``
-    if there is more to say than ``allowed``."""
+    """Parser of a text; returns None for the default. Raises ``ValueError``, or ``Refused`` with a
+    more specific text than ``allowed``.
+    """
 
 
 def number(least: int = 0, most: int = _INT64_MAX) -> Kind:
-    """Return the kind of whole numbers within bounds."""
+    """Return the kind of integers within bounds."""
 
     def decode(text: str) -> int:
         if not re.fullmatch(r"-?\d{1,19}", text) or not least <= int(text) <= most:
@@ -54,7 +55,7 @@ def number(least: int = 0, most: int = _INT64_MAX) -> Kind:
 
 
 def choice(*allowed: str) -> Kind:
-    """Return the kind of some words; their case does not count."""
+    """Return the kind of a choice of words, ignoring case."""
     by_name = {word.lower(): word for word in allowed}
 
     def decode(text: str) -> str:
@@ -66,7 +67,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def only(word: str, allowed: str) -> Kind:
-    """Return the kind of a single word, with what is said of all others."""
+    """Return the kind of a single word, with a text for all others."""
 
     def decode(text: str) -> str:
         if text.lower() != word.lower():
@@ -77,15 +78,15 @@ def only(word: str, allowed: str) -> Kind:
 
 
 def words(allowed: str, separator: str = ",", *, everything: str = "") -> Kind:
-    """Return the kind of several words, at least one, or a word for no restriction."""
+    """Return the kind of a list of words, at least one, or a word for no restriction."""
 
     def decode(text: str) -> frozenset[str] | None:
         if everything and text == everything:
             return None
-        found = frozenset(word.strip() for word in text.split(separator) if word.strip())
-        if not found:
+        chosen = frozenset(word.strip() for word in text.split(separator) if word.strip())
+        if not chosen:
             raise ValueError(text)
-        return found
+        return chosen
 
     return Kind(allowed, decode)
 
@@ -102,30 +103,30 @@ def matching(pattern: str, allowed: str) -> Kind:
 
 
 def statuses(*allowed: str) -> Kind:
-    """Return the kind of some of several words, or none of them."""
+    """Return the kind of a list of words, possibly empty."""
     several = words("")
 
     def decode(text: str) -> frozenset[str]:
-        found = frozenset(word.upper() for word in several.decode(text))
-        if found == {"NONE"}:
+        chosen = frozenset(word.upper() for word in several.decode(text))
+        if chosen == {"NONE"}:
             return frozenset()
-        if not found <= {*allowed}:
+        if not chosen <= {*allowed}:
             raise ValueError(text)
-        return found
+        return chosen
 
     return Kind(f"{', '.join(allowed)}, or none", decode)
 
 
 def bound(*allowed: str) -> Kind:
-    """Return the kind of where a read starts or ends: (word, group, queue offsets)."""
+    """Return the kind of the start or end of a read: (word, group, queue offsets)."""
     shape = 'group:NAME or JSON {"topic": {"broker": {"0": 23}}}'
 
     def decode(text: str) -> tuple[str, str | None, QueueOffsets]:
         if text.startswith("{"):
-            found = _queue_offsets(text, EARLIEST)
-            if "earliest" not in allowed and EARLIEST in numbers_of(found):
+            chosen = _queue_offsets(text, EARLIEST)
+            if "earliest" not in allowed and EARLIEST in numbers_of(chosen):
                 raise Refused(f"offsets from 0, or {LATEST} for latest")
-            return allowed[0], None, found
+            return allowed[0], None, chosen
         if text.startswith("group:"):
             if not text.removeprefix("group:"):
                 raise Refused("group:NAME")
@@ -138,7 +139,7 @@ def bound(*allowed: str) -> Kind:
 
 
 def is_word(yes: str, no: str) -> Kind:
-    """Return the kind of two words, one of which is true."""
+    """Return the kind of two words, one of which means True."""
     both = choice(yes, no)
     return Kind(both.allowed, lambda text: both.decode(text) == yes)
 
@@ -201,7 +202,7 @@ def _local_folder(text: str) -> str:
     if not path or "://" in path:
         raise ValueError(text)
     if not path.rstrip("/").startswith("/"):
-        raise Refused("a whole path: workers have working folders of their own")
+        raise Refused("an absolute path: workers have other working folders")
     return path.rstrip("/")
 
 
@@ -244,14 +245,14 @@ def _whole(value: Any, least: int = 0) -> int:
 
 
 def _assign(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    assigned: dict[str, dict[str, tuple[int, ...]]] = {}
     for topic, brokers in _object(json.loads(text)).items():
         for broker, queues in _object(brokers).items():
             if not isinstance(queues, list):
                 raise ValueError(text)
-            found.setdefault(topic, {})[broker] = tuple(map(_whole, queues))
-        found.setdefault(topic, {})
-    return found
+            assigned.setdefault(topic, {})[broker] = tuple(map(_whole, queues))
+        assigned.setdefault(topic, {})
+    return assigned
 
 
 def _queue_offsets(text: str, least: int) -> QueueOffsets:

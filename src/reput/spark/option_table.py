@@ -1,9 +1,9 @@
-"""The options of ``format("rocketmq")``: what they are called, what they may be, where they apply.
+"""The options of ``format("rocketmq")``: names, values, and where they apply.
 
-One row an option; a name has several rows where it means different things. ``parse`` reads what a
-user has set by these rows, and every refusal names the option, its value and what is allowed.
-The tables of docs/reference/spark-options.md are made from the rows by
-``python tests/docs/test_spark_options.py``.
+One row per option; a name with several meanings has several rows. ``parse`` reads a user's options
+by these rows; each error has the option, its value and the allowed values. The tables of
+docs/reference/spark-options.md are generated from the rows by ``python
+tests/docs/test_spark_options.py``.
 """
 
 import enum
@@ -36,7 +36,7 @@ from reput.spark.option_kinds import (
 
 
 class Use(enum.Flag):
-    """What Spark does with a source."""
+    """Use of a source by Spark."""
 
     READ = enum.auto()
     READ_STREAM = enum.auto()
@@ -45,7 +45,7 @@ class Use(enum.Flag):
 
 
 class Source(enum.Flag):
-    """Where messages come from, or go to."""
+    """Source or target of messages."""
 
     FOLDER = enum.auto()
     ARCHIVE = enum.auto()
@@ -63,7 +63,7 @@ FAILFAST: Final = "FAILFAST"
 SALVAGE: Final = "SALVAGE"
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""A group that every broker has, and that commits no offsets."""
+"""Group that every broker has, without consumer offsets."""
 COMMIT_NONE: Final = "none"
 COMMIT_ON_COMMIT: Final = "onCommit"
 FROM_MASTER: Final = "master"
@@ -78,11 +78,11 @@ SKIP_NONE: Final = "none"
 SKIP_DERIVED: Final = "derived"
 SKIP_ALL: Final = "all"
 FAIL_STATUSES: Final = ("FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
-"""The answers of brokers that have a message, but not as safely as they should."""
+"""Statuses of brokers that stored a message less safely than configured."""
 WRITE_ID_BYTES_MAX: Final = 255
 
 HIDDEN: Final = "(hidden)"
-"""Shown in place of secrets."""
+"""Replacement of secrets in output."""
 _SECRET_NAME = re.compile(r"secret|password|token|credential|access.?key", re.IGNORECASE)
 _NO_ACCESS_CONTROL = "left out: access control is not supported yet; use a broker without it"
 NOT_YET: Final = {
@@ -91,10 +91,10 @@ NOT_YET: Final = {
     "securityToken": _NO_ACCESS_CONTROL,
     "tls.enable": "left out: TLS is not supported yet; brokers speak plain text on the same port",
     "namespace": "left out: topics have their full names, namespace%topic",
-    "vipChannel": "left out: brokers are asked on the port that name servers tell",
-    "suspendTimeout": "left out: pulls do not wait for messages, triggers look for them",
+    "vipChannel": "left out: the port of name servers' routes is used",
+    "suspendTimeout": "left out: pulls are not held; each trigger polls",
 }
-"""Options that other clients of RocketMQ have, and what to do instead."""
+"""Options of other RocketMQ clients, and their replacements."""
 
 
 @dataclass(frozen=True)
@@ -102,28 +102,28 @@ class Option:
     """One option."""
 
     field: str
-    """Field of ``ReadOptions``, ``SendOptions`` and the like that has its value."""
+    """Field of ``ReadOptions``, ``SendOptions`` or others with its value."""
     names: str
-    """Its name, then other names for the same, separated by spaces."""
+    """Name and aliases, separated by spaces."""
     kind: Kind
     default: str | None
-    """The text that counts where nothing is said, None if there is none."""
+    """Default as a text; None without a default."""
     meaning: str
     uses: Use
     sources: Source
     without: str = ""
-    """What the reference says in place of a default."""
+    """Text of the reference in place of a default."""
     elsewhere: str = ""
-    """What a read says where only the other kind of read has the option."""
+    """Error of a read of the other kind, to which the option does not apply."""
 
     @property
     def name(self) -> str:
-        """The name that refusals have."""
+        """Name used in errors."""
         return self.names.split()[0]
 
     @property
     def keys(self) -> list[str]:
-        """All names, in small letters."""
+        """All names, in lower case."""
         return self.names.lower().split()
 
 
@@ -147,68 +147,68 @@ _write = functools.partial(Option, uses=WRITES, sources=Source.FOLDER | Source.B
 SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "Where": (
         _files("path", "path", kinds.FOLDERS, None, without="required, or `nameServer`", meaning=
-            "The store's root, the folder that holds `commitlog`, or what `.load(...)` is given. Or an "
+            "The store's root, which contains `commitlog`; also the argument of `.load(...)`. Or an "
             "[archive](../how-to/archive-a-store.md) of a store. A URI (`s3://…`, `gs://…`, `hdfs://…`) is read in ranges "
             "through pyarrow: [credentials and more](../how-to/run-on-a-cluster.md#stores-behind-uris)"),
-        _files("paths", "paths", kinds.PATHS, None, "The same as a JSON array; what `.load([...])` sets"),
+        _files("paths", "paths", kinds.PATHS, None, "The same as a JSON array; set by `.load([...])`"),
         _files("allow_live", "allowLive", FLAG, "false", sources=FILES, meaning=
-            "Read although a broker is running on the store; reading stops at the last whole record. Without it such a "
-            "store is refused"),
+            "Read a store that a broker is using, up to the last whole record. Otherwise such a store is "
+            "refused"),
         _files("broker", "broker", NAME, None, without="from the store's tables", meaning=
             "Name for column `broker`, and for the JSON options below"),
     ),
     "Which messages": (
         _read("topics", "topic topics subscribe", NAMES, None, "Topics to read", without="all"),
-        _read("topic_pattern", "subscribePattern", kinds.PATTERN, None, "The whole topic name must match"),
-        _read("assign", "assign", kinds.ASSIGN, None, "Queues to read. One of the three ways to name topics at most"),
+        _read("topic_pattern", "subscribePattern", kinds.PATTERN, None, "Regular expression for whole topic names"),
+        _read("assign", "assign", kinds.ASSIGN, None, "Queues to read. Set at most one of the three options that select topics"),
         _read("start_offsets", "startingOffsets", bound("earliest", "latest"), "earliest",
-            "`group:NAME` is where that consumer group would read on; in JSON -2 is earliest. Queues that are not named are "
+            "`group:NAME` starts at that group's consumer offsets; in JSON -2 is earliest. Other queues are "
             "read from their start. `latest`, and -1 in JSON, are for streams"),
-        _batch("end_offsets", "endingOffsets", bound("latest"), "latest", "In JSON -1 is latest; the end is not included"),
+        _batch("end_offsets", "endingOffsets", bound("latest"), "latest", "In JSON -1 is latest; the end is exclusive"),
         _read("start_timestamp_ms", "startingTimestamp", number(), None,
             "Store time in ms since the epoch: from the first message at or after it"),
-        _batch("end_timestamp_ms", "endingTimestamp", number(), None, "Up to and without the first message at or after it"),
+        _batch("end_timestamp_ms", "endingTimestamp", number(), None, "Ends before the first message at or after it"),
         _read("start_timestamps", "startingOffsetsByTimestamp", TIMES, None,
             "Store times per queue. Precedence: timestamp, by timestamp, offsets"),
         _batch("end_timestamps", "endingOffsetsByTimestamp", TIMES, None, "The same for the end"),
         _read("late_timestamp", "startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
-            "What to do when no message is as late as a time to start at; `latest` reads nothing of that queue"),
+            "Behaviour if a queue has no message at or after the start time; `latest` reads nothing of it"),
         _batch_of_files("start_physical_offset", "startingPhysicalOffset", number(), None, "A byte of the commit log"),
-        _batch_of_files("end_physical_offset", "endingPhysicalOffset", number(), None, "The same; the end is not included"),
+        _batch_of_files("end_physical_offset", "endingPhysicalOffset", number(), None, "The same; the end is exclusive"),
         _read("tags", "tags", kinds.TAGS, None, "Tags to read"),
         _read("key", "key", TEXT, None,
-            "Messages that carry this key; found through the index, and by scanning what the index does not cover"),
+            "Messages with this key, found by the index and a scan of the range that the index lacks"),
         _read("key_in", "keyIn", NAMES, None, "The same, for one of these keys"),
-        _read("unique_keys", "uniqKey", NAMES, None, "The same for the ids that the producer's client gave"),
+        _read("unique_keys", "uniqKey", NAMES, None, "The same for unique keys"),
         _read("sql92", "sql92", TEXT, None,
             "A RocketMQ filter expression over properties, `a > 5 AND b = 'x'`; see [sql92](../formats/sql92.md); a warning "
-            "names what RocketMQ ignores of it"),
+            "names the part that RocketMQ ignores"),
         _read("isolation", "readIsolation", choice("committed", "half", "all"), "committed",
-            "`committed` leaves out half messages and their op messages, `half` only the op messages, `all` nothing; without "
-            "effect on topics that are named"),
+            "`committed` excludes half and op messages, `half` only op messages, `all` nothing; without "
+            "effect on topics selected by name"),
         _read("include_system_topics", "includeSystemTopics", FLAG, "true",
-            "Whether system topics are read when no topic is named"),
+            "Read system topics if no topic is selected"),
         _read("include_retry", "includeRetry", FLAG, "true", "The same for `%RETRY%` topics"),
         _read("include_dlq", "includeDlq", FLAG, "true", "The same for `%DLQ%` topics"),
         _read("fail_on_data_loss", "failOnDataLoss", FLAG, "true",
-            "Fail when a named topic or queue is not there, or named offsets are no longer or not yet; `false` reads what "
-            "there is and logs the rest"),
+            "Fail if a selected topic, queue or offset does not exist; `false` reads the rest and "
+            "logs the loss"),
     ),
-    "What of them": (
+    "Which columns": (
         _read("columns", "columns", COLUMNS, None, without="all", meaning=
-            "Columns in the order wanted. Spark cannot tell a Python source which columns it needs, so this is how to read "
+            "Columns, in order. Spark does not pass the columns of a query to a Python source, so that this option is the way to read "
             "fewer; a `.schema(...)` with some of the columns does the same"),
-        _read("include_body", "includeBody", FLAG, "true", "`false` leaves out column `body`"),
-        _read("include_headers", "includeHeaders", FLAG, "true", "`false` leaves out column `properties`"),
+        _read("include_body", "includeBody", FLAG, "true", "`false` omits column `body`"),
+        _read("include_headers", "includeHeaders", FLAG, "true", "`false` omits column `properties`"),
         _read("raw_properties", "rawProperties", FLAG, "false",
             "Adds column `raw_properties`, the property string as stored"),
         _read("decompress", "decompress", kinds.is_word("auto", "none"), "auto",
-            "`auto` unpacks zlib, lz4 and zstd bodies, `none` gives them as stored"),
+            "`auto` decompresses zlib, lz4 and zstd bodies, `none` returns them as stored"),
         _read("charset", "charset", kinds.CHARSET, None, "Makes `body` a string in this character set"),
         _read("resolve_topics", "resolveTopics", FLAG, "false",
-            "`topic` and `queue_id` of delayed and half messages say where the message is going"),
+            "`topic` and `queue_id` of delayed and half messages are the final ones"),
         _files("view", "view", kinds.VIEW, "messages",
-            "What to read: see [the schema](spark-schema.md). Streams and archives have `messages` only"),
+            "View to read: see [the schema](spark-schema.md). Streams and archives have `messages` only"),
     ),
     "Running brokers": (
         _live("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None,
@@ -216,141 +216,141 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         _live("cluster", "cluster", NAME, None, "Read only the brokers of this cluster", without="all"),
         _live("brokers", "broker", NAMES, None, "Read only the brokers of these names", without="all"),
         _live("consumer_group", "consumerGroup", NAME, TOOLS_GROUP,
-            "In whose name messages are pulled. The default is a group that every broker has; another one may be created by "
-            "a broker that creates groups by itself"),
+            "Group of the pulls. Every broker has the default; another group may be auto-created by "
+            "a broker"),
         _live("pull_batch_size", "pullBatchSize", number(1, 1 << 16), "32",
-            "Most messages a pull asks for. Brokers have limits of their own: usually 32 messages or 256 KB from memory, 8 "
+            "Maximum number of messages per pull. Brokers have their own limits: usually 32 messages or 256 KB from memory, 8 "
             "or 64 KB from disk"),
-        _live("pull_timeout_ms", "pullTimeoutMs", number(1, 1 << 31), "10000", "How long each answer may take"),
+        _live("pull_timeout_ms", "pullTimeoutMs", number(1, 1 << 31), "10000", "Timeout of a reply"),
         _live("retry_count", "fetchOffset.numRetries", number(0, 1 << 16), "3",
-            "How often anything is asked again that got no answer, or was refused for a reason that may pass; with a new "
-            "route where the old one may be wrong"),
-        _live("retry_interval_ms", "fetchOffset.retryIntervalMs", number(0, 1 << 31), "1000", "How long to wait before"),
+            "Number of retries of a request without a reply or with a temporary error; the route is refreshed "
+            "if it may be outdated"),
+        _live("retry_interval_ms", "fetchOffset.retryIntervalMs", number(0, 1 << 31), "1000", "Delay before a retry"),
         _live("read_from", "readFrom", choice(FROM_MASTER, FROM_SLAVE), FROM_MASTER,
-            "`slave` asks the slave of the lowest id first, if there is one; slaves of 5.x need `slaveReadEnable`"),
+            "`slave` prefers the slave with the lowest id, if any; slaves of 5.x need `slaveReadEnable`"),
         _live("commit_offsets", "commitOffsets", choice(COMMIT_NONE, COMMIT_ON_COMMIT), COMMIT_NONE, uses=Use.READ_STREAM,
-            meaning="`onCommit` commits offsets under `group` as each micro-batch is done", elsewhere=
-            "none in a batch read: a batch does not tell its source that it went well, so there is no time at which "
-            "offsets could be committed"),
-        _live("group", "group", NAME, None, "The group that offsets are committed for", uses=Use.READ_STREAM, elsewhere=
-            "left out in a batch read, which commits no offsets; startingOffsets=group:NAME begins where a group is"),
+            meaning="`onCommit` commits consumer offsets of `group` after each micro-batch", elsewhere=
+            "none in a batch read: Spark does not notify the source of a batch's success, so that "
+            "offsets cannot be committed"),
+        _live("group", "group", NAME, None, "Group whose consumer offsets are committed", uses=Use.READ_STREAM, elsewhere=
+            "left out in a batch read, which commits no offsets; startingOffsets=group:NAME starts at a group's consumer offsets"),
         _live("discovery_interval_ms", "discoveryIntervalMs", number(1), None, without="`10000`", uses=Use.READ_STREAM,
-            meaning="How often to look for new topics and queues", elsewhere="left out in a batch read, which looks once"),
-        _live("view", "view", only("messages", "left out, where nameServer is set: it is about store folders"), "messages",
+            meaning="Interval of discovering topics and queues", elsewhere="left out in a batch read, which discovers once"),
+        _live("view", "view", only("messages", "left out, where nameServer is set: views are of store folders"), "messages",
             "The other views are of folders"),
         _live("mode", "mode", only(FAILFAST, f"{FAILFAST}, where nameServer is set"), FAILFAST,
             "The other [modes](#damage) are of folders"),
     ),
     "Streams": (
         _stream("max_offsets", "maxOffsetsPerTrigger", number(1), None, without="all", meaning=
-            "Most messages of a micro-batch, before filters such as `tags`. Each queue that has any gives one, and the rest "
-            "is shared by what queues have; where there are more queues than messages to take, the oldest come first"),
+            "Maximum number of messages of a micro-batch, before filters such as `tags`. Each queue contributes one, and the rest in "
+            "proportion to the backlogs; with more queues than messages to take, the oldest messages come first"),
         _stream("max_bytes", "maxBytesPerTrigger", SIZE, None, without="all", meaning=
-            "Most bytes of log of a micro-batch. Of folders exact: consume queues hold the sizes; of brokers about, as the "
-            "first 32 messages that wait in a queue tell. A message that is larger comes alone"),
+            "Maximum log bytes of a micro-batch. Exact for folders, whose consume queues have the sizes; estimated for brokers, from the "
+            "first 32 waiting messages of a queue. A larger message comes alone"),
         _stream("min_offsets", "minOffsetsPerTrigger", number(1), None, without="1", meaning=
-            "Fewest messages of a micro-batch, until `maxTriggerDelay` is over"),
+            "Minimum number of messages of a micro-batch, until `maxTriggerDelay` is over"),
         _stream("max_delay_ms", "maxTriggerDelay", DURATION, "15m",
-            "How long a message waits for `minOffsetsPerTrigger`. Not with `availableNow`, which ends"),
+            "Maximum time that a message waits for `minOffsetsPerTrigger`; not with `availableNow`"),
     ),
     "Damage": (
         _files("mode", "mode", choice(PERMISSIVE, DROPMALFORMED, FAILFAST, SALVAGE), FAILFAST, "See below"),
         _files("corrupt_column", "columnNameOfCorruptRecord", NAME, "_corrupt_record",
             "Name of the column that modes PERMISSIVE and SALVAGE add"),
         _read("check_crc", "checkCrc", FLAG, "true",
-            "Compare bodies with BODYCRC, and records with `__CRC32#` where they have it"),
+            "Verify BODYCRC and, if present, `__CRC32#`"),
     ),
     "How": (
         _files("scan", "scan", choice("auto", "log", "consumequeue"), "auto",
-            "`auto` picks the cheapest way that misses nothing: by index, by consume queue or by log. `consumequeue` and "
+            "`auto` chooses the cheapest complete way: by index, by consume queue or by log. `consumequeue` and "
             "`log` force one"),
-        _read("max_bytes_per_partition", "maxBytesPerPartition", SIZE, "128m", "Most bytes of log a partition reads"),
+        _read("max_bytes_per_partition", "maxBytesPerPartition", SIZE, "128m", "Maximum log bytes per partition"),
         _read("max_records_per_partition", "maxRecordsPerPartition", number(1), None,
-            "Most messages a partition reads; exact by consume queue, about right by log"),
-        _read("min_partitions", "minPartitions", number(1), None, "Fewest partitions, if there is enough to read"),
-        _read("pushdown", "pushdown", FLAG, "false", "`true` takes predicates from Spark; see below"),
+            "Maximum number of messages per partition; exact by consume queue, approximate by log"),
+        _read("min_partitions", "minPartitions", number(1), None, "Minimum number of partitions, if there is enough to read"),
+        _read("pushdown", "pushdown", FLAG, "false", "`true` accepts predicates from Spark; see below"),
     ),
     "Writing": (
         _write("topic", "topic", TOPIC, None, "Topic of all messages", without="column `topic`"),
         _write("ignore_read_columns", "ignoreReadColumns", FLAG, "false",
-            "Leave out the columns of a read that say nothing about a message to be written (`queue_offset`, "
+            "Ignore the columns of a read that are not part of a message to write (`queue_offset`, "
             "`store_timestamp`, …), and properties that brokers set"),
         _write("checkpoint", "checkpointLocation", TEXT, None, uses=Use.WRITE_STREAM, meaning=
-            "Spark's own: what makes it the same query when it starts again"),
+            "Spark's own: identifies the query after a restart"),
     ),
     "Writing to brokers": (
         _send("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None, "Name servers", without="required"),
-        _send("brokers", "broker", NAMES, None, "Send to the brokers of these names only", without="all"),
+        _send("brokers", "broker", NAMES, None, "Send only to the brokers of these names", without="all"),
         _send("mode", "sendMode", choice(*SEND_MODES), BATCH,
-            "`batch`: messages of a queue go together. `sync`: one by one. `async`: one by one, many at a time, in no order. "
-            "`oneway`: without answers, so that what a broker does not take is lost"),
+            "`batch`: messages of a queue are combined. `sync`: one by one. `async`: one by one, many in flight, without order. "
+            "`oneway`: without replies, so that rejected messages are lost"),
         _send("batch_bytes", "batchBytes", SIZE, "256k",
-            "About how large a request of mode `batch` gets; it has 1024 messages at most"),
+            "Approximate size of a request in mode `batch`; at most 1024 messages"),
         _send("window_count", "maxInFlight", number(1, 1 << 16), "256",
-            "Requests of a task that wait for an answer; in modes `batch` and `sync` never two of one queue"),
-        _send("timeout_ms", "sendTimeoutMs", number(1, (1 << 31) - 1), "3000", "How long an answer may take"),
+            "Number of requests of a task in flight; in modes `batch` and `sync` at most one per queue"),
+        _send("timeout_ms", "sendTimeoutMs", number(1, (1 << 31) - 1), "3000", "Timeout of a reply"),
         _send("retry_count", "send.numRetries", number(0, 1 << 16), "20",
-            "How often a request is made again that got no answer, or a no that may pass"),
-        _send("retry_interval_ms", "send.retryIntervalMs", number(0, (1 << 31) - 1), "500", "How long to wait before that"),
+            "Number of retries of a request without a reply or with a temporary error"),
+        _send("retry_interval_ms", "send.retryIntervalMs", number(0, (1 << 31) - 1), "500", "Delay before a retry"),
         _send("fail_on", "failOn", kinds.statuses(*FAIL_STATUSES), ",".join(FAIL_STATUSES),
-            "Answers of brokers that have stored a message, but not safely, and make the task fail"),
+            "Statuses of less safely stored messages that make the task fail"),
         _send("compress_over_bytes", "compressOverBytes", number(0, (1 << 31) - 1), "4096",
-            "Bodies of this size or more go by themselves, packed with zlib if that helps; 0: none"),
+            "Bodies of this size or more are sent individually, compressed with zlib if that helps; 0: none"),
         _send("max_message_bytes", "maxMessageBytes", SIZE, "4m",
-            "Larger bodies are refused with their row; brokers have a `maxMessageSize` of their own"),
+            "Maximum size of a body; brokers have their own `maxMessageSize`"),
         _send("idempotent", "idempotent", FLAG, "true",
-            "Derive unique keys from what is written; `false`: new ones at each try"),
+            "Derive unique keys from the written rows; `false`: new ones at each attempt"),
         _send("skip_present", "skipPresent", choice(SKIP_DERIVED, SKIP_ALL, SKIP_NONE), None,
-            without="`derived`, `none` without derived keys or answers", meaning=
-            "Leave out what brokers have already: `derived`: of a task that is tried again, by derived keys; `all`: any row "
-            "whose key is there, a question for each; `none`"),
+            without="`derived`, `none` without derived keys or replies", meaning=
+            "Skip messages that brokers already have: `derived`: of a repeated task, by derived keys; `all`: any row "
+            "whose key exists, with a query per row; `none`"),
         _send("write_id", "writeId", kinds.matching(rf"[\x21-\x7e]{{1,{WRITE_ID_BYTES_MAX}}}",
             f"1 to {WRITE_ID_BYTES_MAX} visible ASCII characters"), None, uses=Use.WRITE, meaning=
-            "A name for what is written, so that a job that runs again is recognised"),
-        _send("producer_group", "producerGroup", NAME, "SPARK_SINK", "In whose name messages are sent"),
+            "Name of the write, to recognise a repeated job"),
+        _send("producer_group", "producerGroup", NAME, "SPARK_SINK", "Producer group of the sends"),
     ),
     "Writing a store": (
         _store("path", "path", LOCAL_FOLDER, None, without="required", meaning=
-            "The store's folder: a whole path, the same for driver and workers. New, empty, or a store that nobody has open"),
+            "The store's folder: an absolute path, the same for driver and workers. New, empty, or a store that is not open"),
         _store("keeps_store_times", "keepStoreTimestamps", FLAG, "false",
-            "Column `store_timestamp` is when a message was stored. Times never go back in a log: an earlier one is raised "
-            "to that before it"),
+            "Use column `store_timestamp` as store time. Times never decrease in a log: an earlier one is raised "
+            "to the previous one"),
         _store("queue_count", "queues", number(1, 65_535), "8",
-            "Queues of topics that the store does not have; more where a row names a higher one"),
-        _store("store_host", "storeHost", kinds.HOST, "127.0.0.1:10911", "Address in message ids, and of the sender"),
+            "Number of queues of new topics; more if a row names a higher one"),
+        _store("store_host", "storeHost", kinds.HOST, "127.0.0.1:10911", "Address in message ids, and born host"),
         _store("config", "config", TEXT, None,
             "The broker's `broker.conf`: sizes, limits, delay levels, `enabledAppendPropCRC`"),
         _store("mapped_file_size_commit_log", "mappedFileSizeCommitLog", number(1), None, without="RocketMQ's", meaning=
-            "Bytes of a log file; this and the sizes below win over `config`"),
+            "Size of a log file in bytes; this and the sizes below override `config`"),
         _store("mapped_file_size_consume_queue", "mappedFileSizeConsumeQueue", number(1), None, without="RocketMQ's",
-            meaning="Bytes of a queue file"),
+            meaning="Size of a queue file in bytes"),
         _store("max_hash_slot_num", "maxHashSlotNum", number(1), None, "Slots of an index file", without="RocketMQ's"),
         _store("max_index_num", "maxIndexNum", number(1), None, "Entries of an index file", without="RocketMQ's"),
-        _store("max_message_size", "maxMessageSize", number(1), None, "Largest body, bytes", without="RocketMQ's"),
+        _store("max_message_size", "maxMessageSize", number(1), None, "Maximum size of a body in bytes", without="RocketMQ's"),
     ),
 }
 # fmt: on
-"""The rows, by their section of the reference page."""
+"""Rows by section of the reference page."""
 
 OPTIONS: Final = tuple(option for options in SECTIONS.values() for option in options)
 
 
 def texts_of(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return (name as it was given, text) by the name in small letters: Spark ignores case."""
+    """Return (name as given, text) by name in lower case: Spark ignores case."""
     return {name.lower(): (name, str(value).strip()) for name, value in options.items()}
 
 
 def parse(options: Mapping[str, str], uses: Use, source: Source, **defaults: str) -> dict[str, Any]:
-    """Return the values of options by field; None of what is not set and has no default.
+    """Return the values of options by field; None for options without value and default.
 
     Args:
-        options: What the user has set.
-        uses: What it is for; both uses of reads, or of writes, if that is not known yet.
-        source: What is read, or written to.
-        **defaults: Texts that count where nothing is said, by field.
+        options: Options set by the user.
+        uses: Use; both uses of reads, or of writes, if it is not known yet.
+        source: Source or target.
+        **defaults: Default texts by field.
 
     Raises:
-        InvalidOption: A value is not allowed, a name is not known, is set twice, or is not for
+        InvalidOption: A value is not allowed, or a name is unknown, set twice, or not applicable to
             this use or source.
     """
     texts = texts_of(options)
@@ -390,7 +390,7 @@ def _decoded(row: Option, text: str) -> Any:
 
 
 def _refuse_elsewhere(name: str, text: str, rows: list[Option], source: Source) -> None:
-    """Refuse a name that only other uses or sources have; return if none has it."""
+    """Raise an error for a name that only other uses or sources have; otherwise return."""
     for not_yet, allowed in NOT_YET.items():
         if name.lower() == not_yet.lower():
             raise InvalidOption(not_yet, _shown(name, text), allowed)
@@ -398,7 +398,7 @@ def _refuse_elsewhere(name: str, text: str, rows: list[Option], source: Source) 
         if row.sources & source:
             raise InvalidOption(row.name, text, row.elsewhere)
     if rows and source is Source.BROKERS:
-        allowed = "left out, where nameServer is set: it is about store folders"
+        allowed = "left out, where nameServer is set: views are of store folders"
         raise InvalidOption(rows[0].name, text, allowed)
     if rows:
         raise InvalidOption(rows[0].name, text, "left out, unless nameServer is set")

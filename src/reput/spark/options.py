@@ -1,6 +1,6 @@
-"""The options of a read, checked: what ``format("rocketmq")`` is to read, and how.
+"""The validated options of a read.
 
-Pure. The options themselves are rows of ``option_table``; here is what they mean together.
+Pure. ``option_table`` has the options; this module combines them.
 """
 
 import dataclasses
@@ -27,30 +27,30 @@ from reput.spark.option_table import (
 _TOPIC_KEYS = ("topic", "topics", "subscribe", "subscribepattern", "assign")
 _TOPIC_OPTIONS = "topic (or topics, subscribe), subscribePattern, assign"
 DISCOVERY_INTERVAL_MS: Final = 10_000
-"""How long a stream of brokers uses the routes and topics that it has, by default."""
+"""Time for which a stream of brokers caches routes and topics by default, in ms."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of what to read, per queue: an offset, a time, or a word.
+    """Start or end of a read, per queue: an offset, a time, or a word.
 
-    The most specific that is set wins: ``timestamp_ms``, then ``timestamps``, then the rest.
+    The most specific one wins: ``timestamp_ms``, then ``timestamps``, then the rest.
     """
 
     word: str | None = None
     """``earliest`` or ``latest``."""
     group: str | None = None
-    """From where this consumer group would read on."""
+    """Consumer group whose consumer offsets are used."""
     offsets: QueueOffsets = field(default_factory=dict)
-    """Queue offsets; ``EARLIEST`` and ``LATEST`` count."""
+    """Queue offsets; ``EARLIEST`` and ``LATEST`` are allowed."""
     timestamps: QueueOffsets = field(default_factory=dict)
-    """Store times, ms."""
+    """Store times, in ms."""
     timestamp_ms: int | None = None
-    """One store time for all queues, ms."""
+    """Store time for all queues, in ms."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether this bound leaves nothing out."""
+        """True if this bound excludes nothing."""
         return (
             self.word is not None
             and self.timestamp_ms is None
@@ -62,7 +62,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class LiveOptions:
-    """Where brokers are, and how they are asked. Fields as in ``option_table``."""
+    """Name servers, and settings of requests. Fields as in ``option_table``."""
 
     name_server: str
     """``host:port``, several separated by ``;``."""
@@ -81,7 +81,7 @@ class LiveOptions:
 
 @dataclass(frozen=True)
 class TriggerLimits:
-    """How much a micro-batch of a stream may, and should, hold. Fields as in ``option_table``."""
+    """Maximum and minimum sizes of a micro-batch. Fields as in ``option_table``."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -91,12 +91,12 @@ class TriggerLimits:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All options of a read. Fields as in ``option_table``, but for those with a text."""
+    """All options of a read. Fields as in ``option_table`` unless documented here."""
 
     paths: tuple[str, ...]
-    """Store folders; none where ``live`` is set."""
+    """Store folders; empty if ``live`` is set."""
     live: LiveOptions | None = None
-    """Read from brokers."""
+    """Settings of a read from brokers."""
     allow_live: bool = False
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
@@ -127,22 +127,22 @@ class ReadOptions:
     resolve_topics: bool = False
     mode: str = FAILFAST
     corrupt_column: str | None = None
-    """Name of the column that says what is wrong with a row; None leaves it out."""
+    """Name of the column with the error of a row; None: no such column."""
     check_crc: bool = True
     view: str = "messages"
     scan: str = "auto"
     pushdown: bool = False
     broker: str = ""
-    """Name to show in column ``broker``; empty: what the store's own tables tell."""
+    """Value of column ``broker``; empty: from the store's own tables."""
     trigger: TriggerLimits = TriggerLimits()
 
     @property
     def selects_topics(self) -> bool:
-        """Whether topics were named one way or the other."""
+        """True if topics are selected by any option."""
         return self.topics is not None or self.topic_pattern is not None or self.assign is not None
 
     def by_broker(self) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
-        """Yield the options that are set by topic and broker: (name, topic -> broker -> queues)."""
+        """Yield the options by topic and broker: (name, topic -> broker -> queues)."""
         yield "assign", self.assign or {}
         for which, bound in (("starting", self.start), ("ending", self.end)):
             yield f"{which}Offsets", bound.offsets
@@ -153,29 +153,29 @@ Made = TypeVar("Made")
 
 
 def made(kind: type[Made], values: Mapping[str, Any], **more: Any) -> Made:
-    """Return a dataclass with the values of its fields, and its defaults where there is none."""
+    """Return a dataclass from the values of its fields; missing ones have their defaults."""
     known = [one.name for one in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: values[name] for name in known if values.get(name) is not None} | more)
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a read of stores, or of brokers.
+    """Return the options of a read of stores or brokers.
 
-    What only a batch or only a stream can do is for ``check_batch`` and ``parse_stream`` to refuse:
-    a data source gets its options before it knows which of them it is.
+    ``check_batch`` and ``parse_stream`` reject options of the other kind of read: a data source
+    gets its options before it knows its kind.
 
     Raises:
-        InvalidOption: A value is not allowed, two options exclude each other, neither ``path`` nor
-            ``nameServer`` is there, or a name is not known.
+        InvalidOption: A value is not allowed, two options exclude each other, ``path`` and
+            ``nameServer`` are both missing, or a name is unknown.
     """
     return _parse(options, READS)
 
 
 def parse_stream(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a stream, which starts at the latest where nothing is said.
+    """Return the options of a stream, which starts at the latest messages by default.
 
     Raises:
-        InvalidOption: As ``parse``, and where a stream cannot do what is asked for.
+        InvalidOption: As ``parse``, or an option is not supported by streams.
     """
     parsed = _parse(options, Use.READ_STREAM, start_offsets="latest")
     live = parsed.live
@@ -223,7 +223,7 @@ def _parse(options: Mapping[str, str], uses: Use, **defaults: str) -> ReadOption
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Refuse what only a stream can do. Raises ``InvalidOption``."""
+    """Reject options of streams. Raises ``InvalidOption``."""
     numbers = kinds.numbers_of(options.start.offsets)
     if options.start.word == "latest" or LATEST in numbers:
         raise InvalidOption(
@@ -262,7 +262,7 @@ def _check_topics(texts: Mapping[str, tuple[str, str]]) -> None:
 
 
 def _bound(values: Mapping[str, Any], end: str) -> Bound:
-    """Return one end of a read."""
+    """Return the start or end of a read."""
     word, group, offsets = values[f"{end}_offsets"]
     times, time_ms = values.get(f"{end}_timestamps"), values.get(f"{end}_timestamp_ms")
     return Bound(word, group, offsets, times or {}, time_ms)

@@ -1,4 +1,4 @@
-"""Reads a partition: from its records to the rows that options and predicates ask for."""
+"""Reads a partition: from records to the rows that options and predicates select."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -33,10 +33,10 @@ from reput.spark.store_planner import DataLoss, StoreFacts
 log = logging.getLogger("reput.spark")
 
 _CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
-"""Damage that is a whole record all the same."""
+"""Damage of complete records."""
 _POINT_BYTES_A_BATCH = 4 * 1024 * 1024
 _PACKED_BYTES_A_BATCH = 1024 * 1024
-"""Compressed records go out in batches of this size: unpacked they are many times larger."""
+"""Size of batches of compressed records, in bytes: they expand many times."""
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ def _open_planned(path: str, plan_id: str) -> StoreReader:
 
 
 def open_for(facts: StoreFacts, allow_live: bool) -> StoreReader:
-    """Open the store of a plan; once for all of its partitions, unless a broker writes to it."""
-    # A store that a broker writes to has other files and ends at every read.
+    """Open the store of a plan; once for all of its partitions, unless it is live."""
+    # A live store changes its files and end with every read.
     if allow_live:
         return open_reader(facts.path, allow_live=True)
     return _open_planned(facts.path, facts.plan)
@@ -80,13 +80,13 @@ class PartitionReader:
         for batch in log_view.walk(
             start, part.stop, check_crc=self._options.check_crc, is_end=part.is_end
         ):
-            note = "behind the end of the log: cut off by a recovery" if part.is_stale else None
+            note = "after the end of the log: truncated by a recovery" if part.is_stale else None
             yield from self._rows(batch.columns(), note)
             runs = batch.damage if part.is_stale else self._inside_log(batch.damage)
             yield from self._damage([(run, self._row(run)) for run in runs])
 
     def _inside_log(self, runs: Sequence[Damage]) -> list[Damage]:
-        """Return damage without what lies behind the end of the log: parts tell it in full."""
+        """Return damage without ranges after the end of the log, which parts report in full."""
         end = self._facts.end_offset
         return [
             replace(run, length=min(run.end, end) - run.physical_offset)
@@ -139,7 +139,7 @@ class PartitionReader:
         return replace(row, topic=unit[0].topic, queue_id=unit[0].queue_id, queue_offset=unit[1])
 
     def _shows(self, row: DamagedRow) -> bool:
-        """Whether a row that is no message can satisfy what was asked for."""
+        """Return whether a row of damage can satisfy the constraint."""
         options, wanted = self._options, self._constraint
         asks_for_text = options.keys or options.unique_keys or options.sql92 or wanted.tags
         return (
@@ -149,20 +149,18 @@ class PartitionReader:
             and wanted.admits(row.values())
         )
 
-    def _damage(
-        self, found: Sequence[tuple[Damage | None, DamagedRow]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of damage, as the mode wants it; what is no run of the log is None."""
+    def _damage(self, rows: Sequence[tuple[Damage | None, DamagedRow]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of damage, depending on the mode; None for damage outside the log."""
         span = self._constraint.physical_offsets
-        found = [one for one in found if span.low <= one[1].physical_offset <= span.high]
-        if not found:
+        rows = [one for one in rows if span.low <= one[1].physical_offset <= span.high]
+        if not rows:
             return
-        error = found[0][1].error()
+        error = rows[0][1].error()
         if self._options.mode == FAILFAST:
             raise error
-        log.warning("%s (%d such in this batch)", error, len(found))
+        log.warning("%s (%d such in this batch)", error, len(rows))
         shown = []
-        for run, row in found:
+        for run, row in rows:
             salvaged = self._salvaged(run) if run is not None else None
             if salvaged is not None:
                 yield from self._rows(salvaged, row.reason)
@@ -172,7 +170,7 @@ class PartitionReader:
             yield self._maker.damage(shown)
 
     def _salvaged(self, run: Damage) -> kernels.Columns | None:
-        """Return a record whose checksum alone is wrong, which salvage hands out."""
+        """Return a record with a wrong checksum, which salvage returns."""
         if self._options.mode != SALVAGE or run.verdict not in _CHECKSUMS:
             return None
         start = run.physical_offset
@@ -194,15 +192,15 @@ class PartitionReader:
         sizes = np.concatenate([sizes for _, _, sizes in units])
         order = np.argsort(offsets, kind="stable")
         which, numbers, offsets, sizes = which[order], numbers[order], offsets[order], sizes[order]
-        for found in self._reader.log.read_at(offsets, sizes, check_crc=self._options.check_crc):
-            columns = found.batch.columns()
-            is_right = self._is_right(columns, part.slices, which[found.rows], numbers[found.rows])
+        for read in self._reader.log.read_at(offsets, sizes, check_crc=self._options.check_crc):
+            columns = read.batch.columns()
+            is_right = self._is_right(columns, part.slices, which[read.rows], numbers[read.rows])
             yield from self._rows(columns if is_right.all() else columns.take(is_right))
             bad: list[tuple[Damage | None, DamagedRow]] = []
-            for row, run in found.bad:
+            for row, run in read.bad:
                 unit = part.slices[which[row]], int(numbers[row])
                 bad.append((run, self._row(run, unit)))
-            for row in found.rows[~is_right]:
+            for row in read.rows[~is_right]:
                 run = Damage(int(offsets[row]), int(sizes[row]), Verdict.MISSING, "")
                 shown = self._row(run, (part.slices[which[row]], int(numbers[row])))
                 bad.append((None, replace(shown, reason="the unit points at another message")))
@@ -211,7 +209,7 @@ class PartitionReader:
     def _units(
         self, one: plan.QueueSlice
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Return queue offsets, physical offsets and sizes of a slice, less what is scanned."""
+        """Return queue offsets, physical offsets and sizes of a slice, without scanned ranges."""
         numbers, units = self._reader.queue(one.topic, one.queue_id).units(one.start, one.stop)
         offsets = units["physical_offset"].astype(np.int64)
         keep = offsets < self._facts.end_offset
@@ -221,18 +219,19 @@ class PartitionReader:
             keep &= (offsets < start) | (offsets >= stop)
         return numbers[keep], offsets[keep], units["size"][keep].astype(np.int32)
 
-    def _check_whole(self, one: plan.QueueSlice, numbers: npt.NDArray[np.int64]) -> None:
-        """Refuse a slice of which messages are gone since it was planned, or units missing."""
-        if len(numbers) < one.count:
+    def _check_whole(self, queue_slice: plan.QueueSlice, numbers: npt.NDArray[np.int64]) -> None:
+        """Raise an error if messages of a slice were deleted, or units are missing."""
+        if len(numbers) < queue_slice.count:
             left = f"{numbers[0]} to {numbers[-1] + 1}" if len(numbers) else "nothing"
             self._lose(
-                f"queue {one.topic}/{one.queue_id} of {self._facts.path} has {len(numbers)} of the "
-                f"{one.count} messages {one.start} to {one.stop}: {left}"
+                f"queue {queue_slice.topic}/{queue_slice.queue_id} of {self._facts.path} has "
+                f"{len(numbers)} of the {queue_slice.count} messages {queue_slice.start} to "
+                f"{queue_slice.stop}: {left}"
             )
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
+            raise DataLoss(f"{what} (failOnDataLoss=false reads the rest)")
         log.warning("%s", what)
 
     def _is_right(
@@ -242,7 +241,7 @@ class PartitionReader:
         which: npt.NDArray[np.int64],
         numbers: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Tell which records are the messages that their units stand for."""
+        """Return which records are the messages of their units."""
         ids, topics = columns.topic_ids()
         known = {topic: number for number, topic in enumerate(topics)}
         expected_ids = np.array([known.get(one.topic, -1) for one in slices])[which]
@@ -262,7 +261,7 @@ class PartitionReader:
                 yield from self._rows(columns)
 
     def archive_damage(self, part: plan.ArchiveDamage) -> Iterator[pa.RecordBatch]:
-        """Yield a damaged range that an archive lists."""
+        """Yield a damaged range listed by an archive."""
         for _, run in self._archive.damage():
             if run.physical_offset == part.physical_offset:
                 is_checked = self._options.check_crc or run.verdict not in _CHECKSUMS
@@ -316,7 +315,7 @@ class PartitionReader:
 
 
 def portions(columns: kernels.Columns) -> Iterator[kernels.Columns]:
-    """Yield rows in portions that stay small when their bodies are unpacked."""
+    """Split rows into portions that stay small when their bodies are decompressed."""
     is_packed = (columns.numbers("sys_flag") & flags.COMPRESSED) != 0
     packed = np.where(is_packed, columns.numbers("store_size"), 0)
     numbers = np.cumsum(packed, dtype=np.int64) // _PACKED_BYTES_A_BATCH

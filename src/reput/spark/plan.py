@@ -1,8 +1,8 @@
-"""Ranges of a store become partitions. Pure: numbers in, partitions out.
+"""Splits ranges of a store into partitions. Pure: numbers in, partitions out.
 
-Log ranges are cut at any byte: whoever reads one starts at the first record in it and goes on to
-the end of the last record that starts in it, so neighbours meet exactly without planning having
-looked at a single record. Queue ranges are cut by message count.
+Log ranges are split at any byte: a reader starts at the first record in its range and continues to
+the end of the last record that starts in it, so that neighbours meet exactly and planning reads no
+record. Queue ranges are split by message count.
 """
 
 import itertools
@@ -18,17 +18,17 @@ class LogRange:
     """Records that start in ``[start, stop)`` of a log."""
 
     store: int
-    """Which of the read's stores."""
+    """Index of the store in the read."""
     start: int
     stop: int
     is_end: bool
-    """The log ends at ``stop``."""
+    """True if the log ends at ``stop``."""
     is_stale: bool = False
-    """Behind the end of the log: only for salvage."""
+    """True after the end of the log: only for salvage."""
 
     @property
     def byte_count(self) -> int:
-        """Bytes to read."""
+        """Size of the range, in bytes."""
         return self.stop - self.start
 
 
@@ -43,7 +43,7 @@ class QueueSlice:
 
     @property
     def count(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return self.stop - self.start
 
 
@@ -57,7 +57,7 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Single records, which an index named."""
+    """Single records found by an index."""
 
     store: int
     physical_offsets: tuple[int, ...]
@@ -74,7 +74,7 @@ class ArchiveRows:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveDamage:
-    """A damaged range that an archive lists, which has no row group."""
+    """A damaged range listed by an archive, without a row group."""
 
     store: int
     physical_offset: int
@@ -85,19 +85,19 @@ Partition = LogRange | QueueRange | Points | ArchiveRows | ArchiveDamage
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A queue slice and about how large its records are."""
+    """A queue slice and its estimated record size."""
 
     slice: QueueSlice
     record_bytes: float
 
     @property
     def byte_count(self) -> float:
-        """About how many bytes to read."""
+        """Estimated size, in bytes."""
         return self.slice.count * self.record_bytes
 
 
 def target_bytes(total: float, most: int, min_partitions: int | None) -> int:
-    """Return how large partitions should be, at most ``most`` and small enough for their number."""
+    """Return the size of partitions: at most ``most``, small enough for the minimum number."""
     if not min_partitions or total <= 0:
         return most
     return max(1, min(most, int(-(-total // min_partitions))))
@@ -106,7 +106,7 @@ def target_bytes(total: float, most: int, min_partitions: int | None) -> int:
 def split_log(
     store: int, spans: Iterable[tuple[int, int]], end: int, target: int
 ) -> list[LogRange]:
-    """Cut spans of a log into ranges of about ``target`` bytes; ``end`` is where the log ends."""
+    """Split spans of a log into ranges of about ``target`` bytes; ``end`` is the end of the log."""
     ranges = []
     for start, stop in spans:
         pieces = max(1, -(-(stop - start) // target))
@@ -125,7 +125,7 @@ def split_queues(
     target: int,
     max_records: int | None = None,
 ) -> list[QueueRange]:
-    """Cut and gather queue slices into ranges of about ``target`` bytes, in the order given."""
+    """Split and combine queue slices into ranges of about ``target`` bytes, in the given order."""
     ranges: list[QueueRange] = []
     gathered: list[QueueSlice] = []
     room_bytes, room_count = float(target), max_records or (1 << 62)
@@ -153,17 +153,17 @@ def split_queues(
 def share_messages(
     backlogs: Sequence[int], limit: int, oldest_first: Callable[[], Sequence[int]]
 ) -> list[int]:
-    """Return how many messages to take of each queue, ``limit`` at most in all.
+    """Return the number of messages to take from each queue, ``limit`` in total.
 
-    Each queue that has any gives one, and of the rest in proportion to what it has: a queue of few
-    does not wait for one of many. Where there are more queues than messages to take, those whose
-    next message is the oldest give one, so that each has its turn.
+    Each queue with messages contributes one, and the rest in proportion to its backlog, so that a
+    small queue does not wait for a large one. If there are more queues than messages to take, the
+    queues whose next messages are oldest contribute one, so that no queue starves.
 
     Args:
-        backlogs: Messages that wait in each queue.
-        limit: Most to take, 1 or more.
-        oldest_first: Returns all places of ``backlogs``, those of the oldest next message first;
-            asked only where it matters.
+        backlogs: Waiting messages of each queue.
+        limit: Maximum number of messages, at least 1.
+        oldest_first: Returns all indexes of ``backlogs``, ordered by the age of the next message;
+            called only if needed.
     """
     total = sum(backlogs)
     if total <= limit:
@@ -177,7 +177,7 @@ def share_messages(
     left, rest = limit - len(waiting), total - len(waiting)
     for i in waiting:
         shares[i] = 1 + (backlogs[i] - 1) * left // rest
-    # What rounding down left goes to those whom it cost most.
+    # The remainder of rounding goes to the queues that lost most by it.
     waiting.sort(key=lambda i: (backlogs[i] - 1) * left % rest, reverse=True)
     for i in waiting[: limit - sum(shares)]:
         shares[i] += 1
@@ -190,19 +190,19 @@ def share_bytes(
     limit: int,
     oldest_first: Callable[[], Sequence[int]],
 ) -> list[int]:
-    """Return how many records to take of each queue, ``limit`` bytes at most in all.
+    """Return the number of records to take from each queue, ``limit`` bytes in total.
 
-    As ``share_messages``; but a queue's first record that does not fit any more waits, and one that
-    is the oldest and larger than the limit is taken alone, or nothing would ever be.
+    As ``share_messages``; but the first record of a queue that no longer fits waits, and one that
+    is the oldest and larger than the limit is taken alone, to guarantee progress.
 
     Args:
-        sizes: Bytes of the next records of each queue, as many as might be taken.
-        backlog_bytes: Bytes of all records that wait in each queue, or about that.
-        limit: Most bytes to take.
+        sizes: Sizes of the next records of each queue, in bytes, as many as could be taken.
+        backlog_bytes: Size of all waiting records of each queue, possibly estimated.
+        limit: Maximum number of bytes.
         oldest_first: As in ``share_messages``.
     """
     counts = [0] * len(sizes)
-    firsts = [int(one[0]) if len(one) else 0 for one in sizes]
+    firsts = [int(queue_sizes[0]) if len(queue_sizes) else 0 for queue_sizes in sizes]
     order: Sequence[int] = range(len(sizes))
     if sum(firsts) > limit:
         order = oldest_first()
@@ -214,8 +214,8 @@ def share_bytes(
         elif left == limit:
             counts[i] = 1
             return counts
-    # Each in proportion to what it has; then, in turn, what rounding left.
-    ends = [np.cumsum(one, dtype=np.int64) for one in sizes]
+    # In proportion to the backlogs; then, round robin, the remainder of rounding.
+    ends = [np.cumsum(queue_sizes, dtype=np.int64) for queue_sizes in sizes]
     rests = {i: max(backlog_bytes[i] - firsts[i], 1) for i in order if counts[i]}
     total, room = sum(rests.values()), left
     budgets = [(i, room * rest // total) for i, rest in rests.items()]
@@ -228,7 +228,7 @@ def share_bytes(
 
 
 def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans in order, with neighbours made one."""
+    """Return spans in order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -241,7 +241,7 @@ def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def without_spans(
     spans: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return the parts of spans that lie in none of the others."""
+    """Return the parts of spans outside of all others."""
     left = join_spans(spans)
     for low, high in others:
         left = [
@@ -254,6 +254,6 @@ def without_spans(
 
 
 def meet_spans(spans: Iterable[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
-    """Return the parts of spans that lie in ``[low, high)``."""
+    """Return the parts of spans in ``[low, high)``."""
     met = [(max(start, low), min(stop, high)) for start, stop in spans]
     return [(start, stop) for start, stop in met if start < stop]

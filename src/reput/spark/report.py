@@ -1,7 +1,7 @@
-"""A store at a glance, computed by Spark: what is in it, when it came, how large, what is broken.
+"""Report of a store, computed by Spark: content, times, sizes, damage.
 
-``collect`` runs the jobs and returns plain numbers; ``reput.spark.pages.store`` draws them.
-Whatever a number says, it says of the whole store, system topics included.
+``collect`` runs the jobs and returns plain numbers; ``reput.spark.pages.store`` draws them. All
+numbers cover the whole store, including system topics.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from reput.format import index_entry
 from reput.store.reader import StoreReader
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being computed, how many steps are done, and how many there are."""
+"""Called with the current step's name, the number of finished steps, and the total."""
 
 BUCKETS_SECONDS = (1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400)
 BUCKET_COUNT_MAX = 200
@@ -29,7 +29,7 @@ OTHERS = "others"
 
 @dataclass
 class TopicRow:
-    """One topic."""
+    """Numbers of one topic."""
 
     topic: str
     messages: int
@@ -42,19 +42,19 @@ class TopicRow:
 
 @dataclass
 class Agreement:
-    """How well a derived file family agrees with the log."""
+    """Agreement of a derived file family with the log."""
 
     right: int
-    """Entries that point at the message they stand for."""
+    """Number of entries that point at their message."""
     wrong: int
-    """Entries that point at no such message."""
+    """Number of entries that point at no such message."""
     missing: int
-    """Messages (or keys of messages) that have no entry."""
+    """Number of messages (or keys of messages) without an entry."""
 
 
 @dataclass
 class GapRow:
-    """A run of bytes of the log that is no record."""
+    """A range of the log without records."""
 
     physical_offset: int
     length: int
@@ -65,7 +65,7 @@ class GapRow:
 
 @dataclass
 class FileRow:
-    """A log file."""
+    """Numbers of a log file."""
 
     name: str
     size: int
@@ -76,7 +76,7 @@ class FileRow:
 
 @dataclass
 class LagRow:
-    """How far a group is behind."""
+    """Consumer lag of a group."""
 
     group: str
     topic: str
@@ -85,7 +85,7 @@ class LagRow:
 
 @dataclass
 class Report:
-    """Everything the report shows. Times are ms since the epoch, sizes bytes."""
+    """All content of the report. Times are ms since the epoch, sizes bytes."""
 
     store: str
     broker: str
@@ -99,31 +99,31 @@ class Report:
     last_ms: int = 0
     topics: list[TopicRow] = field(default_factory=list)
     tags: list[tuple[str, int]] = field(default_factory=list)
-    """(tag, messages), most first; the empty tag for messages without."""
+    """(tag, messages), most frequent first; the empty tag for messages without one."""
     bucket_seconds: int = 3600
     timeline: list[tuple[int, str, int]] = field(default_factory=list)
     """(start of bucket, topic or ``others``, messages)."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    """(power of two that record sizes are below, messages)."""
+    """(power of two above the record size, messages)."""
     latencies: list[tuple[int, int]] = field(default_factory=list)
-    """(power of two that ms from born to stored are below, messages)."""
+    """(power of two above the ms from born to stored, messages)."""
     producers: list[tuple[str, int]] = field(default_factory=list)
-    """(address without port, messages), most first."""
+    """(address without port, messages), most frequent first."""
     gaps: list[GapRow] = field(default_factory=list)
     files: list[FileRow] = field(default_factory=list)
     queue_agreement: Agreement | None = None
     index_agreement: Agreement | None = None
     lags: list[LagRow] = field(default_factory=list)
     seconds: float = 0.0
-    """How long the jobs took."""
+    """Duration of the jobs, in seconds."""
 
     @property
     def damage(self) -> list[GapRow]:
-        """The gaps that are damage: what lies behind the end of the log is not."""
+        """Damaged gaps, without the range after the end of the log."""
         return [gap for gap in self.gaps if gap.kind == "damage"]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain lists and dictionaries."""
+        """Return the report as plain lists and dictionaries."""
         return dataclasses.asdict(self)
 
 
@@ -133,10 +133,10 @@ def collect(
     """Compute the report of a store.
 
     Args:
-        spark: The session to run the jobs in.
+        spark: The session.
         path: The store folder.
-        progress: Told before each step.
-        allow_live: A broker may be at work on it.
+        progress: Called before each step.
+        allow_live: Allow a store that a broker is using.
 
     Raises:
         ReputError: The store cannot be read.
@@ -174,14 +174,14 @@ def collect(
 
 
 class _Read(Protocol):
-    """Gives the messages of the store with some columns only: Spark cannot prune them itself."""
+    """Provides the messages of the store with selected columns: Spark cannot prune them itself."""
 
     def __call__(self, *columns: str) -> DataFrame: ...
 
 
 def _messages(spark: SparkSession, store: dict[str, str], *columns: str) -> DataFrame:
     reader = spark.read.format("rocketmq").options(**store).option("readIsolation", "all")
-    # Damage has a chapter of its own, and a body need not be unpacked to be measured.
+    # Damage has its own chapter, and sizes need no decompression.
     reader = reader.option("mode", "DROPMALFORMED").option("columns", ",".join(columns))
     return reader.option("decompress", "none").load()
 
@@ -298,7 +298,7 @@ def _files(report: Report, files: DataFrame) -> None:
 
 
 _FLAGS = ("entries", "keys", "tags")
-"""What a row of a place stands for: an entry that is there, or one that should be."""
+"""Flags of a row: an existing entry, or an expected one."""
 
 
 def _flagged(rows: DataFrame, flag: str) -> DataFrame:
@@ -307,12 +307,12 @@ def _flagged(rows: DataFrame, flag: str) -> DataFrame:
 
 
 def _sums(rows: DataFrame, on: list[str]) -> DataFrame:
-    """Count how often each place has an entry, and should have one: one shuffle for both."""
+    """Count existing and expected entries per position: one shuffle for both."""
     return rows.groupBy(*on).agg(*(F.sum(name).alias(name) for name in _FLAGS))
 
 
 def _match(entries: Any, wanted: Any, prefix: str = "") -> list[Any]:
-    """Return the sums of an ``Agreement``, over places."""
+    """Return the sums of an ``Agreement`` over positions."""
     return [
         # A record may be indexed twice after a recovery: both entries are right.
         F.sum(F.when(wanted > 0, entries).otherwise(0)).alias(f"{prefix}right"),
@@ -345,7 +345,7 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
     start = index.agg(F.min("physical_offset")).first()
     if start is None or start[0] is None:
         return
-    # Rolled-back records are not indexed, nor is anything from before the oldest index file.
+    # Rolled-back records and those before the oldest index file are not indexed.
     keyed = messages.filter(f"(sys_flag & 12) != 12 and physical_offset >= {start[0]}")
     on = ["key_hash", "physical_offset"]
     places = _sums(_flagged(index, "entries").unionAll(_hashed(keyed)), on)
@@ -356,7 +356,7 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
         *_match(entries, keys + tags, "tagged_"),
     ).first()
     assert row is not None
-    # 5.4 and later index the tags too; whether this store's broker did, its entries show.
+    # 5.4 and later index the tags too; the entries show whether this store's broker did.
     prefix = "tagged_" if row["has_tags"] else ""
     report.index_agreement = Agreement(
         row[f"{prefix}right"] or 0, row[f"{prefix}wrong"] or 0, row[f"{prefix}missing"] or 0
@@ -364,8 +364,8 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
 
 
 def _hashed(messages: DataFrame) -> DataFrame:
-    """Return where entries of unique keys and keys belong, and those of tags."""
-    # The property UNIQ_KEY, without reading all properties: without it, both ids are equal.
+    """Return the positions of entries of unique keys and keys, and those of tags."""
+    # The property UNIQ_KEY, without decoding all properties: without it, both ids are equal.
     unique_key = F.when(F.col("msg_id") != F.col("offset_msg_id"), F.col("msg_id"))
     unique = F.array_compact(F.array(unique_key))
     keys = F.coalesce(F.concat(unique, "keys"), F.array().cast("array<string>"))

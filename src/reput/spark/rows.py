@@ -1,7 +1,7 @@
-"""Records as rows: the schema of ``format("rocketmq")``, and Arrow batches made of kernel columns.
+"""Records as rows: the schema of ``format("rocketmq")``, and Arrow batches of kernel columns.
 
-The kernels' buffers become Arrow's without a copy. Column names, order and types are part of the
-product (docs/reference/spark-schema.md).
+The kernels' buffers become Arrow's without a copy. Names, order and types of columns are a public
+interface (docs/reference/spark-schema.md).
 """
 
 import logging
@@ -58,14 +58,14 @@ RAW_PROPERTIES = "raw_properties"
 
 _YEAR_1_MS = -62_135_596_800_000
 _YEAR_10000_MS = 253_402_300_800_000
-"""Spark's timestamps go from year 1 to 9999; a time outside is null."""
+"""Spark's timestamps cover the years 1 to 9999; other times are null."""
 
 _HALF_TOPICS = frozenset({names.HALF_TOPIC, names.ROCKSDB_HALF_TOPIC})
 _OP_TOPICS = frozenset({names.OP_HALF_TOPIC, names.ROCKSDB_OP_HALF_TOPIC})
 
 
 def message_fields(options: ReadOptions) -> dict[str, pa.DataType]:
-    """Return the columns a read with these options has, by name."""
+    """Return the columns of a read with these options, by name."""
     fields = dict(FIELDS)
     if options.charset:
         fields["body"] = pa.string()
@@ -86,7 +86,7 @@ def message_fields(options: ReadOptions) -> dict[str, pa.DataType]:
 
 @dataclass(frozen=True)
 class DamagedRow:
-    """A row that says where something cannot be read."""
+    """A row that reports damage."""
 
     physical_offset: int
     length: int
@@ -97,7 +97,7 @@ class DamagedRow:
     queue_offset: int | None = None
 
     def values(self) -> dict[str, object]:
-        """Return what columns of view ``messages`` hold; the others are null."""
+        """Return the values of columns of view ``messages``; the others are null."""
         return {
             "topic": self.topic,
             "queue_id": self.queue_id,
@@ -107,7 +107,7 @@ class DamagedRow:
         }
 
     def error(self) -> CorruptRecord:
-        """Return the same as an exception."""
+        """Return the damage as an exception."""
         where = f" (queue {self.topic}/{self.queue_id}, queue offset {self.queue_offset})"
         return CorruptRecord(
             self.reason + (where if self.topic is not None else ""),
@@ -118,11 +118,11 @@ class DamagedRow:
 
 
 class RowMaker:
-    """Makes Arrow batches of the wanted columns.
+    """Makes Arrow batches of the selected columns.
 
     Args:
-        columns: Names of the wanted columns, in order.
-        options: What the read was told.
+        columns: Names of the selected columns, in order.
+        options: Options of the read.
         broker: Value of column ``broker``.
     """
 
@@ -150,11 +150,11 @@ class RowMaker:
     def batch(self, columns: Columns, notes: dict[int, str] | None = None) -> pa.RecordBatch:
         """Return the rows of some records; ``notes`` go to the corrupt column, by row.
 
-        A body that cannot be unpacked is left as stored and noted, or its row left out, or an
-        error, as the mode says.
+        A body that cannot be decompressed is kept as stored with a note, or its row is dropped, or
+        an error is raised, depending on the mode.
 
         Raises:
-            CorruptRecord: A body cannot be unpacked and mode is FAILFAST.
+            CorruptRecord: A body cannot be decompressed and mode is FAILFAST.
         """
         arrays = {}
         notes = dict(notes or {})
@@ -183,7 +183,7 @@ class RowMaker:
         )
 
     def damage(self, rows: Sequence[DamagedRow]) -> pa.RecordBatch:
-        """Return rows that are null but for where and why."""
+        """Return rows of damage, null except for position and reason."""
         values = [
             {**row.values(), "broker": self._broker, self._options.corrupt_column: row.reason}
             for row in rows
@@ -219,11 +219,11 @@ class RowMaker:
         return _strings(Runs(offsets, np.frombuffer(name * columns.count, np.uint8), None))
 
     def _body(self, bodies: Runs) -> pa.Array:
-        found = _binaries(bodies)
+        array = _binaries(bodies)
         charset = self._options.charset
         if charset is None:
-            return found
-        texts = [body.decode(charset, "replace") for body in found.to_pylist()]
+            return array
+        texts = [body.decode(charset, "replace") for body in array.to_pylist()]
         return pa.array(texts, pa.string())
 
 
@@ -231,7 +231,7 @@ class RowMaker:
 
 
 class RowFilter:
-    """Tells which rows of a batch satisfy options and constraint."""
+    """Filters the rows of a batch by options and constraint."""
 
     def __init__(self, options: ReadOptions, constraint: Constraint) -> None:
         self._options = options
@@ -264,11 +264,11 @@ class RowFilter:
         return is_wanted
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether rows of this topic are wanted at all."""
+        """Return whether rows of a topic can pass."""
         return self._is_wanted_topic(topic)
 
     def rows(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the numbers of the wanted rows, in order."""
+        """Return the indexes of the passing rows, in order."""
         ids, topics = columns.topic_ids()
         is_wanted = np.array([self._is_wanted_topic(topic) for topic in topics], np.bool_)
         mask = is_wanted[ids] if len(topics) else np.zeros(0, np.bool_)
@@ -282,7 +282,7 @@ class RowFilter:
         mask &= _within(columns.numbers("physical_offset"), wanted.physical_offsets)
         if not wanted.store_times_us.is_all:
             span = wanted.store_times_us
-            # Whole milliseconds: low is rounded up, high down. What the column cannot hold is null.
+            # Whole milliseconds: low is rounded up, high down. Out of the column's range: null.
             in_ms = Span(
                 max(-(-span.low // 1000), _YEAR_1_MS), min(span.high // 1000, _YEAR_10000_MS - 1)
             )
@@ -320,7 +320,7 @@ class RowFilter:
 
 
 def _compiled(expression: str) -> "Filter":
-    # Its grammar takes longer to load than most partitions take to read.
+    # Loading its grammar takes longer than reading most partitions.
     from reput.format import sql92
 
     try:
@@ -330,10 +330,10 @@ def _compiled(expression: str) -> "Filter":
 
 
 def warn_of_ignored(options: ReadOptions) -> None:
-    """Log which part of ``sql92`` does not count, if one does not.
+    """Log the part of ``sql92`` that RocketMQ ignores, if any.
 
     Raises:
-        InvalidOption: It is no filter expression.
+        InvalidOption: It is not a filter expression.
     """
     if options.sql92 and (warning := _compiled(options.sql92).warning):
         log.warning("%s", warning)

@@ -1,6 +1,6 @@
 """View ``messages``: plans a read on the driver, and reads its partitions on the executors.
 
-Whichever way the planner chooses, every row is checked against everything that was asked for.
+With any plan, every row is checked against all conditions.
 """
 
 import logging
@@ -24,9 +24,9 @@ class MessageScan:
     """One batch read of view ``messages``.
 
     Args:
-        options: What the read was told.
-        columns: Names of the wanted columns, in order.
-        constraint: What pushed-down predicates demand.
+        options: Options of the read.
+        columns: Names of the selected columns, in order.
+        constraint: Pushed-down predicates.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class MessageScan:
         """Plan the read.
 
         Raises:
-            StoreUnavailable: A path is no store, or is in use.
-            InvalidOption: Topics or offsets that were named do not fit the store.
-            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
+            StoreUnavailable: A path is not a store, or is in use.
+            InvalidOption: Topics or offsets in the options do not fit the store.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
         warn_of_ignored(self._options)
@@ -65,7 +65,7 @@ class MessageScan:
         """Yield the rows of a partition.
 
         Raises:
-            CorruptRecord: Something cannot be read and mode is FAILFAST.
+            CorruptRecord: A record cannot be decoded and mode is FAILFAST.
         """
         reader = open_for(task.facts, self._options.allow_live)
         maker = RowMaker(self._columns, self._options, task.facts.broker)

@@ -1,4 +1,4 @@
-"""A Spark session for commands that bring their own: quiet and local."""
+"""A quiet local Spark session for commands."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from reput.errors import ReputError
 
 
 class SparkUnavailable(ReputError):
-    """Spark cannot start; the text says what is missing and what to run."""
+    """Spark cannot start; the text has the missing part and the command to run."""
 
 
 @contextmanager
@@ -26,8 +26,8 @@ def local_session(
 ) -> Iterator[SparkSession]:
     """Open a session, and stop it at the end.
 
-    What the JVM and its Python workers print goes to ``log_file``, so that a terminal shows the
-    command's own output only. ``settings`` are Spark's, and win over those made here.
+    Output of the JVM and its Python workers goes to ``log_file``, so that a terminal shows only the
+    command's own. ``settings`` are Spark's and override those set here.
 
     Raises:
         SparkUnavailable: There is no Java, or the JVM does not start.
@@ -64,7 +64,7 @@ def local_session(
 
 @contextmanager
 def _inherited_stderr(descriptor: int) -> Iterator[None]:
-    """Let processes started meanwhile write their errors there, for as long as they live."""
+    """Redirect stderr of processes started meanwhile to a file, for as long as they live."""
     saved = os.dup(2)
     os.dup2(descriptor, 2)
     try:

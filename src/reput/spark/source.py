@@ -1,4 +1,4 @@
-"""``spark.read.format("rocketmq")``: the PySpark data source. Thin: it translates, others decide.
+"""``spark.read.format("rocketmq")``: the PySpark data source. Thin: it only translates.
 
 Found without registration through ``pyspark_rocketmq``. PySpark 4.2 or later.
 """
@@ -88,11 +88,11 @@ class RocketMQDataSource(DataSource):
 
     @functools.cached_property
     def _options(self) -> option_texts.ReadOptions:
-        """The options of a read; a write has others, and nobody says first which it is."""
+        """The options of a read. Options of a write differ, and the use is not known yet."""
         return option_texts.parse(self._texts)
 
     def schema(self) -> StructType:
-        """Return the columns of the view, less what options leave out."""
+        """Return the columns of the view, without those that options exclude."""
         fields = self._fields()
         columns = self._options.columns or tuple(fields)
         for name in columns:
@@ -106,15 +106,15 @@ class RocketMQDataSource(DataSource):
         return views.fields(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader; one that takes predicates only where Spark is there to push them."""
+        """Return the reader; with pushdown of predicates only if Spark supports it."""
         option_texts.check_batch(self._options)
         columns = self._columns_of(schema)
         if self._options.view != "messages":
             return ViewReader(self._options, columns)
-        # Spark refuses a reader that overrides pushFilters while its pushdown is switched off, and
-        # tells nobody whether it is; but only its pushdown worker ever calls it. It also keeps what
-        # one query pushed with the frame, for a later query that pushes nothing (4.3): a frame has
-        # to ask for it.
+        # Spark rejects a reader with pushFilters while its pushdown is disabled, and does not
+        # reveal whether it is; but only its pushdown worker calls this method. It also keeps the
+        # predicates of one query with the frame for a later query without predicates (4.3), so that
+        # a frame must enable pushdown explicitly.
         takes_filters = self._options.pushdown and _is_pushdown_worker()
         reader = PushdownReader if takes_filters else MessageReader
         return reader(self._options, columns)
@@ -127,15 +127,15 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch: to brokers, or to a store folder."""
         if write_options.goes_to_brokers(self._texts):
-            from reput.spark.sending.sink import BrokerWriter  # who writes stores needs no network
+            from reput.spark.sending.sink import BrokerWriter  # writers of stores need no network
 
             return BrokerWriter(write_options.parse(self._texts), schema, overwrite)
-        from reput.spark.importing.sink import StoreWriter  # and who reads needs no writer
+        from reput.spark.importing.sink import StoreWriter  # readers need no writer
 
         return StoreWriter(import_options.parse(self._texts), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer of a stream's batches, likewise."""
+        """Return the writer of a stream's batches, to brokers or to a store folder."""
         if write_options.goes_to_brokers(self._texts):
             from reput.spark.sending.sink import BrokerStreamWriter
 
@@ -177,10 +177,10 @@ class MessageReader(DataSourceReader):
         self._constraint = Constraint()
 
     def _scan(self) -> Any:
-        """Return what plans and reads: a scan of stores, or of brokers."""
+        """Return the scan of stores or of brokers."""
         if self._options.live is None:
             return MessageScan(self._options, self._columns, self._constraint)
-        from reput.spark.live.scan import LiveScan  # who reads stores needs no network
+        from reput.spark.live.scan import LiveScan  # readers of stores need no network
 
         return LiveScan(self._options, self._columns, self._constraint)
 
@@ -191,7 +191,7 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition as Arrow batches."""
         # A plan without partitions still runs one task, with nothing to read. Spark pickles the
-        # reader before it asks for partitions: what planning found travels in the tasks.
+        # reader before it asks for partitions, so that results of planning travel in the tasks.
         if partition.value is None:
             return iter(())
         rows: Iterator[pa.RecordBatch] = self._scan().read(partition.value)
@@ -199,41 +199,43 @@ class MessageReader(DataSourceReader):
 
 
 class PushdownReader(MessageReader):
-    """The same, with predicates that skip files, queues and rows."""
+    """Reader with predicates that skip files, queues and rows."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the predicates that ``reput.spark.filters`` knows; yield the others back."""
+        """Accept the predicates that ``reput.spark.filters`` supports; yield the others."""
         rest = []
-        for one in filters:
-            constraint = constraint_of(one)
+        for predicate in filters:
+            constraint = constraint_of(predicate)
             if constraint is None or self._is_of_shown(constraint):
-                rest.append(one)
+                rest.append(predicate)
             else:
                 self._constraint = self._constraint.meet(constraint)
-        for one in rest:
-            # Spark asks for "not null" beside each comparison, which implies it.
-            is_implied = isinstance(one, IsNotNull) and _column(one) in self._constraint.not_null
+        for predicate in rest:
+            # Spark adds "not null" to each comparison, which implies it.
+            is_implied = (
+                isinstance(predicate, IsNotNull) and _column(predicate) in self._constraint.not_null
+            )
             if not is_implied:
-                yield one
+                yield predicate
 
     def _is_of_shown(self, constraint: Constraint) -> bool:
-        """Whether it speaks of what ``resolveTopics`` shows, which is not what is stored."""
+        """Return whether it refers to output of ``resolveTopics``, not to a stored value."""
         return self._options.resolve_topics and bool(constraint.not_null & {"topic", "queue_id"})
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues. A micro-batch is told by two positions: ``reput.spark.streaming.stream``."""
+    """Follows queues. Two positions define a micro-batch: ``reput.spark.streaming.stream``."""
 
     def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._stream = QueueStream(options, columns)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts."""
+        """Return the start of a new query."""
         return self._stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that makes Spark say when there shall be none.
+        """Return a limit that makes Spark report when there is none.
 
         Spark has limits of one kind at a time; ``latestOffset`` adds the others.
         """
@@ -247,7 +249,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next micro-batch ends."""
+        """Return the end of the next micro-batch."""
         limits = self._options.trigger
         match limit:
             case ReadAllAvailable():
@@ -263,15 +265,15 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.latest_offset(start, limits)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the queues, and the lag: ``reput.spark.lag_of`` reads it."""
+        """Return the ends of the queues, and the lag, which ``reput.spark.lag_of`` reads."""
         return self._stream.report()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a micro-batch is through; the next trigger tells the same."""
+        """Record that a micro-batch is complete; the next trigger implies it too."""
         self._stream.commit(end)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the queues end where they end now."""
+        """Freeze the ends of the queues."""
         self._stream.freeze()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -284,14 +286,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ViewReader(DataSourceReader):
-    """Reads the views that are not messages."""
+    """Reads the views other than messages."""
 
     def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read: one partition a store and, where a view is large, a file or queue."""
+        """Plan the read: one partition per store and, for a large view, per file or queue."""
         return [StorePartition(part) for part in views.partitions(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -302,7 +304,7 @@ class ViewReader(DataSourceReader):
 
 
 def constraint_of(predicate: Filter) -> Constraint | None:
-    """Return a pushed-down predicate as a constraint, None if it cannot be one."""
+    """Return a pushed-down predicate as a constraint; None if it cannot be one."""
     column = _column(predicate)
     if isinstance(predicate, IsNotNull):
         is_known = column in filters.ALWAYS_PRESENT
@@ -334,7 +336,7 @@ def _plain(value: Any) -> Any:
     """Return a predicate's value with times as microseconds."""
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None:
-            return None  # a timestamp without zone is another type
+            return None  # a timestamp without time zone is another type
         return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]

@@ -1,12 +1,12 @@
-"""The jobs as table functions of SQL, registered by one call: ``reput.spark.register(spark)``.
+"""The jobs as table functions of SQL, registered by ``reput.spark.register(spark)``.
 
     SELECT * FROM rocketmq_dispatch_check('/data/store');
     SELECT * FROM rocketmq_archive(store => '/data/store', archive => '/data/archive');
 
-A function runs its job inside of one task, one step after the other: Spark gives table functions no
-way to start jobs of their own. That is right for stores of some GB; large ones are for
-``reput.spark.jobs`` and ``reput pipeline``. Jobs are idempotent, so that a task which Spark runs
-again does no harm. Messages and the other views need no function, and are read in parallel:
+A function runs its job inside one task, step by step: Spark's table functions cannot start jobs.
+That suits stores of some GB; for larger ones use ``reput.spark.jobs`` and ``reput pipeline``. Jobs
+are idempotent, so that Spark may repeat the task. Messages and the other views need no function,
+and are read in parallel:
 
     CREATE TEMPORARY VIEW orders USING rocketmq OPTIONS (path '/data/store', topic 'orders')
 """
@@ -45,13 +45,13 @@ class Difference:
     topic: str | None = None
     queue_id: int | None = None
     missing: int | None = None
-    """Units that are not there."""
+    """Number of missing units."""
     different: int | None = None
     extra: int | None = None
-    """Units that no record of the log has."""
+    """Number of units without a record in the log."""
     index_file: str | None = None
     first_byte: int | None = None
-    """The first one that differs; NULL if the index file is missing."""
+    """Position of the first differing byte; NULL if the index file is missing."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def register(spark: SparkSession) -> None:
 
 
 def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
-    """Return name -> what is called, and the dataclass whose plain fields are the columns."""
+    """Return name -> function, and the dataclass whose plain fields are the columns."""
     from reput.spark.jobs.archive import ArchiveResult
     from reput.spark.jobs.compact import CompactResult
-    from reput.spark.jobs.compare.findings import Finding as StoreDifference
+    from reput.spark.jobs.compare.findings import Mismatch
     from reput.spark.jobs.dispatch import DispatchResult
     from reput.spark.jobs.restore import RestoreResult
     from reput.spark.jobs.salvage import Salvaged
@@ -92,7 +92,7 @@ def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
         "rocketmq_dispatch_check": (_dispatch_check, Difference),
         "rocketmq_audit": (_audit, VerdictCount),
         "rocketmq_salvage": (_salvage, Salvaged),
-        "rocketmq_compare": (_compare, StoreDifference),
+        "rocketmq_compare": (_compare, Mismatch),
         "rocketmq_archive": (_archive, ArchiveResult),
         "rocketmq_archive_verify": (_archive_verify, Problem),
         "rocketmq_restore": (_restore, RestoreResult),
@@ -100,7 +100,7 @@ def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
     }
 
 
-# --- what is called -----------------------------------------------------------------------------
+# --- functions ----------------------------------------------------------------------------------
 
 
 def _verify(store: str, allow_live: bool = False) -> Iterable[Any]:
@@ -119,9 +119,9 @@ def _dispatch(store: str, config: str | None = None, **options: Any) -> Iterable
 def _dispatch_check(store: str, config: str | None = None, **options: Any) -> Iterable[Any]:
     from reput.spark.jobs.dispatch import dispatch
 
-    found = dispatch(None, store, config=_settings(config), dry_run=True, **options).difference
-    assert found is not None  # of a dry run
-    for queue in found.queues:
+    difference = dispatch(None, store, config=_settings(config), dry_run=True, **options).difference
+    assert difference is not None  # of a dry run
+    for queue in difference.queues:
         yield Difference(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -129,7 +129,7 @@ def _dispatch_check(store: str, config: str | None = None, **options: Any) -> It
             different=queue.different,
             extra=queue.extra,
         )
-    for file in found.index:
+    for file in difference.index:
         yield Difference(
             index_file=file.name or f"number {file.number}", first_byte=file.first_byte
         )
@@ -182,7 +182,7 @@ def _compact(source: str, keep: str, target: str | None = None, **options: Any) 
 
 
 def _settings(path: str | None) -> Any:
-    """Return the store's settings of a broker.conf."""
+    """Return the store's settings in a broker.conf."""
     if path is None:
         return None
     from reput import config
@@ -207,7 +207,7 @@ def _table_function(call: Callable[..., Iterable[Any]], row: type) -> Any:
 
 
 def _schema(row: type) -> StructType:
-    """Return a column for each field of a dataclass that holds one plain value."""
+    """Return a column for each field of a dataclass with a plain value."""
     fields = []
     for name, hint in typing.get_type_hints(row).items():
         kinds = _kinds(hint)
@@ -218,7 +218,7 @@ def _schema(row: type) -> StructType:
 
 
 def _kinds(hint: Any) -> set[DataType]:
-    """Return the column type of a field's hint, in a set; an empty one if it has none."""
+    """Return the column type of a field's hint, in a set; empty if it has none."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         parts = [_kinds(one) for one in typing.get_args(hint) if one is not type(None)]
         return set().union(*parts) if all(parts) else set()

@@ -1,4 +1,4 @@
-"""Opening what is at a path: a store folder, or an archive of one."""
+"""Opens the store or archive at a path."""
 
 import glob
 from pathlib import Path
@@ -11,7 +11,7 @@ from reput.store.reader import StoreReader
 
 
 def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
-    """Open what is at a path or URI: an archive or a store. Raises as ``StoreReader.open``."""
+    """Open the archive or store at a path or URI. Raises as ``StoreReader.open``."""
     if archive_files.is_archive(path):
         from reput.spark.archive import (
             view as archive_view,  # Parquet, which reads of stores do not need
@@ -22,15 +22,15 @@ def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
 
 
 def store_paths(options: ReadOptions) -> list[str]:
-    """Return the store folders of a read: what patterns like ``/data/*/store`` match, and the rest.
+    """Return the store folders of a read: plain paths, and matches of ``/data/*/store``.
 
     Raises:
         InvalidOption: No store folder matches a pattern.
     """
-    found = []
+    folders = []
     for path in options.paths:
         if "://" in path or not glob.has_magic(path) or Path(path).exists():
-            found.append(path)
+            folders.append(path)
             continue
         matches = sorted(glob.glob(path))  # noqa: PTH207 - Path would not take it absolute
         stores = [
@@ -40,5 +40,5 @@ def store_paths(options: ReadOptions) -> list[str]:
         ]
         if not stores:
             raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")
-        found += stores
-    return found
+        folders += stores
+    return folders

@@ -1,13 +1,12 @@
 """Plans the read of a store: from options and predicates to partitions.
 
-Planning looks at names, headers and queue ends, never at the log's records. It chooses the cheapest
-way that misses nothing:
+Planning reads names, headers and queue ends, never the log's records. It chooses the cheapest
+complete way:
 
-* by index, when a key is asked for: the records the index names, and a scan of what it does not
-  cover;
-* by consume queue, when the wanted queues are a smaller part of the log: their units, and a scan of
-  the log files that units do not account for (not dispatched yet, a crash, damaged queues);
-* by log: every file, less those that physical offsets or store times rule out.
+* by index, for a key: the records that the index names, and a scan of the range it does not cover;
+* by consume queue, if the selected queues are a small part of the log: their units, and a scan of
+  the log files that units do not cover (not dispatched yet, a crash, damaged queues);
+* by log: every file that physical offsets and store times do not exclude.
 """
 
 import logging
@@ -45,9 +44,9 @@ from reput.store.reader import END_OF_TIME_MS, Boundary, Condition, StoreReader
 log = logging.getLogger("reput.spark")
 
 QUEUE_SHARE_MAX = 0.5
-"""Reading by queue pays while the wanted records are less than this part of the log."""
+"""Largest share of the log for which reading by queue is faster."""
 CLOCK_SLACK_MS = 60_000
-"""Store times grow, but for a clock set back; files and slices are skipped with this much room."""
+"""Margin for clocks that were set back when files and slices are skipped by store time, in ms."""
 _SAMPLE_UNITS = 256
 _NAMES_SHOWN = 20
 _UNITS_AT_ONCE = 1 << 20
@@ -55,52 +54,52 @@ _POINTS_A_PARTITION = 10_000
 
 T = TypeVar("T")
 Limits = dict[tuple[str, int], tuple[int, int]]
-"""(topic, queue id) -> queue offsets [start, stop) that are wanted."""
+"""(topic, queue id) -> selected queue offsets [start, stop)."""
 
 
 class DataLoss(ReputError):
-    """What was asked for is gone; the text says what, and how to read the rest."""
+    """Selected messages no longer exist; the text has them, and how to read the rest."""
 
 
 @dataclass
 class Summary:
-    """What a plan reads and what it leaves out, for logs and people."""
+    """Decisions of a plan, for logs and people."""
 
     lines: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
-        """Note one decision."""
+        """Record one decision."""
         self.lines.append(text)
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What planning found out about a store, for whoever reads a part of it."""
+    """Results of planning for the readers of a store."""
 
     path: str
     plan: str
-    """Tells this plan from others: the store may have changed since they were made."""
+    """Id of the plan: the store may have changed between plans."""
     broker: str
     limits: Limits | None
-    """Queue offsets to keep to; None for all."""
+    """Selected queue offsets; None for all."""
     end_offset: int
-    """Where the log ends."""
+    """Physical offset of the end of the log."""
     scanned: tuple[tuple[int, int], ...]
-    """Parts of the log that are walked: units that point there are left."""
+    """Scanned ranges of the log, whose units are skipped."""
     must_have_all: bool = False
-    """A message of a queue slice that is not there is a loss: nobody else looks for it."""
+    """True if a missing message of a queue slice is a loss: no scan would find it."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One partition with all that reading it takes: Spark ships nothing else from the planner."""
+    """One partition with everything needed to read it: the planner ships nothing else."""
 
     partition: plan.Partition
     facts: StoreFacts
 
 
 def check_brokers(options: ReadOptions, brokers: set[str]) -> None:
-    """Refuse JSON options that name brokers of none of the stores, which would select nothing."""
+    """Reject JSON options for unknown brokers, which would select nothing."""
     for name, table in options.by_broker():
         for named in table.values():
             for broker in named:
@@ -111,7 +110,7 @@ def check_brokers(options: ReadOptions, brokers: set[str]) -> None:
 
 
 def option_constraint(options: ReadOptions) -> Constraint:
-    """Return what options demand of columns."""
+    """Return the conditions of options on columns."""
     topics = options.topics
     if options.assign is not None:
         topics = frozenset(options.assign)
@@ -128,15 +127,15 @@ class StorePlanner:
     """Plans one store.
 
     Args:
-        number: Which of the read's stores.
+        number: Index of the store in the read.
         path: Its folder.
-        options: What the read was told.
-        constraint: What rows must meet.
-        summary: Where decisions are noted.
-        by_queue_only: What has no unit in a queue is not looked for, as a stream does not.
+        options: Options of the read.
+        constraint: Conditions on rows.
+        summary: Records the decisions.
+        by_queue_only: Ignore records without a unit, as streams do.
 
     Raises:
-        StoreUnavailable: The path is no store, or in use.
+        StoreUnavailable: The path is not a store, or is in use.
     """
 
     def __init__(
@@ -168,12 +167,12 @@ class StorePlanner:
         parts: list[plan.Partition] = []
         if not self._constraint.is_empty:
             spans = self._spans()
-            found = self._by_index(spans)
-            if found is None:
-                found = self._by_queue(spans, limits)
-            if found is None:
-                found = self._by_log(spans)
-            parts = found + self._behind_the_end()
+            partitions = self._by_index(spans)
+            if partitions is None:
+                partitions = self._by_queue(spans, limits)
+            if partitions is None:
+                partitions = self._by_log(spans)
+            parts = partitions + self._behind_the_end()
         self._summary.add(f"{self._path}: {len(parts)} partitions")
         end = self._reader.end_offset
         facts = StoreFacts(self._path, self._plan, self.broker, limits, end, self._scanned)
@@ -185,13 +184,13 @@ class StorePlanner:
         return self._reader
 
     def facts(self, end_offset: int, *, must_have_all: bool) -> StoreFacts:
-        """Return what whoever reads queue slices or points of this plan has to know."""
+        """Return the results of planning for readers of queue slices or points."""
         return StoreFacts(
             self._path, self._plan, self.broker, None, end_offset, (), must_have_all=must_have_all
         )
 
     def queues(self) -> list[tuple[str, int]]:
-        """Return the wanted queues that have files: (topic, queue id)."""
+        """Return the selected queues that have files: (topic, queue id)."""
         return [
             (topic, queue_id)
             for topic, ids in self._wanted_queues().items()
@@ -200,11 +199,11 @@ class StorePlanner:
         ]
 
     def starts(self) -> dict[tuple[str, int], int]:
-        """Return the queue offset at which to start each wanted queue.
+        """Return the start queue offset of each selected queue.
 
         Raises:
-            InvalidOption: Topics, offsets or times that were named do not fit the store.
-            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
+            InvalidOption: Topics, offsets or times in the options do not fit the store.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
         """
         self._check_queues()
         limits = {queue: self._queue_limits(*queue) for queue in self.queues()}
@@ -212,7 +211,7 @@ class StorePlanner:
         return {queue: start for queue, (start, _) in limits.items()}
 
     def _tolerated(self, read: Callable[[], T], default: T) -> T:
-        """Return what a table says; a damaged one is no reason not to read, but in FAILFAST."""
+        """Return the content of a table; tolerate a damaged one except in FAILFAST."""
         try:
             return read()
         except CorruptRecord as error:
@@ -224,23 +223,23 @@ class StorePlanner:
     # Which queues ---------------------------------------------------------------------------
 
     def _wanted_queues(self) -> dict[str, list[int]]:
-        """Return the wanted topics with files, and their queues."""
-        found: dict[str, list[int]] = {}
+        """Return the selected topics with files, and their queues."""
+        queues: dict[str, list[int]] = {}
         for table in (self._reader.queue_ids, self._reader.batch_queue_ids):
             for topic, ids in table.items():
-                # A light queue points at messages of other topics: it is no topic of its own.
+                # A light queue points at messages of other topics: it is not a topic itself.
                 if topic.startswith(names.LMQ_PREFIX) or not self._filter.wants_topic(topic):
                     continue
-                found[topic] = sorted({*found.get(topic, ()), *ids})
+                queues[topic] = sorted({*queues.get(topic, ()), *ids})
         if self._constraint.queue_ids is not None:
             wanted = self._constraint.queue_ids
-            found = {topic: [i for i in ids if i in wanted] for topic, ids in found.items()}
-        return found
+            queues = {topic: [i for i in ids if i in wanted] for topic, ids in queues.items()}
+        return queues
 
     def _check_queues(self) -> None:
         self._check_topics()
         wanted = self._wanted_queues()
-        self._reader.learn_starts(
+        self._reader.load_min_offsets(
             self.queue_view(topic, i) for topic in wanted for i in wanted[topic]
         )
         self._check_queue_ends(wanted)
@@ -261,7 +260,7 @@ class StorePlanner:
             self._lose(f"topic {missing[0]!r} is not in {self._path}; it has {has}")
 
     def _check_queue_ends(self, wanted: Mapping[str, Sequence[int]]) -> None:
-        """A queue of a store that was stopped cleanly cannot reach behind its log."""
+        """Check that no queue of a cleanly stopped store reaches beyond its log."""
         if self._reader.state.condition is not Condition.CLEAN:
             return
         end = self._reader.end_offset
@@ -276,12 +275,12 @@ class StorePlanner:
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
+            raise DataLoss(f"{what} (failOnDataLoss=false reads the rest)")
         log.warning("%s", what)
         self._summary.add(f"data loss: {what}")
 
     def _limits(self) -> Limits | None:
-        """Return which queue offsets the bounds leave of each wanted queue, None if all of all."""
+        """Return the queue offsets of each selected queue; None if all are whole."""
         options = self._options
         if options.start.is_whole and options.end.is_whole and options.assign is None:
             return None
@@ -328,11 +327,11 @@ class StorePlanner:
                 f"{start} to {stop}"
             )
         if isinstance(view, BatchConsumeQueueView) and low < start < high:
-            start = view.unit(start).queue_offset  # a batch is one row, also a part of it
+            start = view.unit(start).queue_offset  # a batch is one row, also in part
         return max(start, low), max(min(stop, high), max(start, low))
 
     def queue_view(self, topic: str, queue_id: int) -> ConsumeQueueView | BatchConsumeQueueView:
-        """Return a queue, of one kind or the other."""
+        """Return the view of a plain or batch queue."""
         if queue_id in self._reader.batch_queue_ids.get(topic, ()):
             return self._reader.batch_queue(topic, queue_id)
         return self._reader.queue(topic, queue_id)
@@ -351,15 +350,15 @@ class StorePlanner:
             return self._offset_by_time(topic, queue_id, bound.timestamp_ms, high)
         time_ms = _of_broker(bound.timestamps.get(topic, {}), self.broker, {}).get(queue_id)
         if time_ms is not None:
-            found = self._offset_by_time(topic, queue_id, time_ms, high)
-            if is_start and found == high and self._options.late_timestamp == "error":
+            queue_offset = self._offset_by_time(topic, queue_id, time_ms, high)
+            if is_start and queue_offset == high and self._options.late_timestamp == "error":
                 raise InvalidOption(
                     "startingOffsetsByTimestamp",
                     time_ms,
                     f"a time up to the last message of queue {topic}/{queue_id}; or set "
                     "startingOffsetsByTimestampStrategy=latest to read nothing of it",
                 )
-            return found
+            return queue_offset
         if bound.group is not None:
             name = "startingOffsets" if is_start else "endingOffsets"
             default = low if is_start else high
@@ -380,18 +379,18 @@ class StorePlanner:
         self, name: str, group: str, topic: str, queue_id: int, default: int
     ) -> int:
         offsets = self._reader.consumer_offsets()
-        if not any(one.group == group for one in offsets):
-            known = ", ".join(sorted({one.group for one in offsets}))
+        if not any(row.group == group for row in offsets):
+            known = ", ".join(sorted({row.group for row in offsets}))
             raise InvalidOption(name, f"group:{group}", f"group: and one of {known}")
-        for one in offsets:
-            if (one.group, one.topic, one.queue_id) == (group, topic, queue_id):
-                return one.consumer_offset
+        for row in offsets:
+            if (row.group, row.topic, row.queue_id) == (group, topic, queue_id):
+                return row.consumer_offset
         return default
 
     # Which bytes ----------------------------------------------------------------------------
 
     def _spans(self) -> list[tuple[int, int]]:
-        """Return the parts of the log that can hold wanted records."""
+        """Return the ranges of the log that may have selected records."""
         reader, wanted = self._reader, self._constraint
         end = reader.end_offset
         spans = [(reader.log.min_offset, end)] if end > reader.log.min_offset else []
@@ -422,7 +421,7 @@ class StorePlanner:
         return self._split_log(plan.join_spans(spans), total)
 
     def _split_log(self, spans: list[tuple[int, int]], total: float) -> list[plan.Partition]:
-        """Cut parts of the log; ``total`` is what all partitions of the store read."""
+        """Split ranges of the log; ``total`` is the size of all partitions of the store."""
         options = self._options
         target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
         if options.max_records_per_partition and spans:
@@ -430,7 +429,7 @@ class StorePlanner:
         return [*plan.split_log(self._number, spans, self._reader.end_offset, max(target, 1))]
 
     def _mean_bytes(self) -> float:
-        """Return about how large records are, from the first megabyte."""
+        """Return the average record size in the first megabyte."""
         first = next(iter(self._reader.walk()), None)
         return float(first.sizes.mean()) if first is not None and len(first.sizes) else 1024.0
 
@@ -442,7 +441,7 @@ class StorePlanner:
         kind = "stale" if tail.stale else "torn"
         is_read = self._options.mode == SALVAGE
         self._summary.add(
-            f"{self._path}: {rest.length} {kind} bytes behind the end of the log at "
+            f"{self._path}: {rest.length} {kind} bytes after the end of the log at "
             f"{rest.physical_offset} are {'searched for records' if is_read else 'not read'}"
         )
         if not is_read:
@@ -510,10 +509,10 @@ class StorePlanner:
 
     @cached_property
     def _unaccounted(self) -> list[tuple[int, int]]:
-        """The parts of the log where records may be that no queue has a unit for.
+        """Return ranges of the log that may have records without a unit.
 
-        Found by adding up: if the records that units point at fill a log file, up to its blank or
-        the end of the log, then there is no other. Holds for crashed stores and damaged queues too.
+        If the records of units fill a log file, up to its blank or the end of the log, it has no
+        others. Also valid for crashed stores and damaged queues.
         """
         log_view, end = self._reader.log, self._reader.end_offset
         files = [file for file in log_view.files if file.start < end]
@@ -532,7 +531,7 @@ class StorePlanner:
         return plan.without_spans([(log_view.min_offset, end)], plan.join_spans(accounted))
 
     def _records_of_units(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Yield physical offsets and sizes of the records that queues point at, each once."""
+        """Yield physical offsets and sizes of queued records, without duplicates."""
         reader = self._reader
         for queue in reader.queues():
             if queue.topic.startswith(names.LMQ_PREFIX):
@@ -552,10 +551,10 @@ class StorePlanner:
 
     @cached_property
     def _unqueued(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Queue facts that only the log has: (topic, queue id) -> (queue offset, store time)."""
+        """First messages of queues that only the log has: key -> (queue offset, store time)."""
         if self._by_queue_only:
             return {}
-        found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        first_messages: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for start, stop in self._unaccounted:
             for batch in self._reader.walk(start, stop, check_crc=False):
                 columns = batch.columns()
@@ -565,8 +564,8 @@ class StorePlanner:
                 numbers = ("queue_id", "queue_offset", "store_timestamp")
                 values = (columns.numbers(name).tolist() for name in numbers)
                 for i, queue_id, offset, time_ms in zip(ids.tolist(), *values, strict=True):
-                    found[topics[i], queue_id].append((offset, time_ms))
-        return found
+                    first_messages[topics[i], queue_id].append((offset, time_ms))
+        return first_messages
 
     # By index -------------------------------------------------------------------------------
 
@@ -587,7 +586,7 @@ class StorePlanner:
             # rolled-back messages are in no index.
             rest = plan.join_spans([*rest, *_common(spans, self._unaccounted)])
         points |= {p for text in wanted.message_ids or () for p in self._places_of(text)}
-        found = [
+        physical_offsets = [
             p
             for p in sorted(points)
             if any(low <= p < high for low, high in spans)
@@ -595,21 +594,21 @@ class StorePlanner:
         ]
         scanned = _length(rest)
         self._summary.add(
-            f"{self._path}: index names {len(found)} records; log scan of {scanned} bytes that it "
-            "does not cover"
+            f"{self._path}: index names {len(physical_offsets)} records; log scan of {scanned} "
+            "bytes that it does not cover"
         )
         return [
             *self._split_log(rest, scanned),
             *(
-                plan.Points(self._number, tuple(found[i : i + _POINTS_A_PARTITION]))
-                for i in range(0, len(found), _POINTS_A_PARTITION)
+                plan.Points(self._number, tuple(physical_offsets[i : i + _POINTS_A_PARTITION]))
+                for i in range(0, len(physical_offsets), _POINTS_A_PARTITION)
             ),
         ]
 
     def _places_of(self, text: str) -> set[int]:
-        """Return where the message with this offset id stands, nothing if it cannot be one.
+        """Return the position of the message with this offset id; nothing if it is not one.
 
-        Unique keys look the same: what they would name is most often no place of a record.
+        Unique keys have the same form, but rarely decode to the position of a record.
         """
         log_view = self._reader.log
         try:
@@ -643,7 +642,7 @@ class StorePlanner:
         }
 
     def _indexed_spans(self) -> list[tuple[int, int]]:
-        """Return the parts of the log whose records are in the index, ends included."""
+        """Return the indexed ranges of the log, ends included."""
         spans = []
         for file in self._reader.index.files:
             header = file.header
@@ -653,7 +652,7 @@ class StorePlanner:
 
 
 def _of_broker(brokers: Mapping[str, T], broker: str, default: T) -> T:
-    """Return a JSON option's part for this broker: by name, or the only one there is."""
+    """Return a JSON option's part for this broker: by name, or the only one."""
     if broker in brokers:
         return brokers[broker]
     return next(iter(brokers.values())) if len(brokers) == 1 and not broker else default
@@ -664,5 +663,5 @@ def _length(spans: list[tuple[int, int]]) -> int:
 
 
 def _common(spans: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what lies in both."""
+    """Return the intersection of two lists of spans."""
     return [part for low, high in others for part in plan.meet_spans(spans, low, high)]

@@ -1,4 +1,4 @@
-"""The views besides messages: what the files of a store say, as tables.
+"""The views other than messages: the files of a store as tables.
 
 ``consumequeue`` units, ``index`` entries, log ``files``, ``gaps`` in the log, consumer ``offsets``,
 ``topics``, ``checkpoint``. Columns: docs/reference/spark-schema.md.
@@ -93,12 +93,12 @@ _COMMON_COLUMNS = {"broker": pa.string(), "store": pa.string()}
 
 
 _PART_BYTES = 64 * 1024 * 1024
-"""About how much of queue or index files a partition reads."""
+"""Approximate size of queue or index files per partition, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPart:
-    """A part of a view: a store, and which queues or files of it where the view is cut."""
+    """A part of a view: a store, and its queues or files if the view is split."""
 
     store: str
     queues: tuple[tuple[str, int], ...] = ()
@@ -106,12 +106,12 @@ class ViewPart:
 
 
 def fields(options: ReadOptions) -> dict[str, pa.DataType]:
-    """Return the columns of a view: the store it is of, the broker, and its own."""
+    """Return the columns of a view: store, broker, and its own."""
     return {**_COMMON_COLUMNS, **FIELDS[options.view]}
 
 
 def partitions(options: ReadOptions) -> list[ViewPart]:
-    """Cut a view: queues and index files into parts of some size, the others by store."""
+    """Split a view: queues and index files into parts of some size, the others by store."""
     parts = []
     for store in store_paths(options):
         reader = _open(options, store)
@@ -126,29 +126,29 @@ def partitions(options: ReadOptions) -> list[ViewPart]:
 
 
 def _queues(reader: StoreReader, options: ReadOptions) -> list[tuple[tuple[str, int], int]]:
-    """Return the wanted queues and how many bytes their files have."""
-    found = {
+    """Return the selected queues and the sizes of their files."""
+    sizes = {
         (topic, queue_id): 0
         for table in (reader.queue_ids, reader.batch_queue_ids)
         for topic, ids in table.items()
         if _is_wanted(options, topic)
         for queue_id in ids
     }
-    for topic, queue_id in found:
+    for topic, queue_id in sizes:
         view = reader.queue(topic, queue_id)
-        found[topic, queue_id] = sum(file.size for file in view.files)
-    return list(found.items())
+        sizes[topic, queue_id] = sum(file.size for file in view.files)
+    return list(sizes.items())
 
 
 def _gathered(sized: Sequence[tuple[T, int]]) -> Iterator[tuple[T, ...]]:
-    """Yield things in groups of about ``_PART_BYTES``."""
+    """Yield items in groups of about ``_PART_BYTES``."""
     group: list[T] = []
     total = 0
-    for thing, size in sized:
+    for item, size in sized:
         if group and total + size > _PART_BYTES:
             yield tuple(group)
             group, total = [], 0
-        group.append(thing)
+        group.append(item)
         total += size
     if group:
         yield tuple(group)
@@ -211,14 +211,14 @@ def _plain_queue(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Val
         numbers, units = queue.units(start, min(start + _ROWS_A_BATCH, queue.max_offset))
         values = _unit_values(topic, queue_id, numbers, units, np.ones(len(units), np.int32))
         if extension.files:
-            found = [
+            ext_units = [
                 extension.unit(int(code)) if code < -(1 << 31) else None
                 for code in units["tags_code"]
             ]
-            values["bit_map"] = [(one.bit_map or None) if one else None for one in found]
+            values["bit_map"] = [(one.bit_map or None) if one else None for one in ext_units]
             values["tags_code"] = [
                 one.tags_code if one else int(code)
-                for one, code in zip(found, units["tags_code"], strict=True)
+                for one, code in zip(ext_units, units["tags_code"], strict=True)
             ]
         yield values
 
@@ -280,20 +280,20 @@ def _files(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterato
             name = f"{queue.topic}/{queue.queue_id}/{file.name}"
             modified = _micros(file.modified_ms)
             rows.append(("consumequeue", name, file.start, file.size, *[None] * 5, modified))
-    for one in reader.index.files:
-        header = one.header
+    for index_file in reader.index.files:
+        header = index_file.header
         rows.append(
             (
                 "index",
-                one.name,
+                index_file.name,
                 None,
-                one.size,
+                index_file.size,
                 header.begin_physical_offset,
                 header.end_physical_offset,
                 _micros(header.begin_timestamp),
                 _micros(header.end_timestamp),
                 None,
-                _micros(one.modified_ms),
+                _micros(index_file.modified_ms),
             )
         )
     yield _rows("files", rows)
@@ -301,32 +301,32 @@ def _files(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterato
 
 def _gaps(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
     tail = reader.tail
-    found = [(one, kind) for one, kind in ((tail.torn, "torn"), (tail.stale, "stale")) if one]
+    tails = [(gap, kind) for gap, kind in ((tail.torn, "torn"), (tail.stale, "stale")) if gap]
     walked: Iterator[LogBatch] = reader.walk(check_crc=options.check_crc)
-    rows = [(one, "damage") for batch in walked for one in batch.damage]
+    rows = [(gap, "damage") for batch in walked for gap in batch.damage]
     yield _rows(
         "gaps",
         [
-            (one.physical_offset, one.length, kind, one.reason, one.file)
-            for one, kind in [*rows, *found]
+            (gap.physical_offset, gap.length, kind, gap.reason, gap.file)
+            for gap, kind in [*rows, *tails]
         ],
     )
 
 
 def _offsets(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
     rows = []
-    for one in reader.consumer_offsets():
-        if not _is_wanted(options, one.topic):
+    for row in reader.consumer_offsets():
+        if not _is_wanted(options, row.topic):
             continue
-        is_batch = one.queue_id in reader.batch_queue_ids.get(one.topic, ())
+        is_batch = row.queue_id in reader.batch_queue_ids.get(row.topic, ())
         if is_batch:
-            batch = reader.batch_queue(one.topic, one.queue_id)
+            batch = reader.batch_queue(row.topic, row.queue_id)
             low, high = batch.min_offset, batch.max_offset
         else:
-            queue = reader.queue(one.topic, one.queue_id)
+            queue = reader.queue(row.topic, row.queue_id)
             low, high = queue.min_offset, queue.max_offset
-        lag = high - one.consumer_offset
-        rows.append((one.topic, one.group, one.queue_id, one.consumer_offset, low, high, lag))
+        lag = high - row.consumer_offset
+        rows.append((row.topic, row.group, row.queue_id, row.consumer_offset, low, high, lag))
     yield _rows("offsets", rows)
 
 

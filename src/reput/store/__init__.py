@@ -1,1 +1,1 @@
-"""Keepers: the files of a store. Synchronous; knows no tasks, threads or sockets."""
+"""The files of a store. Synchronous, without tasks, threads or sockets."""

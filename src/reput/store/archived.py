@@ -1,8 +1,8 @@
-"""Whether a log file is in an archive, as the store needs to know before it lets the file go.
+"""Checks that a log file is in an archive, before the store deletes it.
 
-The whole of a manifest is ``spark/archive/files.py``'s. What decides here is as little as can be
-asked without reading Parquet: the manifest, which an archive writes last, after it has compared
-what it wrote with the log, and the sizes of the files that the manifest names.
+``spark/archive/files.py`` has the full format of manifests. This check requires no Parquet: it
+reads the manifest, which is written last, after the archive was compared with the log, and the
+sizes of the files in the manifest.
 """
 
 import msgspec
@@ -22,7 +22,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    """What of a manifest matters here."""
+    """The part of a manifest that the check uses."""
 
     format: int
     start: int
@@ -34,27 +34,27 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def manifest_path(start: int) -> str:
-    """Return where in an archive the manifest of the log file that starts at an offset is."""
+    """Return the path in an archive of the manifest of a log file."""
     return f"{MANIFESTS}/{paths.offset_name(start)}.json"
 
 
 def is_archived(archive: str | Folder, start: int, size: int) -> bool:
-    """Whether a closed log file is in an archive, so that the store may let go of it.
+    """Return True if a closed log file is in an archive, so that the store may delete it.
 
-    No where anything is in doubt: where the archive cannot be reached, a file is gone or has
-    another size. What ``compact`` has taken out of the archive since was there.
+    False in case of doubt: if the archive cannot be reached, or a file is missing or has another
+    size. Messages that ``compact`` has removed from the archive since count as archived.
 
     Args:
-        archive: A path, a URI, or a folder that is open.
-        start: Physical offset of the log file's first byte.
-        size: Its bytes.
+        archive: A path, a URI, or an open folder.
+        start: Physical offset of the log file.
+        size: Size of the log file in bytes.
     """
     try:
         folder = open_folder(archive) if isinstance(archive, str) else archive
         manifest = msgspec.json.decode(folder.read(manifest_path(start)), type=_Manifest)
         is_same = (manifest.format, manifest.start, manifest.size) == (FORMAT, start, size)
         pieces = (manifest.rest, manifest.keys, *manifest.parts)
-        return is_same and manifest.is_closed and all(_has_size(folder, one) for one in pieces)
+        return is_same and manifest.is_closed and all(_has_size(folder, file) for file in pieces)
     except (NotInStore, StoreUnavailable, msgspec.MsgspecError):
         return False
 

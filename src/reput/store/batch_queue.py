@@ -1,8 +1,8 @@
-"""Batch queues of 5.x (queue.type=BatchCQ): one unit a batch, which is one record of the log.
+"""Batch queues of 5.x (queue.type=BatchCQ): one unit per batch, which is one record of the log.
 
-A run of mapped files, as the log's own: there are few of them. A unit's place says nothing of its
-queue offset, so whatever is looked for is found by halving; units only grow in queue offset,
-physical offset and store time. Layout: docs/formats/consume-queue.md. Source: rocketmq 5.5.0
+The files are mapped, like those of the log: there are few of them. The queue offset of a unit does
+not follow from its position, so lookups use binary search; queue offset, physical offset and store
+time of units are ascending. Layout: docs/formats/consume-queue.md. Source: rocketmq 5.5.0
 ``BatchConsumeQueue``.
 """
 
@@ -24,18 +24,18 @@ from reput.store.kernels import control_block as state
 from reput.store.mapped_file_queue import MappedFileQueue
 
 SIZE_KEY = "mapperFileSizeBatchConsumeQueue"
-_NO_HOLDERS_MS = 0  # a file of units is held for a sync at most
+_NO_HOLDERS_MS = 0  # files of units are held for syncs only
 
 
 class BatchQueue(QueueEnds):
-    """The units of one batch queue. Its row is the kernels', which give queue offsets from it.
+    """The units of one batch queue. Kernels assign queue offsets from its row.
 
     Args:
-        topic: Of the queue.
-        queue_id: Of the queue.
-        files: Where units are.
-        address: Of the row.
-        row: Where it begins and ends.
+        topic: Topic of the queue.
+        queue_id: Id of the queue.
+        files: Files of the units.
+        address: Address of the row.
+        row: Row with the queue's ends.
     """
 
     def __init__(
@@ -46,42 +46,42 @@ class BatchQueue(QueueEnds):
         self.queue_id = queue_id
         self.files = files
         self.is_damaged = False
-        """Units are missing: it must be rebuilt from the log."""
+        """True if units are missing: the queue must be rebuilt from the log."""
         self._end = 0
-        """Number of the unit that is put next; the first one of a store's life is 0."""
+        """Number of the next unit; the first unit ever has number 0."""
 
     # Ends -------------------------------------------------------------------------------------
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit, whether its record is there or not."""
+        """Queue offset of the first unit in the files, whether the log has its record or not."""
         return self._at(self._first).queue_offset if self._first < self._end else self.max_offset
 
     @property
     def _first(self) -> int:
-        """Number of the first unit that is in a file."""
+        """Number of the first unit in a file."""
         return min(self.files.min_offset // cq_unit.BATCH_SIZE, self._end)
 
     # Writing ----------------------------------------------------------------------------------
 
     def load(self, log_min: int, *, is_clean: bool) -> None:
-        """Find the files and where their units end.
+        """Find the files and the last unit.
 
         Args:
-            log_min: Where the log begins.
-            is_clean: No crash may have taken units out of any file.
+            log_min: Minimum physical offset of the log.
+            is_clean: True if no crash can have lost units in any file.
 
         Raises:
             StoreUnavailable: A file has another size than configured, or cannot be read.
-            WriteFailed: An empty file, which a crash left, cannot be deleted.
+            WriteFailed: An empty file, left by a crash, cannot be deleted.
         """
         self.files.load()
-        starts = [one.start for one in self.files.files]
+        starts = [file.start for file in self.files.files]
         size = self.files.file_size
         self.is_damaged = any(b - a != size for a, b in itertools.pairwise(starts))
         if not starts or self.is_damaged:
             return
-        # The next file is made when one is full: the last one may be empty.
+        # The next file is created when one is full: the last one may be empty.
         for file in self.files.files[-2 if is_clean else 0 :]:
             units = np.frombuffer(file.read(0, size), BATCH_UNIT_TYPE)
             count = _count_units(units)
@@ -93,18 +93,18 @@ class BatchQueue(QueueEnds):
 
     def _set_ends(self, last: BatchUnit | None) -> None:
         row = self.row
-        behind = last.queue_offset + last.message_count if last is not None else 0
-        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = behind
-        row[state.QUEUE_TOLD_OFFSET] = behind
+        end = last.queue_offset + last.message_count if last is not None else 0
+        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
+        row[state.QUEUE_TOLD_OFFSET] = end
         row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last is not None else 0
-        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], behind)
+        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], end)
 
     def put(self, unit: BatchUnit) -> bool:
-        """Put the unit of a batch; return whether it was not there yet.
+        """Append the unit of a batch; return False if it was appended before.
 
         Raises:
-            DiskFull: There is no room; nothing has changed.
-            WriteFailed: A file cannot be made.
+            DiskFull: There is no space; nothing has changed.
+            WriteFailed: A file cannot be created.
         """
         if unit.physical_offset < self.end_physical_offset:
             return False
@@ -118,51 +118,51 @@ class BatchQueue(QueueEnds):
         row = self.row
         if is_first:
             row[state.QUEUE_MIN_OFFSET] = unit.queue_offset
-        behind = unit.queue_offset + unit.message_count
-        row[state.QUEUE_MAX_OFFSET] = behind
-        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], behind)
+        end = unit.queue_offset + unit.message_count
+        row[state.QUEUE_MAX_OFFSET] = end
+        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], end)
         row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
         return True
 
     def cut(self, physical_offset: int) -> int:
-        """Take out the units that point at ``physical_offset`` or behind it; return how many.
+        """Remove the units that point at ``physical_offset`` or after it; return their number.
 
-        What stood behind the others becomes zeros, durably, and the files can be written to.
+        The rest of the file becomes zeros, durably, and the files can be written to.
 
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``.
         """
-        end = self._search(lambda one: one.physical_offset >= physical_offset)
+        end = self._search(lambda unit: unit.physical_offset >= physical_offset)
         gone, self._end = self._end - end, end
         self.files.truncate(end * cq_unit.BATCH_SIZE, _NO_HOLDERS_MS)
         self._set_ends(self._at(end - 1) if end > self._first else None)
         return gone
 
     def reset(self) -> None:
-        """Take out all units: they will be put again. Raises ``WriteFailed``."""
+        """Remove all units; they will be appended again. Raises ``WriteFailed``."""
         self.files.truncate(0, _NO_HOLDERS_MS)
         self._end = self._first
         self._set_ends(None)
 
     def correct_min_offset(self, log_min: int) -> None:
         """Set the minimum offset: the first batch whose record is in the log, else the maximum."""
-        number = self._search(lambda one: one.physical_offset >= log_min)
+        number = self._search(lambda unit: unit.physical_offset >= log_min)
         low = self._at(number).queue_offset if number < self._end else self.max_offset
         self.row[state.QUEUE_MIN_OFFSET] = low
 
     @property
     def has_expired_files(self) -> bool:
-        """Whether the first file, of several, has only units before the minimum offset."""
+        """True if the first file of several has only units before the minimum offset."""
         if len(self.files.files) < 2:
             return False
         second = self._at(self.files.files[1].start // cq_unit.BATCH_SIZE)
         return second.is_written and second.queue_offset <= self.min_offset
 
     def delete_before(self, log_min: int) -> int:
-        """Delete files all of whose batches are gone from the log, but the last; return how many.
+        """Delete all files but the last whose batches are gone from the log; return their number.
 
         Raises:
-            WriteFailed: One cannot be deleted; it can be tried again.
+            WriteFailed: A file cannot be deleted; it can be tried again.
         """
         self.correct_min_offset(log_min)
         deleted = 0
@@ -179,43 +179,43 @@ class BatchQueue(QueueEnds):
         assert file is not None, f"{self.topic}/{self.queue_id} has no unit {number}"
         return cq_unit.unpack_batch(file.read(position - file.start, cq_unit.BATCH_SIZE))
 
-    def _search(self, is_behind: Callable[[BatchUnit], bool]) -> int:
-        """Return the number of the first unit of which something is true that stays so."""
+    def _search(self, is_after: Callable[[BatchUnit], bool]) -> int:
+        """Return the number of the first unit for which an ascending condition is true."""
         numbers = range(self._first, self._end)
         return self._first + bisect.bisect_left(
-            numbers, True, key=lambda number: is_behind(self._at(number))
+            numbers, True, key=lambda number: is_after(self._at(number))
         )
 
     def units_from(self, queue_offset: int) -> Iterator[BatchUnit]:
-        """Yield the unit of the batch that holds a queue offset, and those behind it."""
-        behind = self._search(lambda one: one.queue_offset > queue_offset)
-        for number in range(max(behind - 1, self._first), self._end):
+        """Yield the unit of the batch that contains a queue offset, and all later units."""
+        later = self._search(lambda unit: unit.queue_offset > queue_offset)
+        for number in range(max(later - 1, self._first), self._end):
             yield self._at(number)
 
     def unit(self, queue_offset: int) -> BatchUnit | None:
-        """Return the unit of the batch that holds a queue offset; None if there is none."""
-        found = next(self.units_from(queue_offset), None)
-        if found is None:
+        """Return the unit of the batch that contains a queue offset; None if there is none."""
+        unit = next(self.units_from(queue_offset), None)
+        if unit is None:
             return None
-        behind = found.queue_offset + found.message_count
-        return found if found.queue_offset <= queue_offset < behind else None
+        end = unit.queue_offset + unit.message_count
+        return unit if unit.queue_offset <= queue_offset < end else None
 
     def offset_by_time(self, timestamp_ms: int, *, is_upper: bool) -> int:
-        """Return the first queue offset of the batch that a time names.
+        """Return the first queue offset of the batch for a store time.
 
         Args:
             timestamp_ms: The time.
-            is_upper: Of the last batch stored at or before it, ``min_offset`` if none; else of the
-                first one at or after it, ``max_offset`` if none.
+            is_upper: If true, take the last batch stored at or before the time, ``min_offset`` if
+                there is none; else the first one at or after it, ``max_offset`` if there is none.
         """
-        alive = self._search(lambda one: one.queue_offset >= self.min_offset)
+        alive = self._search(lambda unit: unit.queue_offset >= self.min_offset)
         if is_upper:
-            found = self._search(lambda one: one.store_timestamp > timestamp_ms) - 1
+            number = self._search(lambda unit: unit.store_timestamp > timestamp_ms) - 1
             return (
-                self._at(max(found, alive)).queue_offset if alive < self._end else self.min_offset
+                self._at(max(number, alive)).queue_offset if alive < self._end else self.min_offset
             )
-        found = max(self._search(lambda one: one.store_timestamp >= timestamp_ms), alive)
-        return self._at(found).queue_offset if found < self._end else self.max_offset
+        number = max(self._search(lambda unit: unit.store_timestamp >= timestamp_ms), alive)
+        return self._at(number).queue_offset if number < self._end else self.max_offset
 
 
 Family = dict[tuple[str, int], BatchQueue]
@@ -226,21 +226,21 @@ class BatchQueues:
 
     Args:
         root: Folder of the store.
-        file_size: Bytes of a file of units.
-        hot_state: Where the kernels look.
-        disk: What writes.
+        file_size: Size of a file of units in bytes.
+        hot_state: State shared with kernels.
+        disk: Writes the files.
     """
 
     def __init__(self, root: str, file_size: int, hot_state: HotState, disk: Disk) -> None:
         self.topics: set[str] = set()
-        """Those that have such queues, or are to get them."""
+        """Topics with batch queues, or configured to get them."""
         self._root = root
         self._file_size = file_size
         self._hot = hot_state
         self._disk = disk
         self._queues: Family = {}
         self.before_making: Callable[[str], None] = lambda topic: None
-        """Called with the topic of a queue that is about to be made."""
+        """Called with the topic before a queue is created."""
 
     def __iter__(self) -> Iterator[BatchQueue]:
         return iter(list(self._queues.values()))
@@ -249,7 +249,7 @@ class BatchQueues:
         return len(self._queues)
 
     def load(self, log_min: int, *, is_clean: bool) -> None:
-        """Find the queues. Takes and raises what ``BatchQueue.load`` does."""
+        """Find the queues. Arguments and errors are those of ``BatchQueue.load``."""
         family = f"{self._root}/{paths.BATCH_CONSUME_QUEUE}"
         for topic in _names_in(family):
             for name in _names_in(f"{family}/{topic}"):
@@ -258,13 +258,13 @@ class BatchQueues:
                     self.make(topic, queue_id).load(log_min, is_clean=is_clean)
 
     def find(self, topic: str, queue_id: int) -> BatchQueue | None:
-        """Return a queue, or None."""
+        """Return a queue; None if there is none."""
         return self._queues.get((topic, queue_id))
 
     def make(self, topic: str, queue_id: int) -> BatchQueue:
-        """Return a queue, made if need be."""
-        found = self._queues.get((topic, queue_id))
-        if found is None:
+        """Return a queue, created if it does not exist."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
             self.before_making(topic)
             self.topics.add(topic)
             name = java.encode_utf8(topic)
@@ -273,18 +273,18 @@ class BatchQueues:
             files = MappedFileQueue(
                 [self._folder(topic, queue_id)], self._file_size, self._disk, size_key=SIZE_KEY
             )
-            found = self._queues[topic, queue_id] = BatchQueue(topic, queue_id, files, address, row)
-        return found
+            queue = self._queues[topic, queue_id] = BatchQueue(topic, queue_id, files, address, row)
+        return queue
 
     def _folder(self, topic: str, queue_id: int) -> str:
         return f"{self._root}/{paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)}"
 
     def of_topic(self, topic: str) -> list[BatchQueue]:
         """Return the queues of a topic."""
-        return [one for one in self._queues.values() if one.topic == topic]
+        return [queue for queue in self._queues.values() if queue.topic == topic]
 
     def drop(self, queues: Collection[BatchQueue]) -> None:
-        """Delete queues with their files, for good.
+        """Delete queues with their files, permanently.
 
         Raises:
             WriteFailed: The disk failed, and some files may be left. Call it again.
@@ -308,7 +308,7 @@ class BatchQueues:
                 self._hot.drop_topic(name)
 
     def detach(self, queues: Collection[BatchQueue]) -> list[str]:
-        """Let nobody find queues any more; as ``ConsumeQueues.detach``."""
+        """Remove queues from the tables, as ``ConsumeQueues.detach``."""
         topics = {queue.topic for queue in queues}
         for queue in queues:
             del self._queues[queue.topic, queue.queue_id]
@@ -322,25 +322,27 @@ class BatchQueues:
                 self._hot.hide_queue(java.encode_utf8(queue.topic), queue.queue_id)
         families = f"{self._root}/{paths.BATCH_CONSUME_QUEUE}"
         folders = [f"{families}/{topic}" for topic in sorted(topics - left)]
-        folders += [self._folder(one.topic, one.queue_id) for one in queues if one.topic in left]
+        folders += [
+            self._folder(queue.topic, queue.queue_id) for queue in queues if queue.topic in left
+        ]
         return folders
 
     def release(self, queue: BatchQueue) -> None:
-        """Give back the memory of a queue that was detached."""
+        """Free the memory of a detached queue."""
         queue.files.close()
         queue.row[state.QUEUE_MARKS] = 0
         self._hot.free_queue(queue.address, queue.row)
 
     def take_news(self) -> Iterator[tuple[BatchQueue, int]]:
-        """Yield the queues that got units since the last call, and where they ended then."""
+        """Yield the queues with new units since the last call, and their previous ends."""
         for queue in self:
-            told, end = queue.row[state.QUEUE_TOLD_OFFSET], queue.max_offset
-            if told != end:
+            first, end = queue.row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            if first != end:
                 queue.row[state.QUEUE_TOLD_OFFSET] = end
-                yield queue, told
+                yield queue, first
 
     def sync(self) -> None:
-        """Make units durable; may run in a worker thread beside the writer.
+        """Make units durable; may run in a worker thread while the writer writes.
 
         Raises:
             WriteFailed: The disk failed.
@@ -355,7 +357,7 @@ class BatchQueues:
 
 
 def _count_units(units: UnitArray) -> int:
-    """Count units up to the first that is none, or goes back."""
+    """Count units up to the first that is invalid, or decreases."""
     offsets, queue_offsets = units["physical_offset"], units["queue_offset"]
     is_bad = (units["size"] <= 0) | (offsets < 0) | (units["message_count"] <= 0)
     is_bad[1:] |= offsets[1:] < (offsets + units["size"])[:-1]

@@ -1,12 +1,13 @@
-"""Which import was begun behind the log's end, and which batches of streams are in the log.
+"""The file of bulk appends: an unfinished import, and the last batch of each stream in the log.
 
-An import writes its records behind the end of the log, all but the eight bytes that stand just
-there, makes them durable, and then writes these: before, the log ends where it ended; after, all of
-it is in the log (docs/decisions/0013-an-import-begins-with-its-last-write.md). What one that was
-killed leaves behind the end is no part of the log, though it looks like records: this file says so
-to our readers. It also keeps batches of a stream from being put twice.
+An import writes its records after the end of the log, except the eight bytes directly at the end,
+makes them durable, and then writes these eight bytes: before that the end of the log is unchanged;
+after it, the whole import is in the log
+(docs/decisions/0013-an-import-begins-with-its-last-write.md). An interrupted import leaves bytes
+after the end that look like records but are not part of the log; readers recognize them by this
+file. It also prevents that batches of a stream are put twice.
 
-The file is ours alone: a JSON object, replaced as a whole.
+Only reput has this file: a JSON object, replaced as a whole.
 """
 
 import json
@@ -24,45 +25,45 @@ class Begun:
     """An import that was begun."""
 
     log_end: int
-    """Physical offset where the log ended; while no record stands there, it is not done."""
+    """Physical end of the log before it; until there is a record there, it is unfinished."""
     first_offset: int
-    """Physical offset of its first record: there, or at the start of the next file."""
+    """Physical offset of its first record: that end, or the start of the next file."""
     checksum: int
-    """CRC-32 of that record: what stands there may be a broker's."""
+    """CRC-32 of that record: the record at the offset may be a broker's."""
     stream: str | None = None
-    """The stream that it is a batch of."""
+    """Stream of the batch that is imported; None for other imports."""
     batch_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Appends:
-    """What the file says."""
+    """The contents of the file."""
 
     begun: Begun | None = None
-    """The import that may not be done."""
+    """The last import, which may be unfinished."""
     batches: Mapping[str, int] = field(default_factory=dict)
-    """Stream -> the last of its batches that is in the log."""
+    """Stream -> its last batch in the log."""
 
 
 def read(folder: Folder) -> Appends:
-    """Return what a store's file says; nothing if there is none.
+    """Return the contents of a store's file; empty if there is none.
 
     Raises:
-        CorruptRecord: It cannot be read.
+        CorruptRecord: The file cannot be read.
     """
     if folder.entry(paths.BULK_APPENDS) is None:
         return Appends()
     try:
-        found = json.loads(bytes(folder.read(paths.BULK_APPENDS)))
-        begun = found["begun"]
+        contents = json.loads(bytes(folder.read(paths.BULK_APPENDS)))
+        begun = contents["begun"]
         return Appends(
             None if begun is None else Begun(**begun),
-            {str(stream): int(batch_id) for stream, batch_id in found["batches"].items()},
+            {str(stream): int(batch_id) for stream, batch_id in contents["batches"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecord(
-            f"it cannot be read: {error}; it says which batches of streams are in the log, and if "
-            "Spark writes none to this store, it can be deleted",
+            f"it cannot be read: {error}; it contains the last batch of each stream in the log; "
+            "if Spark writes no streams to this store, it can be deleted",
             file=paths.BULK_APPENDS,
         ) from error
 

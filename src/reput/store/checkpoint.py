@@ -1,15 +1,16 @@
-"""The checkpoint of a store that is written to: how far log, queues and index are durable.
+"""The checkpoint of a store that is open for writing: the durable parts of log, queues and index.
 
-The page is 4096 bytes of which 48 count. They lie in one sector and are overwritten in place with
-one write, so a crash leaves the old fields or the new. Layout: docs/formats/checkpoint.md.
+The page has 4096 bytes, of which 48 are used. They are in one sector and are overwritten in place
+with one write, so a crash leaves the old fields or the new ones. Layout:
+docs/formats/checkpoint.md.
 
 Rules:
-    * A field is set after the sync of what it speaks of, never before (a flush of the index says
-      nothing about the queues).
-    * Offsets only go up, but for ``cut``.
-    * Times are those of the record that was synced last. They go back where a clock went back:
-      recovery compares them with the first record of each file, and a time kept at its highest
-      would pass over files that were written since and not synced.
+    * A field is set after the sync of its data, never before (a flush of the index does not change
+      the fields of queues).
+    * Offsets only increase, except by ``cut``.
+    * Times are those of the last synced record. They decrease when a clock is set back: recovery
+      compares them with the first record of each file, and the highest time would skip files that
+      were written since and not synced.
 """
 
 import dataclasses
@@ -32,18 +33,18 @@ class CheckpointFile:
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
         self.fields = Checkpoint()
-        """What is known to be durable now; on disk after the next ``flush``."""
+        """Fields of the data that is durable now; on disk after the next ``flush``."""
         self._disk = disk
         self._on_disk: Checkpoint | None = None
         self._is_distrust_final = False
-        self._lock = threading.Lock()  # of `fields`; never held while the disk works
-        self._flushing = threading.Lock()
+        self._lock = threading.Lock()  # guards `fields`; not held during disk work
+        self._flushing = threading.Lock()  # guards `_on_disk`; held during disk work
 
     def load(self) -> Checkpoint:
         """Read the fields.
 
-        A file that is absent or cut gives zeros, which make recovery start at the oldest file:
-        slow, and right.
+        A missing or truncated file yields zeros, with which recovery starts at the oldest file:
+        slow, but correct.
 
         Raises:
             StoreUnavailable: The file cannot be read.
@@ -52,7 +53,7 @@ class CheckpointFile:
         is_whole = len(page) >= checkpoint_page.PAGE.size
         if page and not is_whole:
             _log.warning(
-                "%s is cut: %d of %d bytes; recovery starts at the oldest file",
+                "%s is truncated: %d of %d bytes; recovery starts at the oldest file",
                 self.path,
                 len(page),
                 checkpoint_page.SIZE,
@@ -71,7 +72,7 @@ class CheckpointFile:
         confirmed_physical_offset: int | None = None,
         queue_physical_offset: int | None = None,
     ) -> None:
-        """Note what has just become durable. Times in ms; an offset below the known one is void."""
+        """Set the fields of data that became durable. Times in ms; lower offsets are ignored."""
         times = {
             "physical_timestamp": physical_timestamp,
             "queue_timestamp": queue_timestamp,
@@ -92,7 +93,7 @@ class CheckpointFile:
             self.fields = dataclasses.replace(self.fields, **changes)
 
     def cut(self, physical_offset: int) -> None:
-        """Take back offsets behind the end of a log that was cut there."""
+        """Decrease offsets that are after the end of a truncated log."""
         with self._lock:
             fields = self.fields
             self.fields = dataclasses.replace(
@@ -103,11 +104,11 @@ class CheckpointFile:
             )
 
     def distrust_queues(self, *, keeps_time: bool = False, is_final: bool = False) -> None:
-        """Take back what is said of queues, as they may have less; ``flush`` before they do.
+        """Reset the fields of queues, before queues lose units; ``flush`` it before they do.
 
         Args:
-            keeps_time: Only the offset is wrong.
-            is_final: Nothing is said of them again by ``advance``: the next start makes them anew.
+            keeps_time: Reset the offset only.
+            is_final: Ignore later ``advance`` of these fields: the next start rebuilds the queues.
         """
         with self._lock:
             self._is_distrust_final |= is_final
@@ -117,7 +118,7 @@ class CheckpointFile:
             )
 
     def is_missing(self) -> bool:
-        """Whether the file was deleted since it was written; then the next ``flush`` writes it."""
+        """Return True if the file was deleted after its write; the next ``flush`` writes it."""
         if self._on_disk is None or Path(self.path).exists():
             return False
         with self._flushing:
@@ -125,15 +126,15 @@ class CheckpointFile:
         return True
 
     def flush(self) -> None:
-        """Make the fields durable; nothing if they are.
+        """Make the fields durable, if they are not.
 
         Raises:
-            WriteFailed: They are not; also ``DiskFull``.
+            WriteFailed: The disk failed; also ``DiskFull``.
         """
         with self._flushing:
             if self.fields == self._on_disk:
                 return
-            # Fields that advance during the sync are for the next flush.
+            # Fields that change during the sync are written by the next flush.
             fields, self._on_disk = self.fields, None
             if Path(self.path).exists():
                 descriptor = self._disk.open(self.path)

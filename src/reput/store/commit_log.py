@@ -1,9 +1,9 @@
-"""The commit log for writing: one append-only run of files that holds every message.
+"""The commit log for writing: one append-only sequence of files with all messages.
 
-Kernels append through the control block; this module gives them files to append to, ends a full
-file with its blank, and knows how far the log is written, committed and durable.
+Kernels append through the control block. This module provides the files, ends a full file with a
+blank, and keeps the offsets up to which the log is written, committed and durable.
 
-Not here: what may be put (``putting``), when to flush (``flush``), damage (``recovery``).
+``putting`` checks messages, ``flush`` decides when to flush, ``recovery`` handles damage.
 """
 
 import threading
@@ -23,12 +23,12 @@ from reput.store.mapped_file_queue import MappedFileQueue
 from reput.store.transient_pool import TransientPool
 
 _RESERVE_AHEAD_BYTES = 32 * 1024 * 1024
-"""Room and pages are made this far ahead of the writer, in the background."""
+"""Distance before the writer at which space and pages are prepared in the background."""
 _RESERVE_STEP_BYTES = 1024 * 1024
-"""And this far where the background did not keep up."""
-_FILES_AT_FIRST = 64
+"""Space that the writer reserves itself if the background work is too slow."""
+_FILES_INITIAL = 64
 _FOREIGN_RECORD_BYTES_MAX = 16 * 1024 * 1024
-"""A record that was stored under another configuration: no reply has room for a longer one."""
+"""Maximum size of a record written with another configuration: no longer one fits in a reply."""
 
 _T = TypeVar("_T")
 
@@ -38,8 +38,8 @@ class CommitLog:
 
     Args:
         config: Folders, file size, pool, warming.
-        hot_state: Where the kernels look.
-        disk: What writes.
+        hot_state: State shared with kernels.
+        disk: Writes the files.
     """
 
     def __init__(self, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
@@ -58,24 +58,24 @@ class CommitLog:
             is_warmed=config.warm_maped_file_enable,
         )
         self._fails_without_buffer = config.fast_fail_if_no_buffer_in_store_pool
-        self._rolling = threading.Lock()  # of the last file, and of the words that tell of it
-        self._addresses = np.zeros(_FILES_AT_FIRST, np.int64)
-        self._held: dict[int, MappedFile] = {}  # by start: those the kernels read
+        self._rolling = threading.Lock()  # guards the last file, and the block's words about it
+        self._addresses = np.zeros(_FILES_INITIAL, np.int64)
+        self._held: dict[int, MappedFile] = {}  # by start: files that kernels read
         self.flushed_offset = 0
-        """Physical offset below which everything is durable."""
+        """Physical offset up to which everything is durable."""
 
     # Opening ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files. Raises ``StoreUnavailable`` as ``MappedFileQueue.load`` does."""
+        """Load the files. Raises ``StoreUnavailable`` as ``MappedFileQueue.load`` does."""
         self.files.load()
         self._point_at_files()
 
     def start_at(self, physical_offset: int, now_ms: int) -> None:
-        """Cut what lies behind the end of the log, durably, and be ready to append there.
+        """Truncate the log durably at its end, and prepare for appends there.
 
         Raises:
-            WriteFailed: The disk fails.
+            WriteFailed: The disk failed.
         """
         self._release_all()
         self.files.truncate(physical_offset, now_ms)
@@ -97,12 +97,12 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the oldest byte; 0 with no file."""
+        """Physical offset of the oldest byte; 0 without files."""
         return self.files.min_offset
 
     @property
     def written_offset(self) -> int:
-        """Physical offset where the next record goes, unless it needs a new file."""
+        """Physical offset of the next record, unless it needs a new file."""
         block = self._block
         if not block[state.LOG_ADDRESS]:
             last = self.files.last
@@ -111,41 +111,41 @@ class CommitLog:
 
     @property
     def lacks_buffer(self) -> bool:
-        """Whether there is a transient pool and no free buffer in it: brokers refuse puts then."""
+        """True if there is a transient pool without a free buffer: brokers refuse puts then."""
         return self.pool is not None and not self.pool.available
 
     @property
     def readable_offset(self) -> int:
-        """Physical offset behind what can be read; what only a pool buffer holds cannot."""
+        """Physical offset after the last readable byte; bytes only in a pool buffer are not."""
         if self.pool is None:
             return self.written_offset
         return self.files.max_offset
 
     def reserve(self, size: int) -> None:
-        """Make room in the current file for a record of ``size`` bytes.
+        """Reserve space in the current file for a record of ``size`` bytes.
 
         Raises:
-            DiskFull: There is none.
+            DiskFull: There is no space.
         """
         last = self.files.last
         assert last is not None
         block = self._block
         start = block[state.LOG_LIMIT]
-        wanted = block[state.LOG_POSITION] + size
-        stop = min(max(wanted, start + _RESERVE_STEP_BYTES), last.size)
+        end = block[state.LOG_POSITION] + size
+        stop = min(max(end, start + _RESERVE_STEP_BYTES), last.size)
         last.reserve(stop)
-        # All pages of a step at once cost a third of one by one, as they are first written.
+        # Touching all pages of a step at once takes a third of the time of single page faults.
         last.touch(start, stop)
         block[state.LOG_LIMIT] = stop
 
     def roll(self) -> None:
-        """End the current file with a blank and go on in the next one.
+        """End the current file with a blank and continue in the next one.
 
         Raises:
-            DiskFull: There is no room for a new file; the log stays as it is.
-            WriteFailed: No folder takes a file.
+            DiskFull: There is no space for a new file; the log is unchanged.
+            WriteFailed: No folder accepts a new file.
         """
-        last = self._note_written()
+        last = self._update_written()
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
@@ -160,16 +160,16 @@ class CommitLog:
         self._point_at_files()
 
     def _free_a_buffer(self, last: MappedFile, room: int) -> int:
-        """Commit what holds the buffers; return how much room is left in the last file.
+        """Commit the buffers to free one; return the bytes left in the last file.
 
-        Without one the next file would be written through its map, and survive a crash that takes
-        what is before it.
+        Without a buffer the next file would be written through its map, and survive a crash that
+        loses bytes before it.
         """
         if self._fails_without_buffer:
             reason = "no buffer is free in the transient store pool"
             raise WriteFailed(self.files.folders[0], reason)
         self.files.commit()
-        if self.lacks_buffer and room:  # the last file has the only one
+        if self.lacks_buffer and room:  # the last file uses the only one
             with self._rolling:
                 self._end(last, room)
                 self._block[state.LOG_POSITION] = last.size
@@ -178,12 +178,12 @@ class CommitLog:
         return room
 
     def _end(self, file: MappedFile, room: int) -> None:
-        # The map has room up to its last byte, so from here on nothing can fail.
+        # The map has space up to its last byte, so nothing can fail from here on.
         file.append(record.pack_blank(room))
         file.written = file.size
 
-    def _note_written(self) -> MappedFile | None:
-        """Tell the current file how far the kernels have written it; return it, if there is one."""
+    def _update_written(self) -> MappedFile | None:
+        """Set the written position of the current file; return the file, None if there is none."""
         with self._rolling:
             last = self.files.last
             if last is None or not self._block[state.LOG_ADDRESS]:
@@ -193,22 +193,22 @@ class CommitLog:
             return last
 
     def step_ahead(self) -> bool:
-        """Make room and pages ahead of the writer, and the next file in time; may run in a thread.
+        """Prepare space and pages before the writer, and the next file in time; for any thread.
 
-        Returns whether there was anything to do.
+        Returns True if there was anything to do.
 
         Raises:
-            DiskFull: There is no room; what is reserved can be written nevertheless.
+            DiskFull: There is no space; reserved space can be written nevertheless.
         """
         last = self.files.last
         if last is None or not self._block[state.LOG_ADDRESS]:
             return False
         position = self._block[state.LOG_POSITION]
-        wanted = min(position + _RESERVE_AHEAD_BYTES, last.size)
+        end = min(position + _RESERVE_AHEAD_BYTES, last.size)
         did = False
-        if last.reserved < wanted:
+        if last.reserved < end:
             start = last.reserved
-            last.reserve(wanted)
+            last.reserve(end)
             last.touch(start, last.reserved)
             with self._rolling:
                 if last.start == self._block[state.LOG_START]:
@@ -222,32 +222,32 @@ class CommitLog:
     # Durability -------------------------------------------------------------------------------
 
     def commit(self) -> int:
-        """Write pool buffers to their files; return the physical offset behind the last such byte.
+        """Write pool buffers to their files; return the physical offset after the last such byte.
 
         Raises:
-            WriteFailed: The disk fails; it can be tried again.
+            WriteFailed: The disk failed; it can be tried again.
         """
-        self._note_written()
+        self._update_written()
         return self.files.commit()
 
     def flush(self) -> int:
-        """Make everything that is written and committed durable; return up to which offset.
+        """Make all committed bytes durable; return the physical offset up to which they are.
 
         May run in a worker thread while the writer appends.
 
         Raises:
-            WriteFailed: The disk fails. It then fails for good: nobody knows what is on disk.
+            WriteFailed: The disk failed. Every later call fails: the bytes on disk are unknown.
         """
-        self._note_written()
+        self._update_written()
         flushed = self.files.flush()
-        with self._rolling:  # two may flush, and the later may have begun earlier
+        with self._rolling:  # of two flushes, the later one may have begun earlier
             self.flushed_offset = max(self.flushed_offset, flushed)
             return self.flushed_offset
 
     # Reading ----------------------------------------------------------------------------------
 
     def read(self, physical_offset: int, size: int) -> bytes | None:
-        """Return ``size`` bytes of one file; None if they are not there, or not readable."""
+        """Return ``size`` bytes of one file; None if they are not readable."""
         file = self.files.file_at(physical_offset)
         if file is None or physical_offset + size > min(self.readable_offset, file.end):
             return None
@@ -257,70 +257,70 @@ class CommitLog:
         return data if file.release() else None
 
     def read_all(self, places: Iterable[tuple[int, int]]) -> list[bytes | None]:
-        """Return what ``read`` does for each physical offset and size; quicker, of few files."""
-        found: list[bytes | None] = []
+        """Return the bytes at each (physical offset, size); faster than ``read`` for few files."""
+        parts: list[bytes | None] = []
         readable = self.readable_offset
         file: MappedFile | None = None
-        first = 0  # of those that are in this file
+        first = 0  # index of the first part from this file
         for physical_offset, size in places:
             if file is None or not file.start <= physical_offset < file.end:
                 if file is not None and not file.release():
-                    found[first:] = [None] * (len(found) - first)
-                first = len(found)
+                    parts[first:] = [None] * (len(parts) - first)
+                first = len(parts)
                 file = self.files.file_at(physical_offset)
                 if file is not None and not file.hold():
                     file = None
             if file is None or physical_offset + size > min(readable, file.end):
-                found.append(None)
+                parts.append(None)
             else:
-                found.append(hot.bytes_at(file.address + physical_offset - file.start, size))
+                parts.append(hot.bytes_at(file.address + physical_offset - file.start, size))
         if file is not None and not file.release():
-            found[first:] = [None] * (len(found) - first)
-        return found
+            parts[first:] = [None] * (len(parts) - first)
+        return parts
 
     def record(self, physical_offset: int) -> bytes | None:
-        """Return the record at an offset; None if none stands there.
+        """Return the record at an offset; None if there is none.
 
-        Only head and lengths are judged; the checksums are the reader's. Whoever asks may name any
-        offset: nothing is copied before it is judged, as a size in front of it may say a gigabyte.
+        Only head and lengths are checked; checksums are left to the caller. Any offset may be
+        given: no byte is copied before the check, as a size before the offset could be a gigabyte.
         """
         return self._read_record(physical_offset, bytes)
 
     def _read_record(self, physical_offset: int, read: Callable[[memoryview], _T]) -> _T | None:
-        """Return what ``read`` makes of the record at an offset; None if none stands there."""
+        """Return the result of ``read`` for the record at an offset; None if there is none."""
         file = self.files.file_at(physical_offset)
         if file is None or not file.hold():
             return None
-        found = None
-        room = min(self.readable_offset, file.end) - physical_offset
-        if room >= record.SIZE_AND_MAGIC.size:
+        result = None
+        bytes_left = min(self.readable_offset, file.end) - physical_offset
+        if bytes_left >= record.SIZE_AND_MAGIC.size:
             address = file.address + physical_offset - file.start
             head = hot.bytes_at(address, record.SIZE_AND_MAGIC.size)
             size, _ = record.SIZE_AND_MAGIC.unpack(head)
-            if record.JUDGED_BYTES < size <= min(room, self._record_bytes_max):
+            if record.JUDGED_BYTES < size <= min(bytes_left, self._record_bytes_max):
                 view = hot.view_at(address, size)
                 verdict, _ = record.classify(view, 0, physical_offset, check_crc=False)
                 if verdict is record.Verdict.MESSAGE:
-                    found = read(view)
-        return found if file.release() else None
+                    result = read(view)
+        return result if file.release() else None
 
     def store_timestamp_at(self, physical_offset: int) -> int | None:
-        """Return the store time of the record at an offset, ms; None if it cannot be read."""
+        """Return the store time of the record at an offset, in ms; None if it is unreadable."""
         return self._read_record(physical_offset, record.store_timestamp_of)
 
     def map_file(self, physical_offset: int) -> None:
-        """Show the kernels the file that holds an offset, or that there is none."""
-        place = (physical_offset - self._block[state.FILES_START]) // self.file_size
-        assert 0 <= place < self._block[state.FILE_COUNT]
+        """Map the file that contains an offset for the kernels, or mark it as missing."""
+        index = (physical_offset - self._block[state.FILES_START]) // self.file_size
+        assert 0 <= index < self._block[state.FILE_COUNT]
         file = self.files.file_at(physical_offset)
         if file is None or not file.hold():
-            self._addresses[place] = state.FILE_IS_GONE
+            self._addresses[index] = state.FILE_IS_GONE
             return
         self._held[file.start] = file
-        self._addresses[place] = file.address
+        self._addresses[index] = file.address
 
     def _point_at_files(self) -> None:
-        """Show the kernels the files there are; those that are mapped for them stay so."""
+        """Publish the list of files to the kernels; files that are mapped for them stay so."""
         files = self.files.files
         block = self._block
         if not files:
@@ -328,9 +328,9 @@ class CommitLog:
             return
         start = files[0].start
         count = (files[-1].end - start) // self.file_size
-        for gone in [one for one in self._held if one < start]:
-            self._held.pop(gone).release()
-        self._addresses = np.zeros(max(count, _FILES_AT_FIRST), np.int64)
+        for expired in [held_start for held_start in self._held if held_start < start]:
+            self._held.pop(expired).release()
+        self._addresses = np.zeros(max(count, _FILES_INITIAL), np.int64)
         for file in self._held.values():
             self._addresses[(file.start - start) // self.file_size] = file.address
         block[state.FILES] = hot.address_of(self._addresses)
@@ -341,12 +341,12 @@ class CommitLog:
     # Ending -----------------------------------------------------------------------------------
 
     def delete_first(self, now_ms: int, forced_after_ms: int) -> MappedFile:
-        """Delete the oldest file. Raises ``WriteFailed``; nothing has changed then."""
+        """Delete the oldest file. Raises ``WriteFailed``; then nothing has changed."""
         first = self.files.first
         assert first is not None
         held = self._held.pop(first.start, None)
         if held is not None:
-            # Between calls no kernel reads: nobody but other threads can still hold it.
+            # Between calls no kernel reads: only other threads can still hold it.
             held.release()
         try:
             return self.files.delete_first(now_ms, forced_after_ms)

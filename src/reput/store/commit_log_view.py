@@ -1,8 +1,8 @@
 """The commit log for reading: files, segments, single records.
 
-A walk yields what stands in a range, tiled: records, blanks, unwritten zeros and damage. It reads
-in windows (maps of local files, range requests of remote ones), so memory stays flat however large
-the log is; what a walk finds does not depend on where windows end.
+``walk`` yields the contents of a range without gaps: records, blanks, unwritten zeros and damage.
+It reads in windows (maps of local files, range requests of remote ones), so memory stays constant
+for a log of any size; the results do not depend on where windows end.
 """
 
 import bisect
@@ -24,7 +24,7 @@ _HEAD_BYTES = 4096
 _SEGMENTS_MAX = 1 << 16
 _FRAMED = (Verdict.MESSAGE, Verdict.BLANK, Verdict.TRUNCATED)
 _CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
-"""Of whole records: what follows is judged for itself."""
+"""Verdicts on complete records: the bytes after them are classified separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +33,27 @@ class LogFile:
 
     name: str
     start: int
-    """Physical offset of its first byte."""
+    """Physical offset of the first byte."""
     size: int
-    """Bytes that are there."""
+    """Actual size in bytes."""
     nominal_size: int
-    """Bytes that should be there: up to the next file, or as many as its neighbours have."""
+    """Required size in bytes: up to the next file, or the size of the other files."""
     modified_ms: int
 
     @property
     def end(self) -> int:
-        """Physical offset behind its last byte that is there."""
+        """Physical offset after the last byte of the actual size."""
         return self.start + self.size
 
     @property
     def nominal_end(self) -> int:
-        """Physical offset where the next file starts."""
+        """Physical offset at which the next file starts."""
         return self.start + self.nominal_size
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A run of bytes that are no records, though records should be there."""
+    """A range of bytes without valid records, where records should be."""
 
     physical_offset: int
     length: int
@@ -62,16 +62,16 @@ class Damage:
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last of these bytes."""
+        """Physical offset after the last of these bytes."""
         return self.physical_offset + self.length
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """Description of the damage."""
         return record.REASONS[self.verdict]
 
     def error(self) -> CorruptRecord:
-        """The same as an exception."""
+        """Return the damage as an exception."""
         return CorruptRecord(
             self.reason, physical_offset=self.physical_offset, file=self.file, length=self.length
         )
@@ -79,31 +79,31 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Records of one window."""
+    """The records of one window."""
 
     buffer: Bytes
     physical_offset: int
-    """Of the buffer's first byte."""
+    """Physical offset of the buffer's first byte."""
     positions: npt.NDArray[np.int64]
-    """Of the records, within the buffer."""
+    """Positions of the records in the buffer."""
     sizes: npt.NDArray[np.int32]
     damage: tuple[Damage, ...] = ()
-    """Runs of bytes between the records that are none; may reach back into earlier windows."""
+    """Ranges without valid records; they may start in an earlier window."""
 
     def columns(self) -> kernels.Columns:
-        """Decode the records."""
+        """Return the records' columns, which are decoded on use."""
         return kernels.Columns(self.buffer, self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """Records that stood where they were looked for, and those that did not."""
+    """Records read at requested offsets, and the offsets without a valid record."""
 
     batch: LogBatch
     rows: npt.NDArray[np.int64]
-    """For each record of the batch, which of the asked-for offsets it stands at."""
+    """Index of the requested offset of each record in the batch."""
     bad: tuple[tuple[int, Damage], ...]
-    """Which of the asked-for offsets have no record of the asked-for size, and why."""
+    """Index of each requested offset without a record of the requested size, and the damage."""
 
 
 class CommitLogView:
@@ -118,14 +118,14 @@ class CommitLogView:
 
     @cached_property
     def files(self) -> list[LogFile]:
-        """All files, also the one that waits for its first record, in order."""
+        """All files in order, including one without records so far."""
         entries = [
             (start, entry)
             for entry in self._folder.entries(paths.COMMIT_LOG)
             if not entry.is_folder and (start := paths.parse_offset_name(entry.name)) is not None
         ]
         usual = max((entry.size for _, entry in entries), default=0)
-        found = []
+        files = []
         for i, (start, entry) in enumerate(entries):
             nominal = max(usual, entry.size)
             if i + 1 < len(entries):
@@ -136,17 +136,17 @@ class CommitLogView:
                     f"has {entry.size} bytes and reaches into the next file",
                     file=f"{paths.COMMIT_LOG}/{entry.name}",
                 )
-            found.append(LogFile(entry.name, start, entry.size, nominal, entry.modified_ms))
-        return found
+            files.append(LogFile(entry.name, start, entry.size, nominal, entry.modified_ms))
+        return files
 
     @property
     def min_offset(self) -> int:
-        """The first physical offset; 0 for a log without files."""
+        """First physical offset; 0 for a log without files."""
         return self.files[0].start if self.files else 0
 
     @cached_property
     def data_end(self) -> int:
-        """Physical offset behind the last byte that is not zero, in any file."""
+        """Physical offset after the last byte that is not zero, in any file."""
         for file in reversed(self.files):
             end = self.data_end_of(file)
             if end > file.start:
@@ -154,7 +154,7 @@ class CommitLogView:
         return self.min_offset
 
     def missing(self) -> Iterator[Damage]:
-        """Yield the gaps that missing files leave."""
+        """Yield the gaps of missing files."""
         for file, following in zip(self.files, self.files[1:], strict=False):
             if file.nominal_end < following.start:
                 gap = following.start - file.nominal_end
@@ -162,7 +162,7 @@ class CommitLogView:
                 yield Damage(file.nominal_end, gap, Verdict.MISSING, name)
 
     def data_end_of(self, file: LogFile) -> int:
-        """Return the physical offset behind the file's last byte that is not zero, or its start."""
+        """Return the physical offset after a file's last byte that is not zero, or its start."""
         return self._data_end_before(file, file.end)
 
     def _data_end_before(self, file: LogFile, stop: int) -> int:
@@ -171,15 +171,15 @@ class CommitLogView:
         step = _TAIL_STEP_BYTES
         while end > 0:
             start = max(end - step, 0)
-            found = kernels.data_end(self._read(file, start, end - start))
-            if found:
-                return file.start + start + found
+            data_length = kernels.data_end(self._read(file, start, end - start))
+            if data_length:
+                return file.start + start + data_length
             end = start
             step = min(step * 4, self._folder.window_bytes)
         return file.start
 
-    def data_goes_on(self, physical_offset: int) -> bool:
-        """Whether anything but zeros stands from an offset on, in its file or a later one."""
+    def has_data_from(self, physical_offset: int) -> bool:
+        """Return True if any bytes from an offset on are not zero, in its file or a later one."""
         return any(
             self.data_end_of(file) > max(physical_offset, file.start)
             for file in self.files
@@ -187,25 +187,25 @@ class CommitLogView:
         )
 
     def holds(self, physical_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Tell which offsets lie in a file that is there."""
+        """Return for each offset whether it is in an existing file."""
         starts = np.array([file.start for file in self.files], np.int64)
         ends = np.array([file.end for file in self.files], np.int64)
-        place = np.searchsorted(starts, physical_offsets, "right") - 1
-        inside: npt.NDArray[np.bool_] = place >= 0
-        inside[inside] = physical_offsets[inside] < ends[place[inside]]
+        index = np.searchsorted(starts, physical_offsets, "right") - 1
+        inside: npt.NDArray[np.bool_] = index >= 0
+        inside[inside] = physical_offsets[inside] < ends[index[inside]]
         return inside
 
     def file_at(self, physical_offset: int) -> LogFile:
-        """Return the file that holds an offset.
+        """Return the file that contains an offset.
 
         Raises:
-            NotInStore: None does; the text says what the log holds.
+            NotInStore: No file does; the text contains the range of the log.
         """
-        place = bisect.bisect_right([file.start for file in self.files], physical_offset) - 1
-        if place >= 0 and physical_offset < self.files[place].end:
-            return self.files[place]
+        index = bisect.bisect_right([file.start for file in self.files], physical_offset) - 1
+        if index >= 0 and physical_offset < self.files[index].end:
+            return self.files[index]
         raise NotInStore(
-            f"no log file holds physical offset {physical_offset}; "
+            f"no log file contains physical offset {physical_offset}; "
             f"the log has {self.min_offset} to {self.data_end}"
         )
 
@@ -213,11 +213,11 @@ class CommitLogView:
         return self._folder.read(f"{paths.COMMIT_LOG}/{file.name}", start, length)
 
     def record_bytes(self, physical_offset: int, size: int | None = None) -> bytes:
-        """Return the bytes of the record at an offset; ``size`` saves a read where it is known.
+        """Return the bytes of the record at an offset; a known ``size`` saves a read.
 
         Raises:
-            NotInStore: The offset is outside the log.
-            CorruptRecord: No whole record stands there.
+            NotInStore: The offset is outside of the log.
+            CorruptRecord: There is no complete record.
         """
         file = self.file_at(physical_offset)
         length = max(size or _HEAD_BYTES, record.JUDGED_BYTES)
@@ -236,9 +236,9 @@ class CommitLogView:
         return record.decode(self.record_bytes(physical_offset, size))
 
     def end_of(self, physical_offset: int) -> int | None:
-        """Return where the record at an offset ends; None if no record is framed right there.
+        """Return the end of the record at an offset; None if no valid head of a record is there.
 
-        Its checksums are not looked at.
+        Checksums are not compared.
         """
         if self.find_record(physical_offset, physical_offset + 1) != physical_offset:
             return None
@@ -253,30 +253,30 @@ class CommitLogView:
         return self.message_at(physical_offset).store_timestamp
 
     def find_record(self, physical_offset: int, stop: int) -> int:
-        """Return where the next record or blank from ``physical_offset`` on is, else ``stop``."""
+        """Return the offset of the next record or blank from an offset on; ``stop`` without one."""
         for file in self.files:
-            at = max(physical_offset, file.start)
-            while at < min(file.end, stop):
-                length = min(self._folder.window_bytes, stop - at + record.JUDGED_BYTES)
-                window = self._read(file, at - file.start, length)
-                found = kernels.find_record(
-                    window, 0, physical_offset=at, file_end=file.nominal_end - at
+            position = max(physical_offset, file.start)
+            while position < min(file.end, stop):
+                length = min(self._folder.window_bytes, stop - position + record.JUDGED_BYTES)
+                window = self._read(file, position - file.start, length)
+                skipped = kernels.find_record(
+                    window, 0, physical_offset=position, file_end=file.nominal_end - position
                 )
-                at += found
-                if found < len(window):
-                    if at >= stop:
+                position += skipped
+                if skipped < len(window):
+                    if position >= stop:
                         return stop
-                    if self._framed(file, at, memoryview(window)[found:])[0] in _FRAMED:
-                        return at
-                    at += 1
-                elif at < file.end and found:
-                    at -= record.JUDGED_BYTES - 1  # too few bytes of a part to judge
+                    if self._framed(file, position, memoryview(window)[skipped:])[0] in _FRAMED:
+                        return position
+                    position += 1
+                elif position < file.end and skipped:
+                    position -= record.JUDGED_BYTES - 1  # too few bytes of a part to judge
                 else:
                     break
         return stop
 
     def part_start(self, physical_offset: int, stop: int) -> int:
-        """Return where to walk from for the part of the log that ``[physical_offset, stop)`` is."""
+        """Return the offset at which to walk a partition ``[physical_offset, stop)`` of the log."""
         expected = self.min_offset
         for file in self.files:
             if physical_offset <= file.start:
@@ -288,9 +288,9 @@ class CommitLogView:
         return stop
 
     def _framed(self, file: LogFile, physical_offset: int, data: Bytes) -> tuple[Verdict, Bytes]:
-        """Judge head and lengths of what stands at an offset; ``data`` is its first part, or more.
+        """Classify the bytes at an offset without checksums; ``data`` is the first part, or more.
 
-        Returns the verdict, and the data with as much added as the record needs.
+        Returns the verdict, and the data, extended to the end of the record.
         """
         file_end = file.nominal_end - physical_offset
         verdict, claimed = record.classify(
@@ -304,27 +304,27 @@ class CommitLogView:
         return verdict, data
 
     def first_record(self, file: LogFile) -> StoredMessage | None:
-        """Return the first message of a file, None if it starts with anything else."""
+        """Return the first message of a file; None if the file starts with anything else."""
         try:
             return self.message_at(file.start)
         except (CorruptRecord, NotInStore):
             return None
 
     def last_record(self, file: LogFile, stop: int | None = None) -> StoredMessage | None:
-        """Return the last message of a file that starts before ``stop``, found from behind."""
+        """Return the last message of a file that starts before ``stop``, searched backwards."""
         end = self.data_end_of(file)
         high = end if stop is None else min(end, stop)
         while high > file.start:
             low = max(high - _TAIL_STEP_BYTES, file.start)
             last: StoredMessage | None = None
-            at = low
-            while (at := self.find_record(at, high)) < high:
+            physical_offset = low
+            while (physical_offset := self.find_record(physical_offset, high)) < high:
                 try:
-                    last = self.message_at(at)
+                    last = self.message_at(physical_offset)
                 except CorruptRecord:
-                    at += 1  # a blank, or a record with a wrong checksum
+                    physical_offset += 1  # a blank, or a record with a wrong checksum
                 else:
-                    at += last.store_size
+                    physical_offset += last.store_size
             if last is not None:
                 return last
             high = low
@@ -337,18 +337,18 @@ class CommitLogView:
         *,
         check_crc: bool = True,
     ) -> Iterator[FoundRecords]:
-        """Read records whose offsets and sizes are known, as from a consume queue, in windows.
+        """Read records of known offsets and sizes, for example from a consume queue, in windows.
 
         Args:
-            physical_offsets: Ascending.
-            sizes: Of the same records.
+            physical_offsets: Offsets of the records, ascending.
+            sizes: Sizes of the records.
             check_crc: Compare bodies and records with their checksums.
         """
         starts = np.array([file.start for file in self.files], np.int64)
         row = 0
         while row < len(physical_offsets):
-            place = int(np.searchsorted(starts, physical_offsets[row], "right")) - 1
-            file = self.files[place] if place >= 0 else None
+            index = int(np.searchsorted(starts, physical_offsets[row], "right")) - 1
+            file = self.files[index] if index >= 0 else None
             if file is None or physical_offsets[row] >= file.end:
                 gone = Damage(int(physical_offsets[row]), int(sizes[row]), Verdict.MISSING, "")
                 nothing = _only([])
@@ -366,7 +366,7 @@ class CommitLogView:
         sizes: npt.NDArray[np.int32],
         row: int,
     ) -> int:
-        """Return behind which row a window that starts at ``row`` ends."""
+        """Return the row after the last one of a window that starts at ``row``."""
         limit = min(file.end, int(physical_offsets[row]) + self._folder.window_bytes)
         stop = int(np.searchsorted(physical_offsets, limit, "left"))
         gaps = (
@@ -402,11 +402,11 @@ class CommitLogView:
         bad = []
         for i in np.flatnonzero(~good):
             verdict = Verdict(int(judged.verdicts[i]))
-            # Framed right but of another size than asked for: not the record that was meant.
+            # A valid record of another size than the requested one is a different record.
             verdict = Verdict.BAD_SIZE if verdict is Verdict.MESSAGE else verdict
             verdict = Verdict.BAD_MAGIC if verdict is Verdict.BLANK else verdict
-            at = base + int(positions[i])
-            bad.append((row + int(i), Damage(at, int(sizes[row + i]), verdict, file.name)))
+            start = base + int(positions[i])
+            bad.append((row + int(i), Damage(start, int(sizes[row + i]), verdict, file.name)))
         batch = LogBatch(window, base, positions[good], judged.sizes[good])
         return FoundRecords(batch, row + np.flatnonzero(good), tuple(bad))
 
@@ -416,12 +416,12 @@ class CommitLogView:
         """Walk the records that start in ``[start, stop)``, and the damage between them.
 
         Args:
-            start: Where a record, blank or file starts.
-            stop: Records from here on are left.
+            start: Offset of a record, blank or file.
+            stop: Records from here on are left out.
             check_crc: Compare bodies and records with their checksums.
-            is_end: The log ends at ``stop``, and what is behind is not looked at. Else damage that
-                begins at ``stop`` is told too, and any in full: parts of the log that are walked
-                from their ``part_start`` tell each damage once.
+            is_end: The log ends at ``stop``, and later bytes are not read. Otherwise damage that
+                begins at ``stop`` is yielded too, and all damage in full: walks of consecutive
+                partitions that begin at their ``part_start`` yield each damage once.
         """
         if start >= stop:
             return
@@ -444,47 +444,47 @@ class CommitLogView:
     def _walk_file(
         self, file: LogFile, start: int, stop: int, check_crc: bool, is_end: bool
     ) -> Iterator[LogBatch]:
-        at = start
+        physical_offset = start
         window_bytes = self._folder.window_bytes
-        while at < stop:
-            position = at - file.start
+        while physical_offset < stop:
+            position = physical_offset - file.start
             window = self._read(file, position, window_bytes)
-            found = kernels.scan(
+            segments = kernels.scan(
                 window,
                 0,
-                stop - at,
-                physical_offset=at,
+                stop - physical_offset,
+                physical_offset=physical_offset,
                 file_end=file.nominal_size - position,
                 check_crc=check_crc,
                 room=_SEGMENTS_MAX,
             )
-            is_cut = found.next_position == 0
+            is_cut = segments.next_position == 0
             if is_cut and len(window) == window_bytes and position + len(window) < file.size:
                 window_bytes *= 4  # a record larger than the window
                 continue
-            cut = [Damage(at, 1, Verdict.TRUNCATED, file.name)]
-            runs = cut if is_cut else _runs(found, at, file)
-            at += max(found.next_position, 1)
-            if runs and runs[-1].end == at and runs[-1].verdict not in _CHECKSUMS:
+            cut = [Damage(physical_offset, 1, Verdict.TRUNCATED, file.name)]
+            runs = cut if is_cut else _runs(segments, physical_offset, file)
+            physical_offset += max(segments.next_position, 1)
+            if runs and runs[-1].end == physical_offset and runs[-1].verdict not in _CHECKSUMS:
                 run = runs.pop()
                 if runs and runs[-1].end == run.physical_offset:
-                    # Zeros behind it, up to the end of the file: told apart below, if at all.
+                    # Zeros after it, up to the end of the file, may be separated below.
                     run = runs.pop() if runs[-1].verdict not in _CHECKSUMS else run
-                rest, at = self._whole_run(file, run, stop, is_end)
+                rest, physical_offset = self._whole_run(file, run, stop, is_end)
                 runs += rest
-            is_message = found.verdicts == Verdict.MESSAGE
+            is_message = segments.verdicts == Verdict.MESSAGE
             yield LogBatch(
                 window,
                 file.start + position,
-                found.positions[is_message],
-                found.sizes[is_message],
+                segments.positions[is_message],
+                segments.sizes[is_message],
                 tuple(runs),
             )
-        if not is_end and at < file.nominal_end:
-            yield from self._damage_behind(file, at)
+        if not is_end and physical_offset < file.nominal_end:
+            yield from self._damage_at_end(file, physical_offset)
 
-    def _damage_behind(self, file: LogFile, physical_offset: int) -> Iterator[LogBatch]:
-        """Yield the damage that begins just behind the last record of a walk: no other meets it."""
+    def _damage_at_end(self, file: LogFile, physical_offset: int) -> Iterator[LogBatch]:
+        """Yield the damage that begins at the end of a walk: no other walk yields it."""
         if self.find_record(physical_offset, physical_offset + 1) == physical_offset:
             return
         head = self._read(file, physical_offset - file.start, _HEAD_BYTES)
@@ -499,20 +499,19 @@ class CommitLogView:
     def _whole_run(
         self, file: LogFile, run: Damage, stop: int, is_end: bool
     ) -> tuple[list[Damage], int]:
-        """Complete a run of damage or zeros that a window may have cut.
+        """Complete a range of damage or zeros that a window may have cut.
 
-        It ends at the next record or blank. Where none follows in the file, or before the end of
-        the log, the zeros up to there are a run of their own: nothing says that they belong to
-        what is damaged.
+        It ends at the next record or blank. If none follows in the file, or before the end of the
+        log, the zeros before that end are a separate range: they need not be part of the damage.
 
-        Returns the runs, and where they end.
+        Returns the ranges, and their end.
         """
         limit = stop if is_end else file.nominal_end
         end = self.find_record(min(run.end, limit), limit)
         zeros = end
         if end == limit <= file.end:
             zeros = max(self._data_end_before(file, end), run.physical_offset)
-            # Fewer zeros cannot be told from the end of what is damaged.
+            # Fewer zeros may just as well be the end of the damaged bytes.
             zeros = zeros if end - zeros >= record.SIZE_AND_MAGIC.size else end
         runs = []
         if run.physical_offset < zeros:
@@ -524,14 +523,14 @@ class CommitLogView:
         return runs, end
 
 
-def _runs(found: kernels.Segments, at: int, file: LogFile) -> list[Damage]:
-    """Return damage and zeros of a window."""
-    is_run = (found.verdicts > Verdict.TRUNCATED) | (found.verdicts == Verdict.ZEROS)
+def _runs(segments: kernels.Segments, window_offset: int, file: LogFile) -> list[Damage]:
+    """Return the damage and zeros of a window."""
+    is_run = (segments.verdicts > Verdict.TRUNCATED) | (segments.verdicts == Verdict.ZEROS)
     return [
         Damage(
-            at + int(found.positions[i]),
-            int(found.sizes[i]),
-            Verdict(int(found.verdicts[i])),
+            window_offset + int(segments.positions[i]),
+            int(segments.sizes[i]),
+            Verdict(int(segments.verdicts[i])),
             file.name,
         )
         for i in np.flatnonzero(is_run)
@@ -539,5 +538,5 @@ def _runs(found: kernels.Segments, at: int, file: LogFile) -> list[Damage]:
 
 
 def _only(damage: list[Damage]) -> LogBatch:
-    at = damage[0].physical_offset if damage else 0
-    return LogBatch(b"", at, np.empty(0, np.int64), np.empty(0, np.int32), tuple(damage))
+    start = damage[0].physical_offset if damage else 0
+    return LogBatch(b"", start, np.empty(0, np.int64), np.empty(0, np.int32), tuple(damage))

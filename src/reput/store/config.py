@@ -1,8 +1,8 @@
-"""The store's settings: what broker.conf says of it, under the same names and defaults.
+"""The options of the store, with the names and defaults of broker.conf.
 
-Read with ``reput.config``. Field names are RocketMQ's keys in snake_case, its odd spellings
-included (``warmMapedFileEnable``: ``warm_maped_file_enable``), so that a key can be searched for.
-Units are in the types; sizes are bytes unless said. Reference: docs/reference/store-options.md.
+They are read with ``reput.config``. Field names are RocketMQ's keys in snake_case, including odd
+spellings (``warmMapedFileEnable``: ``warm_maped_file_enable``), so that a key can be searched for.
+Types have the units; sizes are in bytes by default. Reference: docs/reference/store-options.md.
 """
 
 import enum
@@ -24,29 +24,29 @@ Count = Annotated[int, Range(1)]
 Milliseconds = Annotated[int, Range(0)]
 LongMilliseconds = Annotated[int, Range(0, JAVA_LONG_MAX)]
 Pages = Annotated[int, Range(0)]
-"""Of 4096 bytes."""
+"""Number of pages of 4096 bytes."""
 Percent = Annotated[int, Range(-JAVA_INT_MAX - 1)]
-"""Any number, drawn into the range that makes sense, as Java does."""
+"""Any number, clamped to a sensible range, as in Java."""
 
 RECORD_ROOM_BYTES = 64 * 1024
-"""What a record may have around a body of ``max_message_size``: head, topic, properties."""
+"""Bytes of a record in addition to a body of ``max_message_size``: head, topic, properties."""
 END_OF_FILE_BYTES = 8
-"""The blank that closes a log file; each record leaves room for it."""
+"""Size of the blank that ends a log file; each record leaves space for it."""
 _SMALLEST_RECORD_BYTES = 92
-"""Without body and properties, and a topic of one letter."""
+"""Size of a record without body and properties, with a topic of one letter."""
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FlushDiskType(enum.StrEnum):
-    """Whether a put waits until it is on disk."""
+    """When a put is acknowledged: before or after it is on disk."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(enum.StrEnum):
-    """Who copies from whom, and who waits for it."""
+    """Role in replication, and whether puts wait for a slave."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -62,33 +62,33 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "one thread writes and takes no lock": """
             useReentrantLockWhenPutMessage useABSLock spinLockCollisionRetreatOptimalDegree
             topicQueueLockNum debugLockEnable""",
-        "puts never wait in a queue of their own": "putMessageTimeout maxAsyncPutMessageRequests",
-        "work moves by steps, not by threads that are woken": """
+        "puts never wait in a separate queue": "putMessageTimeout maxAsyncPutMessageRequests",
+        "work is done in steps, not by threads": """
             wakeCommitWhenPutMessage wakeFlushWhenPutMessage flushCommitLogTimed
             batchDispatchRequestThreadPoolNums enableBuildConsumeQueueConcurrently
             dispatchFromSenderThread dispatchCqThreads dispatchCqCacheNum enableAsyncReput
             correctLogicMinOffsetSleepInterval correctLogicMinOffsetForceInterval""",
-        "recovery finds what to dispatch in log and queues, however far back": """
+        "recovery derives the start of dispatch from log and queues, however far back": """
             commitLogRecoverMaxNum maxRecoveryCommitlogFiles recheckReputOffsetFromCq
             enableAcceleratedRecovery messageIndexSafe
             enableLogConsumeQueueRepeatedlyBuildWhenRecover""",
-        "a record must always stand where it says": "checkCommitLogOffsetOnRecover",
-        "after a crash a record is judged by the checksums that it has": """
+        "a record must always contain its own offset": "checkCommitLogOffsetOnRecover",
+        "after a crash the checksums that a record has are always compared": """
             checkCRCOnRecover forceVerifyPropCRC""",
-        "how bytes reach a file is not an option": """
+        "how bytes are written to a file is not an option": """
             writeWithoutMmap sharedByteBufferNum putConsumeQueueDataByFileChannel""",
-        "a sync that failed always ends puts": "enableRunningFlagsInFlush",
-        "warming a file changes no byte, so there is nothing to sync": """
+        "a failed sync always ends puts": "enableRunningFlagsInFlush",
+        "warming changes no byte of a file, so there is nothing to sync": """
             flushLeastPagesWhenWarmMapedFile""",
         "a file is mapped while it is used": """
             mappedFileSwapEnable commitLogForceSwapMapInterval commitLogSwapMapInterval
             commitLogSwapMapReserveFileNum logicQueueForceSwapMapInterval logicQueueSwapMapInterval
             logicQueueSwapMapReserveFileNum cleanSwapedMapInterval""",
-        "reading ahead is the system's": """
+        "the operating system reads ahead": """
             dataReadAheadEnable coldDataFlowControlEnable coldDataScanEnable
             accessMessageInMemoryHotRatio timerColdDataCheckIntervalMs sampleSteps""",
         "a pull reads one queue file": "travelCqFileNumWhenGetMessage",
-        "nobody estimates how many messages a filter takes": """
+        "there is no estimate of how many messages match a filter": """
             maxConsumeQueueScan sampleCountThreshold""",
         "dispatch always ends at the flushed point under SYNC_FLUSH": "readUnCommitted",
         "maxLmqConsumeQueueNum always limits light queues": "enableLmqQuota",
@@ -97,14 +97,14 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
             scheduleAsyncDeliverMaxResendNum2Blocked""",
         "an offset stays until its group or topic is deleted": "enableCleanExpiredOffset",
-        "the broker's to keep, see its options": """
+        "these are options of the broker": """
             flushConsumerOffsetInterval flushDelayOffsetInterval defaultQueryMaxNum
             expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
-        "filters bring their bits with them, in consumerFilter.json": """
+        "filters include their bits, in consumerFilter.json": """
             bitMapLengthConsumeQueueExt""",
-        "RocketMQ does not read them either": """
+        "RocketMQ does not use them either": """
             putMsgIndexHightWater maxBatchDeleteFilesNum pullBatchMaxMessageCount""",
-        "replication between brokers is not here": """
+        "replication between brokers is not supported": """
             duplicationEnable haListenPort haMasterAddress haSendHeartbeatInterval
             haHousekeepingInterval haTransferBatchSize haMaxTimeSlaveNotCatchup haFlowControlEnable
             maxHaTransferByteInSecond totalReplicas inSyncReplicas minInSyncReplicas
@@ -112,24 +112,24 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength maxChecksumRange
             replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold disappearTimeAfterStart
             storePathEpochFile storePathBrokerIdentity""",
-        "there is no DLedger here (enableDLegerCommitLog is refused)": """
+        "DLedger is not supported (enableDLegerCommitLog is refused)": """
             enableBatchPush dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
             storePathDLedgerCommitLog""",
         "batches are found without a cache": "searchBcqByCacheEnable",
-        "there are no compaction topics here": """
+        "compaction topics are not supported": """
             enableCompaction compactionMappedFileSize compactionCqMappedFileSize compactionThreadNum
             compactionScheduleInternal maxOffsetMapSize""",
-        "what waits for the timer is known from its queue; no wheel is kept of it": """
+        "messages that wait for the timer are found in its queue; there is no wheel": """
             mappedFileSizeTimerLog timerFlushIntervalMs timerEnableCheckMetrics
             timerMetricSmallThreshold timerProgressLogIntervalMs timerWheelSnapshotFlush
             timerWheelSnapshotIntervalMs timerRecallToTimeWheelEnable timerRecallToTimelineEnable
             appendTopicForTimerDeleteKey""",
-        "the timer moves by steps; a message that cannot be read or put holds up no other": """
+        "the timer works in steps; a message that cannot be read or put delays no other": """
             timerGetMessageThreadNum timerPutMessageThreadNum timerEnableRetryUntilSuccess
             timerSkipUnknownError timerReputServiceCorePoolSize
             timerReputServiceMaxPoolSize timerReputServiceQueueCapacity""",
-        "RocketMQ does not read it any more; a delay level is a level": "timerInterceptDelayLevel",
-        "there is no RocksDB here (what would switch it on is refused)": """
+        "RocketMQ no longer uses it; a delay level is a level": "timerInterceptDelayLevel",
+        "RocksDB is not supported (options that enable it are refused)": """
             rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
             bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
             statRocksDBCQIntervalSec memTableFlushIntervalMs enableRocksDBLog
@@ -142,9 +142,9 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             transWriteOriginTransHalfEnable""",
     }
 )
-"""Keys that RocketMQ has and that change nothing here, each with the reason."""
+"""RocketMQ's keys without an effect here, with the reason of each."""
 
-_NO_ROCKSDB = "this store keeps everything in files, not in RocksDB"
+_NO_ROCKSDB = "this store uses files, not RocksDB"
 
 ONLY: Mapping[str, tuple[str, str]] = {
     "storeType": ("default", _NO_ROCKSDB),
@@ -154,17 +154,17 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "transRocksDBEnable": ("false", _NO_ROCKSDB),
     "enableDLegerCommitLog": (
         "false",
-        "DLedger frames records in its own way; use master and slave",
+        "DLedger frames records differently; use master and slave",
     ),
     "indexFileWriteEnable": ("true", "messageIndexEnable=false turns the index off"),
     "indexFileReadEnable": ("true", "messageIndexEnable=false turns the index off"),
 }
-"""Keys that must be left as they are: what else they can be, this store would do wrong."""
+"""Keys that must have their default: this store does not support other values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreConfig:
-    """How a store is laid out, written, flushed, kept and read.
+    """Layout, durability, retention and reading of a store.
 
     Raises:
         InvalidOption: A value is outside its range, or two contradict each other.
@@ -180,185 +180,185 @@ class StoreConfig:
         only=ONLY,
     )
 
-    # --- where -----------------------------------------------------------
+    # --- folders -----------------------------------------------------------
 
     store_path_root_dir: str = field(default_factory=lambda: str(Path.home() / "store"))
-    """Folder of everything."""
+    """Root folder of the store."""
     store_path_commit_log: str | None = None
-    """Folders of log files, separated by commas; unset: ``commitlog`` below the root."""
+    """Folders of log files, separated by commas; by default ``commitlog`` in the root."""
     read_only_commit_log_store_paths: str | None = None
-    """Those of them, separated by commas, that get no new files: a disk to be taken out."""
+    """Folders of the log that get no new files, separated by commas: a disk to be removed."""
 
-    # --- sizes of files: a store must be opened with those it was made with ---
+    # --- sizes of files: a store must be opened with the sizes it was created with ---
 
     mapped_file_size_commit_log: ByteCount = 1024 * 1024 * 1024
-    """Bytes of a log file. Expiry frees whole files; the next one is made ahead."""
+    """Size of a log file in bytes. Expiry deletes whole files; the next one is created ahead."""
     mapped_file_size_consume_queue: Annotated[int, Range(1, JAVA_INT_MAX - 27)] = 300_000 * 20
-    """Bytes of a queue file, rounded up to whole units of 20; sparse until written."""
+    """Size of a queue file in bytes, rounded up to whole units of 20; sparse until written."""
     mapper_file_size_batch_consume_queue: Annotated[int, Range(1, JAVA_INT_MAX - 45)] = 300_000 * 46
-    """Bytes of a file of a batch queue (5.x, ``queue.type=BatchCQ``), whole units of 46."""
+    """Size of a batch queue file in bytes (5.x, ``queue.type=BatchCQ``), whole units of 46."""
     enable_consume_queue_ext: bool = False
-    """Keep store time and filter bits of each message beside the queue: 28 bytes and more."""
+    """Store time and filter bits of each message are kept next to its queue: 28 bytes or more."""
     mapped_file_size_consume_queue_ext: ByteCount = 48 * 1024 * 1024
-    """Bytes of a file of that extension."""
+    """Size of a file of that extension, in bytes."""
     max_hash_slot_num: Count = 5_000_000
-    """Slots of an index file, 4 bytes each: fewer make longer chains."""
+    """Slots of an index file, 4 bytes each; with fewer slots, chains are longer."""
     max_index_num: Annotated[int, Range(2)] = 5_000_000 * 4
-    """Entries of an index file, 20 bytes each; the first one is never used."""
+    """Entries of an index file, 20 bytes each; the first one is unused."""
 
     # --- records ---------------------------------------------------------
 
     max_message_size: Annotated[int, Range(0)] = 4 * 1024 * 1024
-    """Bytes of a body at most. ``record_bytes_max`` follows from it."""
+    """Maximum size of a body in bytes. ``record_bytes_max`` follows from it."""
     max_topic_length: Annotated[int, Range(1, 32767)] = 127
-    """Bytes of a topic at most; above 127 records get a longer head, which 4.x cannot read."""
+    """Maximum length of a topic in bytes; above 127, 4.x cannot read the records' longer heads."""
     auto_message_version_on_topic_len: bool = True
-    """Use that longer head where a topic needs it; without it such a topic is refused."""
+    """Use the longer head if a topic requires it; otherwise such a topic is refused."""
     enabled_append_prop_crc: bool = False
-    """Append a checksum over the whole record to its properties: 20 bytes."""
+    """Append a checksum of the whole record to its properties: 20 bytes."""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """What level 1, 2, ... waits: s, m, h, d, separated by spaces. See ``delay_levels_ms``."""
+    """Delays of levels 1, 2, ... in s, m, h or d, separated by spaces. See ``delay_levels_ms``."""
 
-    # --- the timer: messages with a time of their own -----------------------
+    # --- the timer: messages with a delivery time -----------------------------
 
     timer_wheel_enable: bool = True
-    """Take messages that say when to deliver them; if not, they are refused."""
+    """Accept messages with a delivery time; otherwise they are refused."""
     timer_precision_ms: Annotated[int, Range(1, 60_000)] = 1_000
-    """They are delivered at multiples of this: never early, late by less than this."""
+    """Messages are delivered at multiples of this: never early, and late by less than this."""
     timer_max_delay_sec: Annotated[int, Range(1)] = 3 * 24 * 3600
     """Longer delays are refused."""
     timer_roll_window_slot: Annotated[int, Range(-JAVA_INT_MAX - 1)] = 2 * 24 * 3600
-    """After so many times ``timerPrecisionMs`` a message that waits on is put again, so that it
-    does not expire; at most two thirds of ``fileReservedTime``. See ``timer_roll_ms``."""
+    """After this many times ``timerPrecisionMs`` a waiting message is copied, so that it does not
+    expire; at most two thirds of ``fileReservedTime``. See ``timer_roll_ms``."""
     timer_congest_num_each_slot: Count = JAVA_INT_MAX
-    """Messages due at one time, beyond which more are refused: some, and all from twice as many."""
+    """Number of messages due at one time above which some are refused, and all from twice that."""
     timer_stop_enqueue: bool = False
-    """What is parked from now on is left in the timer's queue until this is off again, due or not;
-    what the timer has taken up it delivers."""
+    """Messages put while this is set stay in the timer's queue until it is off again, due or not;
+    messages that the timer has read before are delivered."""
 
-    # --- who waits -------------------------------------------------------
+    # --- acknowledgement of puts --------------------------------------------
 
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    """SYNC_FLUSH answers when a message is on disk: nothing is lost, each group costs a sync."""
+    """SYNC_FLUSH answers when a message is on disk: no loss, one sync for each group of puts."""
     sync_flush_timeout: Milliseconds = 5_000
-    """After this a put that waits for the disk is told so; the message stays."""
+    """Timeout of a put that waits for the disk; the message stays."""
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """SYNC_MASTER waits for a slave too; a SLAVE takes no puts."""
+    """SYNC_MASTER also waits for a slave; a SLAVE refuses puts."""
     slave_timeout: Milliseconds = 3_000
-    """After this a put that waits for a slave is told so; the message stays."""
+    """Timeout of a put that waits for a slave; the message stays."""
     ha_slave_fallbehind_max: Annotated[int, Range(0)] = 256 * 1024 * 1024
-    """Bytes a slave may be behind and still count as there (5.x: haMaxGapNotInSync)."""
+    """Maximum lag of a slave that counts as available, in bytes (5.x: haMaxGapNotInSync)."""
     os_page_cache_busy_time_out_mills: LongMilliseconds = 1_000
-    """Milliseconds one put may take until others are turned away as busy."""
+    """Duration of a put, in ms, after which other puts are refused as busy."""
 
     # --- flushing the log ------------------------------------------------
 
     flush_interval_commit_log: Milliseconds = 500
-    """Between two looks at the log under ASYNC_FLUSH."""
+    """Interval of checks of the log under ASYNC_FLUSH."""
     flush_commit_log_least_pages: Pages = 4
     """Fewer written pages wait for the thorough interval."""
     flush_commit_log_thorough_interval: Milliseconds = 10_000
-    """After this any written byte is flushed: what a crash of the machine loses at most."""
+    """After this, all written bytes are flushed: the most that a crash of the machine loses."""
 
     # --- the transient store pool: ASYNC_FLUSH on a master only -------------
 
     transient_store_pool_enable: bool = False
-    """Append to memory of our own, committed to the file in steps: the page cache cannot stall a
-    put; a crash of the process loses what was not committed."""
+    """Append to separate memory, committed to the file in steps: the page cache cannot stall a
+    put; a crash of the process loses uncommitted messages."""
     transient_store_pool_size: Count = 5
-    """Buffers, each as large as a log file, locked in memory."""
+    """Number of buffers, each of the size of a log file, locked in memory."""
     fast_fail_if_no_buffer_in_store_pool: bool = False
     """Refuse puts while no buffer is free."""
     commit_interval_commit_log: Milliseconds = 200
-    """Between two commits."""
+    """Interval of commits."""
     commit_commit_log_least_pages: Pages = 4
     """Fewer written pages wait for the thorough interval."""
     commit_commit_log_thorough_interval: Milliseconds = 200
-    """After this any written byte is committed."""
+    """After this, all written bytes are committed."""
     warm_maped_file_enable: bool = False
-    """Touch every page of a new log file and lock it in memory: seconds a file, then no stalls."""
+    """Touch all pages of a new log file and lock them: takes seconds per file, prevents stalls."""
 
     # --- queues ----------------------------------------------------------
 
     flush_interval_consume_queue: Milliseconds = 1_000
-    """Between two looks at the queues."""
+    """Interval of checks of the queues."""
     flush_consume_queue_least_pages: Pages = 2
     """Fewer written pages wait for the thorough interval."""
     flush_consume_queue_thorough_interval: Milliseconds = 60_000
-    """After this all queues are flushed, and the checkpoint with them; recovery redoes as much."""
+    """After this, all queues and the checkpoint are flushed; recovery repeats as much."""
     enable_multi_dispatch: bool = False
-    """Put a message into the light queues that it names, one unit each."""
+    """Add a message to the light queues that it names, one unit each."""
     enable_lmq: bool = False
     """Let consumers read light queues, as topics ``%LMQ%name``; with ``enableMultiDispatch``."""
     max_lmq_consume_queue_num: Annotated[int, Range(0)] = 20_000
-    """Light queues at most."""
+    """Maximum number of light queues."""
     enable_calc_filter_bit_map: bool = False
-    """Evaluate every group's SQL filter when a message is dispatched; needs the extension."""
+    """Evaluate every group's SQL filter when a message is dispatched; requires the extension."""
 
     # --- index -----------------------------------------------------------
 
     message_index_enable: bool = True
     """Index messages by key and unique id: about 20 bytes each."""
     index_tags: bool = False
-    """Index each tag as well, as 5.4 and later do; 4.9's files have no such entries. Ours alone."""
+    """Index each tag as well, as 5.4 and later do; 4.9 does not. An option of reput only."""
 
     # --- expiry ----------------------------------------------------------
 
     file_reserved_time: Annotated[int, Range(0)] = 72
-    """Hours a log file is kept after its last write."""
+    """Hours after its last write for which a log file is kept."""
     delete_when: str = "04"
-    """Local hours in which expired files go, separated by ``;``. See ``delete_hours``."""
+    """Local hours in which expired files are deleted, separated by ``;``. See ``delete_hours``."""
     clean_resource_interval: Milliseconds = 10_000
-    """Between two looks for expired files."""
+    """Interval of checks for expired files."""
     delete_commit_log_files_interval: Milliseconds = 100
-    """Between two deletions of log files: each may keep the disk busy."""
+    """Pause between two deletions of log files: each may keep the disk busy."""
     delete_consume_queue_files_interval: Milliseconds = 100
-    """Between two deletions of queue files."""
+    """Pause between two deletions of queue files."""
     delete_file_batch_max: Count = 10
-    """Log files that go in one round at most."""
+    """Maximum number of log files deleted in one round."""
     destroy_maped_file_interval_forcibly: Milliseconds = 120_000
-    """How long a deleted file that is still read stays open."""
+    """Time for which a deleted file stays open for its readers."""
     redelete_hanged_file_interval: Milliseconds = 120_000
-    """When a file that could not be deleted is tried again."""
+    """Time after which a failed deletion is tried again."""
     disk_max_used_space_ratio: Percent = 75
-    """Percent; above, expired files go at any hour. Drawn into 10..95."""
+    """Percentage above which expired files are deleted at any hour. Clamped to 10..95."""
     clean_file_forcibly_enable: bool = True
     """Allow deletion of files that have not expired."""
     disk_space_clean_forcibly_ratio: Percent = 85
-    """Percent; above, files go before they expire. Drawn into 30..85."""
+    """Percentage above which files are deleted before they expire. Clamped to 30..85."""
     disk_space_warning_level_ratio: Percent = 90
-    """Percent; above, puts are refused. Drawn into 35..90."""
+    """Percentage above which puts are refused. Clamped to 35..90."""
     reput_expire_only_archived: str | None = None
-    """Folder of an archive: a log file goes only if it is in there, however old it is and however
-    full the disk; unset: nobody asks. Ours alone."""
+    """Folder of an archive: a log file is deleted only if it is there, whatever its age and however
+    full the disk; unset: no such condition. An option of reput only."""
 
     # --- reading ---------------------------------------------------------
 
     max_transfer_bytes_on_message_in_memory: ByteCount = 256 * 1024
-    """Bytes of one pull, of messages that are likely cached."""
+    """Maximum bytes of a pull, for messages that are likely in memory."""
     max_transfer_count_on_message_in_memory: Count = 32
-    """Messages of one pull, likewise."""
+    """Maximum messages of a pull, for messages that are likely in memory."""
     max_transfer_bytes_on_message_in_disk: ByteCount = 64 * 1024
-    """Bytes of one pull, of messages further back than memory reaches."""
+    """Maximum bytes of a pull, for messages that are likely only on disk."""
     max_transfer_count_on_message_in_disk: Count = 8
-    """Messages of one pull, likewise."""
+    """Maximum messages of a pull, for messages that are likely only on disk."""
     access_message_in_memory_max_ratio: Annotated[int, Range(0, 100)] = 40
-    """Percent of memory that the end of the log is taken to have in cache."""
+    """Percentage of the memory that is assumed to contain the end of the log."""
     max_filter_message_size: Annotated[int, Range(0)] = 16_000
-    """Bytes of queue units one pull may look at, where its message count does not ask for more."""
+    """Bytes of queue units that a filtered pull examines, if its message count is not higher."""
     max_msgs_num_batch: Count = 64
-    """Messages that a query by key returns at most."""
+    """Maximum number of messages that a query by key returns."""
     offset_check_in_slave: bool = False
-    """A slave corrects a wrong offset as a master does; else it returns what was asked for."""
+    """A slave corrects a wrong offset as a master does; otherwise it returns the requested one."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)
         units = -(-self.mapped_file_size_consume_queue // cq_unit.SIZE)
-        self._draw("mapped_file_size_consume_queue", units * cq_unit.SIZE)
+        self._replace("mapped_file_size_consume_queue", units * cq_unit.SIZE)
         units = -(-self.mapper_file_size_batch_consume_queue // cq_unit.BATCH_SIZE)
-        self._draw("mapper_file_size_batch_consume_queue", units * cq_unit.BATCH_SIZE)
-        for name, least, most in _DRAWN:
-            self._draw(name, min(max(getattr(self, name), least), most))
+        self._replace("mapper_file_size_batch_consume_queue", units * cq_unit.BATCH_SIZE)
+        for name, minimum, maximum in _CLAMPED:
+            self._replace(name, min(max(getattr(self, name), minimum), maximum))
         if not self.store_path_root_dir:
             raise InvalidOption("storePathRootDir", "", "a folder")
         room = self.mapped_file_size_commit_log - END_OF_FILE_BYTES - _SMALLEST_RECORD_BYTES
@@ -370,25 +370,25 @@ class StoreConfig:
         if archive is not None and ("://" in archive or not archive):
             allowed = "a folder of this machine; expiry does not wait for a network"
             raise InvalidOption("reputExpireOnlyArchived", archive, allowed)
-        # Wrong text is found now, not when the first delayed message or the hour comes.
+        # Invalid texts are refused now, not at the first delayed message or hour.
         _ = self.delay_levels_ms, self.delete_hours
 
     @property
     def commit_log_folders(self) -> tuple[str, ...]:
-        """The folders of log files, as paths; the one below the root unless others are named."""
+        """The paths of the log's folders; by default one in the root."""
         default = f"{self.store_path_root_dir}/{paths.COMMIT_LOG}"
         return _folders(self.store_path_commit_log) or (default,)
 
     @property
     def read_only_commit_log_folders(self) -> tuple[str, ...]:
-        """Those that get no new files."""
+        """The folders of the log that get no new files."""
         return _folders(self.read_only_commit_log_store_paths)
 
     @property
     def record_bytes_max(self) -> int:
-        """Bytes of a whole record at most.
+        """Maximum size of a record in bytes.
 
-        Java's bound, and never more than a log file can hold: Java then answers success and stores
+        Java's limit, but never more than fits in a log file: Java then reports success and stores
         nothing.
         """
         room = self.mapped_file_size_commit_log - END_OF_FILE_BYTES
@@ -396,16 +396,16 @@ class StoreConfig:
 
     @property
     def uses_transient_store_pool(self) -> bool:
-        """Whether appends go to the pool: only where nobody waits for the disk."""
+        """True if appends go to the pool: only if no put waits for the disk."""
         is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         is_master = self.broker_role is not BrokerRole.SLAVE
         return self.transient_store_pool_enable and is_async and is_master
 
     @property
     def timer_roll_ms(self) -> int:
-        """After how many ms a message that waits for the timer is put again.
+        """Time in ms after which a message that waits for the timer is copied.
 
-        A third of the time that log files are kept is left for brokers that stand still.
+        A third of the time for which log files are kept is left for brokers that are stopped.
         """
         slots = self.timer_roll_window_slot
         if not 2 <= slots <= _TIMER_SLOTS_MAX:  # as Java has it
@@ -417,29 +417,29 @@ class StoreConfig:
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """What each delay level waits, milliseconds; level 1 is the first."""
+        """Delays of the levels in ms; level 1 is the first."""
         return _levels_ms(self.message_delay_level)
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
-        """The local hours in which expired files go."""
+        """Local hours in which expired files are deleted."""
         words = self.delete_when.split(";")
         if not all(re.fullmatch(r"[01]?[0-9]|2[0-3]", word.strip()) for word in words):
             raise InvalidOption("deleteWhen", self.delete_when, "hours from 00 to 23, as in 04;05")
         return tuple(int(word) for word in words)
 
-    def _draw(self, name: str, value: int) -> None:
+    def _replace(self, name: str, value: int) -> None:
         object.__setattr__(self, name, value)
 
 
 _TIMER_SLOTS_MAX = 7 * 24 * 3600 - 60
-"""Slots of Java's wheel that can be waited in."""
-_DRAWN = (
+"""Number of usable slots of Java's wheel."""
+_CLAMPED = (
     ("disk_max_used_space_ratio", 10, 95),
     ("disk_space_clean_forcibly_ratio", 30, 85),
     ("disk_space_warning_level_ratio", 35, 90),
 )
-"""Percentages that Java draws into a range: (field, least, most)."""
+"""Percentages that Java clamps to a range: (field, minimum, maximum)."""
 
 
 def _folders(text: str | None) -> tuple[str, ...]:
@@ -449,7 +449,7 @@ def _folders(text: str | None) -> tuple[str, ...]:
 @functools.lru_cache(16)
 def _levels_ms(text: str) -> tuple[int, ...]:
     matches = [re.fullmatch(r"([0-9]{1,9})([smhd])", word) for word in text.split()]
-    levels = tuple(int(one[1]) * _UNIT_MS[one[2]] for one in matches if one)
+    levels = tuple(int(match[1]) * _UNIT_MS[match[2]] for match in matches if match)
     if not levels or len(levels) < len(matches):
         raise InvalidOption("messageDelayLevel", text, "times such as 1s 5m 2h 1d, spaces between")
     return levels

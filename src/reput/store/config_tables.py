@@ -1,9 +1,8 @@
-"""The JSON tables under config/, as brokers of all versions write them.
+"""The JSON tables in config/, as brokers of all versions write them.
 
-Their JSON is fastjson's: maps with integer keys have them without quotes. A table that is missing,
-empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed
-either way is an error, not an empty table (known-bugs.md#errors-as-empty-results). Writing is in
-``table_files``.
+Their JSON is fastjson's: integer keys of maps have no quotes. If a table is missing, empty or
+invalid, its ``.bak`` is read, as brokers do; if the backup is invalid too, that is an error and not
+an empty table (known-bugs.md#errors-as-empty-results). ``table_files`` writes tables.
 """
 
 import contextlib
@@ -23,18 +22,18 @@ Table = dict[str, Any]
 
 
 BATCH_QUEUES = "queue.type", "BatchCQ"
-"""The attribute of topics of 5.x whose queues hold batches, as they are sent."""
+"""Attribute of 5.x topics whose queues are batch queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What topics.json says of a topic."""
+    """An entry of topics.json."""
 
     name: str
     read_queue_count: int
     write_queue_count: int
     perm: int
-    """4 read, 2 write, 1 inherit."""
+    """Permissions: 4 read, 2 write, 1 inherit."""
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
@@ -43,7 +42,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """How far a group has read a queue."""
+    """The next queue offset that a group reads from a queue."""
 
     topic: str
     group: str
@@ -52,17 +51,17 @@ class ConsumerOffset:
 
 
 def load(folder: Folder, path: str) -> Table | None:
-    """Return a table, or None if neither it nor its backup is there (or both are empty).
+    """Return a table; None if neither it nor its backup exists (or both are empty).
 
     Raises:
-        CorruptRecord: There is text, but no readable table.
+        CorruptRecord: A file exists, but no valid table.
     """
-    found = find(folder, path)
-    return None if found is None else found[0]
+    table_and_path = find(folder, path)
+    return None if table_and_path is None else table_and_path[0]
 
 
 def find(folder: Folder, path: str) -> tuple[Table, str] | None:
-    """Return a table, and whether it is from its own path or that of the backup. As ``load``."""
+    """Return a table and the path of its file or backup. Raises as ``load``."""
     problem: Exception | None = None
     for candidate in (path, path + paths.BACKUP_SUFFIX):
         entry = folder.entry(candidate)
@@ -70,7 +69,7 @@ def find(folder: Folder, path: str) -> tuple[Table, str] | None:
             continue
         try:
             text = bytes(folder.read(candidate)).decode()
-            table = _mended(text, fastjson.parse(text)) if text.strip() else None
+            table = _repaired(text, fastjson.parse(text)) if text.strip() else None
         except (ValueError, RecursionError) as error:
             problem = problem or error
             continue
@@ -80,31 +79,31 @@ def find(folder: Folder, path: str) -> tuple[Table, str] | None:
             problem = problem or ValueError("not a JSON object")
     if problem is not None:
         raise CorruptRecord(
-            f"not a table, and its .bak is no better: {problem}; repair one of them, or move both "
-            "away: the next start derives what it can from the store",
+            f"not a table, and its .bak is not one either: {problem}; repair one of them, or move "
+            "both away: the next start derives what it can from the store",
             file=path,
         )
     return None
 
 
 _ODD = re.compile(r"\\u[dD][89a-fA-F]|\d{19}")
-"""What the text of a table holds that may have what Java has not: half of a surrogate pair, or a
-number over 64 bits. Older brokers saved what clients said."""
+"""Matches text of a table that may contain values which Java does not have: half of a surrogate
+pair, or a number of more than 64 bits. Older brokers saved whatever clients sent."""
 _LONG_MAX = (1 << 63) - 1
 
 
-def _mended(text: str, table: Any) -> Any:
-    """Return a table as Java's types hold it: names that can be written, numbers of 64 bits."""
-    return _mended_value(table) if _ODD.search(text) else table
+def _repaired(text: str, table: Any) -> Any:
+    """Return a table in Java's value range: names that can be encoded, numbers of 64 bits."""
+    return _repaired_value(table) if _ODD.search(text) else table
 
 
-def _mended_value(value: Any) -> Any:
+def _repaired_value(value: Any) -> Any:
     if isinstance(value, str):
         return java.encode_utf8(value).decode()
     if isinstance(value, dict):
-        return {_mended_value(key): _mended_value(one) for key, one in value.items()}
+        return {_repaired_value(key): _repaired_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_mended_value(one) for one in value]
+        return [_repaired_value(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
         return max(-_LONG_MAX - 1, min(value, _LONG_MAX))
     return value
@@ -133,26 +132,26 @@ def topic_config(name: str, value: Table) -> TopicConfig:
 
 
 def _queue_count(value: Any) -> int:
-    """Return a number of queues, which brokers go through one by one."""
+    """Return a valid number of queues; brokers loop over all of them."""
     return max(0, min(int(value), names.QUEUE_ID_MAX + 1))
 
 
 def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:
-    """Return every offset of consumerOffset.json, by topic, group and queue."""
+    """Return all offsets of consumerOffset.json, by topic, group and queue."""
     table = member(load(folder, paths.CONSUMER_OFFSETS), "offsetTable", paths.CONSUMER_OFFSETS)
-    found = []
+    offsets = []
     with expected_kind(paths.CONSUMER_OFFSETS):
         for key, queues in table.items():
             topic, _, group = key.partition(GROUP_SEPARATOR)
-            found += [
+            offsets += [
                 ConsumerOffset(topic, group, int(queue_id), int(value))
                 for queue_id, value in queues.items()
             ]
-    return sorted(found, key=lambda one: (one.topic, one.group, one.queue_id))
+    return sorted(offsets, key=lambda entry: (entry.topic, entry.group, entry.queue_id))
 
 
 def delay_offsets(folder: Folder) -> dict[int, int]:
-    """Return how far each delay level has delivered: level -> offset in its schedule queue."""
+    """Return the queue offset that each delay level delivers next: level -> offset."""
     table = member(load(folder, paths.DELAY_OFFSETS), "offsetTable", paths.DELAY_OFFSETS)
     with expected_kind(paths.DELAY_OFFSETS):
         return dict(sorted((int(level), int(value)) for level, value in table.items()))
@@ -168,7 +167,7 @@ def subscription_groups(folder: Folder) -> dict[str, Table]:
 
 @contextlib.contextmanager
 def expected_kind(path: str) -> Iterator[None]:
-    """Turn what is raised by a table that is JSON, but no table of this kind, into an error."""
+    """Raise ``CorruptRecord`` for JSON that is not a table of the expected kind."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -176,10 +175,10 @@ def expected_kind(path: str) -> Iterator[None]:
 
 
 def member(table: Table | None, name: str, path: str) -> Table:
-    """Return a member of a table that is an object itself; empty if it is not there.
+    """Return a member of a table that is an object; empty if it does not exist.
 
     Raises:
-        CorruptRecord: It is something else.
+        CorruptRecord: It is not an object.
     """
     if table is None:
         return {}

@@ -1,16 +1,16 @@
-"""The consume queues for writing: (topic, queue id, queue offset) -> where the message stands.
+"""The consume queues for writing: they map (topic, queue id, queue offset) to a log record.
 
     files      | pre-blanks | units ......................... written | zeros
     tail              (memory)      | units ................................. | room
                                     tail_offset       written_offset     max_offset
 
-New units collect in a small tail in memory, where kernels put them, and are written out by
-``ConsumeQueues.write_out`` or when a tail is full. No queue holds a mapping or a descriptor: ten
-thousand of them cost memory for their units and little else (known-bugs.md#queue-mappings). What a
-crash takes is derived again from the log. A unit's place follows from its queue offset, so writing
-one twice writes the same bytes.
+Kernels append new units to a small tail in memory. ``ConsumeQueues.write_out`` writes tails to the
+files, and so does ``make_room`` when a tail is full. No queue holds a mapping or a descriptor: ten
+thousand of them cost memory for their units and little else (known-bugs.md#queue-mappings). Units
+that a crash loses are derived again from the log. The position of a unit follows from its queue
+offset, so writing a unit twice writes the same bytes.
 
-Not here: which units to put (``dispatch``), and what a broken queue means (``recovery``).
+``dispatch`` decides which units to append, and ``recovery`` repairs a broken queue.
 """
 
 import contextlib
@@ -36,39 +36,39 @@ from reput.store.hot_state import HotState, QueueEnds, Words
 from reput.store.kernels import control_block as state, hot
 from reput.store.kernels.pull_rules import READ_UNITS_MAX
 
-_TAIL_UNITS_AT_FIRST = 32
+_TAIL_UNITS_INITIAL = 32
 _TAIL_UNITS_MAX = 1024
 _TAIL_GROWTH = 4
 _TAIL_BYTES_MAX = 64 * 1024 * 1024
-"""All tails together grow up to this; beyond, new ones stay small."""
+"""Limit of the memory of all tails; above it, new tails stay small."""
 _DESCRIPTORS_MAX = 128
 _SYNC_ONE_BY_ONE_MAX = 32
-"""More files than this are made durable by one call for the whole file system."""
+"""Number of files above which one call syncs the whole file system."""
 _AHEAD_UNITS = 2048
-"""Units that are read at once for who reads a queue's files in order."""
+"""Number of units that one read gets for a reader that reads in order."""
 _AHEAD_QUEUES_MAX = 128
-"""Of so many queues, those read last: 5 MB."""
+"""Number of queues whose units are kept after a read ahead: 5 MB."""
 QUEUES_PER_STEP = 16
-"""Queues that one step writes out, 10 to 60 us each: requests must not wait longer for it."""
+"""Queues that one step writes, at 10 to 60 us each; requests wait no longer than that."""
 _LOOKS_PER_STEP = 512
-"""Queues that one step looks at: most may wait for their files."""
+"""Queues that one step examines: most of them may wait for a file."""
 _FILES_AT_ONCE = 4
-"""Files that one such step makes itself; a file system may take a millisecond for each."""
+"""Files that such a step creates itself; a file system may take a millisecond for each."""
 _FILES_PER_STEP = 64
-"""Files that a step of the disk's thread makes."""
+"""Files that one step of the disk thread creates."""
 
 
 class QueueEnd(NamedTuple):
-    """Where a queue ended at a clean stop."""
+    """The end of a queue at a clean stop."""
 
     max_offset: int
     min_offset: int
     physical_offset: int
-    """Of the last unit, like the next two."""
+    """Physical offset of the last unit; ``size`` and ``tags_code`` are of this unit too."""
     size: int
     tags_code: int
     modified_ns: int
-    """When its last file was written to last, as the file system has it."""
+    """Modification time of the last file, in ns."""
 
     @property
     def last_unit(self) -> cq_unit.Unit:
@@ -94,13 +94,13 @@ class ConsumeQueue(QueueEnds):
         self.topic = topic
         self.queue_id = queue_id
         self.files: list[int] = []
-        """Where each file starts, in bytes from unit 0; ascending."""
+        """Start of each file, in bytes from unit 0; ascending."""
         self.is_damaged = False
-        """Units are missing in the middle: it must be rebuilt from the log."""
+        """True if units are missing in the middle: the queue must be rebuilt from the log."""
         self.has_rest = False
-        """Bytes that are no zeros stand behind its units."""
+        """True if there are bytes other than zeros after the last unit."""
         self.extension: ConsumeQueueExt | None = None
-        """Where its units' addresses lead, if they are or may be addresses."""
+        """The extension that the units' addresses refer to; None without one."""
 
     @property
     def folder(self) -> str:
@@ -109,31 +109,31 @@ class ConsumeQueue(QueueEnds):
 
     @property
     def is_light(self) -> bool:
-        """Whether it is an LMQ: its messages belong to another topic and queue as well."""
+        """True for a light queue (LMQ): its messages belong to another topic and queue as well."""
         return self.topic.startswith(names.LMQ_PREFIX)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it has never had a unit."""
+        """True if the queue has never had a unit."""
         return not self.files and self.max_offset == 0 and self.next_offset == 0
 
     # Writing ----------------------------------------------------------------------------------
 
     def start_at(self, queue_offset: int) -> None:
-        """Begin a fresh queue elsewhere than at 0: its first messages are gone from the log."""
+        """Set the first offset of a fresh queue: the log has lost its first messages."""
         assert self.is_fresh
         self._set_end(queue_offset)
         self.row[state.QUEUE_MIN_OFFSET] = queue_offset
 
     def make_room(self) -> None:
-        """Make the tail take one more unit at least.
+        """Ensure that the tail has room for one more unit.
 
         Raises:
-            DiskFull: There was no room to write the tail out; it is as it was.
+            DiskFull: There was no space to write the tail to a file; the tail is unchanged.
         """
         row = self.row
         if self._tail is None:
-            self._new_tail(_TAIL_UNITS_AT_FIRST)
+            self._new_tail(_TAIL_UNITS_INITIAL)
             return
         limit = row[state.QUEUE_TAIL_LIMIT]
         if row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET] < limit:
@@ -154,7 +154,7 @@ class ConsumeQueue(QueueEnds):
         row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
 
     def drop_tail(self) -> None:
-        """Forget the units in memory."""
+        """Drop the tail with the units in it."""
         if self._tail is not None:
             self._family.tail_bytes -= len(self._tail)
         self._tail = None
@@ -162,12 +162,12 @@ class ConsumeQueue(QueueEnds):
         self.row[state.QUEUE_TAIL_OFFSET] = self.row[state.QUEUE_MAX_OFFSET]
 
     def append(self, unit: cq_unit.Unit) -> None:
-        """Put the next unit. Raises ``DiskFull`` as ``make_room`` does."""
+        """Append a unit. Raises ``DiskFull`` as ``make_room`` does."""
         self.make_room()
         assert self._tail is not None
         row = self.row
-        at = (row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
-        self._tail[at : at + cq_unit.SIZE] = np.frombuffer(cq_unit.pack(unit), np.uint8)
+        position = (row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+        self._tail[position : position + cq_unit.SIZE] = np.frombuffer(cq_unit.pack(unit), np.uint8)
         row[state.QUEUE_MAX_OFFSET] += 1
         row[state.QUEUE_NEXT_OFFSET] = max(
             row[state.QUEUE_NEXT_OFFSET], row[state.QUEUE_MAX_OFFSET]
@@ -176,7 +176,7 @@ class ConsumeQueue(QueueEnds):
         self._family.mark(self)
 
     def write_out(self) -> None:
-        """Write the units that are in no file. Raises ``DiskFull``; what was written stays."""
+        """Write the tail's new units to files. Raises ``DiskFull``; units written before stay."""
         row = self.row
         if self._tail is None:
             return
@@ -185,11 +185,11 @@ class ConsumeQueue(QueueEnds):
             family.note_written(self.extension.write_out())
         end = row[state.QUEUE_MAX_OFFSET]
         while (first := row[state.QUEUE_WRITTEN_OFFSET]) < end:
-            file, position = divmod(first * cq_unit.SIZE, family.file_size)
-            count = min(end - first, (family.file_size - position) // cq_unit.SIZE)
-            at = (first - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
-            data = self._tail[at : at + count * cq_unit.SIZE].data
-            self._write(file * family.file_size, position, data)
+            file, file_position = divmod(first * cq_unit.SIZE, family.file_size)
+            count = min(end - first, (family.file_size - file_position) // cq_unit.SIZE)
+            tail_position = (first - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+            data = self._tail[tail_position : tail_position + count * cq_unit.SIZE].data
+            self._write(file * family.file_size, file_position, data)
             row[state.QUEUE_WRITTEN_OFFSET] = first + count
 
     def _write(self, file_start: int, position: int, data: memoryview | bytes) -> None:
@@ -202,16 +202,16 @@ class ConsumeQueue(QueueEnds):
                 try:
                     family.write(self, file_start, 0, blank * (position // cq_unit.SIZE))
                 except WriteFailed:
-                    family.delete(self, file_start)  # the next attempt makes it again
+                    family.delete(self, file_start)  # the next attempt creates it again
                     raise
             self.files.append(file_start)
         family.write(self, file_start, position, data)
 
     def cut(self, physical_offset: int) -> None:
-        """Take out the units that point at ``physical_offset`` or behind it.
+        """Remove the units that point at ``physical_offset`` or after it.
 
-        What stood behind the others becomes zeros, whatever it was: a crash may have left any of
-        the pages that were not synced, and units of another life must not follow new ones.
+        The rest of the file is overwritten with zeros, whatever it contains: a crash may have left
+        any of the pages that were not synced, and old units must not follow new ones.
         """
         if self.end_physical_offset <= physical_offset and not self.has_rest:
             return
@@ -241,7 +241,7 @@ class ConsumeQueue(QueueEnds):
         self.row[state.QUEUE_END_PHYSICAL] = end
 
     def cut_extension(self) -> None:
-        """Let the extension go on behind the last unit that an address leads to."""
+        """Truncate the extension after the last record that a unit refers to."""
         if self.extension is None:
             return
         end = 0
@@ -263,7 +263,7 @@ class ConsumeQueue(QueueEnds):
         self.forget_ahead()
 
     def reset(self) -> None:
-        """Make it fresh: its files are deleted, and its units will be put again."""
+        """Delete all files and units; the units will be appended again."""
         self.drop_tail()
         self._family.forget_made_files(self)
         for start in self.files:
@@ -276,12 +276,12 @@ class ConsumeQueue(QueueEnds):
         self.row[state.QUEUE_END_PHYSICAL] = self.row[state.QUEUE_MIN_OFFSET] = 0
 
     def delete_before(self, log_min: int) -> int:
-        """Delete files all of whose messages are gone from the log, but the last; return how many.
+        """Delete all files but the last whose messages are gone from the log; return their number.
 
-        Each is gone for good before the next one goes, so that a crash leaves no gap.
+        Each deletion is durable before the next one starts, so that a crash leaves no gap.
 
         Raises:
-            WriteFailed: One cannot be deleted, or not for good; it can be tried again.
+            WriteFailed: A file cannot be deleted, or not durably; it can be tried again.
         """
         self.correct_min_offset(log_min)
         deleted = 0
@@ -297,13 +297,14 @@ class ConsumeQueue(QueueEnds):
 
     @property
     def has_expired_files(self) -> bool:
-        """Whether the first file, of several, has only units before the minimum offset."""
+        """True if the first file of several has only units before the minimum offset."""
         return len(self.files) > 1 and self.files[1] <= self.min_offset * cq_unit.SIZE
 
     def correct_min_offset(self, log_min: int) -> None:
         """Set the minimum offset: the first unit whose record is in the log, else the maximum.
 
-        The log only loses messages, so it never goes back; mostly one look at one unit says so.
+        The log only loses messages, so the minimum never decreases; reading one unit is mostly
+        enough.
         """
         high = self.max_offset
         low = min(max(self.first_offset, self.min_offset), high)
@@ -325,20 +326,21 @@ class ConsumeQueue(QueueEnds):
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit of the first file, whether its message is there or not."""
+        """Queue offset of the first unit in the files, whether the log has its message or not."""
         if self.files:
             return self.files[0] // cq_unit.SIZE
         return self.row[state.QUEUE_WRITTEN_OFFSET]
 
     def units_at(self, queue_offset: int, count: int) -> tuple[int, int]:
-        """Return the address of units from ``queue_offset`` on, and how many stand there.
+        """Return the address of the units from ``queue_offset`` on, and their number.
 
-        At most ``count`` and ``READ_UNITS_MAX``, and not beyond the end of a file; 0 where there is
-        no file. The address holds until the next call of anything in this family.
+        The number is at most ``count`` and ``READ_UNITS_MAX``, and no unit is after the end of the
+        file; it is 0 if there is no file. The address is valid until the next call of any method
+        of ``ConsumeQueues`` or its queues.
 
         Raises:
-            WriteFailed: A file that the queue has cannot be opened: somebody has deleted it, or no
-                descriptor is left. Who took its units for missing would pass over messages.
+            WriteFailed: A file of the queue cannot be opened: it was deleted, or no descriptor is
+                free. A reader that took its units for missing would skip messages.
         """
         row = self.row
         count = min(count, row[state.QUEUE_MAX_OFFSET] - queue_offset, READ_UNITS_MAX)
@@ -346,31 +348,32 @@ class ConsumeQueue(QueueEnds):
         if queue_offset >= tail_offset:
             return row[state.QUEUE_TAIL] + cq_unit.SIZE * (queue_offset - tail_offset), count
         in_files = min(count, tail_offset - queue_offset)
-        address, found = self._family.read(self, queue_offset, in_files)
-        if self._tail is not None and queue_offset + found == tail_offset and found < count:
-            rest = (count - found) * cq_unit.SIZE
-            self._family.read_behind(found, self._tail[:rest])
-            found = count
-        return address, found
+        address, unit_count = self._family.read(self, queue_offset, in_files)
+        reaches_tail = queue_offset + unit_count == tail_offset
+        if self._tail is not None and reaches_tail and unit_count < count:
+            rest = (count - unit_count) * cq_unit.SIZE
+            self._family.append_to_read(unit_count, self._tail[:rest])
+            unit_count = count
+        return address, unit_count
 
     def units_ahead(self, queue_offset: int, count: int) -> tuple[int, int]:
-        """Return what ``units_at`` does; what stands behind them in the file is kept in memory.
+        """Return the same as ``units_at``, and keep the units that follow in memory.
 
-        Who reads on there reads no file for a while; kernels look there too. The address holds
-        until more of this family is read ahead.
+        A reader that continues there reads no file for a while; kernels use these units too. The
+        address is valid until other units are read ahead.
         """
         row = self.row
         in_files = row[state.QUEUE_TAIL_OFFSET] - queue_offset
-        wanted = min(count, in_files, _AHEAD_UNITS)
-        at = queue_offset - row[state.QUEUE_AHEAD_OFFSET]
-        if wanted > 0 and not 0 <= at <= row[state.QUEUE_AHEAD_COUNT] - wanted:
-            address, found = self._family.read(self, queue_offset, min(in_files, _AHEAD_UNITS))
-            self._keep_ahead(address, queue_offset, found)
-            at = 0
-        if wanted < min(count, self.max_offset - queue_offset):
-            return self.units_at(queue_offset, count)  # in the tail too, or more than that
-        found = min(count, row[state.QUEUE_AHEAD_COUNT] - at)
-        return row[state.QUEUE_AHEAD] + cq_unit.SIZE * at, found
+        wanted_count = min(count, in_files, _AHEAD_UNITS)
+        index = queue_offset - row[state.QUEUE_AHEAD_OFFSET]
+        if wanted_count > 0 and not 0 <= index <= row[state.QUEUE_AHEAD_COUNT] - wanted_count:
+            address, unit_count = self._family.read(self, queue_offset, min(in_files, _AHEAD_UNITS))
+            self._keep_ahead(address, queue_offset, unit_count)
+            index = 0
+        if wanted_count < min(count, self.max_offset - queue_offset):
+            return self.units_at(queue_offset, count)  # units of the tail, or more than is kept
+        unit_count = min(count, row[state.QUEUE_AHEAD_COUNT] - index)
+        return row[state.QUEUE_AHEAD] + cq_unit.SIZE * index, unit_count
 
     def _keep_ahead(self, address: int, queue_offset: int, count: int) -> None:
         if self._ahead is None:
@@ -384,25 +387,25 @@ class ConsumeQueue(QueueEnds):
         self._family.note_ahead(self)
 
     def forget_ahead(self) -> None:
-        """Let go of what was read ahead."""
+        """Release the units that were read ahead."""
         self._ahead = None
         row = self.row
         row[state.QUEUE_AHEAD] = row[state.QUEUE_AHEAD_OFFSET] = row[state.QUEUE_AHEAD_COUNT] = 0
 
     def units(self, queue_offset: int, count: int) -> UnitArray:
-        """Return a copy of what ``units_at`` finds."""
-        address, found = self.units_at(queue_offset, count)
-        return np.frombuffer(hot.bytes_at(address, found * cq_unit.SIZE), UNIT_TYPE)
+        """Return a copy of the units that ``units_at`` returns."""
+        address, unit_count = self.units_at(queue_offset, count)
+        return np.frombuffer(hot.bytes_at(address, unit_count * cq_unit.SIZE), UNIT_TYPE)
 
     def unit(self, queue_offset: int) -> cq_unit.Unit | None:
-        """Return one unit between ``first_offset`` and ``max_offset``; None if there is none."""
+        """Return a unit between ``first_offset`` and ``max_offset``; None if it is missing."""
         if not self.first_offset <= queue_offset < self.max_offset:
             return None
-        address, found = self.units_at(queue_offset, 1)
-        return cq_unit.unpack(hot.bytes_at(address, cq_unit.SIZE)) if found else None
+        address, unit_count = self.units_at(queue_offset, 1)
+        return cq_unit.unpack(hot.bytes_at(address, cq_unit.SIZE)) if unit_count else None
 
     def end(self) -> QueueEnd | None:
-        """Return where the queue ends, once it is written out; None without units."""
+        """Return the end of a queue that is written to files; None if it has no units."""
         last = self.unit(self.max_offset - 1)
         if last is None or not last.is_written:
             return None
@@ -417,14 +420,14 @@ class ConsumeQueue(QueueEnds):
         )
 
     def following_file(self, queue_offset: int) -> int:
-        """Return the first queue offset of the next file behind the one of ``queue_offset``."""
+        """Return the queue offset at which the file after that of ``queue_offset`` starts."""
         file_units = self._family.file_size // cq_unit.SIZE
         return (queue_offset // file_units + 1) * file_units
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenFile:
-    """A queue file that is not as long as it should be."""
+    """A queue file with a wrong length."""
 
     path: str
     size: int
@@ -434,11 +437,11 @@ class ConsumeQueues:
     """All queues of a store.
 
     Args:
-        root: The store's folder.
-        file_size: Bytes of a queue file, a multiple of the unit's.
-        hot_state: Where the rows are.
-        disk: What writes.
-        ext_file_size: Bytes of an extension file; 0 where queues have none.
+        root: Folder of the store.
+        file_size: Size of a queue file in bytes, a multiple of the unit's.
+        hot_state: Contains the rows of the queues.
+        disk: Writes the files.
+        ext_file_size: Size of an extension file in bytes; 0 if queues have no extensions.
     """
 
     def __init__(
@@ -455,97 +458,97 @@ class ConsumeQueues:
         self.root = root
         self.file_size = file_size
         self.tail_bytes = 0
-        """Memory in tails."""
+        """Memory of all tails, in bytes."""
         self.light_count = 0
-        """How many of them are light queues."""
+        """Number of light queues."""
         self.before_making: Callable[[str], None] = lambda topic: None
-        """Called with the topic of a queue that is about to be made."""
+        """Called with the topic before a queue is created."""
         self._hot = hot_state
         self._disk = disk
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._by_address: dict[int, ConsumeQueue] = {}
         self._read_ahead: OrderedDict[int, ConsumeQueue] = OrderedDict()  # by address of the row
-        self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._noting = threading.Lock()  # of what follows
+        self._descriptors: OrderedDict[str, int] = OrderedDict()  # by path; the last used is last
+        self._unsynced_lock = threading.Lock()  # guards _unsynced and _has_new_names
         self._unsynced: dict[str, int] = {}  # path -> bytes written
-        self._making = threading.Lock()  # of what follows, and while one of them is made
-        # Locks are not fair: between two of hundreds of files the disk's thread takes this one,
-        # which the writer holds while it waits for the other.
+        self._making = threading.Lock()  # guards _to_make and _made, held while a file is created
+        # Locks are not fair. The writer holds this one while it waits for _making, and the disk
+        # thread takes it between two of hundreds of files, which lets the writer go first.
         self._turn = threading.Lock()
-        self._to_make: dict[ConsumeQueue, str] = {}  # path of the file that it waits for
-        self._made: dict[ConsumeQueue, str] = {}  # of a file that it has not written to yet
+        self._to_make: dict[ConsumeQueue, str] = {}  # path of the file that the queue waits for
+        self._made: dict[ConsumeQueue, str] = {}  # path of a created file without a write so far
         self.is_waiting_for_files = False
-        """Whether all queues that ``write_some`` looked at wait for ``make_files``."""
+        """True if all queues that ``write_some`` examined wait for ``make_files``."""
         self._has_new_names = False
         self._read_buffer = np.zeros(READ_UNITS_MAX * cq_unit.SIZE, np.uint8)
         self._read_address = hot.address_of(self._read_buffer)
         self.last_units: list[tuple[str, int, cq_unit.Unit]] = []
-        """Topic, queue id and last unit of the queues that ``load`` found."""
+        """Topic, queue id and last unit of each queue that ``load`` found."""
         self.broken: list[BrokenFile] = []
-        """Files that ``load`` found too short; their queues are marked damaged."""
+        """Files that ``load`` found too short; their queues are marked as damaged."""
         self.missing_files: set[str] = set()
-        """Paths of files that somebody has deleted while they were in use."""
+        """Paths of files that were deleted by others while in use."""
 
-    # The family -------------------------------------------------------------------------------
+    # Queues -----------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter([one for queues in self._queues.values() for one in queues.values()])
+        return iter([queue for queues in self._queues.values() for queue in queues.values()])
 
     def __len__(self) -> int:
         return len(self._by_address)
 
     def snapshot(self) -> list[ConsumeQueue]:
-        """Return all queues, in any thread."""
+        """Return all queues; may be called in any thread."""
         return list(self._by_address.values())
 
     def topics(self) -> list[str]:
-        """Return the topics that have queues."""
+        """Return the topics with queues."""
         return list(self._queues)
 
     def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
-        """Return a topic's queues by id."""
+        """Return the queues of a topic by id."""
         return self._queues.get(topic, {})
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue, None if it was never written to.
+        """Return a queue; None if it was never written to.
 
-        Reading makes none: known-bugs.md#deleted-topics.
+        A read creates no queue: known-bugs.md#deleted-topics.
         """
         queues = self._queues.get(topic)
         return queues.get(queue_id) if queues else None
 
     def at(self, address: int) -> ConsumeQueue:
-        """Return the queue of a row."""
+        """Return the queue whose row has the address."""
         return self._by_address[address]
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, a fresh one if need be; it has no files until it has units."""
-        found = self.find(topic, queue_id)
-        if found is None:
+        """Return a queue, created if it does not exist; it has no files until it has units."""
+        queue = self.find(topic, queue_id)
+        if queue is None:
             self.before_making(topic)
             address, row = self._hot.add_queue(java.encode_utf8(topic), queue_id)
-            found = ConsumeQueue(self, topic, queue_id, address, row)
+            queue = ConsumeQueue(self, topic, queue_id, address, row)
             if self._ext_file_size:
-                found.extension = self._extension(found)
-            self._queues.setdefault(topic, {})[queue_id] = found
-            self.light_count += found.is_light
-            self._by_address[address] = found
-        return found
+                queue.extension = self._extension(queue)
+            self._queues.setdefault(topic, {})[queue_id] = queue
+            self.light_count += queue.is_light
+            self._by_address[address] = queue
+        return queue
 
     def _extension(self, queue: ConsumeQueue) -> ConsumeQueueExt:
         folder = paths.queue_folder(queue.topic, queue.queue_id, paths.CONSUME_QUEUE_EXT)
         return ConsumeQueueExt(f"{self.root}/{folder}", self._ext_file_size, self._disk)
 
     def _former_extension(self, queue: ConsumeQueue) -> ConsumeQueueExt | None:
-        """Return the extension of a queue that was written while the option was on."""
+        """Return the extension of a queue whose units were written while the option was on."""
         folder = paths.queue_folder(queue.topic, queue.queue_id, paths.CONSUME_QUEUE_EXT)
-        sizes = [one.stat().st_size for one in _scan(f"{self.root}/{folder}")]
+        sizes = [file.stat().st_size for file in _scan(f"{self.root}/{folder}")]
         if not any(sizes):
             return None
         return ConsumeQueueExt(f"{self.root}/{folder}", max(sizes), self._disk)
 
     def mark(self, queue: ConsumeQueue) -> None:
-        """Put a queue on both lists, as the kernels do."""
+        """Put a queue on the lists of dirty and touched queues, as the kernels do."""
         for bit, put_on_list in (
             (state.MARK_DIRTY, self._hot.mark_dirty),
             (state.MARK_TOUCHED, self._hot.mark_touched),
@@ -557,27 +560,28 @@ class ConsumeQueues:
     # Files ------------------------------------------------------------------------------------
 
     def load(self, log_min: int, ends: Mapping[tuple[str, int], QueueEnd] | None = None) -> None:
-        """Find all queues that have files.
+        """Find all queues with files.
 
         Args:
-            log_min: Where the log begins.
-            ends: Where queues ended at a clean stop, when the log began there too. Files that have
-                not been written to since are not looked into.
+            log_min: Minimum physical offset of the log.
+            ends: Ends of the queues at a clean stop, if the log began there too. Files that were
+                not modified since then are not read.
 
         Raises:
-            StoreUnavailable: Files have another size than the configured one
-                (known-bugs.md#file-sizes), or
-                cannot be read.
+            StoreUnavailable: Files cannot be read, or their size is not the configured one
+                (known-bugs.md#file-sizes).
         """
-        found = list(self._folders())
-        sizes = {one.st_size for _, _, files in found for one in files.values()} - {0}
+        folders = list(self._folders())
+        sizes = {file.st_size for _, _, files in folders for file in files.values()} - {0}
         if len(sizes) == 1 and self.file_size not in sizes:
-            path = next(path for _, path, files in found if any(f.st_size for f in files.values()))
+            path = next(
+                path for _, path, files in folders if any(f.st_size for f in files.values())
+            )
             raise StoreUnavailable(
                 f"queue files have {sizes.pop()} bytes ({path}), but mappedFileSizeConsumeQueue "
-                f"is {self.file_size}; set it to what they have"
+                f"is {self.file_size}; set it to the size of the files"
             )
-        for (topic, queue_id), path, files in found:
+        for (topic, queue_id), path, files in folders:
             queue = self.make(topic, queue_id)
             for start, file_state in sorted(files.items()):
                 size = file_state.st_size
@@ -587,23 +591,24 @@ class ConsumeQueues:
                         f"mappedFileSizeConsumeQueue is {self.file_size}"
                     )
                 if size < self.file_size:
-                    # It stays short until its queue is reset: a crash before that must find it so.
+                    # It stays short until its queue is reset: it must be found again after a crash.
                     self.broken.append(BrokenFile(self._path(queue, start), size))
                     queue.is_damaged = True
                 queue.files.append(start)
-            known = ends.get((topic, queue_id)) if ends else None
-            queue.is_damaged |= not self._is_contiguous(queue, known)
-            if known is not None and self._is_unchanged(queue, known, files):
-                self._take_end(queue, known)
+            known_end = ends.get((topic, queue_id)) if ends else None
+            queue.is_damaged |= not self._is_contiguous(queue, known_end)
+            if known_end is not None and self._is_unchanged(queue, known_end, files):
+                self._take_end(queue, known_end)
                 continue
             self._find_end(queue, log_min)
             if queue.extension is not None:
                 queue.cut_extension()
 
     def _is_contiguous(self, queue: ConsumeQueue, known: QueueEnd | None) -> bool:
-        """Whether a queue has the files it should, and those that are full begin and end well.
+        """Return True if no file is missing, and the first and last units of full files are valid.
 
-        Whether there was one before the first file only the log can tell, if nothing is known.
+        Whether a file is missing before the first one is known only from ``known``; without it,
+        the log decides.
         """
         files = queue.files
         if not files:
@@ -617,14 +622,14 @@ class ConsumeQueues:
             is_blank = start == files[0] and first.size == cq_unit.PRE_BLANK_SIZE
             if not (is_blank or first.is_written) or not last.is_written:
                 return False
-            # Equal where units in place of lost messages lie on both sides of a file's end.
+            # Equal where units that replace lost messages are on both sides of a file's end.
             if not last_offset <= first.physical_offset + is_blank <= last.physical_offset:
                 return False
             last_offset = last.physical_offset
         return True
 
     def _outer_units(self, queue: ConsumeQueue, start: int) -> tuple[cq_unit.Unit, cq_unit.Unit]:
-        """Return the first and the last unit of a file; of one that is short, blank ones."""
+        """Return the first and the last unit of a file; units of zeros if it is short."""
         descriptor = self._open(queue, start)
         first, last = (
             os.pread(descriptor, cq_unit.SIZE, position).ljust(cq_unit.SIZE, b"\0")
@@ -633,7 +638,7 @@ class ConsumeQueues:
         return cq_unit.unpack(first), cq_unit.unpack(last)
 
     def has_units_in_rest(self, queue: ConsumeQueue, physical_offset: int) -> bool:
-        """Whether units before an offset stand behind what counts as the end of a queue."""
+        """Return True if units before a physical offset follow the presumed end of a queue."""
         units = self.load_units(queue, queue.files[-1])
         rest = units[queue.max_offset - queue.files[-1] // cq_unit.SIZE :]
         offsets = rest["physical_offset"]
@@ -643,7 +648,7 @@ class ConsumeQueues:
     def _is_unchanged(
         self, queue: ConsumeQueue, known: QueueEnd, files: dict[int, os.stat_result]
     ) -> bool:
-        """Whether a queue's files are those of the clean stop, and need not be looked into."""
+        """Return True if the queue's files are those of the clean stop and need not be read."""
         last = (known.max_offset - 1) * cq_unit.SIZE // self.file_size * self.file_size
         return (
             not queue.is_damaged
@@ -667,7 +672,7 @@ class ConsumeQueues:
         row[state.QUEUE_TOLD_OFFSET] = max_offset
 
     def modified_ns(self, queue: ConsumeQueue, start: int) -> int:
-        """Return when a file of a queue was written to last."""
+        """Return the modification time of a queue's file, in ns."""
         return os.stat(self._path(queue, start)).st_mtime_ns  # noqa: PTH116 - paths are texts here
 
     def _folders(self) -> Iterator[tuple[tuple[str, int], str, dict[int, os.stat_result]]]:
@@ -687,14 +692,14 @@ class ConsumeQueues:
                 yield (topic.name, queue_id), entry.path, files
 
     def _find_end(self, queue: ConsumeQueue, log_min: int) -> None:
-        """Set the end: behind the last unit that units from the start of its file lead to."""
+        """Set the end: after the last unit of the valid ones from the start of the last file."""
         if not queue.files:
             return
         units = self.load_units(queue, queue.files[-1])
         count = _count_units(units)
         while not count and len(queue.files) > 1:
             queue.has_rest |= _has_bytes(units)
-            self.delete(queue, queue.files.pop())  # empty files are dropped
+            self.delete(queue, queue.files.pop())  # empty files are deleted
             units = self.load_units(queue, queue.files[-1])
             count = _count_units(units)
         queue.has_rest |= _has_bytes(units[count:])
@@ -713,11 +718,11 @@ class ConsumeQueues:
             queue.correct_min_offset(log_min)
 
     def load_units(self, queue: ConsumeQueue, start: int) -> UnitArray:
-        """Return what stands in a file, up to where it holds nothing but zeros."""
+        """Return the units of a file, without the zeros at its end."""
         descriptor = self._open(queue, start)
         size = -(-_data_end(descriptor, self.file_size) // cq_unit.SIZE) * cq_unit.SIZE
         data = os.pread(descriptor, min(size, self.file_size), 0)
-        # Most of a page is zeros: what is not looked at costs nothing, thousands of queues over.
+        # Most of a page is zeros; they are skipped, which matters with thousands of queues.
         count = -(-len(data.rstrip(b"\0")) // cq_unit.SIZE)
         return np.frombuffer(data, UNIT_TYPE, min(count, len(data) // cq_unit.SIZE))
 
@@ -728,24 +733,24 @@ class ConsumeQueues:
         path = self._path(queue, start)
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = self._open_anew(queue, start)
+            descriptor = self._open_again(queue, start)
             self._keep(path, descriptor)
         else:
             self._descriptors.move_to_end(path)
         return descriptor
 
     def files_in_use(self) -> list[str]:
-        """Return the paths of the files that are open: those used last. For any thread."""
+        """Return the paths of the open files, those used last; may be called in any thread."""
         return list(self._descriptors)
 
-    def _open_anew(self, queue: ConsumeQueue, start: int) -> int:
+    def _open_again(self, queue: ConsumeQueue, start: int) -> int:
         path = self._path(queue, start)
         try:
             return self._disk.open(path)
         except OutOfResources:
             if not self._descriptors:
                 raise
-            os.close(self._descriptors.popitem(last=False)[1])  # one of ours, in its place
+            os.close(self._descriptors.popitem(last=False)[1])  # reuse one of ours
             return self._disk.open(path)
         except WriteFailed as error:
             if start in queue.files and isinstance(error.__cause__, FileNotFoundError):
@@ -758,11 +763,11 @@ class ConsumeQueues:
             os.close(self._descriptors.popitem(last=False)[1])
 
     def create(self, queue: ConsumeQueue, start: int) -> None:
-        """Make a file of a queue, with its folders. Raises ``DiskFull``."""
+        """Create a file of a queue and its folders. Raises ``DiskFull``."""
         path = self._path(queue, start)
         if self._made.get(queue) == path:
-            # Without the lock, which the disk's thread may hold for long; it looks at both tables
-            # in the opposite order, so that it never makes a file that is there.
+            # Without the lock, which the disk thread may hold for long. That thread reads both
+            # tables in the opposite order, so it never creates a file that exists.
             self._to_make.pop(queue, None)
             del self._made[queue]
             return
@@ -777,19 +782,19 @@ class ConsumeQueues:
     def _make_file(self, queue: ConsumeQueue, path: str) -> int:
         self._disk.make_folder(queue.folder, is_durable=False)
         descriptor = self._disk.create(path, self.file_size, is_durable=False)
-        with self._noting:
+        with self._unsynced_lock:
             self._has_new_names = True
         return descriptor
 
     def make_files(self) -> bool:
-        """Make some of the files that queues wait for; may run in a worker thread.
+        """Create some of the files that queues wait for; may run in a worker thread.
 
         Returns:
-            Whether there were any.
+            True if there were any.
 
         Raises:
-            DiskFull: There was no room for one. ``write_some`` makes the next ones itself, so that
-                who writes is told too.
+            DiskFull: There was no space for a file. ``write_some`` creates the next files itself,
+                so that the writer gets the error too.
         """
         wanted = list(self._to_make.items())[:_FILES_PER_STEP]
         try:
@@ -800,24 +805,24 @@ class ConsumeQueues:
         return bool(wanted)
 
     def _make_ahead(self, queue: ConsumeQueue, path: str) -> None:
-        """Make a file that a queue waits for, unless it waits no longer."""
+        """Create a file that a queue waits for, unless it no longer waits."""
         with self._turn:
-            pass  # the writer waits: it has its turn before
+            pass  # if the writer waits, it goes first
         with self._making:
             is_made = self._made.get(queue) == path
             if not is_made and self._to_make.get(queue) == path:
                 try:
                     os.close(self._make_file(queue, path))
                 except WriteFailed:
-                    self._to_make.clear()  # any that was left would be waited for, and not written
+                    self._to_make.clear()  # else queues would wait for these files forever
                     raise
                 self._made[queue] = path
-            # ``write_some`` may just have asked for the same file again.
+            # ``write_some`` may have requested the same file again meanwhile.
             if self._to_make.get(queue) == path:
                 self._to_make.pop(queue, None)
 
     def forget_made_files(self, queue: ConsumeQueue) -> None:
-        """Take back the file that a queue waits for: its units will go elsewhere."""
+        """Delete the file created for a queue: its units will be written to another one."""
         with self._turn, self._making:
             self._to_make.pop(queue, None)
             made = self._made.pop(queue, None)
@@ -825,10 +830,10 @@ class ConsumeQueues:
                 self._disk.unlink(made)
 
     def _file_to_make(self, queue: ConsumeQueue) -> str | None:
-        """Return the path of the file that the next unit in memory begins; None if it is there.
+        """Return the path of the file that the next unsaved unit begins; None if it exists.
 
-        One that begins with blanks is made together with them: without, a crash would leave a queue
-        that seems to begin before its first message.
+        A file that begins with blanks is created together with them: without them, a queue would
+        appear after a crash to begin before its first message.
         """
         row = queue.row
         first = row[state.QUEUE_WRITTEN_OFFSET]
@@ -843,21 +848,21 @@ class ConsumeQueues:
     def write(
         self, queue: ConsumeQueue, start: int, position: int, data: memoryview | bytes
     ) -> None:
-        """Write into a file that is there. Raises ``DiskFull``."""
+        """Write into an existing file. Raises ``DiskFull``."""
         path = self._path(queue, start)
         self._disk.write(self._open(queue, start), path, position, data)
-        with self._noting:
+        with self._unsynced_lock:
             self._unsynced[path] = self._unsynced.get(path, 0) + len(data)
 
     def note_written(self, file_paths: list[str]) -> None:
-        """Note that files of extensions must be synced with the others."""
-        with self._noting:
+        """Record that files of extensions must be synced with the queue files."""
+        with self._unsynced_lock:
             for path in file_paths:
                 self._unsynced[path] = self._unsynced.get(path, 0) + cq_unit.SIZE
                 self._has_new_names = True
 
     def read(self, queue: ConsumeQueue, queue_offset: int, count: int) -> tuple[int, int]:
-        """Read units of one file into memory; see ``ConsumeQueue.units_at``."""
+        """Read units of one file into the read buffer; see ``ConsumeQueue.units_at``."""
         file, position = divmod(queue_offset * cq_unit.SIZE, self.file_size)
         size = min(count * cq_unit.SIZE, self.file_size - position)
         try:
@@ -869,41 +874,41 @@ class ConsumeQueues:
         size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
         return self._read_address, size // cq_unit.SIZE
 
-    def read_behind(self, count: int, units: npt.NDArray[np.uint8]) -> None:
-        """Put units from a tail behind those that ``read`` has just found."""
-        at = count * cq_unit.SIZE
-        self._read_buffer[at : at + len(units)] = units
+    def append_to_read(self, count: int, units: npt.NDArray[np.uint8]) -> None:
+        """Append units of a tail to the ``count`` units that ``read`` returned last."""
+        position = count * cq_unit.SIZE
+        self._read_buffer[position : position + len(units)] = units
 
     def note_ahead(self, queue: ConsumeQueue) -> None:
-        """Note that units of a queue were read ahead; those of others may have to go."""
+        """Record that units of a queue were read ahead; evict those of the oldest queue."""
         self._read_ahead[queue.address] = queue
         self._read_ahead.move_to_end(queue.address)
         if len(self._read_ahead) > _AHEAD_QUEUES_MAX:
             self._read_ahead.popitem(last=False)[1].forget_ahead()
 
     def delete(self, queue: ConsumeQueue, start: int) -> None:
-        """Delete a file of a queue."""
+        """Delete one file of a queue."""
         path = self._path(queue, start)
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
         self._disk.unlink(path)
-        with self._noting:
+        with self._unsynced_lock:
             self._unsynced.pop(path, None)
-            self._has_new_names = True  # one less: a deleted file that came back would count
+            self._has_new_names = True  # a deleted file that reappeared after a crash would be used
 
     def sync_names(self, queue: ConsumeQueue) -> None:
-        """Make durable which files a queue has. Raises ``WriteFailed``."""
+        """Make the names of a queue's files durable. Raises ``WriteFailed``."""
         self._disk.sync_folder(queue.folder)
 
     def drop(self, queues: Collection[ConsumeQueue]) -> None:
-        """Delete queues with their files, for good.
+        """Delete queues with their files, permanently.
 
-        A queue of the same name may be made at once, and a crash brings back neither its
-        predecessor nor files of it.
+        A queue of the same name may be created at once; a crash brings back neither the old queue
+        nor its files.
 
         Raises:
-            WriteFailed: The disk failed, and some files may be left. Call it again.
+            WriteFailed: The disk failed, and some files may be left. Call this method again.
         """
         for queue in queues:
             self.forget_made_files(queue)
@@ -918,22 +923,21 @@ class ConsumeQueues:
             for queue in queues:
                 if Path(queue.folder).exists():
                     self.sync_names(queue)
-        self._hot.take_off_lists({one.address for one in queues})
+        self._hot.take_off_lists({queue.address for queue in queues})
         for queue in queues:
-            self._forget(queue)
-        for topic in {one.topic for one in queues}:
+            self._remove(queue)
+        for topic in {queue.topic for queue in queues}:
             if not self._queues[topic]:
                 del self._queues[topic]
                 self._hot.drop_topic(java.encode_utf8(topic))
 
     def detach(self, queues: Collection[ConsumeQueue]) -> list[str]:
-        """Let nobody find queues any more; ``release`` each of them afterwards.
+        """Remove queues from the tables; ``release`` each of them afterwards.
 
-        Their files stay where they are, and have to be gone before queues of the same names get
-        theirs.
+        Their files stay, and must be deleted before queues of the same names get files.
 
         Returns:
-            The folders of their files, or of all files of their topics.
+            The folders of the queues' files, or of all files of their topics.
         """
         by_topic: dict[str, list[ConsumeQueue]] = {}
         for queue in queues:
@@ -942,24 +946,24 @@ class ConsumeQueues:
             for queue in queues if self._to_make or self._made else ():
                 self._to_make.pop(queue, None)
                 self._made.pop(queue, None)
-        self._hot.take_off_lists({one.address for one in queues})
+        self._hot.take_off_lists({queue.address for queue in queues})
         folders = []
         for topic, gone in by_topic.items():
             name = java.encode_utf8(topic)
-            known = self._queues[topic]
-            if len(gone) == len(known):
+            queues_by_id = self._queues[topic]
+            if len(gone) == len(queues_by_id):
                 del self._queues[topic]
                 self._hot.drop_topic(name)
-                places = [topic]
+                names_in_family = [topic]
             else:
                 for queue in gone:
-                    del known[queue.queue_id]
+                    del queues_by_id[queue.queue_id]
                     self._hot.hide_queue(name, queue.queue_id)
-                places = [f"{topic}/{queue.queue_id}" for queue in gone]
+                names_in_family = [f"{topic}/{queue.queue_id}" for queue in gone]
             folders += [
-                f"{self.root}/{family}/{place}"
+                f"{self.root}/{family}/{name_in_family}"
                 for family in (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT)
-                for place in places
+                for name_in_family in names_in_family
             ]
         starts = tuple(f"{folder}/" for folder in folders)
         for path in [path for path in self._descriptors if path.startswith(starts)]:
@@ -967,11 +971,11 @@ class ConsumeQueues:
         return folders
 
     def release(self, queue: ConsumeQueue) -> None:
-        """Give back the memory of a queue that was detached."""
-        self._let_go(queue)
+        """Free the memory of a detached queue."""
+        self._free(queue)
         self._hot.free_queue(queue.address, queue.row)
 
-    def _let_go(self, queue: ConsumeQueue) -> None:
+    def _free(self, queue: ConsumeQueue) -> None:
         queue.drop_tail()
         queue.forget_ahead()
         self._read_ahead.pop(queue.address, None)
@@ -979,10 +983,10 @@ class ConsumeQueues:
         del self._by_address[queue.address]
         self.light_count -= queue.is_light
 
-    def _forget(self, queue: ConsumeQueue) -> None:
-        self._let_go(queue)
+    def _remove(self, queue: ConsumeQueue) -> None:
+        self._free(queue)
         for folder in (Path(queue.folder), Path(queue.folder).parent):
-            with contextlib.suppress(OSError):  # not empty: other queues, or somebody else's files
+            with contextlib.suppress(OSError):  # not empty: other queues, or files of others
                 folder.rmdir()
         del self._queues[queue.topic][queue.queue_id]
         name = java.encode_utf8(queue.topic)
@@ -991,7 +995,7 @@ class ConsumeQueues:
     # Durability -------------------------------------------------------------------------------
 
     def write_out(self) -> int:
-        """Write all units that are in no file; return how many queues had some.
+        """Write the units of all tails to files; return the number of queues with new units.
 
         Raises:
             DiskFull: Queues that were not written stay on the list.
@@ -1010,19 +1014,20 @@ class ConsumeQueues:
 
     @property
     def dirty_count(self) -> int:
-        """How many queues have units that are in no file."""
+        """Number of queues with units that are in no file."""
         return self._hot.dirty_count
 
     def write_some(self, left: int) -> int:
-        """Write some of the queues that ``write_out`` would write, those that wait longest.
+        """Write the new units of some queues to files, starting with the oldest.
 
-        A new file is left to ``make_files``, but for a few. While all wait for it, nothing is done.
+        All but a few new files are left to ``make_files``. While all queues wait for files, this
+        does nothing.
 
         Args:
-            left: How many are to be looked at before those that came on the list later.
+            left: Number of queues to examine; queues that became dirty later are not counted.
 
         Returns:
-            How many of them are left.
+            The number of these queues that are left.
 
         Raises:
             DiskFull: As ``write_out``.
@@ -1032,7 +1037,7 @@ class ConsumeQueues:
             return left
         waiting: list[int] = []
         seen = 0
-        made = _FILES_AT_ONCE if self._to_make else 0  # the disk's thread is at it
+        made = _FILES_AT_ONCE if self._to_make else 0  # the disk thread creates files already
         try:
             for address in self._hot.first_dirty_rows(min(left, _LOOKS_PER_STEP)):
                 queue = self._by_address[address]
@@ -1053,14 +1058,14 @@ class ConsumeQueues:
         return left - seen + len(waiting)
 
     def sync(self, least_bytes: int = 0) -> None:
-        """Make durable what was written, in files with ``least_bytes`` of it or more.
+        """Make durable what was written, in files with at least ``least_bytes`` of new data.
 
-        May run in a worker thread beside the writer, for what was written before.
+        May run in a worker thread while the writer writes; covers what was written before.
 
         Raises:
-            WriteFailed: The disk failed; it will be tried again.
+            WriteFailed: The disk failed; the next call tries again.
         """
-        with self._noting:
+        with self._unsynced_lock:
             due = {path: size for path, size in self._unsynced.items() if size >= least_bytes}
             has_new_names = self._has_new_names
             if not due and (least_bytes or not has_new_names):
@@ -1075,7 +1080,7 @@ class ConsumeQueues:
             for path in due:
                 self._sync_file(path)
         except BaseException:
-            with self._noting:
+            with self._unsynced_lock:
                 for path, size in due.items():
                     self._unsynced[path] = self._unsynced.get(path, 0) + size
                 self._has_new_names |= has_new_names
@@ -1100,7 +1105,7 @@ class ConsumeQueues:
 
 
 def _count_units(units: UnitArray, physical_offset: int = 1 << 62) -> int:
-    """Count units up to the first that is none, goes back, or points behind an offset."""
+    """Count units up to the first that is invalid, decreases, or is after an offset."""
     offsets = units["physical_offset"]
     is_bad = (units["size"] <= 0) | (offsets < 0) | (offsets >= physical_offset)
     is_bad[1:] |= offsets[1:] < offsets[:-1]
@@ -1121,7 +1126,7 @@ def _scan(path: str) -> list["os.DirEntry[str]"]:
 
 
 def _data_end(descriptor: int, size: int) -> int:
-    """Return behind which byte the file system keeps nothing: queue files are mostly holes."""
+    """Return the end of the last bytes that are stored: queue files are mostly sparse."""
     try:
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
         while hole < size:

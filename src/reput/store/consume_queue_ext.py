@@ -1,8 +1,8 @@
 """Extension units for writing (``enableConsumeQueueExt``): tags code, store time and filter bits.
 
-Where it is on, a queue's unit holds an address instead of its tags code, and at that address in the
-extension files stands the rest. A unit's place follows from the sizes of those before it, so units
-that are put again after a crash land where they were.
+With this option a queue's unit contains an address instead of its tags code; the extension files
+have the other fields at that address. The position of a unit follows from the sizes of the previous
+ones, so units that are written again after a crash get the same positions.
 """
 
 import os
@@ -16,16 +16,16 @@ from reput.store.disk import Disk, failed_opening
 
 _UNIT_BYTES_MAX = 32767
 _END_BYTES = cq_unit.EXT_END.size * 2
-"""A file keeps this much free for the mark that ends it: four bytes, of which two are used."""
+"""Bytes at the end of a file for its end mark: four bytes, of which two are used."""
 
 
 class ConsumeQueueExt:
-    """The extension of one queue. It holds no descriptor; units wait in memory to be written out.
+    """The extension of one queue. It holds no descriptor; new units are buffered in memory.
 
     Args:
-        folder: Of its files.
-        file_size: Bytes of a file.
-        disk: What writes.
+        folder: Folder of the files.
+        file_size: Size of a file in bytes.
+        disk: Writes the files.
     """
 
     def __init__(self, folder: str, file_size: int, disk: Disk) -> None:
@@ -34,21 +34,21 @@ class ConsumeQueueExt:
         self._disk = disk
         self._end = 0
         self._pending = bytearray()
-        self._pending_at = 0
+        self._pending_start = 0
         self._unsynced: list[str] = []  # files that ended since the last ``write_out``
 
     @property
     def end(self) -> int:
-        """Byte, over all files, where the next unit goes unless its file ends before."""
+        """Position over all files of the next unit, unless its file ends before."""
         return self._end
 
     def cut(self, end: int) -> None:
-        """Go on at a byte: behind the last unit that a queue points at. What is behind is void."""
+        """Continue at a position after the last unit of the queue; later bytes are invalid."""
         self._pending.clear()
         self._end = end
 
     def end_of(self, address: int) -> int:
-        """Return the byte behind the unit at an address.
+        """Return the position after the unit at an address.
 
         Raises:
             CorruptRecord: There is no unit.
@@ -57,10 +57,10 @@ class ConsumeQueueExt:
         return cq_unit.ext_offset(address) + unit.size
 
     def put(self, unit: cq_unit.ExtUnit) -> int:
-        """Put a unit; return the address that goes into the queue's unit.
+        """Append a unit; return the address for the queue's unit.
 
         Raises:
-            DiskFull: A file ended, and there was no room to write it out.
+            DiskFull: A file ended, and there was no space to write it.
         """
         data = cq_unit.pack_ext(unit)
         left = self._file_size - self._end % self._file_size
@@ -74,20 +74,20 @@ class ConsumeQueueExt:
 
     def _append(self, data: bytes) -> None:
         if not self._pending:
-            self._pending_at = self._end
+            self._pending_start = self._end
         self._pending += data
         self._end += len(data)
 
     def write_out(self) -> list[str]:
-        """Write what waits in memory; return the paths of the files that must be synced.
+        """Write the buffered units; return the paths of the files that must be synced.
 
         Raises:
-            DiskFull: There was no room; it can be tried again.
+            DiskFull: There was no space; it can be tried again.
         """
         if not self._pending:
             written, self._unsynced = self._unsynced, []
             return written
-        file, position = divmod(self._pending_at, self._file_size)
+        file, position = divmod(self._pending_start, self._file_size)
         path = self._path(file * self._file_size)
         if not Path(path).exists():
             Path(self._folder).mkdir(parents=True, exist_ok=True)
@@ -108,18 +108,18 @@ class ConsumeQueueExt:
         Raises:
             CorruptRecord: There is none.
         """
-        at = cq_unit.ext_offset(address)
-        data = self._bytes_at(at)
+        position = cq_unit.ext_offset(address)
+        data = self._bytes_at(position)
         unit = cq_unit.unpack_ext(data) if len(data) >= cq_unit.EXT_HEAD.size else None
         if unit is None:
             raise CorruptRecord(f"extension address {address} points at no unit", file=self._folder)
         return unit
 
-    def _bytes_at(self, at: int) -> bytes:
-        if self._pending and at >= self._pending_at:
-            start = at - self._pending_at
+    def _bytes_at(self, position: int) -> bytes:
+        if self._pending and position >= self._pending_start:
+            start = position - self._pending_start
             return bytes(self._pending[start : start + _UNIT_BYTES_MAX])
-        file, position = divmod(at, self._file_size)
+        file, file_position = divmod(position, self._file_size)
         path = self._path(file * self._file_size)
         try:
             descriptor = open_descriptor(path, os.O_RDONLY)
@@ -128,7 +128,7 @@ class ConsumeQueueExt:
         except OSError as error:
             raise failed_opening(path, "open", error) from error
         try:
-            return os.pread(descriptor, _UNIT_BYTES_MAX, position)
+            return os.pread(descriptor, _UNIT_BYTES_MAX, file_position)
         finally:
             os.close(descriptor)
 
@@ -136,7 +136,7 @@ class ConsumeQueueExt:
         return f"{self._folder}/{paths.offset_name(start)}"
 
     def delete_before(self, address: int) -> None:
-        """Delete the files all of whose units stand before an address, but the last."""
+        """Delete the files with units before an address only, except the last file."""
         first = cq_unit.ext_offset(address) // self._file_size * self._file_size
         for start in self._starts()[:-1]:
             if start < first:
@@ -150,7 +150,7 @@ class ConsumeQueueExt:
 
     def _starts(self) -> list[int]:
         try:
-            found = [paths.parse_offset_name(one.name) for one in Path(self._folder).iterdir()]
+            starts = [paths.parse_offset_name(file.name) for file in Path(self._folder).iterdir()]
         except FileNotFoundError:
             return []
-        return sorted(start for start in found if start is not None)
+        return sorted(start for start in starts if start is not None)

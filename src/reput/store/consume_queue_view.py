@@ -1,8 +1,8 @@
-"""A consume queue for reading: queue offset -> where the message stands in the log.
+"""A consume queue for reading: queue offset -> position of the message in the log.
 
-Files hold units of 20 bytes (46 in batch queues of 5.x); a file's name is the byte offset of its
-first unit, so the unit of queue offset n is byte 20*n of the family. Units after the last one are
-zeros; a queue whose first message was not number 0 starts with pre-blanks.
+Files contain units of 20 bytes (46 in batch queues of 5.x). A file's name is the byte offset of its
+first unit, so the unit of queue offset n is at byte 20*n of the queue. After the last unit there
+are zeros; a queue whose first message was not number 0 starts with pre-blanks.
 """
 
 import bisect
@@ -41,10 +41,10 @@ _NEAR_UNITS = 400
 Value = TypeVar("Value")
 
 
-class _Kept(Generic[Value]):
+class _cached_property(Generic[Value]):
     """``functools.cached_property`` without its lock.
 
-    Up to Python 3.11 all instances share that one, and threads would ask one queue after another.
+    Up to Python 3.11 all instances share a lock, and threads would read one queue after another.
     """
 
     def __init__(self, find: Callable[[Any], Value]) -> None:
@@ -53,7 +53,7 @@ class _Kept(Generic[Value]):
 
     def __get__(self, owner: Any, _: type) -> Value:
         value = self._find(owner)
-        owner.__dict__[self._find.__name__] = value  # goes before this descriptor from now on
+        owner.__dict__[self._find.__name__] = value  # found before this descriptor from now on
         return value
 
 
@@ -63,19 +63,19 @@ class QueueFile:
 
     name: str
     start: int
-    """Byte offset of its first unit within the family."""
+    """Byte offset of its first unit within the queue."""
     size: int
     modified_ms: int
 
 
 def list_queue_files(folder: Folder, path: str) -> list[QueueFile]:
-    """Return the files of a queue folder in order; other names are left out."""
-    found = []
+    """Return the files of a queue folder in order; files with other names are left out."""
+    files = []
     for entry in folder.entries(path):
         start = paths.parse_offset_name(entry.name)
         if start is not None and not entry.is_folder:
-            found.append(QueueFile(entry.name, start, entry.size, entry.modified_ms))
-    return found
+            files.append(QueueFile(entry.name, start, entry.size, entry.modified_ms))
+    return files
 
 
 class ConsumeQueueView:
@@ -83,9 +83,9 @@ class ConsumeQueueView:
 
     Args:
         folder: The store.
-        topic: Its topic.
-        queue_id: Its number.
-        log_min: First physical offset of the log; units before it are gone
+        topic: Topic of the queue.
+        queue_id: Id of the queue.
+        log_min: Minimum physical offset of the log; messages before it are gone
             (known-bugs.md#minimum-offsets).
     """
 
@@ -96,32 +96,32 @@ class ConsumeQueueView:
         self._path = paths.queue_folder(topic, queue_id)
         self._log_min = log_min
 
-    @_Kept
+    @_cached_property
     def files(self) -> list[QueueFile]:
-        """The files that hold units."""
+        """The files with units."""
         return [file for file in list_queue_files(self._folder, self._path) if file.size]
 
     @property
     def cut_file(self) -> QueueFile | None:
-        """A file that is shorter than its neighbours: units may be missing.
+        """A file that is shorter than the others: units may be missing.
 
         See known-bugs.md#file-sizes.
         """
         usual = max((file.size for file in self.files), default=0)
         return next((file for file in self.files if file.size < usual), None)
 
-    @_Kept
+    @_cached_property
     def max_offset(self) -> int:
-        """The queue offset the next message will get; 0 for a queue without files."""
+        """Queue offset of the next message; 0 for a queue without files."""
         for file in reversed(self.files):
             count = self._written_units(file)
             if count:
                 return file.start // cq_unit.SIZE + count
         return self.files[0].start // cq_unit.SIZE if self.files else 0
 
-    @_Kept
+    @_cached_property
     def min_offset(self) -> int:
-        """The first queue offset whose message is still in the log, else ``max_offset``."""
+        """First queue offset whose message is still in the log, else ``max_offset``."""
         first = self.files[0].start // cq_unit.SIZE if self.files else 0
         for start, units in self.blocks(first, self.max_offset):
             alive = np.flatnonzero(_is_written(units) & (units["physical_offset"] >= self._log_min))
@@ -129,38 +129,38 @@ class ConsumeQueueView:
                 return start + int(alive[0])
         return self.max_offset
 
-    @_Kept
+    @_cached_property
     def last_unit(self) -> cq_unit.Unit | None:
-        """The unit of the last message; None for an empty queue."""
+        """Unit of the last message; None for an empty queue."""
         try:
             last = self.unit(self.max_offset - 1)
         except (NotInStore, CorruptRecord):
-            return None  # no unit in any file, though files may start above zero
+            return None  # no file has a unit, though files may start above zero
         return last if last.is_written else None
 
     @property
     def end_physical_offset(self) -> int | None:
-        """Where the last message of the queue ends in the log; None for an empty queue."""
+        """Physical offset after the last message of the queue; None for an empty queue."""
         last = self.last_unit
         return last.physical_offset + last.size if last else None
 
     def targets_from(self, physical_offset: int) -> npt.NDArray[np.int64]:
-        """Return where the last units point, from an offset of the log on; they only grow."""
+        """Return the ascending physical offsets of units, from an offset of the log on."""
         span = range(self.min_offset, self.max_offset)
         try:
-            place = bisect.bisect_left(
+            index = bisect.bisect_left(
                 span, physical_offset, key=lambda number: self.unit(number).physical_offset
             )
         except (NotInStore, CorruptRecord):
             return np.empty(0, np.int64)  # a file is missing
-        _, units = self.units(self.min_offset + place, self.max_offset)
+        _, units = self.units(self.min_offset + index, self.max_offset)
         return units["physical_offset"].astype(np.int64)
 
     def _written_units(self, file: QueueFile) -> int:
-        """Count the units up to the last one with a size, which zeros follow to the file's end."""
-        # Thousands of queues are mostly holes: what the file system does not keep is not read.
-        kept = data_bytes(self._folder, f"{self._path}/{file.name}", file.size)
-        units = self._units_of(file, 0, min(-(-kept // cq_unit.SIZE), file.size // cq_unit.SIZE))
+        """Count the units up to the last one with a size; the rest of the file is zeros."""
+        # With thousands of queues most files are sparse: their holes are not read.
+        stored = data_bytes(self._folder, f"{self._path}/{file.name}", file.size)
+        units = self._units_of(file, 0, min(-(-stored // cq_unit.SIZE), file.size // cq_unit.SIZE))
         sizes = units["size"]
         written = len(sizes)
         if written and sizes[-1] == 0:
@@ -172,7 +172,7 @@ class ConsumeQueueView:
                 else:
                     high = middle
             written = low
-            if _goes_on(sizes, low):
+            if _continues(sizes, low):
                 written = int(np.flatnonzero(sizes)[-1]) + 1
         return written
 
@@ -183,7 +183,7 @@ class ConsumeQueueView:
         return np.frombuffer(data, UNIT_TYPE, len(data) // cq_unit.SIZE)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, UnitArray]]:
-        """Yield (queue offset of the first, units) for ``[start, stop)``, one file at a time.
+        """Yield (queue offset of the first unit, units) of ``[start, stop)``, one file at a time.
 
         Queue offsets in a missing file are left out.
         """
@@ -195,44 +195,46 @@ class ConsumeQueueView:
                 yield low, self._units_of(file, low - first, high - low)
 
     def units(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], UnitArray]:
-        """Return queue offsets and units of ``[start, stop)`` that point at a record."""
-        numbers, found = [np.empty(0, np.int64)], [np.empty(0, UNIT_TYPE)]
+        """Return the units of ``[start, stop)`` that point at a record, and their queue offsets."""
+        numbers, parts = [np.empty(0, np.int64)], [np.empty(0, UNIT_TYPE)]
         for first, units in self.blocks(start, stop):
             written = np.flatnonzero(_is_written(units))
             numbers.append(first + written)
-            found.append(units[written])
-        return np.concatenate(numbers), np.concatenate(found)
+            parts.append(units[written])
+        return np.concatenate(numbers), np.concatenate(parts)
 
     def unit(self, queue_offset: int) -> cq_unit.Unit:
-        """Return one unit.
+        """Return the unit of a queue offset.
 
         Raises:
-            NotInStore: No file holds it.
-            CorruptRecord: The file that held it is cut.
+            NotInStore: No file contains it.
+            CorruptRecord: The file that contained it is truncated.
         """
-        at = queue_offset * cq_unit.SIZE
-        place = bisect.bisect_right([file.start for file in self.files], at) - 1
-        if queue_offset >= 0 and place >= 0:
-            file = self.files[place]
-            if at + cq_unit.SIZE <= file.start + file.size:
+        byte_offset = queue_offset * cq_unit.SIZE
+        index = bisect.bisect_right([file.start for file in self.files], byte_offset) - 1
+        if queue_offset >= 0 and index >= 0:
+            file = self.files[index]
+            if byte_offset + cq_unit.SIZE <= file.start + file.size:
                 path = f"{self._path}/{file.name}"
-                return cq_unit.unpack(bytes(self._folder.read(path, at - file.start, cq_unit.SIZE)))
-            if at < file.start + max(one.size for one in self.files):
+                return cq_unit.unpack(
+                    bytes(self._folder.read(path, byte_offset - file.start, cq_unit.SIZE))
+                )
+            if byte_offset < file.start + max(other.size for other in self.files):
                 raise CorruptRecord(
-                    f"is cut to {file.size} bytes, before queue offset {queue_offset}",
+                    f"is truncated to {file.size} bytes, before queue offset {queue_offset}",
                     file=f"{self._path}/{file.name}",
                 )
         raise NotInStore(
             f"queue {self.topic}/{self.queue_id} has no unit {queue_offset}; "
-            f"it holds {self.min_offset} to {self.max_offset}"
+            f"it has {self.min_offset} to {self.max_offset}"
         )
 
 
-def _goes_on(sizes: npt.NDArray[np.int32], written: int) -> bool:
-    """Whether units follow the zeros behind ``written``, so that zeros do not mean the end.
+def _continues(sizes: npt.NDArray[np.int32], written: int) -> bool:
+    """Return True if units follow the zeros after ``written``: then zeros are not the end.
 
-    Looks at all that is near and then in doubling steps: the empty end, most of many a file, shall
-    not be read for it.
+    Examines the next units, and then units in doubling distances: the empty rest, which is most
+    of many files, must not be read.
     """
     if sizes[written : written + _NEAR_UNITS].any():
         return True
@@ -248,9 +250,9 @@ def _is_written(units: UnitArray) -> npt.NDArray[np.bool_]:
 
 
 class BatchConsumeQueueView:
-    """The units of one batch queue of 5.x: one a batch, each naming its first queue offset.
+    """The units of a batch queue of 5.x: one per batch, with its first queue offset.
 
-    Takes what ``ConsumeQueueView`` takes.
+    The arguments are those of ``ConsumeQueueView``.
     """
 
     def __init__(self, folder: Folder, topic: str, queue_id: int, log_min: int) -> None:
@@ -260,14 +262,14 @@ class BatchConsumeQueueView:
         self._log_min = log_min
         self._path = paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)
 
-    @_Kept
+    @_cached_property
     def files(self) -> list[QueueFile]:
-        """The files that hold units."""
+        """The files with units."""
         return [file for file in list_queue_files(self._folder, self._path) if file.size]
 
-    @_Kept
+    @_cached_property
     def units(self) -> UnitArray:
-        """Every unit that points at a record."""
+        """All units that point at a record."""
         parts = [np.empty(0, BATCH_UNIT_TYPE)]
         for file in self.files:
             data = self._folder.read(f"{self._path}/{file.name}")
@@ -277,48 +279,48 @@ class BatchConsumeQueueView:
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset of a batch that is still in the log, else ``max_offset``."""
+        """First queue offset of a batch that is still in the log, else ``max_offset``."""
         alive = np.flatnonzero(self.units["physical_offset"] >= self._log_min)
         return int(self.units["queue_offset"][alive[0]]) if len(alive) else self.max_offset
 
     @property
     def max_offset(self) -> int:
-        """The queue offset the next message will get."""
+        """Queue offset of the next message."""
         if not len(self.units):
             return 0
         return int(self.units["queue_offset"][-1]) + int(self.units["message_count"][-1])
 
     @property
     def last_unit(self) -> cq_unit.BatchUnit | None:
-        """The unit of the last batch; None for an empty queue."""
+        """Unit of the last batch; None for an empty queue."""
         return self._unit_at(-1) if len(self.units) else None
 
     @property
     def end_physical_offset(self) -> int | None:
-        """Where the last batch ends in the log; None for an empty queue."""
+        """Physical offset after the last batch; None for an empty queue."""
         last = self.last_unit
         return last.physical_offset + last.size if last else None
 
     def unit(self, queue_offset: int) -> cq_unit.BatchUnit:
-        """Return the unit of the batch that holds a queue offset.
+        """Return the unit of the batch that contains a queue offset.
 
         Raises:
-            NotInStore: No batch holds it.
+            NotInStore: No batch contains it.
         """
-        place = int(np.searchsorted(self.units["queue_offset"], queue_offset, "right")) - 1
-        if place >= 0:
-            found = self._unit_at(place)
-            if found.queue_offset <= queue_offset < found.queue_offset + found.message_count:
-                return found
+        index = int(np.searchsorted(self.units["queue_offset"], queue_offset, "right")) - 1
+        if index >= 0:
+            unit = self._unit_at(index)
+            if unit.queue_offset <= queue_offset < unit.queue_offset + unit.message_count:
+                return unit
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
 
     def targets_from(self, physical_offset: int) -> npt.NDArray[np.int64]:
-        """Return where units point, from an offset of the log on."""
+        """Return the physical offsets of units, from an offset of the log on."""
         targets = self.units["physical_offset"].astype(np.int64)
         return targets[targets >= physical_offset]
 
-    def _unit_at(self, place: int) -> cq_unit.BatchUnit:
-        return cq_unit.BatchUnit(*(int(value) for value in self.units[place].tolist()[:7]))
+    def _unit_at(self, index: int) -> cq_unit.BatchUnit:
+        return cq_unit.BatchUnit(*(int(value) for value in self.units[index].tolist()[:7]))
 
 
 class ExtView:
@@ -328,21 +330,21 @@ class ExtView:
         self._folder = folder
         self._path = paths.queue_folder(topic, queue_id, paths.CONSUME_QUEUE_EXT)
 
-    @_Kept
+    @_cached_property
     def files(self) -> list[QueueFile]:
         """The extension files."""
         return list_queue_files(self._folder, self._path)
 
     def unit(self, address: int) -> cq_unit.ExtUnit:
-        """Return the unit a consume-queue unit's tags code points at.
+        """Return the extension unit at the address in a consume-queue unit's tags code.
 
         Raises:
-            CorruptRecord: The address leads nowhere.
+            CorruptRecord: There is no unit at the address.
         """
-        at = cq_unit.ext_offset(address)
+        position = cq_unit.ext_offset(address)
         for file in self.files:
-            if file.start <= at < file.start + file.size:
-                data = self._folder.read(f"{self._path}/{file.name}", at - file.start, 32768)
+            if file.start <= position < file.start + file.size:
+                data = self._folder.read(f"{self._path}/{file.name}", position - file.start, 32768)
                 unit = cq_unit.unpack_ext(data)
                 if unit is not None:
                     return unit

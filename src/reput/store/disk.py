@@ -1,15 +1,17 @@
-"""What makes bytes durable, and what gives room for them.
+"""The disk: reserves space for bytes, and makes them durable.
 
-Everything that writes a store goes through one ``Disk``, so that a test can be a disk that is full,
-that fails, or that loses what was not synced.
+All writes to a store go through one ``Disk``, so that tests can replace it by a disk that is full,
+that fails, or that loses unsynced bytes.
 
-What a file system promises here: after ``reserve``, bytes written through a map find room. Where a
-file system cannot reserve, zeros are written instead, which is slow and says the same. Those that
-copy on write (btrfs with snapshots, ZFS) may break the promise; no caller can help that.
+The file system must guarantee that after ``reserve``, bytes written through a map find space. If a
+file system cannot reserve space, zeros are written instead, which is slow but has the same effect.
+File systems that copy on write (btrfs with snapshots, ZFS) may break the guarantee; no caller can
+prevent that.
 
-A file or folder that cannot be opened for want of descriptors or memory is ``OutOfResources``: a
-refusal for now, where a sync that failed is final. So that connections cannot take what syncs need,
-the descriptor of a store's folder stays open, and some spare ones are given up when none is left.
+A file or folder that cannot be opened for lack of descriptors or memory is ``OutOfResources``: a
+temporary error, whereas a failed sync is final. So that connections cannot use up the descriptors
+that syncs need, the descriptor of a store's folder stays open, and spare ones are released when
+none is left.
 """
 
 import ctypes
@@ -35,7 +37,7 @@ _STATX_SIZE = 0x200
 
 
 class _State(ctypes.Structure):
-    """The beginning of Linux's ``struct statx``, and room for the rest."""
+    """The beginning of Linux's ``struct statx``, and space for the rest."""
 
     _fields_ = (
         ("mask", ctypes.c_uint32),
@@ -51,11 +53,11 @@ class _State(ctypes.Structure):
 
 
 class Disk:
-    """The disk of this machine. Descriptors are the caller's; paths are for error texts.
+    """The disk of this machine. The caller owns descriptors; paths are for error texts.
 
-    All methods may be called from any thread, and none holds the GIL while the disk works. They
-    raise ``DiskFull`` where there is no room, ``OutOfResources`` where nothing more can be opened,
-    else ``WriteFailed``.
+    All methods may be called in any thread, and none holds the GIL while the disk works. They raise
+    ``DiskFull`` if there is no space, ``OutOfResources`` if nothing more can be opened, else
+    ``WriteFailed``.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class Disk:
         self._discarded: deque[tuple[object, ...]] | None = None
 
     def keep_open(self, path: str) -> None:
-        """Keep a folder's descriptor, so that syncing it and its file system takes none.
+        """Keep a folder's descriptor open, for syncs of the folder and its file system.
 
         Raises:
             WriteFailed: It cannot be opened; also ``OutOfResources``.
@@ -72,10 +74,10 @@ class Disk:
             self._kept[path] = _open(path, os.O_RDONLY | os.O_DIRECTORY, "open")
 
     def defer_discards(self) -> None:
-        """Let ``release_discarded`` release what is discarded, in a thread that may wait.
+        """Let ``release_discarded`` release discarded files, in a thread that may wait.
 
-        The last map or descriptor of a deleted file gives back its blocks and its cached pages:
-        0.3 s for the 1 GiB of a log file.
+        The release of the last map or descriptor of a deleted file frees its blocks and cached
+        pages: 0.3 s for the 1 GiB of a log file.
         """
         if self._discarded is None:
             self._discarded = deque()
@@ -91,7 +93,7 @@ class Disk:
         return bool(self._discarded)
 
     def release_discarded(self) -> bool:
-        """Release what was discarded; return whether there was anything."""
+        """Release the discarded files; return whether there were any."""
         did = False
         while self._discarded:
             self._discarded.popleft()  # the last reference
@@ -99,15 +101,15 @@ class Disk:
         return did
 
     def close_kept(self) -> None:
-        """Close what ``keep_open`` has kept."""
+        """Close the descriptors that ``keep_open`` has opened."""
         while self._kept:
             os.close(self._kept.popitem()[1])
 
     def sync_file(self, descriptor: int, path: str) -> None:
         """Make a file's bytes durable.
 
-        After an error nobody knows which bytes are, and a second call that succeeds does not say:
-        the system may have forgotten them.
+        After an error the durable bytes are unknown, and a second call that succeeds does not prove
+        that all are: the system may have dropped them.
         """
         try:
             getattr(os, "fdatasync", os.fsync)(descriptor)
@@ -115,7 +117,7 @@ class Disk:
             _fail(path, "sync", error)
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in a folder durable: of new, renamed and deleted files."""
+        """Make the names in a folder durable: new, renamed and deleted files."""
         kept = self._kept.get(path)
         descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, "sync") if kept is None else kept
         try:
@@ -127,7 +129,7 @@ class Disk:
                 os.close(descriptor)
 
     def sync_filesystem(self, path: str) -> None:
-        """Make everything on the file system of a path durable, whoever wrote it."""
+        """Make everything on the file system of a path durable, including writes of others."""
         if not hasattr(_libc, "syncfs"):
             os.sync()
             return
@@ -146,30 +148,30 @@ class Disk:
     def links_and_size(self, descriptor: int) -> tuple[int, int]:
         """Return the number of names and the size in bytes of an open file.
 
-        Without its times, where the system can: Linux 6.13 and later make the next write to a file
-        whose times were read change them in the file system's journal, which makes each sync a
-        third slower (https://docs.kernel.org/filesystems/multigrain-ts.html).
+        It does not read the times, if the system can do without: on Linux 6.13 and later, the next
+        write after a read of the times changes them in the file system's journal, which makes syncs
+        a third slower (https://docs.kernel.org/filesystems/multigrain-ts.html).
 
         Raises:
-            OSError: The system cannot tell.
+            OSError: The file cannot be examined.
         """
         if not hasattr(_libc, "statx"):
             state = os.fstat(descriptor)
             return state.st_nlink, state.st_size
-        found = _State()
+        result = _State()
         mask = _STATX_NLINK | _STATX_SIZE
-        if _libc.statx(descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(found)) != 0:
+        if _libc.statx(descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(result)) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return found.link_count, found.size
+        return result.link_count, result.size
 
     def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
-        """Make a file of zeros that takes no room yet.
+        """Create a file of zeros that uses no space yet.
 
-        Its name and size are durable, unless the caller will see to that: thousands are made at
-        once where queues are many.
+        Its name and size are durable, unless the caller takes care of that, for example when
+        thousands of files are created at once.
 
         Returns:
-            A descriptor to read and write it, which the caller closes.
+            A descriptor for reading and writing, which the caller closes.
         """
         descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "create")
         try:
@@ -186,38 +188,38 @@ class Disk:
         return descriptor
 
     def open(self, path: str) -> int:
-        """Return a descriptor to read and write a file that is there; the caller closes it."""
+        """Open an existing file for reading and writing; the caller closes the descriptor."""
         return _open(path, os.O_RDWR, "open for writing")
 
     def make_folder(self, path: str, *, is_durable: bool = True) -> None:
-        """Make a folder and those above it; nothing if it is there.
+        """Create a folder and its parents, if they do not exist.
 
-        Their names are durable, unless the caller will see to that.
+        Their names are durable, unless the caller takes care of that.
         """
         folder = Path(path)
-        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             _fail(path, "create the folder", error)
         if is_durable:
-            for one in reversed(missing):
-                self.sync_folder(str(one.parent))
+            for created in reversed(missing):
+                self.sync_folder(str(created.parent))
 
     def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
-        """Get room on disk for a range of a file.
+        """Reserve space on the disk for a range of a file.
 
-        The range must not hold anything yet: it may be overwritten with zeros.
+        The range must not contain data: it may be overwritten with zeros.
         """
         try:
             os.posix_fallocate(descriptor, start, length)
         except OSError as error:
             if error.errno not in _CANNOT_RESERVE:
-                _fail(path, "reserve room", error, length)
+                _fail(path, "reserve space", error, length)
             self._write_zeros(descriptor, path, start, length)
 
     def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
-        """Write all of the data at a position. It is not durable before ``sync_file``."""
+        """Write all of the data at a position. Durable after ``sync_file``."""
         left = memoryview(data)
         try:
             while left:
@@ -228,16 +230,16 @@ class Disk:
             _fail(path, "write", error, len(left))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, in place of what had it. Durable by ``sync_folder``."""
+        """Rename a file, and replace an existing target. Durable after ``sync_folder``."""
         try:
             Path(source).replace(target)
         except OSError as error:
             _fail(source, f"rename to {target}", error)
 
     def link(self, source: str, target: str) -> bool:
-        """Give a file a second name; return False on a file system that has no such links.
+        """Give a file a second name; return False if the file system does not support that.
 
-        The new name is durable by ``sync_folder``.
+        The new name is durable after ``sync_folder``.
         """
         try:
             os.link(source, target)
@@ -246,7 +248,7 @@ class Disk:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """Make a file hold these bytes, durably: a crash leaves the old file or the new one."""
+        """Replace the contents of a file durably: a crash leaves the old file or the new one."""
         draft = path + paths.DRAFT_SUFFIX
         self.unlink(draft)
         descriptor = self.create(draft, len(data), is_durable=False)
@@ -259,14 +261,14 @@ class Disk:
         self.sync_folder(os.path.dirname(path))  # noqa: PTH120 - paths are texts here
 
     def unlink(self, path: str) -> None:
-        """Take a name away; nothing if it is gone. Durable by ``sync_folder``."""
+        """Delete a file, if it exists. Durable after ``sync_folder``."""
         try:
             Path(path).unlink(missing_ok=True)
         except OSError as error:
             _fail(path, "delete", error)
 
     def remove_folder(self, path: str) -> None:
-        """Delete an empty folder; nothing if it is gone. Durable by ``sync_folder``."""
+        """Delete an empty folder, if it exists. Durable after ``sync_folder``."""
         try:
             os.rmdir(path)  # noqa: PTH106 - paths are texts here
         except FileNotFoundError:
@@ -277,15 +279,17 @@ class Disk:
     def usage(self, path: str) -> float:
         """Return the used share of a file system, 0 to 1, in whole hundredths, rounded up.
 
-        As brokers and df count: room that only root may use is no room.
+        Space that only root may use does not count as free, as for brokers and df.
 
         Raises:
-            StoreUnavailable: There is nothing at the path to ask about.
+            StoreUnavailable: The path does not exist.
         """
         try:
             state = os.statvfs(path)
         except OSError as error:
-            raise StoreUnavailable(f"{path}: its file system cannot be asked: {error}") from error
+            raise StoreUnavailable(
+                f"{path}: its file system cannot be examined: {error}"
+            ) from error
         used = state.f_blocks - state.f_bfree
         whole = used + state.f_bavail
         return -(-used * 100 // whole) / 100 if whole else 0.0
@@ -297,7 +301,7 @@ class Disk:
 
 
 def failed_opening(path: str, action: str, error: OSError) -> WriteFailed:
-    """Return what an error of ``open_descriptor`` means to who writes."""
+    """Return the store's error for an error of ``open_descriptor``."""
     if error.errno in _NO_RESOURCES:
         return OutOfResources(path, f"cannot {action} for now: {error.strerror}")
     if error.errno in _NO_ROOM:
@@ -312,7 +316,7 @@ def _open(path: str, flags: int, action: str) -> int:
         raise failed_opening(path, action, error) from error
 
 
-def _fail(path: str, action: str, error: OSError, asked_bytes: int = 0) -> NoReturn:
+def _fail(path: str, action: str, error: OSError, requested_bytes: int = 0) -> NoReturn:
     if error.errno in _NO_ROOM:
-        raise DiskFull(path, asked_bytes, f"cannot {action}: {error.strerror}") from error
+        raise DiskFull(path, requested_bytes, f"cannot {action}: {error.strerror}") from error
     raise WriteFailed(path, f"cannot {action}: {error.strerror}") from error

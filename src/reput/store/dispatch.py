@@ -1,14 +1,14 @@
 """The reput step: commit log -> consume queues, index, listeners.
 
-While a store is in step, what is put is dispatched in the same pass (``live``). Where dispatch must
-wait, for a sync (SYNC_FLUSH: nobody may read what a crash could take back,
-known-bugs.md#dispatch-before-flush) or for a commit of a pool buffer, and after a crash, it reads
-the log behind the writer. Both use the same kernels, which stop for whatever is missing; this
-module provides it and lets them go on.
+While dispatch is up to date (``live``), puts are dispatched in the same pass. Otherwise dispatch
+reads the log after the writer: after a crash, and where it must wait for a sync (SYNC_FLUSH: no
+reader may see what a crash could take back, known-bugs.md#dispatch-before-flush) or for a commit of
+a pool buffer. Both use the same kernels. A kernel stops when something is missing; this module
+provides it, and the kernel continues.
 
-It resumes exactly: a record whose queue or index has it already is not put again. Damage in the
-log is stepped over, to the next record that says of itself that it stands there; it is reported and
-counted, and no valid record is left out (known-bugs.md#dispatch-skips-a-buffer).
+Dispatch resumes exactly: a record that is in its queue or in the index already is not added again.
+Damage in the log is skipped, up to the next valid record whose own offset is right; it is reported
+and counted, and no valid record is left out (known-bugs.md#dispatch-skips-a-buffer).
 """
 
 import contextlib
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
 
 _NOT_COMPACTED = -1
 STEP_BYTES = 512 * 1024
-"""One step reads at most about this much of the log."""
+"""Bytes of the log that one step reads at most, approximately."""
 
 _SLOW_WORK_MAX = 64
-"""What kernels leave to Python in one step, in records of ``_SLOW_RECORD_BYTES``: some ms."""
+"""Limit of the work without kernels in one step, in records of ``_SLOW_RECORD_BYTES``: some ms."""
 _SLOW_RECORD_BYTES = 1024
 _NEW_QUEUE_WORK = 4
-"""What a new queue costs beside the record that makes it."""
+"""Work of creating a queue, in addition to its record."""
 
 _log = logging.getLogger(__name__)
 
 Listener = Callable[[str, int, int, int], None]
-"""Told of new messages: topic, queue id, queue offset of the first and behind the last."""
+"""Called for new messages: topic, queue id, first queue offset, and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A run of the log that holds no records where records should be."""
+    """A range of the log without valid records."""
 
     physical_offset: int
     length: int
@@ -70,7 +70,7 @@ class Hole:
 
 
 class QueueGap(Exception):
-    """A record's queue lacks the units before it."""
+    """A queue lacks the units before a record of it."""
 
     def __init__(self, queue: ConsumeQueue | BatchQueue, queue_offset: int) -> None:
         self.queue = queue
@@ -79,17 +79,17 @@ class QueueGap(Exception):
 
 
 class Dispatcher:
-    """Feeds queues, index and listeners from the log.
+    """Adds the records of the log to queues and index, and notifies listeners.
 
     Args:
-        config: Which of them there are.
-        hot_state: Where the kernels look.
-        log: What is read.
-        queues: What is fed.
-        batch_queues: What is fed.
-        index: What is fed.
-        tombstones: Topic to the physical offset before which its messages get into no queue, as it
-            was deleted there (known-bugs.md#deleted-topics). They stay in the index, as in Java.
+        config: Options; they enable index, light queues and extensions.
+        hot_state: State shared with kernels.
+        log: Source of the records.
+        queues: The consume queues.
+        batch_queues: The batch queues.
+        index: The index files.
+        tombstones: Topic -> physical offset at which it was deleted. Its messages before that are
+            added to no queue (known-bugs.md#deleted-topics); as in Java, they stay in the index.
     """
 
     def __init__(
@@ -109,84 +109,84 @@ class Dispatcher:
         self._batch_queues = batch_queues
         self._index = index
         self._tombstones = {} if tombstones is None else tombstones
-        self._ahead: list[tuple[int, str]] = []  # tombstones that dispatch has not come to
+        self._pending_tombstones: list[tuple[int, str]] = []  # ascending
         self._delays = hot_state.set_delays(config.delay_levels_ms)
         self._block[state.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
         self._is_extending = config.enable_consume_queue_ext
         self.filter_bits: FilterBits | None = None
-        """What computes the filter bits of extension units, if any are wanted."""
+        """Computes the filter bits of extension units; None if they have none."""
         self.listeners: list[Listener] = []
         self._torn: deque[Damage] = deque()
         self._lacks_keys = False
         self.listener_failures = 0
         self.on_unusable: Callable[[str, Exception], None] = _log_unusable
-        """Told of a record whose queues or keys cannot be made, and why; it is passed over."""
+        """Called with the place of a record that is skipped, and the error."""
         self.holes: list[Hole] = []
-        """What was stepped over since the store was opened."""
+        """Ranges that were skipped since the store was opened."""
         self.refilled_units = 0
-        """Units that stand for messages the log has lost."""
+        """Number of units that replace messages lost from the log."""
         self.is_strict = False
-        """Raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
+        """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
 
     @property
     def dispatched_offset(self) -> int:
-        """Physical offset behind the last dispatched record."""
+        """Physical offset after the last dispatched record."""
         return self._block[state.DISPATCHED]
 
     def go_to(self, physical_offset: int, torn: Sequence[Damage] = ()) -> None:
-        """Dispatch from here on, once the queues that there are have been found.
+        """Continue dispatch at a physical offset, after all existing queues are loaded.
 
-        ``torn`` are records to be left out: kernels look at no checksum.
+        ``torn`` are records to skip: kernels do not check checksums.
 
-        Kernels know no tombstones: until dispatch has come to that of a topic which was made anew,
-        the topic is Python's.
+        Kernels do not check tombstones either. A topic that was created again falls back to
+        ``put_slowly`` until dispatch has passed its tombstone.
         """
         self._block[state.DISPATCHED] = physical_offset
         self._torn = deque(torn)
-        self._ahead = sorted(
+        self._pending_tombstones = sorted(
             (tombstone, topic)
             for topic, tombstone in self._tombstones.items()
             if tombstone > physical_offset
         )
         for topic in self._tombstones:
             self._hot.set_slow(java.encode_utf8(topic), is_slow=False)
-        for _, topic in self._ahead:
+        for _, topic in self._pending_tombstones:
             self._hot.set_slow(java.encode_utf8(topic), is_slow=True)
 
     @contextlib.contextmanager
-    def falling_behind(self, physical_offset: int) -> Iterator[None]:
-        """Dispatch a record that is in the log; where there is no room for it, let it wait.
+    def deferring_failures(self, physical_offset: int) -> Iterator[None]:
+        """Dispatch a record of the log; if there is no space for it, leave it to ``step``.
 
-        What is put from then on waits too, until ``step`` has come to the end of the log.
+        Later puts are left to ``step`` too, until it has reached the end of the log.
         """
         try:
             yield
         except WriteFailed as error:
             _log.error("dispatch waits at physical offset %d: %s", physical_offset, error)
-            self._fall_behind(physical_offset)
-        except Exception as error:  # noqa: BLE001 - the put is done; ``step`` says what is wrong
-            _log.warning("dispatch comes back to physical offset %d: %r", physical_offset, error)
-            self._fall_behind(physical_offset)
+            self._leave_to_step(physical_offset)
+        except Exception as error:  # noqa: BLE001 - the put is done; ``step`` reports the error
+            _log.warning("dispatch retries at physical offset %d: %r", physical_offset, error)
+            self._leave_to_step(physical_offset)
 
-    def _fall_behind(self, physical_offset: int) -> None:
+    def _leave_to_step(self, physical_offset: int) -> None:
         self._block[state.IS_LIVE] = 0
         self._block[state.DISPATCHED] = min(physical_offset, self.dispatched_offset)
 
     def _pass_tombstones(self) -> None:
-        while self._ahead and self._ahead[0][0] <= self.dispatched_offset:
-            _, topic = self._ahead.pop(0)
+        while self._pending_tombstones and self._pending_tombstones[0][0] <= self.dispatched_offset:
+            _, topic = self._pending_tombstones.pop(0)
             self._hot.set_slow(java.encode_utf8(topic), is_slow=False)
 
     # Steps ------------------------------------------------------------------------------------
 
     def step(self, limit: int, now_ms: int) -> bool:
-        """Dispatch some of what stands between ``dispatched_offset`` and ``limit``.
+        """Dispatch some records between ``dispatched_offset`` and ``limit``.
 
         Returns:
-            Whether there was anything.
+            True if there were any.
 
         Raises:
-            DiskFull: A queue or the index has no room; nothing is lost, call again.
+            DiskFull: There is no space for a queue or the index. Nothing is lost; call it again.
             QueueGap: See ``is_strict``.
         """
         start = self.dispatched_offset
@@ -204,10 +204,16 @@ class Dispatcher:
             return True
         file = self._commit_log.files.file_at(start)
         if file is None or not file.hold():
-            self._step_over_gap(start, limit)
+            self._skip_gap(start, limit)
             self._pass_tombstones()
             return True
-        stop = min([limit, start + STEP_BYTES, *(tombstone for tombstone, _ in self._ahead[:1])])
+        stop = min(
+            [
+                limit,
+                start + STEP_BYTES,
+                *(tombstone for tombstone, _ in self._pending_tombstones[:1]),
+            ]
+        )
         if self._torn:
             stop = min(stop, self._torn[0].physical_offset)
         try:
@@ -217,8 +223,8 @@ class Dispatcher:
         self._pass_tombstones()
         return True
 
-    def _step_over_gap(self, start: int, limit: int) -> None:
-        following = [one.start for one in self._commit_log.files.files if one.start > start]
+    def _skip_gap(self, start: int, limit: int) -> None:
+        following = [file.start for file in self._commit_log.files.files if file.start > start]
         end = min([limit, *following])
         if start >= self._commit_log.min_offset:
             self._report(Hole(start, end - start, record.REASONS[Verdict.MISSING]))
@@ -231,7 +237,7 @@ class Dispatcher:
         slow_work = 0
         while block[state.INPUT_POSITION] < min(stop - file.start, end):
             if slow_work > _SLOW_WORK_MAX:
-                break  # the rest with the next step: others have their turn in between
+                break  # the next step continues: requests are served in between
             hot.dispatch(
                 self._hot.address,
                 file.address,
@@ -241,59 +247,60 @@ class Dispatcher:
                 file.start,
             )
             reason = block[state.STOP]
-            at = block[state.INPUT_POSITION]
+            position = block[state.INPUT_POSITION]
             if reason == state.STOP_DONE:
                 break
             if reason in (state.STOP_DAMAGE, state.STOP_PART):
-                block[state.INPUT_POSITION] = self._step_over_damage(file, at, end)
+                block[state.INPUT_POSITION] = self._skip_damage(file, position, end)
             elif reason == state.STOP_LIGHT:
                 address = block[state.STOP_ROW]
                 slow_work += 1
-                with self._passing_over(file.start + address - file.address):
+                with self._skipping_unusable(file.start + address - file.address):
                     self.put_light_units(self._record_at(address))
             else:
-                data = hot.bytes_of_record(file.address + at)
+                data = hot.bytes_of_record(file.address + position)
                 slow_work += 1 + len(data) // _SLOW_RECORD_BYTES
                 if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
                     slow_work += _NEW_QUEUE_WORK
-                can_go_on = False
-                with self._passing_over(file.start + at):
-                    can_go_on = self._dispatch_one(reason, data, now_ms)
-                if not can_go_on:
-                    block[state.INPUT_POSITION] = at + len(data)
+                can_continue = False
+                with self._skipping_unusable(file.start + position):
+                    can_continue = self._dispatch_record(reason, data, now_ms)
+                if not can_continue:
+                    block[state.INPUT_POSITION] = position + len(data)
         block[state.DISPATCHED] = file.start + block[state.INPUT_POSITION]
 
-    def _dispatch_one(self, reason: int, data: bytes, now_ms: int) -> bool:
-        """Do what a kernel stopped for; return whether it can go on with the same record."""
-        if not self._is_buried_record(data) and self.provide(reason, data, now_ms):
+    def _dispatch_record(self, reason: int, data: bytes, now_ms: int) -> bool:
+        """Provide what a kernel stopped for; return whether it can continue with the record."""
+        if not self._is_deleted_record(data) and self.provide(reason, data, now_ms):
             return True
         self._dispatch_slowly(data, now_ms)
         return False
 
     @contextlib.contextmanager
-    def _passing_over(self, physical_offset: int) -> Iterator[None]:
-        """Report a record that cannot be dispatched: those behind it must not wait for it."""
+    def _skipping_unusable(self, physical_offset: int) -> Iterator[None]:
+        """Report a record that cannot be dispatched, and skip it: later records must not wait."""
         try:
             yield
         except (WriteFailed, QueueGap, OSError, MemoryError):
-            raise  # not the record's fault: it is tried again
-        except Exception as error:  # noqa: BLE001 - clients decide what is in a record
+            raise  # not the record's fault; dispatch tries again
+        except Exception as error:  # noqa: BLE001 - clients determine the content of a record
             self.on_unusable(f"physical offset {physical_offset}", error)
 
-    def _step_over_damage(self, file: MappedFile, position: int, end: int) -> int:
+    def _skip_damage(self, file: MappedFile, position: int, end: int) -> int:
         view = hot.view_at(file.address, end)
-        behind = find_record(view, position + 1, physical_offset=file.start, file_end=file.size)
-        hole = Hole(
-            file.start + position, behind - position, "not a record, or one that stands elsewhere"
+        next_position = find_record(
+            view, position + 1, physical_offset=file.start, file_end=file.size
         )
+        length = next_position - position
+        hole = Hole(file.start + position, length, "not a record, or one of another offset")
         self._report(hole)
-        return behind
+        return next_position
 
     def _report(self, hole: Hole) -> None:
         self.holes.append(hole)
         _log.error(
             "the log is damaged at physical offset %d: %d bytes are no records (%s); "
-            "dispatch goes on behind them",
+            "dispatch continues after them",
             hole.physical_offset,
             hole.length,
             hole.reason,
@@ -303,70 +310,70 @@ class Dispatcher:
         return record.decode(hot.bytes_of_record(address), check_crc=False)
 
     def notify(self) -> None:
-        """Tell the listeners of messages that were dispatched since the last call."""
+        """Notify the listeners of messages that were dispatched since the last call."""
         for address in self._hot.take_touched_rows():
             queue = self._queues.at(address)
             row = queue.row
             row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
-            told, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
-            if told != queue.max_offset:  # what recovery dispatched is old
-                self._tell(queue, told)
-        for batch_queue, told in self._batch_queues.take_news():
-            self._tell(batch_queue, told)
+            first, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            if first != queue.max_offset:  # equal after a recovery, whose messages are old
+                self._notify_listeners(queue, first)
+        for batch_queue, first in self._batch_queues.take_news():
+            self._notify_listeners(batch_queue, first)
 
-    def _tell(self, queue: ConsumeQueue | BatchQueue, told: int) -> None:
+    def _notify_listeners(self, queue: ConsumeQueue | BatchQueue, first: int) -> None:
         for listener in self.listeners:
             try:
-                listener(queue.topic, queue.queue_id, told, queue.max_offset)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+                listener(queue.topic, queue.queue_id, first, queue.max_offset)
+            except Exception:  # noqa: BLE001 - any error is the listener's
                 # Other listeners are notified, and dispatch continues
                 # (known-bugs.md#silent-threads).
                 self.listener_failures += 1
                 _log.exception("a listener failed on %s/%d", queue.topic, queue.queue_id)
 
-    def _is_buried(self, topic: str, one: StoredMessage) -> bool:
-        """Whether a topic was deleted after it had got a message."""
-        return one.physical_offset < self._tombstones.get(topic, 0)
+    def _is_deleted(self, topic: str, message: StoredMessage) -> bool:
+        """Return True if a message is from before the deletion of a topic."""
+        return message.physical_offset < self._tombstones.get(topic, 0)
 
-    def _is_buried_record(self, data: bytes) -> bool:
+    def _is_deleted_record(self, data: bytes) -> bool:
         if not self._tombstones:
             return False
-        one = record.decode(data, check_crc=False)
-        return self._is_buried(one.topic, one)
+        message = record.decode(data, check_crc=False)
+        return self._is_deleted(message.topic, message)
 
     def why_no_queue(self, topic: str, queue_id: int, sys_flag: int) -> str:
-        """Return why a message cannot be in a queue; empty if it can."""
+        """Return the reason why a message can be in no queue; empty if it can be in one."""
         if not names.is_folder_name(topic) or not 0 <= queue_id <= names.QUEUE_ID_MAX:
             return f"there is no queue {queue_id} of topic {topic[:300]!r}"  # damaged, or forged
         if self._is_for_batches(topic, sys_flag) and self._queues.of_topic(topic):
-            return f"topic {topic!r} has plain queues, which hold no batches as they are"
+            return f"topic {topic!r} has plain queues, which contain no whole batches"
         return ""
 
     def _is_for_batches(self, topic: str, sys_flag: int) -> bool:
-        """Whether the unit of a message belongs to a batch queue: a topic has one kind."""
+        """Return True if a message belongs to a batch queue; a topic has one kind of queue."""
         return bool(sys_flag & flags.INNER_BATCH) or topic in self._batch_queues.topics
 
-    # What kernels stop for --------------------------------------------------------------------
+    # Work that kernels stop for ----------------------------------------------------------------
 
     def provide(self, reason: int, data: bytes, now_ms: int) -> bool:
-        """Provide what a kernel stopped for, in front of a record.
+        """Provide what a kernel stopped for before a record.
 
         Returns:
-            Whether it can go on; if not, the record needs ``put_slowly``.
+            True if the kernel can continue; if not, the record requires ``put_slowly``.
 
         Raises:
-            DiskFull: There is no room for it.
+            DiskFull: There is no space.
             QueueGap: See ``is_strict``.
         """
         if reason == state.STOP_UNITS:
             self._queues.at(self._block[state.STOP_ROW]).make_room()
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
-            one = record.decode(data, check_crc=False)
-            if self.why_no_queue(one.topic, one.queue_id, one.sys_flag):
+            message = record.decode(data, check_crc=False)
+            if self.why_no_queue(message.topic, message.queue_id, message.sys_flag):
                 return False
-            is_batch = self._is_for_batches(one.topic, one.sys_flag)
-            (self._batch_queues if is_batch else self._queues).make(one.topic, one.queue_id)
+            is_batch = self._is_for_batches(message.topic, message.sys_flag)
+            (self._batch_queues if is_batch else self._queues).make(message.topic, message.queue_id)
             return True
         if reason == state.STOP_INDEX:
             keys = self._keys(record.decode(data, check_crc=False))
@@ -376,22 +383,22 @@ class Dispatcher:
         assert reason == state.STOP_SLOW, f"stopped for {reason}"
         return False
 
-    def _keys(self, one: StoredMessage) -> list[str]:
-        return record.index_keys(one, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
+    def _keys(self, message: StoredMessage) -> list[str]:
+        return record.index_keys(message, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
 
-    def _is_possible(self, queue: ConsumeQueue, queue_offset: int, one: StoredMessage) -> bool:
-        """Whether so many messages as a record says fit between its queue's last one and itself.
+    def _is_possible(self, queue: ConsumeQueue, queue_offset: int, message: StoredMessage) -> bool:
+        """Return True if enough records fit between the end of a queue and a record of it.
 
-        No checksum covers a queue offset; what a damaged one says must not fill the disk.
+        No checksum covers a queue offset; a damaged one must not fill the disk.
         """
-        room = one.physical_offset - queue.end_physical_offset
-        most = queue.max_offset + room // record.FIXED_BYTES_V1
-        if queue_offset <= (cq_unit.QUEUE_OFFSET_MAX if queue.is_fresh else most):
+        byte_count = message.physical_offset - queue.end_physical_offset
+        offset_max = queue.max_offset + byte_count // record.FIXED_BYTES_V1
+        if queue_offset <= (cq_unit.QUEUE_OFFSET_MAX if queue.is_fresh else offset_max):
             return True
         _log.error(
-            "the record at physical offset %d says that it is message %d of queue %s/%d, which "
-            "has %d: it is in no queue",
-            one.physical_offset,
+            "the record at physical offset %d has queue offset %d, but its queue %s/%d has %d "
+            "messages: it is in no queue",
+            message.physical_offset,
             queue_offset,
             queue.topic,
             queue.queue_id,
@@ -399,104 +406,107 @@ class Dispatcher:
         )
         return False
 
-    def _fill_gap(self, one: StoredMessage) -> bool:
-        """Bring a queue up to the message before a record; return whether that can be done."""
-        queue = self._queues.make(one.topic, one.queue_id)
-        if not self._is_possible(queue, one.queue_offset, one):
+    def _fill_gap(self, message: StoredMessage) -> bool:
+        """Extend a queue up to the message before a record; return False if that is impossible."""
+        queue = self._queues.make(message.topic, message.queue_id)
+        if not self._is_possible(queue, message.queue_offset, message):
             return False
         if self.is_strict:
-            raise QueueGap(queue, one.queue_offset)
+            raise QueueGap(queue, message.queue_offset)
         if not queue.is_fresh and queue.end_physical_offset <= self._commit_log.min_offset:
-            # Nothing is left of the messages before the gap, nor of those in it.
+            # The log has lost the messages before the gap, and those in it.
             queue.reset()
         if queue.is_fresh:
-            self._start(queue, one.queue_offset)
-            if queue.max_offset == one.queue_offset:
+            self._start(queue, message.queue_offset)
+            if queue.max_offset == message.queue_offset:
                 return True
-        # Java reads every unit as a message. One that repeats the next is read twice, by a consumer
-        # that must bear that anyway; any other filler would end, or break, a pull.
-        missing = one.queue_offset - queue.max_offset
+        # Java reads every unit as a message. A unit that repeats the next one is read twice, which
+        # every consumer must tolerate; any other filler would end, or break, a pull.
+        missing = message.queue_offset - queue.max_offset
         _log.error(
             "queue %s/%d: %d messages before queue offset %d are lost",
             queue.topic,
             queue.queue_id,
             missing,
-            one.queue_offset,
+            message.queue_offset,
         )
-        filler = cq_unit.Unit(one.physical_offset, one.store_size, self._tags_code(one))
+        filler = cq_unit.Unit(message.physical_offset, message.store_size, self._tags_code(message))
         for _ in range(missing):
             queue.append(filler)
         self.refilled_units += missing
         return True
 
     def _start(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Let a fresh queue begin with a message, or where its file does if the log begins at 0.
+        """Set the first offset of a fresh queue: that of a message, or of a file's start.
 
-        Before a queue's first unit its file has blanks, which point at physical offset 0. Java
-        takes those for expired if the log begins above 0. Else, started again, it reads a queue
-        from them on, and skips what the queue has in the log's first file.
+        The file has blanks before the first unit, which point at physical offset 0. Java takes them
+        for expired if the log begins above 0. If it begins at 0, a restarted Java broker reads the
+        queue from the blanks on, and skips the queue's messages in the log's first file. So then
+        the queue starts where the file does.
         """
         if not self._commit_log.min_offset:
             queue_offset -= queue_offset % (self._queues.file_size // cq_unit.SIZE)
         queue.start_at(queue_offset)
 
     def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
-        one = record.decode(data, check_crc=False)
-        is_wanted = flags.is_queued(one.sys_flag) and not self._is_buried(one.topic, one)
-        reason = self.why_no_queue(one.topic, one.queue_id, one.sys_flag)
+        message = record.decode(data, check_crc=False)
+        is_wanted = flags.is_queued(message.sys_flag) and not self._is_deleted(
+            message.topic, message
+        )
+        reason = self.why_no_queue(message.topic, message.queue_id, message.sys_flag)
         if is_wanted and reason:
-            _log.error("the record at %d is in no queue: %s", one.physical_offset, reason)
-        elif is_wanted and not self._is_for_batches(one.topic, one.sys_flag):
-            queue = self._queues.make(one.topic, one.queue_id)
-            if one.queue_offset > queue.max_offset:
-                self._fill_gap(one)
-        self.put_slowly(one, now_ms)
+            _log.error("the record at %d is in no queue: %s", message.physical_offset, reason)
+        elif is_wanted and not self._is_for_batches(message.topic, message.sys_flag):
+            queue = self._queues.make(message.topic, message.queue_id)
+            if message.queue_offset > queue.max_offset:
+                self._fill_gap(message)
+        self.put_slowly(message, now_ms)
 
-    def put_slowly(self, one: StoredMessage, now_ms: int) -> None:
-        """Dispatch one record without the kernels.
+    def put_slowly(self, message: StoredMessage, now_ms: int) -> None:
+        """Dispatch a record without kernels.
 
         Raises:
-            DiskFull: There is no room for it; it can be tried again.
+            DiskFull: There is no space for it; it can be tried again.
         """
-        is_rolled_back = flags.transaction_type(one.sys_flag) == flags.TRANSACTION_ROLLBACK
+        is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
         if self._block[state.INDEX_IS_ON] and not is_rolled_back:
-            self._put_keys(one, now_ms)
-        if flags.is_queued(one.sys_flag):
-            self._put_unit(one)
+            self._put_keys(message, now_ms)
+        if flags.is_queued(message.sys_flag):
+            self._put_unit(message)
             if self._block[state.HAS_LIGHT_QUEUES]:
-                self.put_light_units(one)
-        self._block[state.LAST_PHYSICAL_OFFSET] = one.physical_offset
-        self._block[state.LAST_STORE_TIMESTAMP] = one.store_timestamp
-        self._block[state.DISPATCHED] = one.physical_offset + one.store_size
+                self.put_light_units(message)
+        self._block[state.LAST_PHYSICAL_OFFSET] = message.physical_offset
+        self._block[state.LAST_STORE_TIMESTAMP] = message.store_timestamp
+        self._block[state.DISPATCHED] = message.physical_offset + message.store_size
 
-    def _put_unit(self, one: StoredMessage) -> None:
-        if self._is_buried(one.topic, one):
+    def _put_unit(self, message: StoredMessage) -> None:
+        if self._is_deleted(message.topic, message):
             return
-        if self._is_for_batches(one.topic, one.sys_flag):
-            self._put_batch_unit(one)
+        if self._is_for_batches(message.topic, message.sys_flag):
+            self._put_batch_unit(message)
             return
-        queue = self._queues.find(one.topic, one.queue_id)
-        if queue is not None and queue.max_offset == one.queue_offset:
+        queue = self._queues.find(message.topic, message.queue_id)
+        if queue is not None and queue.max_offset == message.queue_offset:
             queue.make_room()
-            code = self._extended(queue, one, self._tags_code(one))
-            queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
+            code = self._extended(queue, message, self._tags_code(message))
+            queue.append(cq_unit.Unit(message.physical_offset, message.store_size, code))
 
-    def _put_batch_unit(self, one: StoredMessage) -> None:
-        if self.why_no_queue(one.topic, one.queue_id, one.sys_flag):
+    def _put_batch_unit(self, message: StoredMessage) -> None:
+        if self.why_no_queue(message.topic, message.queue_id, message.sys_flag):
             return
-        base, count = batch_place(one)
-        queue = self._batch_queues.make(one.topic, one.queue_id)
-        if one.physical_offset < queue.end_physical_offset:
-            return  # it is there
+        base, count = batch_offsets(message)
+        queue = self._batch_queues.make(message.topic, message.queue_id)
+        if message.physical_offset < queue.end_physical_offset:
+            return  # it was added before
         if not count or base < queue.max_offset or base > cq_unit.QUEUE_OFFSET_MAX:
             _log.error(
-                "the batch at physical offset %d says that its %s messages begin at %s; its queue "
-                "%s/%d has %d: it is in no queue",
-                one.physical_offset,
-                one.properties.get(props.INNER_NUM),
-                one.properties.get(props.INNER_BASE),
-                one.topic,
-                one.queue_id,
+                "the batch at physical offset %d has %s messages from queue offset %s on, but its "
+                "queue %s/%d has %d: it is in no queue",
+                message.physical_offset,
+                message.properties.get(props.INNER_NUM),
+                message.properties.get(props.INNER_BASE),
+                message.topic,
+                message.queue_id,
                 queue.max_offset,
             )
             return
@@ -504,124 +514,124 @@ class Dispatcher:
             raise QueueGap(queue, base)
         queue.put(
             BatchUnit(
-                one.physical_offset,
-                one.store_size,
-                self._tags_code(one),
-                one.store_timestamp,
+                message.physical_offset,
+                message.store_size,
+                self._tags_code(message),
+                message.store_timestamp,
                 base,
                 count,
                 _NOT_COMPACTED,
             )
         )
 
-    def _put_keys(self, one: StoredMessage, now_ms: int) -> None:
-        keys = self._keys(one)
+    def _put_keys(self, message: StoredMessage, now_ms: int) -> None:
+        keys = self._keys(message)
         end = self._index.end_physical_offset
-        if one.physical_offset < end:
+        if message.physical_offset < end:
             return
-        if one.physical_offset == end:
-            # A crash or a full disk came among its entries.
+        if message.physical_offset == end:
+            # A crash or a full disk came between its entries.
             keys = keys[self._index.entries_of_last_record() :]
-        self._lacks_keys = True  # if that fails: kernels index a record as a whole, or not at all
-        self._index.put(keys, one.physical_offset, one.store_timestamp, now_ms)
+        self._lacks_keys = True  # if it fails: kernels index all keys of a record, or none
+        self._index.put(keys, message.physical_offset, message.store_timestamp, now_ms)
         self._lacks_keys = False
 
     def finish_keys(self, now_ms: int) -> None:
-        """Put what the index lacks of its last record: a crash may have come among its entries.
+        """Add the missing index entries of the last indexed record: a crash may have lost some.
 
         Raises:
-            DiskFull: There is no room.
+            DiskFull: There is no space.
         """
         last = self._index.end_physical_offset
         data = self._commit_log.record(last) if last >= 0 else None
         if data is not None and self._block[state.INDEX_IS_ON]:
             self._put_keys(record.decode(data, check_crc=False), now_ms)
 
-    def _extended(self, queue: ConsumeQueue, one: StoredMessage, tags_code: int) -> int:
-        """Put the extension unit of a record; return what its unit holds in place of the code."""
+    def _extended(self, queue: ConsumeQueue, message: StoredMessage, tags_code: int) -> int:
+        """Add the extension unit of a record; return its address, or the code if it has none."""
         if queue.extension is None or not self._is_extending:
             return tags_code
         bits = b""
         if self.filter_bits is not None:
-            bits = self.filter_bits.of(one.topic, one.properties)
+            bits = self.filter_bits.of(message.topic, message.properties)
         size = cq_unit.EXT_HEAD.size + len(bits)
-        return queue.extension.put(cq_unit.ExtUnit(size, tags_code, one.store_timestamp, bits))
+        return queue.extension.put(cq_unit.ExtUnit(size, tags_code, message.store_timestamp, bits))
 
-    def _tags_code(self, one: StoredMessage) -> int:
-        delay = one.properties.get(props.DELAY, "")
-        level = props.number(delay) if one.topic == names.SCHEDULE_TOPIC else None
+    def _tags_code(self, message: StoredMessage) -> int:
+        delay = message.properties.get(props.DELAY, "")
+        level = props.number(delay) if message.topic == names.SCHEDULE_TOPIC else None
         if level:
-            return one.store_timestamp + self._delays.get(level, 1000)
-        return cq_unit.tags_code(one.tags)
+            return message.store_timestamp + self._delays.get(level, 1000)
+        return cq_unit.tags_code(message.tags)
 
-    def put_light_units(self, one: StoredMessage) -> None:
-        """Put the units of a record into the further queues that it names.
+    def put_light_units(self, message: StoredMessage) -> None:
+        """Add the units of a record to the light queues that it names.
 
         Raises:
-            DiskFull: There is no room; it can be tried again.
+            DiskFull: There is no space; it can be tried again.
         """
-        if one.topic.startswith(names.RETRY_PREFIX):
+        if message.topic.startswith(names.RETRY_PREFIX):
             return
-        code = self._tags_code(one)
-        for topic, queue_id, queue_offset in light_queues_of(one):
-            if self._is_buried(topic, one):
+        code = self._tags_code(message)
+        for topic, queue_id, queue_offset in light_queues_of(message):
+            if self._is_deleted(topic, message):
                 continue
             queue = self._queues.make(topic, queue_id)
-            if not self._is_possible(queue, queue_offset, one):
+            if not self._is_possible(queue, queue_offset, message):
                 continue
             if queue.is_fresh and queue_offset:
                 self._start(queue, queue_offset)
             if queue_offset == queue.max_offset:
-                queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
+                queue.append(cq_unit.Unit(message.physical_offset, message.store_size, code))
             elif queue_offset > queue.max_offset:
                 _log.error(
                     "light queue %s lacks units before %d: the log has lost messages",
                     topic,
                     queue_offset,
                 )
-                filler = cq_unit.Unit(one.physical_offset, one.store_size, code)
+                filler = cq_unit.Unit(message.physical_offset, message.store_size, code)
                 while queue.max_offset <= queue_offset:
                     queue.append(filler)
 
 
-def _log_unusable(place: str, error: Exception) -> None:
-    _log.error("the record at %s is passed over: %r", place, error)
+def _log_unusable(record_name: str, error: Exception) -> None:
+    _log.error("the record at %s is skipped: %r", record_name, error)
 
 
-def batch_place(one: StoredMessage) -> tuple[int, int]:
-    """Return the first queue offset of a batch and how many messages it holds; 0: unknown.
+def batch_offsets(message: StoredMessage) -> tuple[int, int]:
+    """Return the first queue offset of a batch and its number of messages; 0 if unknown.
 
-    What is no batch counts as one of one message, as in Java.
+    A message that is no batch counts as a batch of one message, as in Java.
     """
-    if not one.sys_flag & flags.INNER_BATCH:
-        return one.queue_offset, 1
-    base = props.number(one.properties.get(props.INNER_BASE))
-    count = props.number(one.properties.get(props.INNER_NUM))
+    if not message.sys_flag & flags.INNER_BATCH:
+        return message.queue_offset, 1
+    base = props.number(message.properties.get(props.INNER_BASE))
+    count = props.number(message.properties.get(props.INNER_NUM))
     if base is None or count is None:
         return 0, 0
     return base, count if count <= batches.COUNT_MAX else 0
 
 
-def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:
-    """Return (topic, queue id, queue offset) of the further queues a record is in."""
-    named = one.properties.get(props.INNER_MULTI_DISPATCH, "")
-    offsets = one.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "")
-    if not named or not offsets:
+def light_queues_of(message: StoredMessage) -> list[tuple[str, int, int]]:
+    """Return (topic, queue id, queue offset) of the other queues of a record."""
+    topic_list = message.properties.get(props.INNER_MULTI_DISPATCH, "")
+    offsets = message.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "")
+    if not topic_list or not offsets:
         return []
-    topics = named.split(props.LMQ_SEPARATOR)
-    numbers = [props.number(one) for one in offsets.split(props.LMQ_SEPARATOR)]
+    topics = topic_list.split(props.LMQ_SEPARATOR)
+    numbers = [props.number(text) for text in offsets.split(props.LMQ_SEPARATOR)]
     are_folders = all(map(names.is_folder_name, topics))
     if len(topics) != len(numbers) or None in numbers or not are_folders:
         _log.warning(
             "the message at physical offset %d names queues %r with offsets %r; it is in its own "
             "queue only",
-            one.physical_offset,
-            named[:300],
+            message.physical_offset,
+            topic_list[:300],
             offsets[:300],
         )
         return []
     return [
-        (topic, 0 if topic.startswith(names.LMQ_PREFIX) else one.queue_id, number)
+        (topic, 0 if topic.startswith(names.LMQ_PREFIX) else message.queue_id, number)
         for topic, number in zip(topics, numbers, strict=True)
         if number is not None
     ]

@@ -1,24 +1,24 @@
-"""How long ago files were written, whatever the clock of the machine was set to meanwhile.
+"""The ages of files, independent of changes of the machine's clock.
 
-A file's age is what decides whether its messages go (``fileReservedTime``), and a clock that is set
-a year ahead by mistake makes every file a year older in a moment. RocketMQ then deletes all but the
-last one. Here time that has not passed does not count:
+The age of a file decides when its messages are deleted (``fileReservedTime``), and a clock that is
+set a year ahead by mistake makes every file a year older at once. RocketMQ then deletes all files
+but the last. Here only time that has passed counts:
 
     the clock jumps ahead while the    the jump does not count for files written before it
     store is open
-    it jumps back again                nor does that: the jump ahead is forgotten, as far as it goes
+    it jumps back again                the jump ahead is cancelled, by the size of the jump back
     a file's time is in the future     the file is as old as the oldest one that was written later
     the store is opened, and all of    the time since the newest file was written does not count:
     its files have expired             the machine was off, or its clock is wrong
 
-What must go because the disk is full goes nevertheless.
+Deletions because of a full disk are not affected.
 """
 
 import logging
 from collections.abc import Sequence
 
 JUMP_MS = 60_000
-"""A clock that is further off the monotonic one than at the last look was set."""
+"""A clock was set if its distance to the monotonic clock has changed by more than this."""
 _MS_PER_HOUR = 3_600_000
 
 _log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ class FileAges:
     """The ages of the files of one open store."""
 
     def __init__(self) -> None:
-        self._distance_ms: int | None = None  # of the clock from the monotonic one
-        self._jumps: list[tuple[int, int]] = []  # (time behind the jump, by how much), ms
-        self._set_back_ms = 0  # further than jumps ahead had gone: the way forward again counts
+        self._distance_ms: int | None = None  # wall clock minus monotonic clock
+        self._jumps: list[tuple[int, int]] = []  # (time after the jump, size of the jump), in ms
+        self._set_back_ms = 0  # jumps back in excess of jumps ahead: the same way ahead counts
 
     @property
     def warning(self) -> str:
-        """What does not count at the moment, for ``/health``; empty if everything does."""
+        """The time that does not count now, for ``/health``; empty if all time counts."""
         if not self._jumps:
             return ""
         hours = sum(size for _, size in self._jumps) / _MS_PER_HOUR
@@ -44,12 +44,12 @@ class FileAges:
         )
 
     def note_time(self, now_ms: int, monotonic_ms: int) -> None:
-        """Compare the two clocks; as often as ages are asked for, and before that."""
+        """Compare the two clocks; call it before and as often as ``age_ms``."""
         distance_ms = now_ms - monotonic_ms
-        was_ms, self._distance_ms = self._distance_ms, distance_ms
-        if was_ms is None:
+        previous_ms, self._distance_ms = self._distance_ms, distance_ms
+        if previous_ms is None:
             return
-        jump_ms = distance_ms - was_ms
+        jump_ms = distance_ms - previous_ms
         if jump_ms > JUMP_MS:
             _log.error(
                 "the clock was set ahead by %.1f hours: that does not make files expire",
@@ -61,10 +61,10 @@ class FileAges:
                 self._jumps.append((now_ms, jump_ms - returned_ms))
         elif jump_ms < -JUMP_MS:
             _log.error("the clock was set back by %.1f hours", -jump_ms / _MS_PER_HOUR)
-            self._take_back(-jump_ms)
+            self._cancel_jumps(-jump_ms)
 
     def note_opening(self, now_ms: int, newest_ms: int, reserved_ms: int) -> None:
-        """Let the time not count since the newest file was written, if all files would expire."""
+        """Exclude the time since the newest file was written, if all files would expire."""
         if now_ms - newest_ms >= reserved_ms:
             self._jumps.append((now_ms, now_ms - newest_ms))
             _log.warning(
@@ -73,7 +73,7 @@ class FileAges:
                 (now_ms - newest_ms) / _MS_PER_HOUR,
             )
 
-    def _take_back(self, left_ms: int) -> None:
+    def _cancel_jumps(self, left_ms: int) -> None:
         while left_ms > 0 and self._jumps:
             when_ms, size = self._jumps.pop()
             if size > left_ms + JUMP_MS:
@@ -82,11 +82,11 @@ class FileAges:
         self._set_back_ms += max(left_ms, 0)
 
     def age_ms(self, modified_ms: Sequence[int], now_ms: int) -> int:
-        """Return the age of a file.
+        """Return the age of a file in ms.
 
         Args:
-            modified_ms: When it was written last, and when those that were written later were.
-            now_ms: The time.
+            modified_ms: Modification times of the file and of all later files.
+            now_ms: Current time.
         """
         written_ms = modified_ms[0] if modified_ms[0] <= now_ms else min(modified_ms)
         uncounted = sum(size for when_ms, size in self._jumps if written_ms < when_ms)

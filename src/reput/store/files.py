@@ -1,8 +1,8 @@
-"""The folder a store is read from: local, or anything pyarrow.fs speaks (s3, gs, hdfs, ...).
+"""The folder of a store for reading: local, or any file system of pyarrow.fs (s3, gs, hdfs, ...).
 
-Never writes. Large reads of local files are maps, so a reader
-copies nothing; a map lives as long as a view of it does. Parts of local files are read through
-descriptors that stay open; whole files are opened afresh, as a broker replaces its tables.
+It never writes. Large reads of local files are maps, so a reader copies nothing; a map lives as
+long as a view of it. Parts of local files are read through descriptors that stay open; whole files
+are opened for each read, as brokers replace their tables.
 """
 
 import errno
@@ -22,14 +22,14 @@ from reput.errors import NotInStore, ReputError, StoreUnavailable
 from reput.store import paths
 
 _MAP_FROM_BYTES = 64 * 1024
-"""Below this a read copies: a map costs more than it saves."""
+"""Smaller reads copy: a map costs more than it saves."""
 _OPEN_FILES_MAX = 64
 _REMOTE_FILES_MAX = 4096
-"""Of which the size is known: asking again takes a request."""
+"""Number of remote files whose size is cached, which saves a request."""
 _BLOCKS_MAX = 256
-"""Of remote files that are kept, a quarter of a megabyte each at most."""
+"""Number of cached blocks of remote files, of at most 256 KB each."""
 _EXTENTS_MAX = 1000
-"""A file in more pieces is not asked about to its end."""
+"""Files in more pieces are assumed to have data up to the end."""
 _HDFS_SCHEMES = ("hdfs:", "viewfs:")
 _HDFS_HINT = (
     "; hdfs needs Java and Hadoop's libhdfs.so: set JAVA_HOME, HADOOP_HOME (or "
@@ -45,47 +45,47 @@ class Entry:
 
     name: str
     size: int
-    """Bytes; 0 for a folder."""
+    """Size in bytes; 0 for a folder."""
     modified_ms: int
     is_folder: bool
 
 
 class Folder(Protocol):
-    """What the views need of a file system; paths are relative to the store's root."""
+    """The file system operations of views; paths are relative to the store's root."""
 
     location: str
-    """The root as the user wrote it."""
+    """The root as given by the user."""
     window_bytes: int
-    """How much to read at once when walking; 64 or more."""
+    """Bytes of one read in a scan; at least 64."""
     gap_bytes_max: int
-    """Reading on through a gap of this size is cheaper than a second read."""
+    """Size of a gap that is cheaper to read than to skip with a second read, in bytes."""
     reads_at_once: int
-    """So many small reads at a time take little longer than one; 1 where nothing is gained."""
+    """Number of small parallel reads that take little longer than one; 1 without such a gain."""
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name; nothing for a folder that is not there."""
+        """Return the contents of a folder, sorted by name; empty if it does not exist."""
 
     def entry(self, path: str) -> Entry | None:
-        """Return one file or folder, or None."""
+        """Return a file or folder; None if it does not exist."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file, fewer than asked for at its end.
+        """Return bytes of a file, fewer than ``length`` at its end.
 
         Raises:
-            NotInStore: The file is gone.
+            NotInStore: The file was deleted.
             StoreUnavailable: It cannot be read.
         """
 
     def lock_holder(self, path: str) -> int | None:
-        """Return the process that holds a file's lock, None if nobody does or nobody can say."""
+        """Return the process that holds a file's lock; None without one, or if it is unknown."""
 
 
 def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Folder:
     """Return the folder at a local path or URI.
 
     Args:
-        location: The store's root.
-        commit_log_folders: Where the log is, if not below the root; local paths.
+        location: Root of the store.
+        commit_log_folders: Local paths of the log's folders, if they are not in the root.
 
     Raises:
         StoreUnavailable: There is no such folder, or the file system cannot be reached.
@@ -94,29 +94,29 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
         return RemoteFolder(location)
     root = local_path(location)
     if not root.is_dir():
-        found = "is a file" if root.exists() else "does not exist"
-        raise StoreUnavailable(f"{location} {found}; give the folder that holds commitlog/")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise StoreUnavailable(f"{location} {problem}; give the folder that contains commitlog/")
     if list(commit_log_folders) not in ([], [f"{root}/{paths.COMMIT_LOG}"]):
         return SpreadFolder(location, root, commit_log_folders)
     return LocalFolder(location, root)
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is the URI of a file system that this machine has not mounted."""
+    """Return True if a location is the URI of a file system that is not mounted here."""
     return "://" in location and not location.startswith("file:")
 
 
 def absolute(location: str) -> str:
-    """Return a path, or URI, by a name that does not depend on where a process runs."""
+    """Return a path or URI that does not depend on the current directory."""
     is_uri = is_remote(location) or location.startswith("file:")
     return location if is_uri else str(Path(location).absolute())
 
 
 def local_path(location: str) -> Path:
-    """Return the path that a path or a ``file:`` URI means.
+    """Return the path of a path or ``file:`` URI.
 
     Raises:
-        StoreUnavailable: The URI names another machine.
+        StoreUnavailable: The URI has the name of another machine.
     """
     if not location.startswith("file:"):
         return Path(location)
@@ -127,9 +127,9 @@ def local_path(location: str) -> Path:
 
 
 def data_bytes(folder: Folder, path: str, size: int) -> int:
-    """Return behind which byte of a file there are only zeros, as far as that is known unread.
+    """Return the end of the data in a file, as far as it is known without a read.
 
-    Brokers make log files at their full size, sparse: reading a gigabyte of nothing takes seconds.
+    Brokers create log files sparse in their full size: to read a gigabyte of zeros takes seconds.
     """
     return folder.data_bytes(path, size) if isinstance(folder, LocalFolder) else size
 
@@ -147,17 +147,17 @@ class LocalFolder:
         self._opened = functools.lru_cache(_OPEN_FILES_MAX)(_OpenFile)
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name."""
+        """Return the contents of a folder, sorted by name."""
         try:
             with os.scandir(f"{self._root}/{path}") as scan:
-                found = list(_existing(scan))
+                entries = list(_existing(scan))
         except (OSError, ValueError) as error:
             _expect_absent(error, self.location, path)
             return []
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(entries, key=lambda entry: entry.name)
 
     def entry(self, path: str) -> Entry | None:
-        """Return one file or folder, or None."""
+        """Return a file or folder; None if it does not exist."""
         try:
             state = Path(self._root, path).stat()
         except (OSError, ValueError) as error:
@@ -166,7 +166,7 @@ class LocalFolder:
         return _entry(path.rsplit("/", 1)[-1], state)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file; a view of a map if they are many."""
+        """Return bytes of a file; long reads return a view of a map."""
         opener = _OpenFile if length is None else self._opened
         try:
             return _read(opener(f"{self._root}/{path}"), start, length)
@@ -174,7 +174,7 @@ class LocalFolder:
             raise _problem(error, self.location, path) from error
 
     def data_bytes(self, path: str, size: int) -> int:
-        """Return behind which byte the file system keeps nothing of a file: a hole to its end."""
+        """Return the end of the data in a file; a hole follows up to the end of the file."""
         end = 0
         try:
             descriptor = self._opened(f"{self._root}/{path}").descriptor
@@ -188,7 +188,7 @@ class LocalFolder:
         return size
 
     def lock_holder(self, path: str) -> int | None:
-        """Return the process on this machine that holds the lock on a file's first byte."""
+        """Return the local process that holds the lock on a file's first byte; None without one."""
         query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             with Path(self._root, path).open("rb") as file:
@@ -204,10 +204,10 @@ class SpreadFolder(LocalFolder):
 
     def __init__(self, location: str, root: Path, commit_log_folders: Sequence[str]) -> None:
         super().__init__(location, root)
-        self._parts = [LocalFolder(one, Path(one)) for one in commit_log_folders]
+        self._parts = [LocalFolder(folder, Path(folder)) for folder in commit_log_folders]
 
     def _part(self, path: str) -> tuple[LocalFolder | None, str]:
-        """Return the folder that holds a file of the log, and its name there."""
+        """Return the folder with a file of the log, and its name there."""
         family, _, name = path.partition("/")
         if family != paths.COMMIT_LOG:
             return None, path
@@ -217,30 +217,30 @@ class SpreadFolder(LocalFolder):
         return self._parts[0], name
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name; of the log, what all its folders hold."""
+        """Return the contents of a folder, sorted by name; for the log, of all its folders."""
         if path != paths.COMMIT_LOG:
             return super().entries(path)
-        found = [entry for part in self._parts for entry in part.entries("")]
-        return sorted(found, key=lambda entry: entry.name)
+        entries = [entry for part in self._parts for entry in part.entries("")]
+        return sorted(entries, key=lambda entry: entry.name)
 
     def entry(self, path: str) -> Entry | None:
-        """Return one file or folder, or None."""
+        """Return a file or folder; None if it does not exist."""
         part, name = self._part(path)
         return super().entry(path) if part is None else part.entry(name)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file; a view of a map if they are many."""
+        """Return bytes of a file; long reads return a view of a map."""
         part, name = self._part(path)
         return super().read(path, start, length) if part is None else part.read(name, start, length)
 
     def data_bytes(self, path: str, size: int) -> int:
-        """Return behind which byte the file system keeps nothing of a file: a hole to its end."""
+        """Return the end of the data in a file; a hole follows up to the end of the file."""
         part, name = self._part(path)
         return super().data_bytes(path, size) if part is None else part.data_bytes(name, size)
 
 
 class _OpenFile:
-    """A descriptor that closes with its last use: one thread may drop what another reads."""
+    """A descriptor that is closed with its last use: a thread may drop it while another reads."""
 
     __slots__ = ("descriptor",)
 
@@ -254,7 +254,7 @@ class _OpenFile:
 
 
 def _read(file: _OpenFile, start: int, length: int | None) -> Bytes:
-    # The size is asked for now: a map that reached beyond the file would kill the process.
+    # The size is read now: access to a map beyond the end of the file would kill the process.
     left = max(os.fstat(file.descriptor).st_size - start, 0)
     length = left if length is None else min(length, left)
     if length < _MAP_FROM_BYTES:
@@ -268,7 +268,7 @@ def _read(file: _OpenFile, start: int, length: int | None) -> Bytes:
 
 
 def _expect_absent(error: OSError | ValueError, location: str, path: str) -> None:
-    """Accept an error that says that there is no such file, which names nobody can have say too."""
+    """Ignore an error that means that there is no such file, or that no file has such a name."""
     is_absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
     is_impossible = isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG
     if not (is_absent or is_impossible):
@@ -277,7 +277,7 @@ def _expect_absent(error: OSError | ValueError, location: str, path: str) -> Non
 
 def _problem(error: Exception, location: str, path: str) -> ReputError:
     if isinstance(error, FileNotFoundError):
-        return NotInStore(f"{path} is gone: deleted while {location} was read")
+        return NotInStore(f"{path} was deleted while {location} was read")
     return StoreUnavailable(f"{path} of {location} cannot be read: {error}")
 
 
@@ -286,7 +286,7 @@ def _existing(scan: Iterator["os.DirEntry[str]"]) -> Iterator[Entry]:
         try:
             yield _entry(entry.name, entry.stat())
         except FileNotFoundError:
-            continue  # a broker deleted it since
+            continue  # a broker deleted it meanwhile
 
 
 def _entry(name: str, state: os.stat_result) -> Entry:
@@ -296,11 +296,11 @@ def _entry(name: str, state: os.stat_result) -> Entry:
 
 
 class RemoteFolder:
-    """A folder that pyarrow.fs reaches through its URI, read in ranges.
+    """A folder of pyarrow.fs, given by its URI and read in ranges.
 
     A request takes as long as reading a megabyte, and a store has thousands of files. So names are
-    listed once, all of a family of files together, and small reads take what is around them too:
-    what comes next is mostly there. All stays as it was when it was first asked for.
+    listed once, for a whole family of files, and small reads get the bytes around them too: the
+    next read is mostly there. Everything stays as it was at the first request.
     """
 
     window_bytes = 16 * 1024 * 1024
@@ -319,34 +319,34 @@ class RemoteFolder:
         self._selector = fs.FileSelector
         self._types = fs.FileType
         self._listed: dict[str, dict[str, Entry]] = {}
-        """Folder to what it holds, by name and in its order."""
+        """Folder -> its entries by name, in the order of names."""
         self._whole: set[str] = set()
-        """Families all of whose folders are listed."""
+        """Families of which all folders are listed."""
         try:
             self._fs, self._root = fs.FileSystem.from_uri(location)
             self._list("", is_deep=False)
         except FileNotFoundError:
             raise StoreUnavailable(
-                f"{location} does not exist; give the folder with commitlog/"
+                f"{location} does not exist; give the folder that contains commitlog/"
             ) from None
         except (OSError, ValueError) as error:
             hint = _HDFS_HINT if location.startswith(_HDFS_SCHEMES) else ""
-            what = str(error).partition("\n")[0]  # one more for each place without a libjvm
-            raise StoreUnavailable(f"{location} cannot be reached: {what}{hint}") from error
-        # Of functions that do not know the folder: what they keep goes with it, at once.
+            reason = str(error).partition("\n")[0]  # a line for each path without a libjvm
+            raise StoreUnavailable(f"{location} cannot be reached: {reason}{hint}") from error
+        # Functions without ``self``: their caches are freed with the folder.
         self._open = functools.partial(_open_remote, self._fs, self._root)
         self._opened = functools.lru_cache(_REMOTE_FILES_MAX)(self._open)
         block = functools.partial(_read_block, self._opened, self.gap_bytes_max)
         self._block = functools.lru_cache(_BLOCKS_MAX)(block)
 
     def _list(self, path: str, *, is_deep: bool) -> None:
-        """Note what a folder holds and, if deep, what those below it do. It must be there."""
+        """List an existing folder and, if ``is_deep``, the folders in it."""
         selector = self._selector(f"{self._root}/{path}".rstrip("/"), recursive=is_deep)
-        found: dict[str, list[Entry]] = {path: []}
+        by_folder: dict[str, list[Entry]] = {path: []}
         for info in self._fs.get_file_info(selector):
             name = info.path.removeprefix(self._root).strip("/")
-            found.setdefault(name.rpartition("/")[0], []).append(self._entry(info))
-        for folder, entries in found.items():
+            by_folder.setdefault(name.rpartition("/")[0], []).append(self._entry(info))
+        for folder, entries in by_folder.items():
             entries.sort(key=lambda entry: entry.name)
             self._listed[folder] = {entry.name: entry for entry in entries}
 
@@ -365,7 +365,7 @@ class RemoteFolder:
                 _expect_absent(error, self.location, path)
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name."""
+        """Return the contents of a folder, sorted by name."""
         family = path.partition("/")[0]
         if path and family not in self._whole:
             self._list_if_there(family, is_deep=True)
@@ -373,14 +373,14 @@ class RemoteFolder:
         return list(self._listed.get(path, {}).values())
 
     def entry(self, path: str) -> Entry | None:
-        """Return one file or folder, or None."""
+        """Return a file or folder; None if it does not exist."""
         folder, _, name = path.rpartition("/")
         if folder not in self._listed and path.partition("/")[0] not in self._whole:
             self._list_if_there(folder, is_deep=False)
         return self._listed.get(folder, {}).get(name)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file in one range request, and one for its size the first time."""
+        """Return bytes of a file with one range request, and one for its size the first time."""
         try:
             if length is None:
                 return _read_at(self._open(path), start, None)
@@ -391,7 +391,7 @@ class RemoteFolder:
             raise _problem(error, self.location, path) from error
 
     def _small(self, path: str, start: int, length: int) -> Bytes:
-        """Return bytes that lie in one block or two."""
+        """Return bytes from one block or two."""
         first, skipped = divmod(start, self.gap_bytes_max)
         stop = skipped + length
         if stop <= self.gap_bytes_max:
@@ -400,7 +400,7 @@ class RemoteFolder:
         return bytes(self._block(path, first)[skipped:]) + rest
 
     def lock_holder(self, path: str) -> int | None:
-        """Return None: object stores have no locks to ask about."""
+        """Return None: object stores have no locks."""
         return None
 
 
@@ -418,12 +418,12 @@ def _read_block(opened: Callable[[str], Any], size: int, path: str, number: int)
 
 
 def _refuse_password(location: str) -> None:
-    """Refuse a URI with a secret in it: locations are shown in logs, plans and errors."""
-    before, at, _ = urlsplit(location).netloc.rpartition("@")
-    if at and ":" in before:
+    """Raise an error for a URI with a secret: locations appear in logs, plans and errors."""
+    user, separator, _ = urlsplit(location).netloc.rpartition("@")
+    if separator and ":" in user:
         parts = urlsplit(location)
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         raise StoreUnavailable(
-            f"{shown} was given with a secret, which logs would show; set it in the environment of "
-            "the driver and the workers: for s3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{shown} was given with a secret, which logs would contain; set it in the environment "
+            "of the driver and the workers: for s3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )

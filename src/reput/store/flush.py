@@ -1,13 +1,13 @@
-"""When bytes become durable, and who waits for it.
+"""Flushing: makes bytes durable, and settles the puts that wait for it.
 
-Under SYNC_FLUSH puts wait: all that wait at the moment of a sync share it (group commit). Under
-ASYNC_FLUSH the log is flushed by time and amount. Pool buffers are committed, queues and index
-written out and synced, and the checkpoint says what is durable, each field only after its own sync
+Under SYNC_FLUSH puts wait: all pending puts share the next sync (group commit). Under ASYNC_FLUSH
+the log is flushed by time and amount. Pool buffers are committed, queues and index are written and
+synced, and the checkpoint is updated, each field only after its sync
 (known-bugs.md#checkpoint-ahead).
 
-A sync that failed is final: the system may have dropped the pages, and a second call that succeeds
-says nothing about them. The store then takes no more puts. A file that could not be opened to be
-synced, for want of a descriptor, has not lost anything: it is tried again.
+A failed sync is final: the system may have dropped the pages, and a second call that succeeds
+proves nothing about them. The store then accepts no more puts. A file that could not be opened for
+a sync, since no descriptor was free, has lost nothing: its sync is tried again.
 """
 
 import logging
@@ -39,45 +39,45 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _WrittenOut:
-    """Queues that were written out and wait for their sync."""
+    """Queues that were written to files and are not synced yet."""
 
     least_bytes: int
     physical_offset: int
-    """Of the last record that was dispatched before."""
+    """Physical offset of the last record that was dispatched before the write."""
     timestamp: int
-    """Store time of that record, ms."""
+    """Store time of that record, in ms."""
 
 
 @dataclass(slots=True)
 class PendingPut:
-    """A put that is in the log and waits for the disk, or for a slave."""
+    """A put that is in the log and waits for the disk or a slave."""
 
     stored: PutResult
     deadline_ms: int
-    """When it waits no longer for the disk. Monotonic."""
+    """End of the wait for the disk, in ms of monotonic time."""
     slave_deadline_ms: int
-    """When it waits no longer for a slave. Monotonic."""
+    """End of the wait for a slave, in ms of monotonic time."""
     result: PutResult | None = None
-    """What the producer is told, once it is known."""
+    """Result for the producer; None while it is unknown."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """Queues that are being written out, some a step."""
+    """A pass that writes all dirty queues to files, some in each step."""
 
     written: _WrittenOut
     left: int
-    """How many of those with units in memory are still to be looked at."""
+    """Number of dirty queues that the pass has not examined so far."""
 
 
 class GroupCommit:
-    """The puts that wait, in the order of the log.
+    """The pending puts, in the order of the log.
 
-    Under SYNC_FLUSH for the disk: all that wait at the moment of a sync share it. On a SYNC_MASTER
-    for a slave.
+    Under SYNC_FLUSH they wait for the disk: all pending puts share the next sync. On a SYNC_MASTER
+    they wait for a slave.
 
     Args:
-        config: Who waits, and how long.
+        config: Flush type, broker role and timeouts.
     """
 
     def __init__(self, config: StoreConfig) -> None:
@@ -85,32 +85,32 @@ class GroupCommit:
         self._needs_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._needs_slave = config.broker_role is BrokerRole.SYNC_MASTER
         self.is_needed = self._needs_disk or self._needs_slave
-        """Whether puts wait at all."""
+        """True if puts wait for the disk or a slave."""
         self.slave_offset: int | None = None
-        """Physical offset up to which a slave has the log, as replication reports it; None while no
-        slave is connected."""
-        self._waiting: deque[PendingPut] = deque()
+        """Physical offset up to which a slave has the log, set by replication; None while no slave
+        is connected."""
+        self._pending: deque[PendingPut] = deque()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def add(self, stored: PutResult, monotonic_ms: int) -> PendingPut:
-        """Let a put wait."""
+        """Add a put that has to wait."""
         pending = PendingPut(
             stored,
             monotonic_ms + self._config.sync_flush_timeout,
             monotonic_ms + self._config.slave_timeout,
         )
-        self._waiting.append(pending)
+        self._pending.append(pending)
         return pending
 
     def settle(
         self, flushed_offset: int, monotonic_ms: int, *, has_failed: bool = False
     ) -> list[PendingPut]:
-        """End the waiting of those that are where they should be, and of those that are late."""
+        """Set the results of pending puts that are safe or late, and return these puts."""
         settled = []
-        while self._waiting:
-            first = self._waiting[0]
+        while self._pending:
+            first = self._pending[0]
             first.result = self.judge(
                 first.stored,
                 flushed_offset,
@@ -119,15 +119,15 @@ class GroupCommit:
             )
             if first.result is None:
                 break
-            settled.append(self._waiting.popleft())
+            settled.append(self._pending.popleft())
         return settled
 
     def judge(
         self, stored: PutResult, flushed_offset: int, *, is_late: bool, is_late_for_slave: bool
     ) -> PutResult | None:
-        """Return what the producer of a stored message is told; None while it must wait.
+        """Return the result for the producer of a stored message; None while it must wait.
 
-        A slave's part comes last, as in Java: it overrides the disk's.
+        The slave's status has precedence over the disk's, as in Java.
         """
         end = stored.end_offset
         status = PutStatus.PUT_OK
@@ -147,17 +147,17 @@ class GroupCommit:
 
 
 class Flusher:
-    """Makes things durable at their pace.
+    """Flushes log, queues and index at the configured intervals.
 
     Args:
-        config: The paces.
-        hot_state: What was put and dispatched last.
-        log: What is flushed.
-        queues: What is written out and synced.
-        batch_queues: What is synced.
-        index: What is synced.
-        known_queues: Names the queues that the checkpoint counts on.
-        checkpoint: What says so.
+        config: Intervals and amounts.
+        hot_state: State shared with kernels.
+        log: The commit log.
+        queues: The consume queues.
+        batch_queues: The batch queues.
+        index: The index files.
+        known_queues: List of the queues that the checkpoint depends on.
+        checkpoint: The checkpoint file.
     """
 
     def __init__(
@@ -181,12 +181,12 @@ class Flusher:
         self._checkpoint = checkpoint
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.failure: WriteFailed | None = None
-        """The sync or commit that failed, after which nothing is known to be durable."""
-        self._handing_over = threading.Lock()  # of `_written_out`
+        """Error of a failed sync or commit, after which nothing is known to be durable."""
+        self._handing_over = threading.Lock()  # guards `_written_out`
         self._written_out: _WrittenOut | None = None
         self._round: _Round | None = None
         self.lacks_room = False
-        """Whether the last attempt to write out queues found no room."""
+        """True if the last attempt to write queues found no space."""
         self._committed_timestamp = 0
         self._committed_ms = self._flushed_ms = _NEVER_MS
         self._checked_ms = self._queues_ms = self._queues_full_ms = _NEVER_MS
@@ -195,9 +195,10 @@ class Flusher:
     # The log ----------------------------------------------------------------------------------
 
     def flush_log(self) -> int:
-        """Make the log durable as far as it is written and committed; return up to which offset.
+        """Make the committed part of the log durable; return the physical offset up to which it is.
 
-        May run in a worker thread beside the writer; the next ``step`` notes it in the checkpoint.
+        May run in a worker thread while the writer appends; the next ``step`` updates the file of
+        the checkpoint.
 
         Raises:
             WriteFailed: The disk failed, now or before.
@@ -218,14 +219,14 @@ class Flusher:
             raise
         except WriteFailed as error:
             self.failure = error
-            _log.critical("the store takes no more puts: %s", error)
+            _log.critical("the store accepts no more puts: %s", error)
             raise
 
     def commit(self) -> int:
-        """Write pool buffers to the files; return the physical offset up to which all is there.
+        """Write pool buffers to the files; return the physical offset up to which they have all.
 
         Raises:
-            WriteFailed: The disk failed; unlike a sync it can be tried again.
+            WriteFailed: The disk failed; unlike a sync, it can be tried again.
         """
         timestamp = self._block[state.LOG_TIMESTAMP]
         committed = self._commit_log.commit()
@@ -235,11 +236,11 @@ class Flusher:
     # Queues and index -------------------------------------------------------------------------
 
     def write_out_queues(self, least_bytes: int = 0) -> None:
-        """Write out queues; the next ``sync_queues`` makes them durable. For the writer's thread.
+        """Write queues to files for the next ``sync_queues``; for the writer's thread.
 
         Args:
-            least_bytes: Sync only files with as much to be synced. With 0 all of them, and the
-                index, and then the checkpoint says so.
+            least_bytes: Sync only files with at least this many unsynced bytes. With 0, all files
+                and the index are synced, and then the checkpoint is updated.
 
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``. It can be tried again.
@@ -257,9 +258,9 @@ class Flusher:
         )
 
     def begin_writing_out(self, least_bytes: int = 0) -> None:
-        """Write out queues as ``write_out_queues`` does, the first now, others with the next steps.
+        """Start to write queues as ``write_out_queues`` does; later steps write the rest.
 
-        Arguments and errors are its.
+        Arguments and errors are the same.
         """
         if self._round is None or (self._round.written.least_bytes and not least_bytes):
             written = self._about_to_write(least_bytes)
@@ -268,16 +269,16 @@ class Flusher:
 
     @property
     def is_writing_out(self) -> bool:
-        """Whether queues of a round are left for the next steps."""
+        """True if queues are left to be written by the next steps."""
         return self._round is not None
 
     @property
     def can_write_more(self) -> bool:
-        """Whether some of them do not have to wait for files that the disk's thread makes."""
+        """True if queues are left that do not wait for files created by the disk thread."""
         return self.is_writing_out and not self._queues.is_waiting_for_files
 
     def _step_round(self) -> bool:
-        """Write out some queues of a round; return whether one is under way."""
+        """Write some queues of a pass; return whether one is under way."""
         writing = self._round
         if writing is None:
             return False
@@ -289,7 +290,7 @@ class Flusher:
         return True
 
     def _write(self, action: Callable[[], _T]) -> _T:
-        """Write out queues, and note whether there was room."""
+        """Write queues, and record whether there was space."""
         try:
             result = action()
         except WriteFailed as error:
@@ -299,18 +300,18 @@ class Flusher:
         return result
 
     def sync_queues(self) -> bool:
-        """Make durable what was written out; return whether there was anything.
+        """Make written queues durable; return whether there were any.
 
         Raises:
-            WriteFailed: The disk failed, now or before. What it lost follows from the log, but only
-                recovery can tell.
+            WriteFailed: The disk failed, now or before. Lost units follow from the log, but only
+                recovery can find out which ones.
         """
         with self._handing_over:
             written, self._written_out = self._written_out, None
         if written is None:
             return False
         if not written.least_bytes:
-            # Recovery takes what is before the queues' offset for synced, in the log too.
+            # Recovery assumes that the log is durable up to the queues' offset, too.
             self.flush_log()
         self._guard(lambda: self._queues.sync(written.least_bytes))
         index_timestamp = 0
@@ -335,13 +336,13 @@ class Flusher:
     # Steps ------------------------------------------------------------------------------------
 
     def step_memory(self, now_ms: int) -> bool:
-        """Do what is due and needs the writer's thread; return whether anything was.
+        """Do the due work that requires the writer's thread; return whether there was any.
 
         Args:
-            now_ms: Monotonic time.
+            now_ms: Monotonic time in ms.
 
         Raises:
-            WriteFailed: There was no room for queues; also ``DiskFull``.
+            WriteFailed: The disk failed; also ``DiskFull``.
         """
         config = self._config
         if self._queues_full_ms == _NEVER_MS:
@@ -357,13 +358,13 @@ class Flusher:
         return self._step_round()
 
     def step_disk(self, now_ms: int) -> bool:
-        """Do what is due and waits for the disk; may run in a worker thread beside the writer.
+        """Do the due work that waits for the disk; may run in a worker thread.
 
         Args:
-            now_ms: Monotonic time.
+            now_ms: Monotonic time in ms.
 
         Returns:
-            Whether anything was due.
+            True if there was any.
 
         Raises:
             WriteFailed: The disk failed.
@@ -396,7 +397,7 @@ class Flusher:
         config = self._config
         waiting = self._commit_log.readable_offset - self._commit_log.flushed_offset
         if not waiting or self._flushed_ms == _NEVER_MS:
-            self._flushed_ms = now_ms  # nothing has waited: its age counts from now
+            self._flushed_ms = now_ms  # nothing is pending: the age counts from now
         if not waiting:
             return False
         if self.is_sync:
@@ -414,7 +415,7 @@ class Flusher:
         return True
 
     def flush_all(self) -> None:
-        """Make everything durable, as before a clean end.
+        """Make everything durable, as before a clean stop.
 
         Raises:
             WriteFailed: The disk failed.

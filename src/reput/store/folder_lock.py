@@ -1,10 +1,10 @@
-"""The locks that keep a second process out of a store folder.
+"""The locks that exclude a second process from a store folder.
 
     byte 0 of the file ``lock``    the lock that Java brokers take (``FileChannel.lock``)
-    the folders themselves         the store's root and those of its log: nobody can delete such a
-                                   lock by deleting a file, and two roots cannot share a log
+    the folders themselves         the store's root and those of its log: such a lock cannot be
+                                   removed by deleting a file, and two roots cannot share a log
 
-A file system that cannot lock folders (some network ones) has the first one only.
+On a file system that cannot lock folders (some network ones) only the first one exists.
 """
 
 import errno
@@ -29,14 +29,15 @@ _log = logging.getLogger(__name__)
 class FolderLock:
     """An exclusive lock on a store: its file ``lock``, its folder, and the folders of its log.
 
-    It belongs to the open files, not to the process: another file closed by this process does not
-    drop it, and a second store in this process is kept out too. Java's locks and these conflict.
+    The lock belongs to the open files, not to the process: closing another file in this process
+    does not release it, and a second store in this process is excluded too. It conflicts with
+    Java's.
 
     Args:
-        root: The store's folder.
+        root: Folder of the store.
 
     Raises:
-        StoreUnavailable: Somebody has it, or the file cannot be opened.
+        StoreUnavailable: The lock is taken, or the file cannot be opened.
     """
 
     def __init__(self, root: str) -> None:
@@ -54,16 +55,16 @@ class FolderLock:
             raise
 
     def add_folders(self, folders: Sequence[str]) -> None:
-        """Lock more folders, until ``release``; those that are locked already stay so.
+        """Lock more folders, until ``release``; folders that are locked already stay so.
 
         Raises:
-            StoreUnavailable: Somebody has one.
+            StoreUnavailable: A folder is locked by another process.
         """
         for folder in folders:
             descriptor = -1
             try:
                 descriptor = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
-                if any(os.path.sameopenfile(descriptor, one) for one in self._folders):
+                if any(os.path.sameopenfile(descriptor, locked) for locked in self._folders):
                     os.close(descriptor)
                     continue
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,36 +81,36 @@ class FolderLock:
                 self._folders.append(descriptor)
 
     def check(self) -> str:
-        """Return what is wrong with the lock file by now; empty if nothing is.
+        """Return the problem of the lock file; empty if there is none.
 
-        A file that is gone is made and locked again: until it is there, another broker could have
-        come in. One that is another's cannot be ours any more.
+        A missing file is created and locked again: while it was missing, another broker could have
+        started. If another file has its name, the lock cannot be restored.
 
         Raises:
-            StoreUnavailable: Somebody else has it.
-            OSError: It cannot be looked at, made or locked for now; call it again.
+            StoreUnavailable: Another process has the lock.
+            OSError: The file cannot be examined, created or locked now; call it again.
         """
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - paths are texts here
+            status = os.stat(self.path)  # noqa: PTH116 - paths are texts here
         except FileNotFoundError:
-            _log.error("%s was deleted under the open store; it is made again", self.path)
+            _log.error("%s was deleted while the store is open; it is created again", self.path)
             descriptor = self._lock_file(os.O_CREAT | os.O_EXCL)
-            was, self._descriptor = self._descriptor, descriptor
-            os.close(was)
+            previous, self._descriptor = self._descriptor, descriptor
+            os.close(previous)
             return ""
         ours = os.fstat(self._descriptor)
-        if (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino):
+        if (status.st_dev, status.st_ino) == (ours.st_dev, ours.st_ino):
             return ""
-        return f"{self.path} is another file than the one that was locked: a second broker may be"
+        return f"{self.path} is not the file that was locked: there may be a second broker"
 
     def _lock_file(self, flags: int) -> int:
-        """Return the descriptor of the file, locked.
+        """Open and lock the file; return its descriptor.
 
         Args:
-            flags: How to open it; with ``O_EXCL`` it is not left behind without a lock.
+            flags: Flags to open it; with ``O_EXCL`` it is deleted again if it cannot be locked.
 
         Raises:
-            StoreUnavailable: Somebody has it.
+            StoreUnavailable: Another process has the lock.
             OSError: It cannot be opened or locked.
         """
         descriptor = open_descriptor(self.path, os.O_RDWR | flags)
@@ -134,7 +135,7 @@ class FolderLock:
         return descriptor
 
     def release(self) -> None:
-        """Let others in; nothing if they are."""
+        """Release all locks, if they are held."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Getting: by queue, by physical offset, by time, by key. Records are copied out as they stand."""
+"""Getting records by queue, by physical offset, by time and by key; they are copied as stored."""
 
 import bisect
 import enum
@@ -24,64 +24,64 @@ from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024
 _FILTERING_S = 0.005
-"""How long one get asks a filter, seconds of CPU: the next get begins behind the last message that
-was looked at. A filter may take a millisecond for a message."""
+"""CPU time that one get spends in a filter, in seconds; the next get continues after the last
+message that was examined. A filter may take a millisecond for a message."""
 _STEPS_OF_RECORD = 100
-"""Entries of the index that take as long to walk through as a record to look at."""
+"""Number of index entries that take as long as reading a record."""
 _BYTES_OF_STEP = 256
-"""And as so many bytes of it."""
+"""Bytes of a record that take as long as an index entry."""
 _PLACE = struct.Struct(">i16xqq")
-"""Of a record: its size, queue offset and physical offset."""
+"""Size, queue offset and physical offset in a record."""
 
 
 class GetStatus(enum.Enum):
-    """What a get found; names are Java's ``GetMessageStatus``."""
+    """The kind of result of a get; names are those of Java's ``GetMessageStatus``."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()
-    """There are messages, but the filter wants none of those looked at."""
+    """There are messages, but the filter matches none of the examined ones."""
     MESSAGE_WAS_REMOVING = enum.auto()
     """The queue has units whose messages have left the log."""
     OFFSET_FOUND_NULL = enum.auto()
     """The queue's file is missing."""
     OFFSET_OVERFLOW_BADLY = enum.auto()
-    """The offset is beyond the end."""
+    """The offset is after the end."""
     OFFSET_OVERFLOW_ONE = enum.auto()
-    """The offset is the end: wait."""
+    """The offset is the end: the consumer has to wait."""
     OFFSET_TOO_SMALL = enum.auto()
     """The messages there have expired."""
     NO_MATCHED_LOGIC_QUEUE = enum.auto()
-    """Nothing was ever dispatched to the queue."""
+    """No message was ever dispatched to the queue."""
     NO_MESSAGE_IN_QUEUE = enum.auto()
 
 
 class GetResult(NamedTuple):
-    """What a get found."""
+    """The result of a get."""
 
     status: GetStatus
     next_offset: int
-    """Queue offset to ask for next."""
+    """Queue offset of the next get."""
     min_offset: int
     max_offset: int
     data: bytes = b""
-    """Records as they stand in the log, one behind the other."""
+    """Records as they are in the log, concatenated."""
     message_count: int = 0
     suggests_slave: bool = False
-    """What is asked for lies so far back that a slave should read it."""
+    """True if the messages are so far from the end of the log that a slave should serve them."""
     damaged_count: int = 0
-    """Units that led to something else than their message, and were left out."""
+    """Number of units that did not point at their message; these are left out."""
 
     @property
     def records(self) -> list[memoryview]:
         """The records, each as a view of ``data``."""
         view = memoryview(self.data)
-        found = []
-        at = 0
-        while at < len(view):
-            size, _ = record.SIZE_AND_MAGIC.unpack_from(view, at)
-            found.append(view[at : at + size])
-            at += size
-        return found
+        records = []
+        position = 0
+        while position < len(view):
+            size, _ = record.SIZE_AND_MAGIC.unpack_from(view, position)
+            records.append(view[position : position + size])
+            position += size
+        return records
 
 
 class MessageFilter(Protocol):
@@ -89,28 +89,28 @@ class MessageFilter(Protocol):
 
     @property
     def looks_at_tags(self) -> bool:
-        """Whether ``takes_unit`` looks at tags codes. If not, it is asked where bits are, only."""
+        """True if ``takes_unit`` uses tags codes. If not, it is called only for bit maps."""
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
-        """Whether a message may be wanted; it is looked at if so.
+        """Return True if a message may match; its record is examined then.
 
         Args:
-            tags_code: The hash of its tags.
+            tags_code: Hash of its tags.
             bit_map: Its filter bits (``bloom.may_match``); empty if none were computed.
-            store_timestamp: When it was stored, ms; only if there are bits.
+            store_timestamp: Its store time, in ms; only given with bits.
         """
 
     def takes_record(self, data: memoryview) -> bool:
-        """Whether the message of a record is wanted.
+        """Return True if the message of a record matches.
 
         Raises:
-            CorruptRecord: It is damaged.
+            CorruptRecord: The record is damaged.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class _ByTags:
-    """Takes messages with one of these tags codes."""
+    """Matches messages with one of these tags codes."""
 
     codes: frozenset[int]
     looks_at_tags: ClassVar[bool] = True
@@ -124,38 +124,38 @@ class _ByTags:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What a query by key found."""
+    """The result of a query by key."""
 
     records: list[bytes]
-    """In the order of the log; each carries the key (known-bugs.md#hash-collisions)."""
+    """Records in the order of the log; each has the key (known-bugs.md#hash-collisions)."""
     is_truncated: bool
-    """There may be more: the limit was reached (known-bugs.md#query-count)."""
+    """True if there may be more: the limit was reached (known-bugs.md#query-count)."""
     is_given_up: bool = False
-    """There may be more: ``limits.INDEX_STEPS`` was reached."""
+    """True if there may be more: ``limits.INDEX_STEPS`` was reached."""
 
 
 class _FilteringTime:
-    """How long a filter was asked."""
+    """The time limit for a filter within one get."""
 
     def __init__(self) -> None:
         self._end = time.perf_counter() + _FILTERING_S
         self._cpu_end = time.thread_time() + _FILTERING_S
 
     def is_over(self) -> bool:
-        # The first is asked for each message and costs little; the second knows a busy machine.
+        # The first check is cheap and runs per message; the second is right on a busy machine.
         return time.perf_counter() > self._end and time.thread_time() > self._cpu_end
 
 
 class Getter:
-    """The ways out of the store.
+    """The read side of the store.
 
     Args:
         config: Limits.
-        hot_state: What kernels share.
-        log: Where records are.
-        queues: Where they are found by queue.
-        index: Where they are found by key.
-        batch_queues: Queues of another kind, which are read as well.
+        hot_state: State shared with kernels.
+        log: The commit log.
+        queues: Consume queues, for gets by queue.
+        index: Index files, for queries by key.
+        batch_queues: Batch queues, which are read as well.
     """
 
     def __init__(
@@ -197,15 +197,15 @@ class Getter:
         tags_codes: Sequence[int] = (),
         message_filter: MessageFilter | None = None,
     ) -> GetResult:
-        """Return messages of a queue from an offset on.
+        """Return messages of a queue from a queue offset on.
 
         Args:
-            topic: Of the queue.
-            queue_id: Of the queue.
-            queue_offset: Of the first message.
-            max_count: Messages at most; the configuration's limits hold as well.
-            tags_codes: Only messages with one of these; all, if none is given.
-            message_filter: Only messages that it takes.
+            topic: Topic of the queue.
+            queue_id: Id of the queue.
+            queue_offset: Offset of the first message.
+            max_count: Maximum number of messages; the configured limits apply as well.
+            tags_codes: Return only messages with one of these; all messages if empty.
+            message_filter: Return only messages that it matches.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -224,24 +224,24 @@ class Getter:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
         if queue_offset > high:
             return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
-        count = max(max_count, 1)  # the first one always passes
+        count = max(max_count, 1)  # the first message is always returned
         if tags_codes or message_filter is not None:
             count = max(self._block[state.FILTERED_UNITS_MAX], max_count)
-        address, found = queue.units_ahead(queue_offset, count)
-        if not found:
+        address, unit_count = queue.units_ahead(queue_offset, count)
+        if not unit_count:
             following = min(queue.following_file(queue_offset), high)
             return self._empty(GetStatus.OFFSET_FOUND_NULL, queue, queue_offset, following)
         self._block[state.READABLE] = self._commit_log.readable_offset
         if message_filter is None and tags_codes and queue.extension is not None:
-            message_filter = _ByTags(frozenset(tags_codes))  # units hold addresses, not codes
+            message_filter = _ByTags(frozenset(tags_codes))  # units contain addresses, not codes
         if message_filter is not None:
-            has_units_to_look_at = message_filter.looks_at_tags or queue.extension is not None
-            if not has_units_to_look_at and not queue.is_light:
+            filters_units = message_filter.looks_at_tags or queue.extension is not None
+            if not filters_units and not queue.is_light:
                 return self._get_by_record(
-                    queue, queue_offset, address, found, max_count, message_filter
+                    queue, queue_offset, address, unit_count, max_count, message_filter
                 )
-            return self._get_filtered(queue, queue_offset, found, max_count, message_filter)
-        return self._get_by_tags(queue, queue_offset, address, found, max_count, tags_codes)
+            return self._get_filtered(queue, queue_offset, unit_count, max_count, message_filter)
+        return self._get_by_tags(queue, queue_offset, address, unit_count, max_count, tags_codes)
 
     def _get_batches(
         self,
@@ -250,10 +250,10 @@ class Getter:
         max_count: int,
         message_filter: MessageFilter | None,
     ) -> GetResult:
-        """Return whole batches, from the one that holds an offset on.
+        """Return whole batches, from the one that contains a queue offset on.
 
-        The tags of the messages inside are not in the units: consumers look at them. A filter is
-        asked of the batch as one message, as by Java.
+        The units do not contain the tags of the inner messages; consumers filter them. A filter is
+        applied to the batch as one message, as in Java.
         """
         low, high = queue.min_offset, queue.max_offset
         if high == 0:
@@ -267,16 +267,18 @@ class Getter:
             next_offset = self._corrected(queue_offset, high)
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, next_offset, low, high)
         config = self._config
-        most = min(max_count, config.max_transfer_count_on_message_in_memory)
+        count_limit = min(max_count, config.max_transfer_count_on_message_in_memory)
         parts: list[bytes] = []
         size = count = damaged = gone = 0
         next_offset = queue_offset
         filtering = _FilteringTime()
         for unit in queue.units_from(queue_offset):
-            most_bytes = config.max_transfer_bytes_on_message_in_memory
+            bytes_limit = config.max_transfer_bytes_on_message_in_memory
             if message_filter is not None and next_offset > queue_offset and filtering.is_over():
                 break
-            if parts and (count + unit.message_count > most or size + unit.size > most_bytes):
+            if parts and (
+                count + unit.message_count > count_limit or size + unit.size > bytes_limit
+            ):
                 break
             next_offset = unit.queue_offset + unit.message_count
             data = self._commit_log.read(unit.physical_offset, unit.size)
@@ -296,11 +298,13 @@ class Getter:
             status = GetStatus.MESSAGE_WAS_REMOVING if gone else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, next_offset, low, high, b"".join(parts), count, False, damaged)
 
-    def _corrected(self, asked: int, right: int) -> int:
-        return asked if self._keeps_offsets else right
+    def _corrected(self, requested: int, corrected: int) -> int:
+        return requested if self._keeps_offsets else corrected
 
-    def _empty(self, status: GetStatus, queue: ConsumeQueue, asked: int, right: int) -> GetResult:
-        next_offset = self._corrected(asked, right)
+    def _empty(
+        self, status: GetStatus, queue: ConsumeQueue, requested: int, corrected: int
+    ) -> GetResult:
+        next_offset = self._corrected(requested, corrected)
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
 
     def _get_by_tags(
@@ -308,7 +312,7 @@ class Getter:
         queue: ConsumeQueue,
         queue_offset: int,
         address: int,
-        found: int,
+        unit_count: int,
         max_count: int,
         tags_codes: Sequence[int],
     ) -> GetResult:
@@ -320,7 +324,7 @@ class Getter:
         if tags_codes:
             codes = np.sort(np.array(tags_codes, np.int64))
             block[state.PULL_CODES] = hot.address_of(codes)
-        self._copy_records(address, found)
+        self._copy_records(address, unit_count)
         count = block[state.RESULT_COUNT]
         data = hot.bytes_at(self._buffer_address, block[state.RESULT_BYTES])
         if len(self._buffer) > _BUFFER_BYTES:
@@ -337,7 +341,7 @@ class Getter:
         )
 
     def _copy_records(self, address: int, count: int) -> None:
-        """Let the kernel copy records of units into the buffer: one at least, if it finds any."""
+        """Let the kernel copy records of units into the buffer: at least one if there is any."""
         block = self._block
         block[state.PULL_UNITS] = address
         block[state.PULL_UNIT_COUNT] = count
@@ -356,8 +360,8 @@ class Getter:
                 return
 
     def _size_of_next(self, address: int) -> int:
-        at = address + cq_unit.SIZE * self._block[state.RESULT_SCANNED]
-        return cq_unit.unpack(hot.bytes_at(at, cq_unit.SIZE)).size
+        unit_address = address + cq_unit.SIZE * self._block[state.RESULT_SCANNED]
+        return cq_unit.unpack(hot.bytes_at(unit_address, cq_unit.SIZE)).size
 
     def _result(
         self,
@@ -377,7 +381,7 @@ class Getter:
             status = GetStatus.MESSAGE_WAS_REMOVING
         else:
             status = GetStatus.NO_MATCHED_MESSAGE
-        behind = self._block[state.READABLE] - last
+        distance = self._block[state.READABLE] - last
         return GetResult(
             status,
             queue_offset + scanned,
@@ -385,7 +389,7 @@ class Getter:
             queue.max_offset,
             data,
             count,
-            behind > self._block[state.MEMORY_BYTES],
+            distance > self._block[state.MEMORY_BYTES],
             damaged,
         )
 
@@ -394,14 +398,14 @@ class Getter:
         queue: ConsumeQueue,
         queue_offset: int,
         address: int,
-        found: int,
+        unit_count: int,
         max_count: int,
         message_filter: MessageFilter,
     ) -> GetResult:
-        """Let the kernel bring records, as many at once as a reply may have, and filter them."""
+        """Let the kernel copy records, as many at once as a reply may have, and filter them."""
         block = self._block
         block[state.RESULT_LAST_OFFSET] = 0
-        block[state.PULL_COUNT_MAX] = found
+        block[state.PULL_COUNT_MAX] = unit_count
         block[state.PULL_CODE_COUNT] = 0
         in_memory = block[state.READABLE] - block[state.MEMORY_BYTES]
         limits = (
@@ -412,22 +416,22 @@ class Getter:
         size = gone = damaged = scanned = 0
         is_full = False
         filtering = _FilteringTime()
-        while scanned < found and not is_full:
+        while scanned < unit_count and not is_full:
             block[state.PULL_QUEUE_OFFSET] = queue_offset + scanned
-            self._copy_records(address + cq_unit.SIZE * scanned, found - scanned)
+            self._copy_records(address + cq_unit.SIZE * scanned, unit_count - scanned)
             view = self._buffer.data
-            at, end = 0, block[state.RESULT_BYTES]
-            behind = scanned + block[state.RESULT_SCANNED]
-            while at < end:
-                record_size, number, physical_offset = _PLACE.unpack_from(view, at)
-                most, most_bytes = limits[physical_offset >= in_memory]
-                if (parts and (len(parts) >= most or size + record_size > most_bytes)) or (
+            position, end = 0, block[state.RESULT_BYTES]
+            scanned_end = scanned + block[state.RESULT_SCANNED]
+            while position < end:
+                record_size, number, physical_offset = _PLACE.unpack_from(view, position)
+                count_limit, bytes_limit = limits[physical_offset >= in_memory]
+                if (parts and (len(parts) >= count_limit or size + record_size > bytes_limit)) or (
                     number > queue_offset and filtering.is_over()
                 ):
-                    behind, is_full = number - queue_offset, True
+                    scanned_end, is_full = number - queue_offset, True
                     break
-                data = view[at : at + record_size]
-                at += record_size
+                data = view[position : position + record_size]
+                position += record_size
                 try:
                     is_wanted = message_filter.takes_record(data)
                 except CorruptRecord:
@@ -439,7 +443,7 @@ class Getter:
             else:
                 gone += block[state.RESULT_GONE]
                 damaged += block[state.RESULT_DAMAGED]
-            scanned = behind
+            scanned = scanned_end
         if len(self._buffer) > _BUFFER_BYTES:
             self._make_buffer(_BUFFER_BYTES)
         return self._result(
@@ -457,13 +461,13 @@ class Getter:
         self,
         queue: ConsumeQueue,
         queue_offset: int,
-        found: int,
+        unit_count: int,
         max_count: int,
         message_filter: MessageFilter,
     ) -> GetResult:
-        """Do what the kernel does, unit by unit, each of which the filter sees first."""
+        """Do the same as the kernel, unit by unit, and apply the filter to each unit first."""
         block = self._block
-        units = queue.units(queue_offset, found)
+        units = queue.units(queue_offset, unit_count)
         parts: list[bytes] = []
         size = gone = damaged = scanned = last = 0
         filtering = _FilteringTime()
@@ -486,7 +490,7 @@ class Getter:
                 continue
             verdict, _ = record.classify(data, 0, physical_offset, check_crc=False)
             if verdict is not record.Verdict.MESSAGE:
-                damaged += 1  # what is judged raises no more
+                damaged += 1  # ``takes_record`` is called only for valid records
             elif message_filter.takes_record(memoryview(data)):
                 parts.append(data)
                 size += unit_size
@@ -503,27 +507,27 @@ class Getter:
         )
 
     def _extended(self, queue: ConsumeQueue, unit: np.void) -> tuple[int, bytes, int]:
-        """Return what ``takes_unit`` is asked of a unit, which may hold an address instead."""
+        """Return the arguments of ``takes_unit`` for a unit, from its extension if it has one."""
         code = int(unit["tags_code"])
         if not cq_unit.is_ext_address(code) or queue.extension is None:
             return code, b"", 0
         try:
-            found = queue.extension.unit(code)
+            extended = queue.extension.unit(code)
         except CorruptRecord:
-            # The extension is damaged; the message knows as well.
+            # The extension is damaged; the message has its tags as well.
             data = self._commit_log.record(int(unit["physical_offset"]))
             tags = record.decode(data, check_crc=False).tags if data is not None else None
             return cq_unit.tags_code(tags), b"", 0
-        return found.tags_code, found.bit_map, found.store_timestamp
+        return extended.tags_code, extended.bit_map, extended.store_timestamp
 
     def _is_full(
         self, physical_offset: int, unit_size: int, count: int, size: int, max_count: int
     ) -> bool:
         block = self._block
         on_disk = block[state.READABLE] - physical_offset > block[state.MEMORY_BYTES]
-        most = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
-        most_bytes = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
-        return count >= min(max_count, most) or size + unit_size > most_bytes
+        count_limit = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
+        bytes_limit = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
+        return count >= min(max_count, count_limit) or size + unit_size > bytes_limit
 
     # Offsets ----------------------------------------------------------------------------------
 
@@ -533,7 +537,7 @@ class Getter:
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the newest message that can be read."""
+        """Return the queue offset after the newest message that can be read."""
         queue = self._any_queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
@@ -542,7 +546,7 @@ class Getter:
         return queue if queue is not None else self._batch_queues.find(topic, queue_id)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of a message, ms; None if it is not there."""
+        """Return the store time of a message, in ms; None if the queue does not have it."""
         queue = self._any_queue(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         if unit is None or not unit.is_written:
@@ -550,7 +554,7 @@ class Getter:
         return self._commit_log.store_timestamp_at(unit.physical_offset)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Return the store time of the oldest message of a queue, ms; None if there is none."""
+        """Return the store time of a queue's oldest message, in ms; None if it is empty."""
         queue = self._any_queue(topic, queue_id)
         if queue is None or queue.min_offset == queue.max_offset:
             return None
@@ -559,11 +563,11 @@ class Getter:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names, within ``[min_offset, max_offset]``.
+        """Return the queue offset for a store time, within ``[min_offset, max_offset]``.
 
-        ``LOWER``: the first message stored at or after it, ``max_offset`` if none. ``UPPER``: the
-        last at or before it, ``min_offset`` if none. Equal times count as one block
-        (known-bugs.md#offset-by-time).
+        ``LOWER``: the first message stored at or after the time, ``max_offset`` if there is none.
+        ``UPPER``: the last at or before it, ``min_offset`` if there is none. Messages of the same
+        time count as one block (known-bugs.md#offset-by-time).
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -576,13 +580,13 @@ class Getter:
             )
         span = range(queue.min_offset, queue.max_offset)
         search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
-        place = search(span, timestamp_ms, key=lambda number: self._time_in(queue, number))
+        index = search(span, timestamp_ms, key=lambda number: self._time_in(queue, number))
         if boundary is Boundary.LOWER:
-            return queue.min_offset + place
-        return queue.min_offset + max(place - 1, 0)
+            return queue.min_offset + index
+        return queue.min_offset + max(index - 1, 0)
 
     def _time_in(self, queue: ConsumeQueue, queue_offset: int) -> int:
-        """Return a message's store time; if it cannot be read, that of the nearest before it."""
+        """Return the store time of a message, or of the nearest readable one before it."""
         for number in range(queue_offset, queue.min_offset - 1, -1):
             unit = queue.unit(number)
             if unit is not None and unit.is_written:
@@ -592,9 +596,9 @@ class Getter:
         return 0
 
     def lag_bytes(self, topic: str, queue_id: int, consumer_offset: int) -> int:
-        """Return how many bytes of the log lie between a consumer's next message and its end.
+        """Return the bytes of the log between a consumer's next message and the end of the log.
 
-        Messages of other queues among them count: it is how far back the consumer reads.
+        Messages of other queues count as well: it is the distance at which the consumer reads.
         """
         queue = self._any_queue(topic, queue_id)
         if queue is None or consumer_offset >= queue.max_offset:
@@ -604,10 +608,10 @@ class Getter:
             return 0
         return self._commit_log.readable_offset - unit.physical_offset
 
-    # By place and by key ----------------------------------------------------------------------
+    # By physical offset and by key --------------------------------------------------------------
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record at a physical offset; None if none stands there."""
+        """Return the record at a physical offset; None if there is none."""
         return self._commit_log.record(physical_offset)
 
     def query(
@@ -620,7 +624,7 @@ class Getter:
         *,
         is_tags: bool = False,
     ) -> QueryResult:
-        """Return messages of a topic that carry a key; see ``query_in_steps``."""
+        """Return messages of a topic with a key; see ``query_in_steps``."""
         steps = self.query_in_steps(topic, key, max_count, begin_ms, end_ms, is_tags=is_tags)
         while True:
             try:
@@ -640,27 +644,27 @@ class Getter:
         is_tags: bool = False,
         bytes_max: int = 1 << 62,
     ) -> Generator[None, None, QueryResult]:
-        """Return messages of a topic that carry a key, or have it as unique key: the newest.
+        """Return the newest messages of a topic with a key, or with it as unique key.
 
-        Yields where others may have their turn: clients decide how many index entries there are to
-        be walked through. After ``limits.INDEX_STEPS`` of them the search ends.
+        Yields between steps, so that others can use the store: clients determine how many index
+        entries must be scanned. After ``limits.INDEX_STEPS`` entries the search ends.
 
         Args:
-            topic: Of the messages.
+            topic: Topic of the messages.
             key: One of their keys.
-            max_count: At most; not more than ``maxMsgsNumBatch`` (known-bugs.md#query-count).
-            begin_ms: Store time from.
-            end_ms: Store time to, inclusive.
-            is_tags: The key is their tags, all of them, which the index has with ``indexTags``.
-            bytes_max: At most so many bytes of records.
+            max_count: Maximum number; limited by ``maxMsgsNumBatch`` (known-bugs.md#query-count).
+            begin_ms: Minimum store time.
+            end_ms: Maximum store time, inclusive.
+            is_tags: ``key`` is the whole tags property, which ``indexTags`` puts into the index.
+            bytes_max: Maximum number of bytes of records.
         """
         max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
-        found: list[tuple[int, bytes]] = []
+        records: list[tuple[int, bytes]] = []
         index_key = (index_entry.tag_key_of if is_tags else index_entry.key_of)(topic, key)
         steps = size = 0
         for physical_offset in self._index.newest_first(index_key, begin_ms - SLACK_MS, end_ms):
             if steps > limits.INDEX_STEPS.maximum:
-                return QueryResult(_in_order(found), is_truncated=True, is_given_up=True)
+                return QueryResult(_in_order(records), is_truncated=True, is_given_up=True)
             if physical_offset is None:
                 steps += STEPS
                 yield
@@ -670,25 +674,25 @@ class Getter:
                 continue
             if _carries(data, topic, key, begin_ms, end_ms, is_tags=is_tags):
                 size += len(data)
-                if len(found) == max_count or size > bytes_max:
-                    return QueryResult(_in_order(found), is_truncated=True)
-                found.append((physical_offset, data))
+                if len(records) == max_count or size > bytes_max:
+                    return QueryResult(_in_order(records), is_truncated=True)
+                records.append((physical_offset, data))
             steps += _STEPS_OF_RECORD + len(data) // _BYTES_OF_STEP
             yield
-        return QueryResult(_in_order(found), is_truncated=False)
+        return QueryResult(_in_order(records), is_truncated=False)
 
 
 def _carries(
     data: bytes, topic: str, key: str, begin_ms: int, end_ms: int, *, is_tags: bool
 ) -> bool:
-    """Whether a record is a message of a topic and a time with a key."""
+    """Return True if a record is a message of a topic and time range with a key."""
     if not begin_ms <= record.store_timestamp_of(data) <= end_ms:
         return False
-    one = record.decode(data, check_crc=False)
-    if one.topic != topic:
+    message = record.decode(data, check_crc=False)
+    if message.topic != topic:
         return False
-    return one.tags == key if is_tags else key == one.unique_key or key in one.keys
+    return message.tags == key if is_tags else key == message.unique_key or key in message.keys
 
 
-def _in_order(found: list[tuple[int, bytes]]) -> list[bytes]:
-    return [data for _, data in sorted(found)]
+def _in_order(records: list[tuple[int, bytes]]) -> list[bytes]:
+    return [data for _, data in sorted(records)]

@@ -1,7 +1,7 @@
-"""A message on its way in: what a broker hands over, its record, and what becomes of it.
+"""Messages to be stored: what a broker passes to the store, their records, and results.
 
-A record made here lacks its place: queue offset, physical offset, store time and checksum are the
-kernel's to fill in while it copies the record into the log.
+A record made here has no queue offset, physical offset, store time and checksum; the kernel sets
+them while it copies the record into the log.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from reput.format.message import Host
 from reput.store.config import StoreConfig
 
 BACKWARD_MS_MAX = 10_000
-"""A clock that goes back less than this is waited for: store times only grow."""
+"""Largest step back of a clock, in ms, during which store times stay constant instead."""
 LOCAL_HOST = Host(b"\x7f\0\0\1", 0)
 
 _HEAD_V4 = struct.Struct(">iiiiiqqiq4siq4siiqi")
@@ -31,7 +31,7 @@ _HEAD_V4 = struct.Struct(">iiiiiqqiq4siq4siiqi")
 
 
 class PutStatus(enum.Enum):
-    """What became of a put; names are Java's ``PutMessageStatus``."""
+    """The status of a put; names are those of Java's ``PutMessageStatus``."""
 
     PUT_OK = enum.auto()
     FLUSH_DISK_TIMEOUT = enum.auto()
@@ -39,9 +39,9 @@ class PutStatus(enum.Enum):
     FLUSH_SLAVE_TIMEOUT = enum.auto()
     """Stored, but not known to be on a slave."""
     SLAVE_NOT_AVAILABLE = enum.auto()
-    """Stored, but no slave is there to take it."""
+    """Stored, but no slave is available."""
     SERVICE_NOT_AVAILABLE = enum.auto()
-    """The store is closed, a slave's, or cannot write."""
+    """The store is closed, is a slave's, or cannot write."""
     CREATE_MAPPED_FILE_FAILED = enum.auto()
     MESSAGE_ILLEGAL = enum.auto()
     PROPERTIES_SIZE_EXCEEDED = enum.auto()
@@ -51,12 +51,12 @@ class PutStatus(enum.Enum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message is in the log."""
+        """True if the message is in the log."""
         return self in _STORED
 
     @property
     def is_final(self) -> bool:
-        """Whether the message is refused, and would be each time."""
+        """True if the message is refused, and always would be."""
         return self in _FINAL
 
 
@@ -78,31 +78,31 @@ _FINAL = frozenset(
 
 
 class PutResult(NamedTuple):
-    """What became of a put, and where the message stands (of a batch: its first)."""
+    """The result of a put, with the position of the message (of a batch: the first one)."""
 
     status: PutStatus
     physical_offset: int = 0
     size: int = 0
-    """Bytes in the log; of a batch, of all its records."""
+    """Size of the record in bytes; of a batch, of all its records."""
     queue_offset: int = 0
     store_timestamp: int = 0
     message_count: int = 1
     store_host: Host = LOCAL_HOST
     physical_offsets: tuple[int, ...] = ()
-    """Of each message of a batch."""
+    """Physical offset of each message of a batch."""
     reason: str = ""
-    """Why it was refused."""
+    """Reason of a refusal."""
 
     @property
     def offset_id(self) -> str:
-        """The message id that is made of host and place; of a batch, all, separated by commas."""
+        """Message id made of host and physical offset; of a batch, all ids, separated by commas."""
         return message_id.encode_offset_ids(
             self.store_host, self.physical_offsets or (self.physical_offset,)
         )
 
     @property
     def end_offset(self) -> int:
-        """Physical offset behind it."""
+        """Physical offset after the record."""
         return self.physical_offset + self.size
 
 
@@ -114,7 +114,7 @@ class IncomingMessage:
     body: bytes
     queue_id: int = 0
     property_bytes: bytes = b""
-    """As ``properties.encode`` makes them, or as they came over the wire."""
+    """Properties as encoded by ``properties.encode``, or as received."""
     born_timestamp: int = 0
     born_host: Host = LOCAL_HOST
     store_host: Host = LOCAL_HOST
@@ -123,13 +123,13 @@ class IncomingMessage:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     waits: bool = True
-    """The put waits for the disk, where the store is so configured."""
+    """True if the put waits for the disk, where the store is configured to."""
     is_due: bool = False
-    """It has waited: a delay level among its properties delays it no more."""
+    """True for a delivered message: a delay level in its properties delays it no more."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties; a new dict each time."""
+        """Copy of the properties."""
         return props.decode(self.property_bytes)
 
 
@@ -143,10 +143,10 @@ class Refused(Exception):
 
 
 def encode(message: IncomingMessage, topic: bytes) -> bytes:
-    """Return the record of a message, whose lengths are checked, without its place.
+    """Return the record of a message with checked lengths, without its offsets.
 
     Args:
-        message: What to store.
+        message: The message.
         topic: Its topic in UTF-8.
     """
     body = message.body
@@ -206,10 +206,10 @@ def encode(message: IncomingMessage, topic: bytes) -> bytes:
 
 
 def delayed(message: IncomingMessage, level_count: int) -> IncomingMessage:
-    """Return what is stored in place of a message: itself, or if it is delayed, its stand-in.
+    """Return the message to store: the message itself, or its copy in the schedule topic.
 
-    A delayed message waits in the schedule topic, in the queue of its level, and keeps its own
-    topic and queue as properties. A level beyond the last one is the last one.
+    A delayed message waits in the schedule topic, in the queue of its level; its own topic and
+    queue become properties. A level above the last one is treated as the last one.
     """
     if message.is_due:
         return message
@@ -232,7 +232,7 @@ def with_properties(message: IncomingMessage, properties: dict[str, str]) -> Inc
     """Return a message with other properties.
 
     Raises:
-        Refused: They take more bytes than a record has for them, or hold a separator.
+        Refused: They are too long for a record, or contain a separator.
     """
     try:
         return dataclasses.replace(message, property_bytes=props.encode(properties))
@@ -247,7 +247,7 @@ def with_crc_room(message: IncomingMessage) -> IncomingMessage:
     """Return a message whose properties end with a ``__CRC32#`` without its digits.
 
     Raises:
-        Refused: There is no room for it (known-bugs.md#record-checksum).
+        Refused: There is no space for it (known-bugs.md#record-checksum).
     """
     room = record.CRC_PROPERTY_PREFIX + b"0" * 10 + props.PROPERTY_SEPARATOR.encode()
     property_bytes = props.append(message.property_bytes, room)
@@ -261,7 +261,7 @@ def with_crc_room(message: IncomingMessage) -> IncomingMessage:
 
 
 def delay_level(message: IncomingMessage) -> int:
-    """Return the level of the DELAY property; 0 if it has none, or one that is no number."""
+    """Return the level of the DELAY property; 0 without one, or if it is not a number."""
     try:
         return int(message.properties.get(props.DELAY, "0"))
     except ValueError:
@@ -269,10 +269,10 @@ def delay_level(message: IncomingMessage) -> int:
 
 
 def refuse_batch(message: IncomingMessage, body_bytes_max: int) -> None:
-    """Check what a batch must not be, and its messages may.
+    """Check the conditions that hold for batches only.
 
     Raises:
-        Refused: It is too long, delayed, or part of a transaction.
+        Refused: The batch is too long, delayed, or part of a transaction.
     """
     size = len(message.body)
     if size > body_bytes_max:
@@ -287,27 +287,27 @@ def refuse_batch(message: IncomingMessage, body_bytes_max: int) -> None:
 
 
 def refuse_names(topics: Iterable[str]) -> None:
-    """Check the names of queues that a message goes to.
+    """Check the names of a message's queues.
 
     Raises:
-        Refused: One of them cannot be a folder's, or would lead out of the store.
+        Refused: A name cannot be that of a folder, or would lead out of the store.
     """
     for topic in topics:
         if not names.is_folder_name(topic):
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
-                f"topic or light queue {topic[:300]!r}; allowed: what can be the name of a "
-                f"folder, at most {names.FOLDER_BYTES_MAX} bytes",
+                f"topic or light queue {topic[:300]!r}; allowed: names of folders, "
+                f"at most {names.FOLDER_BYTES_MAX} bytes",
             )
 
 
 def refuse_light_names(topics: Iterable[str]) -> None:
-    """Check the names of light queues that a message goes to.
+    """Check the names of a message's light queues.
 
-    With another topic's name it would take that topic's queue offsets.
+    With the name of another topic, the message would take queue offsets of that topic.
 
     Raises:
-        Refused: One of them is none, or cannot be a folder's name.
+        Refused: A name is not a light queue's, or cannot be that of a folder.
     """
     topics = list(topics)
     refuse_names(topics)
@@ -335,10 +335,10 @@ def refuse_queue(queue_id: int) -> None:
 def refuse_lengths(message: IncomingMessage, topic: bytes, config: StoreConfig) -> None:
     """Check topic and properties, in the broker's order.
 
-    Retry topics may be longer than others: a group's name is in them.
+    Retry topics may be longer than others: they contain the name of a group.
 
     Raises:
-        Refused: One of them is too long, or empty.
+        Refused: The topic is empty, or one of them is too long.
     """
     topic_bytes_max = config.max_topic_length
     if message.topic.startswith(names.RETRY_PREFIX):

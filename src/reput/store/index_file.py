@@ -1,12 +1,12 @@
 """The index for writing and live lookups: key -> physical offsets, in files of fixed size.
 
-Kernels put entries into the current file, which is mapped; this module gives them files, splits
-the keys of a record over two files where one ends, and walks chains. File format:
+Kernels add entries to the current file, which is mapped. This module creates the files, splits the
+keys of a record over two files where one ends, and follows chains. File format:
 ``reput.format.index_entry``.
 
-A file's name is its time of creation; two files never share one, however fast they follow each
-other, and names only grow (known-bugs.md#index-file-names). Room is reserved ahead of the entries,
-so a full disk is an error and not a signal.
+A file is named by its creation time. Names are unique and ascending, however fast files follow each
+other (known-bugs.md#index-file-names). Space is reserved before entries are written, so a full disk
+is an error and not a signal.
 """
 
 import datetime
@@ -26,14 +26,14 @@ from reput.store.disk import Disk
 from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index_view import IndexFileView
-from reput.store.kernels import control_block as state, hot, hot_twin
+from reput.store.kernels import control_block as state, hot, tables
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000
-"""Entry times are whole seconds: a search begins this much earlier."""
+"""Entry times are in whole seconds: a search begins this many ms earlier."""
 
 STEPS = 500
-"""Entries that a search walks through between two turns of others, half a millisecond."""
+"""Entries that a search reads before it yields to other work: half a millisecond."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,47 +43,47 @@ class _File:
     """One index file."""
 
     name: str
-    file: MappedFile
+    mapped: MappedFile
     header: index_entry.Header
-    """Of a file that is full; the current one's is in the control block."""
+    """Header of a full file; that of the current file is in the control block."""
     is_gone: bool = False
-    """Whether it was deleted, or unmapped: who walks through it ends there."""
+    """True if the file was deleted or unmapped: searches that read it end there."""
     _view: memoryview | None = None
 
     def view(self) -> memoryview:
-        """Return the file's bytes, which stay mapped until ``let_go``."""
+        """Return the file's bytes, which stay mapped until ``release``."""
         if self._view is None:
-            is_held = self.file.hold()
-            assert is_held, f"{self.file.path} is closed"
-            self._view = hot.view_at(self.file.address, self.file.size)
+            is_held = self.mapped.hold()
+            assert is_held, f"{self.mapped.path} is closed"
+            self._view = hot.view_at(self.mapped.address, self.mapped.size)
         return self._view
 
     def view_if_there(self) -> memoryview | None:
-        """Return the file's bytes; None if it was deleted, or unmapped."""
+        """Return the file's bytes; None if it was deleted or unmapped."""
         return None if self.is_gone else self.view()
 
-    def let_go(self) -> None:
-        """Use the file's bytes no more."""
+    def release(self) -> None:
+        """Release the file's bytes."""
         self.is_gone = True
         if self._view is not None:
             self._view = None
-            self.file.release()
+            self.mapped.release()
 
 
 class IndexFiles:
     """The index of a store.
 
     Args:
-        root: The store's folder.
-        config: Sizes, and whether there is an index at all.
-        hot_state: Where the kernels look.
-        disk: What writes.
+        root: Folder of the store.
+        config: Sizes, and whether there is an index.
+        hot_state: State shared with kernels.
+        disk: Writes the files.
     """
 
     def __init__(self, root: str, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
         self._root = root
         self.folder = self._folder = f"{root}/{paths.INDEX}"
-        """Where the files are."""
+        """Path of the folder with the files."""
         self._disk = disk
         self._block = hot_state.block
         self._block_address = hot_state.address
@@ -99,15 +99,15 @@ class IndexFiles:
         block[state.INDEX_ENTRIES_MAX] = self._entry_max
         block[state.INDEX_END_OFFSET] = -1
         self.timestamp_of_full = 0
-        """End time of the newest file that is full, ms; what the checkpoint may say once synced."""
+        """End time of the newest full file, in ms; once synced, it goes to the checkpoint."""
 
     # Files ------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files; the last one becomes current.
+        """Find the files; the last one becomes the current file.
 
-        A file that is cut, or contradicts its own header, is deleted with those behind it: their
-        entries follow from the log.
+        A file that is truncated, or contradicts its header, is deleted together with the later
+        ones: their entries are derived from the log.
 
         Raises:
             StoreUnavailable: A file has another size than configured.
@@ -118,16 +118,16 @@ class IndexFiles:
         last = max(sizes, default="")
         for name, size in sizes.items():
             path = f"{self._folder}/{name}"
-            one = self._open(name) if size == self._size and not is_broken else None
-            is_empty = size == 0 or (one is not None and one.header.next_entry <= 1)
-            if one is not None and not is_empty and self._is_whole(one):
-                self._files.append(one)
+            file = self._open(name) if size == self._size and not is_broken else None
+            is_empty = size == 0 or (file is not None and file.header.next_entry <= 1)
+            if file is not None and not is_empty and self._is_whole(file):
+                self._files.append(file)
                 continue
             if not is_empty or name != last:
-                _log.warning("%s is damaged, or behind one that is; it is made anew", path)
+                _log.warning("%s is damaged, or later than a damaged file; it is rebuilt", path)
                 is_broken = True
-            if one is not None:
-                one.file.close()
+            if file is not None:
+                file.mapped.close()
             self._disk.unlink(path)
         if len(self._files) < len(sizes):
             self._disk.sync_folder(self._folder)
@@ -135,23 +135,23 @@ class IndexFiles:
             self._enter_last()
 
     def current_file(self) -> MappedFile | None:
-        """Return the file that entries go to; None if there is none. For any thread."""
+        """Return the file that entries are added to; None if there is none. For any thread."""
         last = self._files[-1:]
-        return last[0].file if last else None
+        return last[0].mapped if last else None
 
     def file_paths(self) -> list[str]:
         """Return the paths of all files. For any thread."""
-        return [one.file.path for one in list(self._files)]
+        return [file.mapped.path for file in list(self._files)]
 
     def _sizes(self) -> dict[str, int]:
         try:
-            found = {one.name: one.stat().st_size for one in Path(self._folder).iterdir()}
+            sizes = {file.name: file.stat().st_size for file in Path(self._folder).iterdir()}
         except FileNotFoundError:
             return {}
-        return {name: found[name] for name in sorted(filter(paths.is_index_name, found))}
+        return {name: sizes[name] for name in sorted(filter(paths.is_index_name, sizes))}
 
     def _refuse_other_sizes(self, sizes: dict[str, int]) -> None:
-        """Refuse files of other sizes, unless they were cut."""
+        """Raise an error for files of other sizes, unless they are truncated."""
         has_right = self._size in sizes.values()
         folder = LocalFolder(self._root, Path(self._root))
         others = {name: size for name, size in sizes.items() if size not in (0, self._size)}
@@ -164,7 +164,7 @@ class IndexFiles:
                 raise StoreUnavailable(
                     f"{self._folder}/{name} has {size} bytes, but with maxHashSlotNum="
                     f"{self._slot_count} and maxIndexNum={self._entry_max} it has {self._size}; "
-                    "set them to what the file was made with"
+                    "set them to the values that the file was created with"
                 )
 
     def _open(self, name: str) -> _File:
@@ -172,14 +172,16 @@ class IndexFiles:
         header = index_entry.unpack_header(file.read(0, index_entry.HEADER.size))
         return _File(name, file, header)
 
-    def _is_whole(self, one: _File) -> bool:
-        """Whether the first and the last entry are where, and what, the header says."""
-        header = one.header
+    def _is_whole(self, index_file: _File) -> bool:
+        """Return True if the first and the last entry agree with the header."""
+        header = index_file.header
         if not 1 < header.next_entry <= self._entry_max:
             return False
-        first, last = (self._entry(one.file, number) for number in (1, header.next_entry - 1))
+        first, last = (
+            self._entry(index_file.mapped, number) for number in (1, header.next_entry - 1)
+        )
         slot = index_entry.slot_position(last.key_hash % self._slot_count)
-        (newest,) = index_entry.SLOT.unpack(one.file.read(slot, index_entry.SLOT.size))
+        (newest,) = index_entry.SLOT.unpack(index_file.mapped.read(slot, index_entry.SLOT.size))
         return (
             first.physical_offset == header.begin_physical_offset
             and last.physical_offset == header.end_physical_offset
@@ -187,26 +189,26 @@ class IndexFiles:
         )
 
     def _entry(self, file: MappedFile, number: int) -> index_entry.Entry:
-        # Not by ``read``: the current file's map is ahead of what it knows to be written.
+        # Not by ``read``: the mapped memory may be ahead of ``written``.
         is_held = file.hold()
         assert is_held, f"{file.path} is closed"
-        at = file.address + index_entry.entry_position(number, self._slot_count)
-        data = hot.bytes_at(at, index_entry.ENTRY.size)
+        address = file.address + index_entry.entry_position(number, self._slot_count)
+        data = hot.bytes_at(address, index_entry.ENTRY.size)
         file.release()
         return index_entry.unpack_entry(data, 0)
 
-    def _is_full(self, one: _File) -> bool:
-        return one.header.next_entry >= self._entry_max
+    def _is_full(self, file: _File) -> bool:
+        return file.header.next_entry >= self._entry_max
 
     def _enter_last(self) -> None:
-        """Make the last file current. If it is full, the next entry makes a new one."""
-        full = [one.header.end_timestamp for one in self._files if self._is_full(one)]
+        """Make the last file the current one. If it is full, the next entry creates a new file."""
+        full = [file.header.end_timestamp for file in self._files if self._is_full(file)]
         self.timestamp_of_full = full[-1] if full else 0
         last = self._files[-1]
         if not self._is_full(last):
             self._resume(last)
             return
-        self._enter(last.file, last.header)
+        self._enter(last.mapped, last.header)
         block = self._block
         block[state.INDEX_NEXT] = last.header.next_entry
         block[state.INDEX_SLOTS_USED] = last.header.slots_used
@@ -214,8 +216,8 @@ class IndexFiles:
 
     def _resume(self, last: _File) -> None:
         header = last.header
-        last.file.cut(index_entry.entry_position(header.next_entry, self._slot_count))
-        self._enter(last.file, header)
+        last.mapped.cut(index_entry.entry_position(header.next_entry, self._slot_count))
+        self._enter(last.mapped, header)
         block = self._block
         block[state.INDEX_NEXT] = header.next_entry
         block[state.INDEX_SLOTS_USED] = header.slots_used
@@ -236,10 +238,10 @@ class IndexFiles:
         self._block[state.INDEX_LIMIT] = (file.reserved - start) // index_entry.ENTRY.size
 
     def make_room(self, entry_count: int, now_ms: int) -> bool:
-        """Make room for the entries of a record; False if the current file ends among them.
+        """Reserve space for the entries of a record; return False if the current file ends before.
 
         Raises:
-            DiskFull: There is no room on disk.
+            DiskFull: There is no space on the disk.
         """
         if not self._files:
             self._add(index_entry.Header(0, 0, 0, -1, 0, 0), now_ms)
@@ -247,7 +249,7 @@ class IndexFiles:
         if needed > self._entry_max:
             return False
         if needed > self._block[state.INDEX_LIMIT]:
-            file = self._files[-1].file
+            file = self._files[-1].mapped
             file.reserve(index_entry.entry_position(needed, self._slot_count))
             self._set_limit(file)
         return True
@@ -268,13 +270,13 @@ class IndexFiles:
         self._enter(file, seed)
 
     def roll(self, now_ms: int) -> None:
-        """Go on in a new file; its times begin where the old one's end, as in Java.
+        """Continue in a new file; its times begin at the end of the old file's, as in Java.
 
         Raises:
-            DiskFull: There is no room for a new file; the old one stays current.
+            DiskFull: There is no space for a new file; the old one stays the current one.
         """
         old = self._files[-1]
-        hot_twin.write_index_header(self._block_address)  # it lacks those put since the last call
+        tables.write_index_header(self._block_address)  # it lacks the last entries
         header = self._header()
         seed = index_entry.Header(
             header.end_timestamp,
@@ -286,8 +288,8 @@ class IndexFiles:
         )
         self._add(seed, now_ms)
         old.header = header
-        old.file.written = old.file.size
-        self._full_unsynced.append(old.file)
+        old.mapped.written = old.mapped.size
+        self._full_unsynced.append(old.mapped)
         self.timestamp_of_full = header.end_timestamp
 
     def _header(self) -> index_entry.Header:
@@ -304,16 +306,16 @@ class IndexFiles:
     def put(
         self, keys: Sequence[str], physical_offset: int, store_timestamp: int, now_ms: int
     ) -> None:
-        """Put the entries of a record, rolling where a file ends; kernels do so for most records.
+        """Add the entries of a record, split over two files if one ends; kernels add most entries.
 
         Args:
-            keys: As ``index_entry.key_of`` and ``tag_key_of`` make them, in the broker's order.
-            physical_offset: Of the record.
-            store_timestamp: Of the record, ms.
-            now_ms: Names a new file.
+            keys: Keys made by ``index_entry.key_of`` and ``tag_key_of``, in the broker's order.
+            physical_offset: Physical offset of the record.
+            store_timestamp: Store time of the record, in ms.
+            now_ms: Current time in ms, for the name of a new file.
 
         Raises:
-            DiskFull: There is no room on disk; the entries so far are put.
+            DiskFull: There is no space on the disk; the entries before that are added.
         """
         position = 0
         while position < len(keys):
@@ -329,15 +331,15 @@ class IndexFiles:
             position += len(part)
 
     def _put_part(self, keys: Sequence[str], physical_offset: int, store_timestamp: int) -> None:
-        """Put entries for which there is room: many by a kernel, if they are UTF-8."""
+        """Add entries with space reserved: several by a kernel, if they are UTF-8."""
         try:
             texts = [key.encode() for key in keys] if len(keys) > 1 else None
         except UnicodeEncodeError:
             texts = None
         if texts is None:
             for key in keys:
-                hot_twin.put_entry(self._block_address, key, physical_offset, store_timestamp)
-            hot_twin.write_index_header(self._block_address)
+                tables.put_entry(self._block_address, key, physical_offset, store_timestamp)
+            tables.write_index_header(self._block_address)
             return
         sizes = np.array([len(text) for text in texts], np.int32)
         data = np.frombuffer(b"".join(texts), np.uint8)
@@ -350,31 +352,32 @@ class IndexFiles:
 
     @property
     def end_physical_offset(self) -> int:
-        """Physical offset of the last record that is indexed; -1 if none is."""
+        """Physical offset of the last indexed record; -1 if there is none."""
         return self._block[state.INDEX_END_OFFSET]
 
     @property
     def end_timestamp(self) -> int:
-        """Store time of that record, ms; 0 if there is none."""
+        """Store time of the last indexed record, in ms; 0 if there is none."""
         return self._block[state.INDEX_END_TIMESTAMP]
 
     @property
     def names(self) -> list[str]:
         """Names of the files, oldest first."""
-        return [one.name for one in self._files]
+        return [file.name for file in self._files]
 
-    def drop_behind(self, name: str) -> None:
-        """Delete the files that are newer than one that is missing."""
-        self._keep(sum(1 for one in self._files if one.name < name))
+    def drop_after(self, name: str) -> None:
+        """Delete the files that are newer than a missing one."""
+        self._keep(sum(1 for file in self._files if file.name < name))
 
     def drop_unproven(self, timestamp_ms: int | None, log_end: int) -> None:
-        """Delete files that are not known to be on disk, or reach beyond the end of the log.
+        """Delete files that may not be on disk, or have offsets after the log's end.
 
-        Entries must be put again from ``end_physical_offset`` on (known-bugs.md#lost-index-files).
+        Entries from ``end_physical_offset`` on must be added again
+        (known-bugs.md#lost-index-files).
 
         Args:
-            timestamp_ms: What the checkpoint says of full files; None if all files are proven.
-            log_end: Physical offset where the log ends (known-bugs.md#positions-after-a-cut).
+            timestamp_ms: Index time of the checkpoint, for full files; None if all are on disk.
+            log_end: Physical offset of the log's end (known-bugs.md#positions-after-a-cut).
         """
         kept = len(self._files) if timestamp_ms is None else self._count_proven(timestamp_ms)
         while kept and self._files[kept - 1].header.end_physical_offset >= log_end:
@@ -385,8 +388,8 @@ class IndexFiles:
         if kept == len(self._files):
             return
         while len(self._files) > kept:
-            self._files[-1].let_go()
-            self._files.pop().file.destroy(now_ms=0)
+            self._files[-1].release()
+            self._files.pop().mapped.destroy(now_ms=0)
         self._disk.sync_folder(self._folder)
         block = self._block
         block[state.INDEX_ADDRESS] = 0
@@ -399,21 +402,21 @@ class IndexFiles:
     def _count_proven(self, timestamp_ms: int) -> int:
         """Count the files that were full and durable when the checkpoint got its index time.
 
-        It is the end time of the last of them. That others are not newer proves nothing: a clock
-        may have gone back, and many records have the same time.
+        That time is the end time of the last of them. An end time that is not later proves nothing:
+        a clock may have been set back, and many records have the same time.
         """
         full = itertools.takewhile(self._is_full, self._files)
-        ends = [one.header.end_timestamp for one in full]
+        ends = [file.header.end_timestamp for file in full]
         if timestamp_ms in ends:
             return ends.index(timestamp_ms) + 1
         return sum(1 for _ in itertools.takewhile(lambda end: end < timestamp_ms, ends))
 
     def entries_of_last_record(self) -> int:
-        """Count the entries of the record that was indexed last."""
+        """Count the entries of the last indexed record."""
         count = 0
-        for one, header in self._newest_first():
+        for file, header in self._newest_first():
             for number in range(header.next_entry - 1, 0, -1):
-                if self._entry(one.file, number).physical_offset != self.end_physical_offset:
+                if self._entry(file.mapped, number).physical_offset != self.end_physical_offset:
                     return count
                 count += 1
         return count
@@ -421,25 +424,25 @@ class IndexFiles:
     # Lookups ----------------------------------------------------------------------------------
 
     def newest_first(self, index_key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Yield where messages may stand that carry a key and were stored in a time range.
+        """Yield the physical offsets of messages that may have a key and a store time in a range.
 
-        Newest first, without doubles. Each must be checked on the message
-        (known-bugs.md#hash-collisions). Files are chosen by whether their times overlap the range
-        (known-bugs.md#index-overlap), entries by their second; the first entry of a file, whose
-        time is relative to another file, is always proposed (known-bugs.md#index-first-entry).
+        Newest first, without duplicates. The caller must check each message
+        (known-bugs.md#hash-collisions). Files are selected if their times overlap the range
+        (known-bugs.md#index-overlap), entries by their second. The first entry of a file is always
+        yielded, since its time is relative to another file (known-bugs.md#index-first-entry).
 
-        A chain is as long as clients have made it: None is yielded after each ``STEPS`` entries
-        that were walked through, so that others may have their turn. Files may come and go then.
+        Clients determine the length of a chain: None is yielded after each ``STEPS`` entries, so
+        that other work can be done. Files may be created and deleted then.
         """
         key_hash = index_entry.key_hash(index_key)
         slot = index_entry.slot_position(key_hash % self._slot_count)
         last = -1
         steps = 0
-        for one, header in list(self._newest_first()):
+        for file, header in list(self._newest_first()):
             is_before = header.end_timestamp < begin_ms - SLACK_MS
             if header.entry_count == 0 or header.begin_timestamp > end_ms + SLACK_MS or is_before:
                 continue
-            view = one.view_if_there()
+            view = file.view_if_there()
             if view is None:
                 continue
             (number,) = index_entry.SLOT.unpack_from(view, slot)
@@ -454,47 +457,47 @@ class IndexFiles:
                     if begin_ms - SLACK_MS < about_ms <= end_ms or number == 1:
                         last = physical_offset
                         yield physical_offset
-                        view = one.view_if_there()  # it may be unmapped now
+                        view = file.view_if_there()  # it may be unmapped now
                 if steps % STEPS == 0:
                     yield None
-                    view = one.view_if_there()
+                    view = file.view_if_there()
                 if view is None:
                     break
                 newer, number = number, previous
 
     def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):
-            one = self._files[i]
-            yield one, self._header() if i == len(self._files) - 1 else one.header
+            file = self._files[i]
+            yield file, self._header() if i == len(self._files) - 1 else file.header
 
     # Durability and expiry --------------------------------------------------------------------
 
     def sync(self) -> int:
-        """Make all entries durable; return the end time of the newest full file, ms.
+        """Make all entries durable; return the end time of the newest full file, in ms.
 
         May run in a worker thread.
         """
-        timestamp = self.timestamp_of_full  # first: its file is on the list by then, or synced
+        timestamp = self.timestamp_of_full  # first: its file is on the list now, or synced
         while self._full_unsynced:
             self._full_unsynced[0].flush()
             self._full_unsynced.pop(0)
-        # Not flushed: it may be the next one by now, and the header follows its entries.
-        for one in self._files[-1:]:
-            one.file.sync()
+        # Not by ``flush``: a new file may be current by now, and headers follow their entries.
+        for file in self._files[-1:]:
+            file.mapped.sync()
         return timestamp
 
     def delete_before(self, log_min: int) -> int:
-        """Delete files, but the last, whose records are all gone from the log; return how many.
+        """Delete files, except the last, whose records have all left the log; return their number.
 
-        After a crash they may be there again, and are deleted again.
+        After a crash they may exist again, and are deleted again.
 
         Raises:
             WriteFailed: A file cannot be deleted; call it again.
         """
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
-            self._files[0].let_go()
-            self._files[0].file.destroy(now_ms=0)
+            self._files[0].release()
+            self._files[0].mapped.destroy(now_ms=0)
             self._files.pop(0)
             deleted += 1
         return deleted
@@ -502,9 +505,9 @@ class IndexFiles:
     def close(self) -> None:
         """Unmap all files."""
         self._block[state.INDEX_ADDRESS] = 0
-        for one in self._files:
-            one.let_go()
-            one.file.close()
+        for file in self._files:
+            file.release()
+            file.mapped.close()
         self._files.clear()
 
 

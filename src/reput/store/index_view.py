@@ -1,9 +1,9 @@
-"""Index files for reading: key -> physical offsets that may carry it.
+"""Index files for reading: key -> physical offsets of messages that may have it.
 
-"May": an entry holds a hash, so whoever asks must look at the message
-(known-bugs.md#hash-collisions). Entry times are not used at all: they are whole seconds, and wrong
-in the first entry of a rolled file (known-bugs.md#index-seconds, known-bugs.md#index-first-entry).
-Header times choose files, with a second of slack.
+An entry only contains a hash of the key, so the caller must check the message
+(known-bugs.md#hash-collisions). Entry times are not used: they are in whole seconds, and wrong in
+the first entry of a rolled file (known-bugs.md#index-seconds, known-bugs.md#index-first-entry).
+Files are selected by the times in their headers, extended by a second.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _USUAL_BYTES_PER_SLOT = (
     index_entry.SLOT.size + DEFAULT_ENTRY_COUNT // DEFAULT_SLOT_COUNT * index_entry.ENTRY.size
 )
 _MANY_SLOTS = 10_000
-"""So many cannot fit a file's header by chance; few can."""
+"""Numbers of slots from this one on cannot match a file's header by chance; lower ones can."""
 
 ENTRY_TYPE = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
@@ -51,10 +51,10 @@ class IndexFileView:
 
     @cached_property
     def header(self) -> index_entry.Header:
-        """The header; that of a file without entries if it is empty.
+        """The header; all fields are 0 if the file is empty.
 
         Raises:
-            CorruptRecord: The file is too short for one, or it is nonsense.
+            CorruptRecord: The file is too short for a header, or the header is invalid.
         """
         if self.size == 0:
             return index_entry.Header(0, 0, 0, 0, 0, 0)
@@ -63,18 +63,18 @@ class IndexFileView:
         except CorruptRecord as error:
             raise CorruptRecord(error.reason, file=self._path) from None
         if header.next_entry < 0:
-            raise CorruptRecord(f"header says {header.next_entry} entries", file=self._path)
+            raise CorruptRecord(f"header has {header.next_entry} entries", file=self._path)
         return header
 
     @cached_property
     def slot_count(self) -> int:
-        """How many slots the file has, which it does not say.
+        """Number of slots of the file, which is not stored in it.
 
-        File size gives 4*slots + 20*entries. The right pair is where the first and the last entry
-        carry the physical offsets that the header names, and the last one's slot leads to it.
+        The file size is 4*slots + 20*entries. With the right numbers, the first and the last entry
+        have the physical offsets in the header, and the last one's slot points to it.
 
         Raises:
-            CorruptRecord: No split of the file fits its header.
+            CorruptRecord: No numbers fit the header.
         """
         if self.header.entry_count == 0:
             return 0
@@ -90,17 +90,17 @@ class IndexFileView:
         return fits[0]
 
     def _matching_ends(self, body: int) -> Iterator[int]:
-        """Yield the numbers of slots under which the last entry has the header's last offset."""
-        most = (body - ENTRY_TYPE.itemsize * self.header.next_entry) // index_entry.SLOT.size
-        # Slots more by five move the entries on by one: all last entries are one array.
-        candidates = range(body // index_entry.SLOT.size % 5, most + 1, 5)
+        """Yield numbers of slots for which the last entry has the header's last offset."""
+        slot_max = (body - ENTRY_TYPE.itemsize * self.header.next_entry) // index_entry.SLOT.size
+        # Five more slots move the entries by one, so all possible last entries form one array.
+        candidates = range(body // index_entry.SLOT.size % 5, slot_max + 1, 5)
         if not len(candidates):
             return
         start = index_entry.entry_position(self.header.next_entry - 1, candidates[0])
         data = self._read(start, len(candidates) * ENTRY_TYPE.itemsize)
         last = np.frombuffer(data, ENTRY_TYPE, len(data) // ENTRY_TYPE.itemsize)
-        for place in np.flatnonzero(last["physical_offset"] == self.header.end_physical_offset):
-            yield candidates[int(place)]
+        for index in np.flatnonzero(last["physical_offset"] == self.header.end_physical_offset):
+            yield candidates[int(index)]
 
     def _splits_at(self, slot_count: int) -> bool:
         entry_bytes = self.size - index_entry.HEADER.size - slot_count * index_entry.SLOT.size
@@ -113,14 +113,13 @@ class IndexFileView:
             return False
         if self._entry(1, slot_count).physical_offset != self.header.begin_physical_offset:
             return False
-        # A running broker may have put more since the header was read.
+        # A running broker may have added entries since the header was read.
         return last <= self._slot(newest.key_hash % slot_count) < capacity
 
     def _agrees_at(self, slot_count: int) -> bool:
-        """Whether all slots lead to entries that belong to them, and nothing follows the entries.
+        """Return True if all slots point to their entries, and only zeros follow the entries.
 
-        The whole file says more than its header: needed for small files only, where several
-        numbers of slots fit that.
+        Used for small files only, in which several numbers of slots fit the header.
         """
         data = self._read(0, self.size)
         count = self.header.entry_count
@@ -147,7 +146,7 @@ class IndexFileView:
             raise CorruptRecord(error.reason, file=self._path) from None
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether a message stored in ``[begin_ms, end_ms]`` can be indexed here.
+        """Return True if the file can index a message stored in ``[begin_ms, end_ms]``.
 
         See known-bugs.md#index-overlap.
         """
@@ -160,10 +159,10 @@ class IndexFileView:
         )
 
     def chain(self, key_hash: int) -> Iterator[int]:
-        """Yield the physical offsets of entries with this hash, newest first.
+        """Yield the physical offsets of entries with a hash, newest first.
 
         Raises:
-            CorruptRecord: The chain leads to an entry of another slot, or not to an older one.
+            CorruptRecord: The chain contains an entry of another slot, or a later one.
         """
         if self.header.entry_count == 0:
             return
@@ -180,7 +179,7 @@ class IndexFileView:
             newer, number = number, entry.previous
 
     def entries(self) -> npt.NDArray[np.void]:
-        """Return all entries, in the order they were put."""
+        """Return all entries, in the order of their addition."""
         count = self.header.entry_count
         if count == 0:
             return np.empty(0, ENTRY_TYPE)
@@ -205,16 +204,16 @@ class IndexView:
         ]
 
     def candidates(self, index_key: str, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets, ascending, of messages that may carry ``topic#key``.
+        """Return the ascending physical offsets of messages that may have the key ``topic#key``.
 
-        Files that cannot be read are errors, not silence.
+        A file that cannot be read is an error; it is not ignored.
 
         Raises:
-            CorruptRecord: An index file that may hold the key is damaged.
+            CorruptRecord: An index file that may contain the key is damaged.
         """
         key_hash = index_entry.key_hash(index_key)
-        found: set[int] = set()
+        physical_offsets: set[int] = set()
         for file in self.files:
             if file.overlaps(begin_ms, end_ms):
-                found.update(file.chain(key_hash))
-        return sorted(found)
+                physical_offsets.update(file.chain(key_hash))
+        return sorted(physical_offsets)

@@ -1,26 +1,39 @@
-"""What a store does, for those who use one: ``MessageStore`` in files, ``MemoryStore`` for tests.
+"""The interface of a store: ``MessageStore``, and the model of it in ``tests/memory_store.py``.
 
-One behaviour suite runs on both (``tests/behaviour/test_store_behaviour.py``).
+The scripts in ``tests/scripts/store/behaviour`` run on both. ``BrokerStore`` is all that a broker
+uses: it has few parts, with only those members that a broker needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self
 
+from reput.errors import WriteFailed
+from reput.format.message import Host
+from reput.store.batch_queue import BatchQueue
+from reput.store.config import StoreConfig
+from reput.store.config_tables import ConsumerOffset
+from reput.store.consume_queue import ConsumeQueue
+from reput.store.copying import Copier
 from reput.store.dispatch import Listener
 from reput.store.flush import PendingPut
 from reput.store.getting import GetResult, MessageFilter, QueryResult
 from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.mapped_file_queue import BufferPool
+from reput.store.pop_reader import PopReader
+from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.reader import END_OF_TIME_MS, Boundary
+from reput.store.removal import Removal
+from reput.store.send_ingest import Received
 
 
 class Store(Protocol):
-    """Keeps messages; used by one thread at a time. What each verb does: ``MessageStore``."""
+    """Stores messages; for one thread at a time. ``MessageStore`` documents the methods."""
 
     # Putting ----------------------------------------------------------------------------------
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be put now; empty if it can."""
+        """Reason why puts are refused now; empty if they are accepted."""
 
     def put(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
         """Store a message."""
@@ -28,7 +41,7 @@ class Store(Protocol):
     def put_many(
         self, messages: Sequence[IncomingMessage], now_ms: int | None = None
     ) -> list[PutResult]:
-        """Store messages that have nothing to do with each other."""
+        """Store messages that are independent of each other."""
 
     def put_batch(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
         """Store the messages in a client's batch: all, or none."""
@@ -37,7 +50,7 @@ class Store(Protocol):
         """Store a message without waiting for the disk."""
 
     def is_page_cache_busy(self) -> bool:
-        """Whether a put has been at work for too long."""
+        """Return True if a put has taken too long."""
 
     # Steps ------------------------------------------------------------------------------------
 
@@ -45,10 +58,10 @@ class Store(Protocol):
         """Make what was put durable; may run in another thread."""
 
     def step(self, now_ms: int | None = None) -> bool:
-        """Do a piece of the background work; return whether there was any."""
+        """Do a part of the background work; return whether there was any."""
 
     def add_listener(self, listener: Listener) -> None:
-        """Tell somebody of new messages, once they can be read."""
+        """Notify a listener of new messages once they can be read."""
 
     # Getting ----------------------------------------------------------------------------------
 
@@ -62,7 +75,7 @@ class Store(Protocol):
         tags_codes: Sequence[int] = (),
         message_filter: MessageFilter | None = None,
     ) -> GetResult:
-        """Return messages of a queue from an offset on."""
+        """Return messages of a queue from a queue offset on."""
 
     def query(
         self,
@@ -72,47 +85,332 @@ class Store(Protocol):
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
     ) -> QueryResult:
-        """Return the newest messages that carry a key."""
+        """Return the newest messages with a key."""
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record at a physical offset."""
+        """Return the record at a physical offset; None if there is none."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the oldest message."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the newest message."""
+        """Return the queue offset after the newest message."""
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names."""
+        """Return the queue offset for a store time."""
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return when a message was stored, ms."""
+        """Return the store time of a message, in ms; None if the queue does not have it."""
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Return when the oldest message of a queue was stored, ms."""
+        """Return the store time of a queue's oldest message, in ms; None if it is empty."""
 
     def lag_bytes(self, topic: str, queue_id: int, consumer_offset: int) -> int:
-        """Return how far back in the log a consumer reads, bytes."""
+        """Return a consumer's distance to the end of the log, in bytes."""
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Minimum physical offset of the log."""
 
     @property
     def max_physical_offset(self) -> int:
-        """Behind the last record that can be read."""
+        """Physical offset after the last record that can be read."""
 
     # Ending -----------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic; return how many there were."""
+        """Delete the queues of a topic; return their number."""
 
     def close(self) -> None:
-        """Stop; what was put stays, where there is a place for it to stay."""
+        """Stop; stored messages stay if the store is in files."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+# --- the store of a broker --------------------------------------------------------------------
+
+
+class LogPart(Protocol):
+    """The commit log, as far as a broker uses it."""
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """The transient pool; None without one."""
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the oldest byte; 0 without files."""
+
+    @property
+    def readable_offset(self) -> int:
+        """Physical offset after the last readable byte; bytes only in a pool buffer are not."""
+
+    @property
+    def written_offset(self) -> int:
+        """Physical offset of the next record."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Physical offset up to which everything is durable."""
+
+    def read_all(self, places: Iterable[tuple[int, int]]) -> list[bytes | None]:
+        """Return the bytes at each (physical offset, size); None where they are not readable."""
+
+    def store_timestamp_at(self, physical_offset: int) -> int | None:
+        """Return the store time of the record at an offset, in ms; None if it is unreadable."""
+
+
+class QueuesPart(Protocol):
+    """The consume queues, as far as a broker uses them."""
+
+    def __len__(self) -> int: ...
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue; None if it was never written to."""
+
+    def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
+        """Return the queues of a topic by id."""
+
+    def topics(self) -> list[str]:
+        """Return the topics with queues."""
+
+
+class IndexPart(Protocol):
+    """The index, as far as a broker uses it."""
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the last indexed record; -1 if there is none."""
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the last indexed record, in ms; 0 if there is none."""
+
+
+class FlushPart(Protocol):
+    """Flushing, as far as a broker uses it."""
+
+    @property
+    def is_sync(self) -> bool:
+        """True if puts wait until they are on disk."""
+
+    @property
+    def failure(self) -> WriteFailed | None:
+        """Error of a failed sync or commit, after which puts are refused."""
+
+    def commit(self) -> int:
+        """Write pool buffers to the files."""
+
+
+class DispatchPart(Protocol):
+    """Dispatch, as far as a broker uses it."""
+
+    on_unusable: Callable[[str, Exception], None]
+    """Called with the place of a record that is skipped, and the error."""
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Physical offset after the last dispatched record."""
+
+
+class AgesPart(Protocol):
+    """The ages of log files, as far as a broker uses them."""
+
+    @property
+    def warning(self) -> str:
+        """The time that does not count now; empty if all time counts."""
+
+
+class RetentionPart(Protocol):
+    """Retention, as far as a broker uses it."""
+
+    consumer_offsets: Callable[[], Iterable[ConsumerOffset]] | None
+    """Source of consumer offsets; set by the broker."""
+
+    @property
+    def ages(self) -> AgesPart:
+        """The ages of log files."""
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Use the hours, ages and limits of a new configuration."""
+
+    def expire_now(self) -> None:
+        """Delete expired files at any hour."""
+
+
+class WatchPart(Protocol):
+    """Detection of changes by other programs, as far as a broker uses it."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Path -> problem."""
+
+
+class RemovalsPart(Protocol):
+    """The deletion of queues, as far as a broker uses it."""
+
+    def release(self, removal: Removal) -> Iterator[None]:
+        """Free the memory of queues, with pauses."""
+
+    def finish(self) -> list[Removal]:
+        """Move the files of all queues that are being deleted, durably; in any thread."""
+
+
+class BrokerStore(Store, Protocol):
+    """The store of a broker; ``MessageStore`` documents the methods."""
+
+    # Parts ------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> StoreConfig:
+        """The options of the store."""
+
+    @property
+    def root(self) -> str:
+        """The store's folder."""
+
+    @property
+    def log(self) -> LogPart:
+        """The commit log."""
+
+    @property
+    def queues(self) -> QueuesPart:
+        """The consume queues."""
+
+    @property
+    def index(self) -> IndexPart:
+        """The index."""
+
+    @property
+    def flusher(self) -> FlushPart:
+        """Flushing."""
+
+    @property
+    def dispatcher(self) -> DispatchPart:
+        """Dispatch."""
+
+    @property
+    def retention(self) -> RetentionPart:
+        """Retention."""
+
+    @property
+    def watch(self) -> WatchPart:
+        """Detection of changes by other programs."""
+
+    @property
+    def removals(self) -> RemovalsPart:
+        """Queues that are being deleted."""
+
+    # The fast path ----------------------------------------------------------------------------
+
+    @property
+    def copier(self) -> Copier:
+        """Copies stored messages to queues, on the fast path."""
+
+    @property
+    def pop_reader(self) -> PopReader:
+        """Serves pops on the fast path."""
+
+    @property
+    def pull_subscriptions(self) -> PullSubscriptions:
+        """Subscriptions whose pulls ``receive`` answers."""
+
+    def open_receiving(
+        self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
+    ) -> None:
+        """Prepare for ``receive``."""
+
+    def receive(
+        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
+    ) -> tuple[Received, PendingPut | None]:
+        """Process the sends or pulls in a buffer on the fast path."""
+
+    def set_write_queues(self, topic: str, count: int) -> None:
+        """Set the number of queues of a topic that ``receive`` puts to."""
+
+    def take_halves(self, *, is_on: bool) -> None:
+        """Set whether ``receive`` puts half messages."""
+
+    def take_timers(self, *, is_on: bool) -> None:
+        """Set whether ``receive`` puts messages that wait for the timer."""
+
+    # Putting ----------------------------------------------------------------------------------
+
+    def begin_put(
+        self, message: IncomingMessage, now_ms: int | None = None, *, is_batch: bool = False
+    ) -> PendingPut:
+        """Store a message or batch without waiting for the disk."""
+
+    def put_encoded(
+        self, data: bytes, count: int, now_ms: int | None = None
+    ) -> tuple[int, memoryview]:
+        """Append records made by ``incoming.encode``; return their number and offsets."""
+
+    def store_time_of_put(self, now_ms: int) -> int:
+        """Return the store time of a message that is put at the given time."""
+
+    def keep_batches(self, topic: str, *, is_on: bool) -> None:
+        """Set whether the queues of a topic are batch queues."""
+
+    def put_news(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the puts since the last call: topic, number of messages, bytes of their records."""
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step_disk(self) -> bool:
+        """Do the half of ``step`` that waits for the disk; may run in a worker thread."""
+
+    def step_memory(self, now_ms: int | None = None) -> bool:
+        """Do the half of ``step`` that must run in the thread that puts."""
+
+    @property
+    def has_more_to_do(self) -> bool:
+        """True if the last ``step_memory`` left work that the next one can do at once."""
+
+    def notify(self) -> None:
+        """Notify the listeners of readable messages now."""
+
+    # Getting ----------------------------------------------------------------------------------
+
+    def query_in_steps(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        is_tags: bool,
+        bytes_max: int,
+    ) -> Generator[None, None, QueryResult]:
+        """Query in steps, between which the store can be used for other things."""
+
+    def is_on_disk(self, topic: str, queue_id: int) -> bool:
+        """Return True if the first message of a queue is probably too old to be in memory."""
+
+    def last_record(self) -> bytes | None:
+        """Return the last record of the log; None if that record is in no queue."""
+
+    def queue_counts(self) -> dict[str, int]:
+        """Return the number of queues that each topic needs."""
+
+    def has_batch_queues(self, topic: str) -> bool:
+        """Return True if the queues of a topic are batch queues."""
+
+    # Deleting ---------------------------------------------------------------------------------
+
+    def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
+        """Remove the queues of topics from the tables; None if there are no queues."""
+
+    def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
+        """Remove those of the given queues from the tables that are still unused."""
+
+    def unknown_topics(self, known: Collection[str]) -> list[str]:
+        """Return topics with queues that are not in ``known``."""
+
+    def unused_queues(self) -> list[ConsumeQueue | BatchQueue]:
+        """Return queues whose last message has left the log."""

@@ -1,8 +1,8 @@
-"""The queues that a running store has, on disk: after a crash it is known which one is gone.
+"""The list of an open store's queues on disk, which shows after a crash that a queue is missing.
 
-A file of our own. It names all queues with units of records before the checkpoint's queue offset,
-and may name more; it is durable before that offset is. Without it a consumer offset is all that
-tells of a queue whose folder was deleted, and clients commit what they like.
+Only reput has this file. It contains all queues with units of records before the checkpoint's
+queue offset, and may contain more; it is durable before that offset is. Without it, only a
+consumer offset would show that a queue existed, and clients may commit one for any queue.
 """
 
 import json
@@ -23,8 +23,8 @@ class KnownQueues:
 
     Args:
         root: Folder of the store.
-        disk: What writes.
-        hot_state: Counts the queues that were made.
+        disk: Writes the file.
+        hot_state: Counts the queues that were created.
         queues: All plain queues.
         batch_queues: All batch queues.
     """
@@ -44,29 +44,33 @@ class KnownQueues:
         self._queues = queues
         self._batch_queues = batch_queues
         self._written_count = 0
-        """How many queues had been made when the list was written."""
+        """Number of created queues when the list was written."""
 
     def load(self) -> frozenset[QueueKey] | None:
-        """Return the queues on the list, None if there is none that can be read."""
+        """Return the queues on the list; None if there is none, or it cannot be read."""
         try:
-            found = json.loads(Path(self._path).read_bytes())
-            return frozenset((topic, queue_id) for topic, ids in found.items() for queue_id in ids)
+            listed = json.loads(Path(self._path).read_bytes())
+            return frozenset((topic, queue_id) for topic, ids in listed.items() for queue_id in ids)
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 
-    def adopt(self, known: frozenset[QueueKey] | None) -> None:
-        """Write the list at a start, unless ``load`` returned the queues that are there.
+    def trust(self) -> None:
+        """Accept the file as the list of all queues so far: a clean stop has written it."""
+        self._written_count = self._hot.made_queue_count
+
+    def adopt(self, listed: frozenset[QueueKey] | None) -> None:
+        """Write the list at a start, unless ``load`` returned exactly the existing queues.
 
         Raises:
             WriteFailed: The disk failed.
         """
-        if known == self._names():
-            self._written_count = self._hot.made_queue_count
+        if listed == self._names():
+            self.trust()
         else:
             self.save()
 
     def save(self) -> None:
-        """Write the list, durably, if queues were made since it was written. In any thread.
+        """Write the list, durably, if queues were created since; in any thread.
 
         Raises:
             WriteFailed: The disk failed.
@@ -83,4 +87,4 @@ class KnownQueues:
 
     def _names(self) -> frozenset[QueueKey]:
         families = (self._queues.snapshot(), list(self._batch_queues))
-        return frozenset((one.topic, one.queue_id) for family in families for one in family)
+        return frozenset((queue.topic, queue.queue_id) for family in families for queue in family)

@@ -1,8 +1,8 @@
 """lmqConsumerOffset.json: the consumer offsets of a broker with ``enableLmq``.
 
-It takes the place of consumerOffset.json, and has all that is in there. Besides, groups that read
-light queues (LMQ) are in a member of their own, which has one number for each topic and group, as
-a light queue is a queue alone. Source: rocketmq 4.9.7 ``LmqConsumerOffsetManager``.
+It replaces consumerOffset.json, and has the same members. In addition, groups that read light
+queues (LMQ) are in a separate member with one number for each topic and group, since a light queue
+has no other queues. Source: rocketmq 4.9.7 ``LmqConsumerOffsetManager``.
 """
 
 from typing import Self
@@ -18,7 +18,7 @@ _LIGHT_MEMBER = "lmqOffsetTable"
 
 
 class LightConsumerOffsetTable(ConsumerOffsetTable):
-    """How far each group has read each queue, light ones as well."""
+    """The consumer offsets of all groups and queues, including light ones."""
 
     path = paths.LIGHT_CONSUMER_OFFSETS
 
@@ -26,8 +26,8 @@ class LightConsumerOffsetTable(ConsumerOffsetTable):
     def load(cls, root: str, disk: Disk, *, interval_ms: int = 0) -> Self:
         """Return the table of a store; see ``SavedTable.load``.
 
-        If there is none yet, groups go on where consumerOffset.json says that they are. (Java's
-        broker forgets that when ``enableLmq`` is switched on.)
+        If it does not exist, groups continue at their offsets in consumerOffset.json. (Java's
+        broker loses them when ``enableLmq`` is set.)
         """
         table = super().load(root, disk, interval_ms=interval_ms)
         light = config_tables.member(table._members, _LIGHT_MEMBER, cls.path)
@@ -36,8 +36,8 @@ class LightConsumerOffsetTable(ConsumerOffsetTable):
                 topic, _, group = key.partition(config_tables.GROUP_SEPARATOR)
                 table._queues[topic, group] = {0: int(consumer_offset)}
         if config_tables.find(open_folder(root), cls.path) is None:
-            for one in ConsumerOffsetTable.load(root, disk).all():
-                table.put(one.topic, one.group, one.queue_id, one.consumer_offset)
+            for entry in ConsumerOffsetTable.load(root, disk).all():
+                table.put(entry.topic, entry.group, entry.queue_id, entry.consumer_offset)
         table.count = sum(map(len, table._queues.values()))
         return table
 

@@ -1,13 +1,13 @@
-"""A file of fixed size, mapped into memory: appended to once, read many times.
+"""A file of fixed size, mapped into memory: bytes are appended once and read many times.
 
-One writer appends. Worker threads may at the same time make room ahead, commit, flush, read and
-destroy. Kernels write through ``write_address`` and then set ``written``.
+One writer appends. Meanwhile, worker threads may reserve space, commit, flush, read and destroy.
+Kernels write through ``write_address`` and then set ``written``.
 
-A file on disk has its full size from the start and takes no room until ``reserve``: a full disk is
-then an error before the append, and not a signal that kills the process in the middle of it.
+A file on disk has its full size from the start, and takes no space until ``reserve``: a full disk
+is then an error before the append, and not a signal that kills the process during it.
 
-Not done here: choosing the next file (``MappedFileQueue``), the meaning of the bytes
-(``reput.format``), and when to flush or delete.
+``MappedFileQueue`` selects the next file, ``reput.format`` defines the bytes, and the callers
+decide when to flush or delete.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from reput.store.disk import Disk
 _log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""Room is taken in steps of this size: a small disk is not eaten by one empty file."""
+"""Unit in which space is reserved: one empty file must not fill a small disk."""
 FORCED_AFTER_MS = 120_000
 """destroyMapedFileIntervalForcibly"""
 _CHUNK_BYTES = 1024 * 1024
@@ -33,70 +33,70 @@ _CHUNK_OF_ZEROS = bytes(_CHUNK_BYTES)
 
 
 class WriteBuffer(Protocol):
-    """What takes appends in place of the map; see ``transient_pool``."""
+    """Memory that takes appends instead of the map; see ``transient_pool``."""
 
     address: int
     view: memoryview
 
-    def give_back(self) -> None:
-        """Take it back, full of zeros."""
+    def release(self) -> None:
+        """Return the buffer to its pool, filled with zeros."""
 
 
 class MappedFile:
     """One file, mapped into memory.
 
         0 ........ flushed ........ committed ........ written ........ reserved ....... size
-        | durable   | in page cache  | in the buffer    | zeros, room    | zeros, no room |
+        | durable   | in page cache  | in the buffer    | zeros, space   | zeros, no space|
 
     Invariants:
         * 0 <= flushed <= committed <= written <= reserved <= size.
         * With no buffer, ``committed`` is ``written``.
-        * Bytes below ``committed`` never change; only they are read.
-        * ``address`` is valid between ``hold`` and ``release``, and for the one who appends.
+        * Bytes below ``committed`` never change; readers read only these.
+        * ``address`` is valid between ``hold`` and ``release``, and for the writer.
 
-    A file that is only read is mapped when it is held first: a thousand files open at once.
+    A file that is only read is mapped by its first ``hold``: a thousand files open quickly.
     """
 
     def __init__(self, path: str, start: int, size: int, disk: Disk) -> None:
-        """Not for callers: see ``create`` and ``open``."""
+        """Set up the object; callers use ``create`` or ``open``."""
         self.path = path
         self.start = start
         """Physical offset of the first byte."""
         self.size = size
         self.address = 0
-        """Of byte 0 of the map; 0 while there is none."""
+        """Address of byte 0 of the map; 0 while there is none."""
         self.write_address = 0
-        """Where appends go: ``address``, or that of the buffer."""
+        """Address that appends write to: ``address``, or that of the buffer."""
         self.written = size
         self.reserved = size
         self.flushed = size
-        self._committed = size  # means something while there is a buffer
+        self._committed = size  # only valid while there is a buffer
         self._disk = disk
-        self._lock = threading.Lock()  # of the map and of what follows
+        self._lock = threading.Lock()  # guards the map and the next five fields
         self._map: memory.FileMap | None = None
         self._holders = 0
         self._is_closed = False
-        self._is_taken_away = False
+        self._is_taken_away = False  # True if zeros replace the bytes of a deleted file
         self._deleted_ms: int | None = None
         self._is_unlinked = False  # by us, or about to be
-        self._room = threading.Lock()  # of `reserved`
-        self._syncs = threading.Lock()  # of `flushed` and `_failure`
-        self._commits = threading.Lock()  # of `_buffer` and `_committed`
+        self._room = threading.Lock()  # guards `reserved`
+        self._syncs = threading.Lock()  # guards `flushed` and `_failure`
+        self._commits = threading.Lock()  # guards `_buffer` and `_committed`
         self._buffer: WriteBuffer | None = None
         self._descriptor: _Descriptor | None = None  # while the file is written to
-        self._failure: WriteFailed | None = None  # of a sync
+        self._failure: WriteFailed | None = None  # error of a sync
 
     @classmethod
     def create(
         cls, path: str, start: int, size: int, disk: Disk, *, buffer: WriteBuffer | None = None
     ) -> Self:
-        """Make a file of zeros, to be appended to from its first byte.
+        """Create a file of zeros, for appends from its first byte.
 
-        It has a durable name and no room yet. Appends go to the buffer, if one is given.
+        Its name is durable, and no space is reserved. With a buffer, appends go there.
 
         Raises:
-            WriteFailed: It cannot be made; also ``DiskFull``. The buffer stays the caller's.
-            StoreUnavailable: It cannot be mapped. Likewise.
+            WriteFailed: It cannot be created; also ``DiskFull``. The buffer remains the caller's.
+            StoreUnavailable: It cannot be mapped; the buffer remains the caller's.
         """
         file = cls(path, start, size, disk)
         file.written = file.reserved = file.flushed = file._committed = 0
@@ -120,40 +120,41 @@ class MappedFile:
         *,
         size_key: str = "mappedFileSizeCommitLog",
     ) -> Self:
-        """Take a file that is there, to be read; it counts as full until ``cut``.
+        """Open an existing file for reading; it counts as full until ``cut``.
 
         Raises:
-            StoreUnavailable: It is not there, or has another size than configured.
+            StoreUnavailable: It does not exist, or its size is not the configured one.
         """
         try:
-            found = os.stat(path).st_size  # noqa: PTH116 - paths are texts here
+            found_size = os.stat(path).st_size  # noqa: PTH116 - paths are texts here
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}") from error
-        if found != size:
+        if found_size != size:
             raise StoreUnavailable(
-                f"{path} has {found} bytes, but {size_key} is {size}; if all files of the folder "
-                f"have {found} bytes, set {size_key}={found}, else this one is damaged"
+                f"{path} has {found_size} bytes, but {size_key} is {size}; if all files of the "
+                f"folder have {found_size} bytes, set {size_key}={found_size}, else this one is "
+                "damaged"
             )
         return cls(path, start, size, disk)
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last byte that the file can hold."""
+        """Physical offset after the last byte of the file."""
         return self.start + self.size
 
     @property
     def committed(self) -> int:
-        """Position up to which the file itself, and so every reader, has the bytes."""
+        """Position up to which the file itself, and thus every reader, has the bytes."""
         return self.written if self._buffer is None else self._committed
 
-    # --- room -----------------------------------------------------------------
+    # --- space on disk --------------------------------------------------------
 
     def reserve(self, position: int) -> None:
-        """Get room on disk up to a position, in steps.
+        """Reserve space on disk up to a position, in steps.
 
         Raises:
-            DiskFull: There is none. What is reserved stays so, and can be written.
-            WriteFailed: The disk fails.
+            DiskFull: There is no space. Space reserved before stays, and can be written.
+            WriteFailed: The disk failed.
         """
         if position <= self.reserved:
             return
@@ -167,28 +168,28 @@ class MappedFile:
                 self.reserved = stop
 
     def touch(self, start: int, stop: int) -> None:
-        """Get the pages of a range ready, so that appends do not wait for them. Changes no byte.
+        """Fault in the pages of a range, so that appends do not wait for them; changes no byte.
 
-        Only what is reserved is touched. Meant for a worker thread, a step ahead of the writer.
+        Only reserved pages are touched. For a worker thread that runs before the writer.
 
         Raises:
-            WriteFailed: The file has no room after all; an append would have been fatal.
+            WriteFailed: The file has no space after all; an append would have killed the process.
         """
         stop = min(stop, self.reserved)
         if start >= stop or self._buffer is not None or not self.hold():
             return
         try:
             if not memory.populate(self.address + start, stop - start):
-                # Reading makes the pages too, but for the last step. Writing, even a byte's own
-                # value, would undo what the writer puts there meanwhile.
+                # Reading faults in the pages too, except for the last step. Writing, even a
+                # byte's own value, could undo what the writer writes at the same time.
                 self._read_a_byte_of_each_page(start, stop)
         except OSError as error:
-            raise WriteFailed(self.path, f"cannot get pages ready: {error.strerror}") from error
+            raise WriteFailed(self.path, f"cannot fault in pages: {error.strerror}") from error
         finally:
             self.release()
 
     def warm(self) -> None:
-        """Reserve and touch all of the file (warmMapedFileEnable).
+        """Reserve and touch the whole file (warmMapedFileEnable).
 
         Raises:
             WriteFailed: As ``reserve`` and ``touch``; also ``DiskFull``.
@@ -197,7 +198,7 @@ class MappedFile:
         self.touch(0, self.size)
 
     def lock_memory(self) -> None:
-        """Keep the map in memory. If that is not allowed, a warning says what to do."""
+        """Lock the map in memory. If that is not permitted, log a warning with the remedy."""
         if self.hold():
             try:
                 memory.lock(self.address, self.size)
@@ -221,12 +222,12 @@ class MappedFile:
     # --- bytes ----------------------------------------------------------------
 
     def append(self, data: bytes) -> int:
-        """Copy data behind what is written, and return the position it starts at.
+        """Append data after the written bytes; return the position of its first byte.
 
         The caller has checked that it fits.
 
         Raises:
-            DiskFull: There is no room; nothing was written.
+            DiskFull: There is no space; nothing was written.
         """
         position = self.written
         end = position + len(data)
@@ -252,38 +253,38 @@ class MappedFile:
             data = bytes(self._map.view[position : position + length])
             if self.release():
                 return data
-        raise NotInStore(f"{self.path} is gone: deleted or closed meanwhile")
+        raise NotInStore(f"{self.path} was deleted or closed meanwhile")
 
     def zero(self, start: int, stop: int) -> None:
-        """Make a range zeros where it is not. Not durable before ``flush`` or ``cut``.
+        """Overwrite a range with zeros where it has others. Durable after ``flush`` or ``cut``.
 
         Raises:
-            WriteFailed: The disk fails; also ``DiskFull``.
+            WriteFailed: The disk failed; also ``DiskFull``.
         """
         descriptor = self._writable()
         for position, end in _data_ranges(descriptor.number, start, stop):
             for chunk in range(position, end, _CHUNK_BYTES):
                 zeros = _CHUNK_OF_ZEROS[: end - chunk]
-                # Writing takes a disk, comparing does not; what was reserved is zeros mostly.
+                # Writing wears the disk, comparing does not; reserved bytes are mostly zeros.
                 if os.pread(descriptor.number, len(zeros), chunk) != zeros:
                     self._disk.write(descriptor.number, self.path, chunk, zeros)
 
     def cut(self, position: int) -> None:
-        """End the file at a position, and be ready to append there.
+        """Truncate the file at a position, and prepare it for appends there.
 
-        What lay behind is zeros on disk before this returns: it cannot come back after a crash,
-        as if it had been written behind what is appended now. Nobody may hold a file that was only
-        read so far.
+        The bytes after it are zeros on disk when this returns. Otherwise they could reappear after
+        a crash, as if they had been written after new appends. A file that was only read so far
+        must not be held.
 
         Raises:
-            WriteFailed: The disk fails; also ``DiskFull``.
+            WriteFailed: The disk failed; also ``DiskFull``.
             StoreUnavailable: The file cannot be mapped.
         """
         assert self._buffer is None, "a file with a buffer is not cut"
         assert 0 <= position <= self.written
         descriptor = self._writable()
         self.zero(position, self.size)
-        # Always, though the zeros may be an earlier run's: it may have died before its sync.
+        # Always, even if an earlier run wrote the zeros: it may have crashed before its sync.
         self._sync(descriptor)
         self.written = self.reserved = self.flushed = position
         with self._lock:
@@ -294,12 +295,12 @@ class MappedFile:
             self._descriptor = descriptor if position < self.size else None
 
     def commit(self) -> int:
-        """Write what the buffer holds to the file, and return the committed position.
+        """Write the bytes of the buffer to the file; return the committed position.
 
-        The buffer goes back to its pool with the last byte of the file.
+        With the last byte of the file, the buffer returns to its pool.
 
         Raises:
-            WriteFailed: The disk fails; also ``DiskFull``. It can be tried again.
+            WriteFailed: The disk failed; also ``DiskFull``. It can be tried again.
         """
         if self._buffer is not None and self.hold():
             try:
@@ -310,33 +311,33 @@ class MappedFile:
         return self.committed
 
     def flush(self, *, fails_if_changed: bool = False) -> int:
-        """Make committed bytes durable, and return the position up to which they are.
+        """Make committed bytes durable; return the position up to which they are.
 
-        The writer may append meanwhile; what it appends after the start is not counted.
+        The writer may append meanwhile; later appends are not counted.
 
         Args:
-            fails_if_changed: Count nothing as durable that a foreign change has taken.
+            fails_if_changed: Raise an error if another program has deleted or truncated the file.
 
         Raises:
-            WriteFailed: The disk fails, or there is a foreign change. This file then fails at every
-                flush, as a sync that succeeds after one that failed says nothing about the bytes of
-                the first.
+            WriteFailed: The disk failed, or there is such a change. Every later flush of this file
+                then fails: a sync that succeeds after a failed one proves nothing about the bytes
+                of the first.
         """
-        # One at a time: the system tells of bytes it lost once, and all must know.
+        # One at a time: the system reports lost bytes only once, to one caller.
         with self._syncs:
             target = self.committed
             if target > self.flushed and self._sync_held():
-                # A sync of a deleted file succeeds too. Before any thread sees `flushed`.
+                # The sync of a deleted file succeeds too. Check before any thread sees `flushed`.
                 if fails_if_changed and (change := self.foreign_change()):
                     self._failure = WriteFailed(self.path, change.removeprefix(f"{self.path} "))
                     raise self._failure
                 self.flushed = target
                 if target == self.size:
-                    self._descriptor = None  # closes when the last thread that uses it is done
+                    self._descriptor = None  # closed when its last user releases it
             return self.flushed
 
     def sync(self) -> None:
-        """Make durable all bytes that there are, where ``flush`` cannot tell what has changed.
+        """Make all existing bytes durable, where ``flush`` cannot determine the changed ones.
 
         Raises:
             WriteFailed: As ``flush``.
@@ -345,13 +346,13 @@ class MappedFile:
             self._sync_held()
 
     def foreign_change(self, *, is_thorough: bool = False) -> str:
-        """Return what somebody else has done to the file: deleted, cut or replaced it; mostly "".
+        """Describe how another program changed the file: deleted, truncated, replaced; else "".
 
-        Bytes that are written to a deleted file are lost with the process, and touching the map of
-        a file that was cut ends it: whoever acknowledges messages asks here.
+        Bytes written to a deleted file are lost with the process, and access to the map of a
+        truncated file kills it: callers check this before they acknowledge messages.
 
         Args:
-            is_thorough: Look at the name too, where an open descriptor tells of the file.
+            is_thorough: Also check that the name still belongs to the open descriptor.
         """
         descriptor = self._descriptor
         is_other = False
@@ -369,7 +370,7 @@ class MappedFile:
                 return ""
             return f"{self.path} was deleted while the store is open"
         except OSError as error:
-            return f"{self.path} cannot be looked at: {error.strerror}"
+            return f"{self.path} cannot be examined: {error.strerror}"
         if self._is_unlinked or self._is_closed:
             return ""
         if not link_count:
@@ -377,13 +378,13 @@ class MappedFile:
         if is_other:
             return f"{self.path} was replaced while the store is open"
         if size != self.size:
-            return f"{self.path} was {self.size} bytes, now {size}: something else cut it"
+            return f"{self.path} was {self.size} bytes, now {size}: another program truncated it"
         return ""
 
-    # --- life -----------------------------------------------------------------
+    # --- lifetime -------------------------------------------------------------
 
     def hold(self) -> bool:
-        """Keep ``address`` valid until ``release``. False if the file is closed or deleted.
+        """Keep ``address`` valid until ``release``; return False if the file is closed or deleted.
 
         Raises:
             StoreUnavailable: The file cannot be mapped.
@@ -400,8 +401,8 @@ class MappedFile:
         """End a ``hold``.
 
         Returns:
-            Whether the bytes were the file's all the time. If not, it was deleted and somebody
-            held it for too long: what was read may be zeros and does not count.
+            True if the bytes were valid all the time. If not, the file was deleted and held for too
+            long: bytes that were read may be zeros, and must be ignored.
         """
         with self._lock:
             assert self._holders > 0, f"{self.path} is released more often than held"
@@ -411,15 +412,15 @@ class MappedFile:
             return not self._is_taken_away
 
     def destroy(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> bool:
-        """Delete the file now, and give its room back as soon as nobody holds it.
+        """Delete the file now, and free its space as soon as no reader holds it.
 
-        Call again, later, while it returns False. Who holds the file reads on undisturbed until
-        ``forced_after_ms`` have passed since the first call. Then zeros take the place of the file
-        in memory, so that the disk gets its room back: addresses stay valid, no process dies, and
-        ``release`` tells the holder that what it read does not count.
+        Call it again later while it returns False. Readers that hold the file are not disturbed
+        until ``forced_after_ms`` after the first call. Then zeros replace the file in memory, so
+        that the disk frees the space: addresses stay valid, the process survives, and ``release``
+        reports that the bytes must be ignored.
 
         Returns:
-            Whether the room is given back.
+            True if the space is free.
 
         Raises:
             WriteFailed: The file cannot be deleted; nothing has changed.
@@ -439,23 +440,23 @@ class MappedFile:
             return self._map is None or self._is_taken_away
 
     def close(self) -> None:
-        """Let nobody hold the file any more, and unmap it when the last holder is gone.
+        """Permit no more holds, and unmap the file when its last holder releases it.
 
-        Neither commits nor flushes.
+        Does not commit or flush.
         """
         with self._lock:
             self._is_closed = True
             if self._holders == 0:
                 self._unmap()
 
-    # --- inside ---------------------------------------------------------------
+    # --- private --------------------------------------------------------------
 
     def _map_file(self, descriptor: "_Descriptor", *, is_writable: bool) -> None:
-        # The size is asked for now: a map that reached beyond the file would kill the process.
-        found = os.fstat(descriptor.number).st_size
-        if found != self.size:
+        # The size is read now: access to a map beyond the end of the file would kill the process.
+        found_size = os.fstat(descriptor.number).st_size
+        if found_size != self.size:
             raise StoreUnavailable(
-                f"{self.path} was {self.size} bytes, now {found}: something else writes to it"
+                f"{self.path} was {self.size} bytes, now {found_size}: another program writes to it"
             )
         try:
             self._map = memory.FileMap(descriptor.number, self.size, is_writable=is_writable)
@@ -481,9 +482,9 @@ class MappedFile:
     def _write_out(self, stop: int) -> None:
         start, buffer = self._committed, self._buffer
         if buffer is None:
-            return  # another thread was at the end first
+            return  # another thread has committed the end
         if start < stop:
-            descriptor = self._writable()  # kept: another thread may drop it
+            descriptor = self._writable()  # a reference, since another thread may drop it
             self._disk.write(descriptor.number, self.path, start, buffer.view[start:stop])
             self._committed = stop
             _clear(buffer, start, stop)
@@ -493,8 +494,8 @@ class MappedFile:
     def _take_away(self, mapped: memory.FileMap) -> None:
         if not self._is_taken_away:
             _log.warning(
-                "%s was deleted, but is still held by %d readers; its room is given back now, and "
-                "what they read from it does not count",
+                "%s was deleted, but is still held by %d readers; its space is freed now, and the "
+                "bytes that they read from it are ignored",
                 self.path,
                 self._holders,
             )
@@ -506,14 +507,14 @@ class MappedFile:
         buffer, self._buffer = self._buffer, None
         self.write_address = self.address
         assert buffer is not None
-        buffer.give_back()
+        buffer.release()
 
     def _writable(self) -> "_Descriptor":
         return self._descriptor or _Descriptor(self._disk.open(self.path))
 
     def _sync_held(self) -> bool:
-        """Sync it unless it is closed, deleted or only read; return whether it was synced."""
-        descriptor = self._descriptor  # before the hold: it is still there then, or not needed
+        """Sync the file unless it is closed, deleted or only read; return True if it was synced."""
+        descriptor = self._descriptor  # before the hold: then it is still there, or not needed
         if descriptor is None or not self.hold():
             return False
         try:
@@ -538,7 +539,7 @@ class MappedFile:
 
 
 class _Descriptor:
-    """A descriptor that closes with its last use: one thread may drop what another syncs."""
+    """A descriptor that is closed with its last use: a thread may drop it while another syncs."""
 
     __slots__ = ("number",)
 
@@ -557,7 +558,7 @@ def _open_to_read(path: str) -> _Descriptor:
 
 
 def _data_ranges(descriptor: int, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return where a file holds data, not holes, as far as the file system tells."""
+    """Return the ranges of a file with data instead of holes, as far as they are known."""
     ranges = []
     position = start
     while position < stop:

@@ -1,4 +1,4 @@
-"""The run of equal files behind one physical offset, in one folder or over several."""
+"""A sequence of files of equal size, addressed by physical offset, in one or more folders."""
 
 import bisect
 import logging
@@ -17,22 +17,21 @@ _log = logging.getLogger(__name__)
 
 
 class BufferPool(Protocol):
-    """Where files get buffers."""
+    """A source of write buffers."""
 
     @property
     def available(self) -> int:
-        """How many buffers can be borrowed now."""
+        """Number of buffers that can be borrowed now."""
 
     def borrow(self) -> WriteBuffer | None:
-        """Return a buffer, None if there is no more."""
+        """Return a buffer; None if all are in use."""
 
 
 class MappedFileQueue:
-    """Files named by the offset they start at, of which the last is written to.
+    """Files named by their start offset; the last one is written to.
 
-    One thread rolls, truncates and deletes; another may make the next file ahead
-    (``prepare_next``). ``files`` is replaced, never changed: a thread may go on reading the one it
-    has.
+    One thread rolls, truncates and deletes; another may create the next file ahead
+    (``prepare_next``). ``files`` is replaced, never changed: a thread can keep the tuple it has.
     """
 
     def __init__(
@@ -46,57 +45,57 @@ class MappedFileQueue:
         pool: BufferPool | None = None,
         is_warmed: bool = False,
     ) -> None:
-        """Name the folders; nothing is read yet.
+        """Set up the sequence; nothing is read.
 
         Args:
-            folders: Where files are and new ones go, as storePathCommitLog lists them.
-            file_size: Of each file, bytes.
-            disk: What makes bytes durable.
-            read_only_folders: Where files may be, and no new ones go.
-            size_key: The configuration key of ``file_size``, for error texts.
-            pool: Where new files get their write buffers, if they shall have one.
-            is_warmed: Reserve, touch and lock all of a new file (warmMapedFileEnable).
+            folders: Folders of the files and of new ones, as listed by storePathCommitLog.
+            file_size: Size of each file in bytes.
+            disk: Makes bytes durable.
+            read_only_folders: Folders that may contain files, and get no new ones.
+            size_key: Configuration key of ``file_size``, for errors.
+            pool: Source of write buffers for new files; None without buffers.
+            is_warmed: Reserve, touch and lock the whole of a new file (warmMapedFileEnable).
         """
         self.folders = sorted(set(folders))
         self.read_only_folders = sorted(set(read_only_folders))
         self.full_folders: set[str] = set()
-        """Folders that get no new file while there is another; retention says which."""
+        """Folders that get no new file while another is free; set by retention."""
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self._disk = disk
         self._size_key = size_key
         self._pool = pool
         self._is_warmed = is_warmed
-        self._making = threading.Lock()  # of the next file; held while the disk works
+        self._making = threading.Lock()  # guards the next file; held while the disk works
         self._prepared: MappedFile | None = None
-        self._hanging: list[MappedFile] = []  # deleted, but held by somebody
+        self._hanging: list[MappedFile] = []  # deleted files that are still held
 
-    # --- what there is --------------------------------------------------------
+    # --- files ----------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files of all folders. None is mapped, and all count as full until ``truncate``.
+        """Find the files of all folders. None is mapped; all count as full until ``truncate``.
 
-        An empty last file, which a crash left, is deleted. Other names are left alone, and logged.
+        An empty last file, left by a crash, is deleted. Other names are ignored and logged.
 
         Raises:
-            StoreUnavailable: A file has another size than configured, or two hold the same bytes.
+            StoreUnavailable: A file has another size than configured, or two files overlap.
             WriteFailed: The empty last file cannot be deleted.
         """
-        found = sorted(
+        named_files = sorted(
             (start, path)
             for folder in dict.fromkeys([*self.folders, *self.read_only_folders])
             for start, path in _named_files(folder)
         )
-        if found and Path(found[-1][1]).stat().st_size == 0:
-            _, path = found.pop()
-            _log.warning("%s is empty and is deleted: the store stopped while making it", path)
+        if named_files and Path(named_files[-1][1]).stat().st_size == 0:
+            _, path = named_files.pop()
+            _log.warning("%s is empty and is deleted: the store stopped during its creation", path)
             self._disk.unlink(path)
         files: list[MappedFile] = []
-        for start, path in found:
+        for start, path in named_files:
             file = MappedFile.open(path, start, self.file_size, self._disk, size_key=self._size_key)
             if files and start < files[-1].end:
                 raise StoreUnavailable(
-                    f"{files[-1].path} and {path} both hold physical offset {start}; take one away"
+                    f"{files[-1].path} and {path} both contain physical offset {start}; remove one"
                 )
             files.append(file)
         self.files = tuple(files)
@@ -113,27 +112,27 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the oldest byte; 0 with no file."""
+        """Physical offset of the oldest byte; 0 without files."""
         return self.files[0].start if self.files else 0
 
     @property
     def max_offset(self) -> int:
-        """Physical offset below which every byte can be read; 0 with no file."""
+        """Physical offset up to which every byte can be read; 0 without files."""
         end = self.min_offset
         for file in self._unfinished():
             end = file.start + file.committed
             if file.committed < file.size:
-                break  # what later files have is behind a hole until this one is committed
+                break  # later files follow a hole until this one is committed
         return end
 
     def file_at(self, physical_offset: int) -> MappedFile | None:
-        """Return the file whose range holds an offset, None if there is no such file."""
+        """Return the file that contains an offset; None if there is none."""
         files = self.files
         if not files:
             return None
         index = (physical_offset - files[0].start) // self.file_size
         if not (0 <= index < len(files) and files[index].start <= physical_offset):
-            # There are gaps, or it is before or behind all files.
+            # There are gaps, or the offset is before or after all files.
             index = bisect.bisect_right(files, physical_offset, key=lambda file: file.start) - 1
         is_inside = index >= 0 and files[index].start <= physical_offset < files[index].end
         return files[index] if is_inside else None
@@ -141,16 +140,16 @@ class MappedFileQueue:
     # --- growing --------------------------------------------------------------
 
     def roll(self, start: int = 0) -> MappedFile:
-        """Add the next file: the prepared one, or one made now.
+        """Add the next file: the prepared one, or a new one.
 
-        The caller fills the one before to its last byte, before or after this: neither ``flush``
-        nor ``max_offset`` passes a file that is not full.
+        The caller fills the previous file up to its last byte, before or after this call:
+        ``flush`` and ``max_offset`` stop at a file that is not full.
 
         Args:
             start: Physical offset of the first file, if there is none.
 
         Raises:
-            WriteFailed: No folder can take a file; also ``DiskFull``.
+            WriteFailed: No folder accepts a new file; also ``DiskFull``.
         """
         with self._making:
             file = self._prepared or self._make(self.files[-1].end if self.files else start)
@@ -160,23 +159,23 @@ class MappedFileQueue:
 
     @property
     def has_prepared(self) -> bool:
-        """Whether ``roll`` will take a file that is made already."""
+        """True if the file for the next ``roll`` exists already."""
         return self._prepared is not None
 
     @property
     def writable(self) -> tuple[MappedFile, ...]:
-        """The file that is written to and the one that is made ahead, as far as there are any."""
+        """The file that is written to and the prepared one, if they exist."""
         prepared = self._prepared
         return self.files[-1:] if prepared is None else (*self.files[-1:], prepared)
 
     def prepare_next(self) -> None:
-        """Make the file behind the last one, with room and pages for the first step.
+        """Create the file after the last one, with space and pages for the first step.
 
-        Meant for a worker thread; ``roll`` waits for it. Nothing if it is made, if there is no last
-        one, or where the pool has no buffer for it.
+        For a worker thread; ``roll`` waits for it. Does nothing if the file exists, if there is no
+        last file, or if the pool has no buffer for it.
 
         Raises:
-            WriteFailed: No folder can take a file; also ``DiskFull``.
+            WriteFailed: No folder accepts a new file; also ``DiskFull``.
         """
         with self._making:
             has_buffer = self._pool is None or self._pool.available
@@ -184,7 +183,7 @@ class MappedFileQueue:
                 self._prepared = self._make(self.files[-1].end, is_touched=True)
 
     def drop_prepared(self) -> None:
-        """Delete the file made ahead. A store that stops cleanly leaves none.
+        """Delete the prepared file, as before a clean stop.
 
         Raises:
             WriteFailed: It cannot be deleted.
@@ -197,21 +196,21 @@ class MappedFileQueue:
     # --- durability -----------------------------------------------------------
 
     def commit(self) -> int:
-        """Write out what buffers hold; return the offset behind the last committed byte.
+        """Write the buffers to the files; return the offset after the last committed byte.
 
         Raises:
-            WriteFailed: The disk fails; also ``DiskFull``.
+            WriteFailed: The disk failed; also ``DiskFull``.
         """
         for file in self._unfinished():
             file.commit()
         return self.max_offset
 
     def flush(self) -> int:
-        """Make committed bytes durable, in order; return the offset below which all are.
+        """Make committed bytes durable, in order; return the offset up to which all are.
 
         Raises:
-            WriteFailed: The disk fails, see ``MappedFile.flush``; or a file is not the one any
-                more that its name leads to.
+            WriteFailed: The disk failed, see ``MappedFile.flush``; or a file was replaced under its
+                name.
         """
         flushed = self.min_offset
         for file in self._unfinished():
@@ -223,13 +222,13 @@ class MappedFileQueue:
     # --- shrinking ------------------------------------------------------------
 
     def truncate(self, physical_offset: int, now_ms: int) -> None:
-        """End the run at an offset, durably, and be ready to append there.
+        """Truncate the sequence at an offset, durably, and prepare for appends there.
 
-        Files behind it are deleted, newest first, so that a crash in between leaves a run without
-        a gap. Then what lies behind it in its file becomes zeros.
+        Later files are deleted, newest first, so that a crash leaves no gap. Then the rest of the
+        file with the offset is overwritten with zeros.
 
         Raises:
-            WriteFailed: The disk fails; also ``DiskFull``. Call it again.
+            WriteFailed: The disk failed; also ``DiskFull``. Call it again.
         """
         self.drop_prepared()
         folders = set()
@@ -245,7 +244,7 @@ class MappedFileQueue:
     def delete_first(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> MappedFile:
         """Delete the oldest file and return it. The last file is never deleted.
 
-        After a crash it may be there again; nothing is wrong then.
+        After a crash it may exist again, which is harmless.
 
         Raises:
             WriteFailed: It cannot be deleted; nothing has changed.
@@ -257,11 +256,11 @@ class MappedFileQueue:
 
     @property
     def has_hanging(self) -> bool:
-        """True if the disk has not got back the room of a deleted file."""
+        """True if the space of a deleted file is not free yet."""
         return self._disk.has_discarded or any(file.address for file in self._hanging)
 
     def step(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> bool:
-        """Try again to give back the room of deleted files; return whether one was.
+        """Try again to free the space of deleted files; return whether any was freed.
 
         Call it every redeleteHangedFileInterval.
         """
@@ -272,16 +271,16 @@ class MappedFileQueue:
         return len(self._hanging) < before
 
     def close(self) -> None:
-        """Close all files; who holds one keeps it. Neither commits nor flushes."""
+        """Close all files; holders keep theirs. Does not commit or flush."""
         with self._making:
             for file in (*self.files, *([self._prepared] if self._prepared else [])):
                 file.close()
             self.files, self._prepared = (), None
 
-    # --- inside ---------------------------------------------------------------
+    # --- private --------------------------------------------------------------
 
     def _unfinished(self) -> tuple[MappedFile, ...]:
-        """Return the files from the oldest that is not all durable, or the last; oldest first."""
+        """Return the files from the oldest one that is not fully durable; at least the last."""
         files = self.files
         index = max(len(files) - 1, 0)
         while index > 0 and files[index - 1].flushed < files[index - 1].size:
@@ -290,7 +289,7 @@ class MappedFileQueue:
 
     def _destroy(self, file: MappedFile, now_ms: int, forced_after_ms: int) -> None:
         is_gone = file.destroy(now_ms, forced_after_ms)
-        self.files = tuple(one for one in self.files if one is not file)
+        self.files = tuple(other for other in self.files if other is not file)
         if not is_gone:
             self._hanging.append(file)
 
@@ -301,7 +300,7 @@ class MappedFileQueue:
                 return self._make_in(folder, start, is_touched=is_touched)
             except WriteFailed as error:
                 _log.warning("no new file in %s: %s", folder, error)
-                # That there is no room is what the caller can do something about.
+                # The caller can handle a full disk, so this error has priority.
                 failure = failure if isinstance(failure, DiskFull) else error
         raise failure
 
@@ -313,7 +312,7 @@ class MappedFileQueue:
             file = MappedFile.create(path, start, self.file_size, self._disk, buffer=buffer)
         except BaseException:
             if buffer is not None:
-                buffer.give_back()
+                buffer.release()
             raise
         try:
             file.reserve(1)
@@ -328,18 +327,18 @@ class MappedFileQueue:
         return file
 
     def _folders_for(self, start: int) -> list[str]:
-        """Return the folders to try: Java's choice, then those after it, then the full ones."""
-        writable = [one for one in self.folders if one not in self.read_only_folders]
-        full = [one for one in writable if one in self.full_folders]
-        free = [one for one in writable if one not in full]
+        """Return the folders to try: Java's choice, then the next ones, then the full ones."""
+        writable = [folder for folder in self.folders if folder not in self.read_only_folders]
+        full = [folder for folder in writable if folder in self.full_folders]
+        free = [folder for folder in writable if folder not in full]
         choice = free or full
         turn = start // self.file_size % max(len(choice), 1)
         return list(dict.fromkeys([*choice[turn:], *choice[:turn], *full]))
 
 
 def _named_files(folder: str) -> list[tuple[int, str]]:
-    """Return (start, path) of the files in a folder that are named by an offset."""
-    found, others = [], []
+    """Return (start, path) of the files in a folder whose names are offsets."""
+    named_files, others = [], []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -347,11 +346,11 @@ def _named_files(folder: str) -> list[tuple[int, str]]:
                 if start is None or not entry.is_file():
                     others.append(entry.name)
                 else:
-                    found.append((start, f"{folder}/{entry.name}"))
+                    named_files.append((start, f"{folder}/{entry.name}"))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreUnavailable(f"{folder} cannot be read: {error.strerror}") from error
     if others:
-        _log.warning("%s holds what is no log file, left alone: %s", folder, sorted(others)[:10])
-    return found
+        _log.warning("%s contains other files, which are ignored: %s", folder, sorted(others)[:10])
+    return named_files

@@ -1,8 +1,7 @@
-"""Memory with an address, for Python and kernels at once: maps of files, and of nothing.
+"""Memory with an address, used by Python and kernels at once: maps of files, and anonymous memory.
 
-Maps of files are made through libc and not through Python's mmap, which keeps a descriptor for
-each map: a terabyte of log would need a thousand. And its flush holds the GIL for as long as the
-disk takes.
+Maps of files are made by libc and not by the ``mmap`` module, which keeps a descriptor for each
+map: a terabyte of log would need a thousand. Also, its flush holds the GIL while the disk works.
 """
 
 import ctypes
@@ -14,10 +13,10 @@ PAGE_BYTES = mmap.PAGESIZE
 
 _MAP_FIXED = 0x10
 _MADV_POPULATE_WRITE = 23
-"""Linux 5.14; Python's mmap does not name it."""
+"""Linux 5.14; missing in the ``mmap`` module."""
 _FAILED = ctypes.c_void_p(-1).value
 
-# Through CDLL, calls give up the GIL: populating and locking take milliseconds.
+# CDLL releases the GIL during calls: populating and locking take milliseconds.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
@@ -31,7 +30,7 @@ _libc.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class AnonymousMemory:
-    """Zeroed memory that never moves. It lives as long as this object or a view of it."""
+    """Zeroed memory with a fixed address. It lives as long as this object or a view of it."""
 
     def __init__(self, size: int) -> None:
         # Private: a forked child gets a copy and cannot disturb us.
@@ -42,17 +41,17 @@ class AnonymousMemory:
 
 
 class FileMap:
-    """A whole file in memory, shared with the file. Needs no descriptor once it is made.
+    """A whole file in memory, shared with the file. Needs no descriptor once it is mapped.
 
-    The caller has checked that the file is not shorter: touching a page behind the end of a file
+    The caller has checked that the file is not shorter: access to a page after the end of a file
     kills the process.
     """
 
     def __init__(self, descriptor: int, size: int, *, is_writable: bool) -> None:
-        """Map it.
+        """Map the file.
 
         Raises:
-            OSError: The system refuses, as when a process has too many maps.
+            OSError: The system refuses, for example because the process has too many maps.
         """
         self.address = 0
         self.size = size
@@ -60,15 +59,15 @@ class FileMap:
         self.address = self._map(0, mmap.MAP_SHARED, descriptor)
         content = (ctypes.c_ubyte * size).from_address(self.address)
         self.view = memoryview(content).cast("B")
-        """The same as bytes, for who closes the map: unlike other views, it keeps nothing alive."""
+        """The map's bytes. Unlike other views, this one does not keep the map open."""
 
     def replace_by_zeros(self) -> None:
-        """Let go of the file, but keep the addresses: who still reads them finds zeros."""
-        # The system swaps the pages in one step, so there is no moment without memory.
+        """Release the file, but keep the addresses: readers find zeros there."""
+        # The system replaces the pages atomically, so the memory is valid at any moment.
         self._map(self.address, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1)
 
     def close(self) -> None:
-        """Unmap. Whoever touches an address of the map after this kills the process."""
+        """Unmap the file. After this, access to an address of the map kills the process."""
         address, self.address = self.address, 0
         if address:
             _check(_libc.munmap(address, self.size))
@@ -77,22 +76,22 @@ class FileMap:
         self.close()
 
     def _map(self, address: int, flags: int, descriptor: int) -> int:
-        made = _libc.mmap(address, self.size, self._protection, flags, descriptor, 0)
-        if made == _FAILED:
+        address_or_error = _libc.mmap(address, self.size, self._protection, flags, descriptor, 0)
+        if address_or_error == _FAILED:
             _check(-1)
-        return int(made)
+        return int(address_or_error)
 
 
 def populate(address: int, length: int) -> bool:
-    """Make pages ready to be written, so that the writer never waits for one.
+    """Fault in pages for writing, so that the writer does not wait for them.
 
-    Changes no byte, so another thread may be writing there. Does not hold the GIL.
+    Changes no byte, so another thread may write there meanwhile. Does not hold the GIL.
 
     Returns:
-        Whether it was done; not before Linux 5.14, nor when memory is short.
+        False if it was not possible: before Linux 5.14, or if memory is short.
 
     Raises:
-        OSError: Writing there would kill the process: the file has no room for it.
+        OSError: A write there would kill the process: the file has no space for it.
     """
     skipped = address % PAGE_BYTES
     if _libc.madvise(address - skipped, length + skipped, _MADV_POPULATE_WRITE) == 0:
@@ -103,7 +102,7 @@ def populate(address: int, length: int) -> bool:
 
 
 def lock(address: int, length: int) -> None:
-    """Keep memory from being swapped out. Raises ``OSError`` if that is not allowed."""
+    """Prevent memory from being swapped out. Raises ``OSError`` if that is not permitted."""
     _check(_libc.mlock(address, length))
 
 

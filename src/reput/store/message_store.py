@@ -4,11 +4,11 @@
                   |
              flush, group commit ---> checkpoint
 
-One writer. Nothing here waits or sleeps but the disk: background work is ``step``, which the owner
-calls at its pace. Records are moved as bytes and not decoded on the way.
+There is one writer. Only the disk blocks; background work is done by ``step``, which the owner
+calls at its own pace. Records are copied as bytes and not decoded.
 
-This is the façade; what it does is told in ``putting``, ``dispatch``, ``flush``, ``getting``,
-``recovery`` and ``retention``.
+This is the façade of ``putting``, ``dispatch``, ``flush``, ``getting``, ``recovery`` and
+``retention``.
 """
 
 import contextlib
@@ -61,14 +61,14 @@ _log = logging.getLogger(__name__)
 
 
 class MessageStore:
-    """A store folder that is open for writing; open with ``MessageStore.open``.
+    """A store folder that is open for writing; open one with ``MessageStore.open``.
 
-    May be used by one thread at a time. ``sync`` or ``step_disk`` may run in another one meanwhile,
-    also while the store is closed; they do nothing from then on.
+    Only one thread may use it at a time. ``sync`` and ``step_disk`` may run in another thread
+    meanwhile, also while the store is closed; after that they do nothing.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, disk: Disk, lock: FolderLock) -> None:
-        """Not for callers: see ``open``."""
+        """Set up the parts; callers use ``open``."""
         self.config = config
         self.root = config.store_path_root_dir
         self._clock = clock
@@ -94,7 +94,7 @@ class MessageStore:
         self.watch = FolderWatch(
             self.root, disk, lock, self.log, self.queues, self.index, self.checkpoint
         )
-        """What looks whether anybody else deletes or cuts files."""
+        """Detects files that other programs delete or truncate."""
         self._tombstones = Tombstones(self.root, disk)
         self.removals = Removals(self.root, disk, self.queues, self._batch_queues, self._tombstones)
         """Queues that are being deleted."""
@@ -137,20 +137,20 @@ class MessageStore:
             config, clock, self._hot, self.log, self.queues, self._batch_queues, self.dispatcher
         )
         self.copier = Copier(config, self._hot, self.log, self._putter)
-        """The quick way for stored messages that are put again."""
+        """Copies stored messages to queues, on the fast path."""
         self.pop_reader = PopReader(self._hot, self.log, self.queues, self._putter)
-        """The quick way for pops."""
+        """Serves pops on the fast path."""
         self._send_ingest = SendIngest(config, self._hot, self.log, self._putter)
         self.pull_subscriptions = PullSubscriptions(self._hot, self.queues)
-        """Whose pulls ``receive`` answers."""
+        """Subscriptions whose pulls ``receive`` answers."""
         self._getter = Getter(
             config, self._hot, self.log, self.queues, self.index, self._batch_queues
         )
         self._waiting = GroupCommit(config)
         self.recovery: RecoveryReport
-        """What opening it found and did."""
+        """Report of the recovery that ran when the store was opened."""
         self._is_open = False
-        self._disk_half = threading.RLock()  # held by what works at the disk, and by the end
+        self._disk_half = threading.RLock()  # held by work on the disk, and by ``close``
 
     # Opening and closing ----------------------------------------------------------------------
 
@@ -165,18 +165,18 @@ class MessageStore:
         filters: "Filters | None" = None,
         progress: Progress = lambda what, done, total: None,
     ) -> Self:
-        """Open a store folder, made if need be, and bring it into order.
+        """Open a store folder, created if it does not exist, and recover it.
 
         Args:
-            path: The folder, in place of the configured one.
-            config: Sizes, paces, limits; RocketMQ's defaults.
-            clock: What the time is.
-            disk: What writes; tests replace it.
-            filters: The groups' SQL filters, for ``enableCalcFilterBitMap``.
-            progress: Told how far recovery is.
+            path: Folder, instead of the configured one.
+            config: Sizes, intervals and limits; by default those of RocketMQ.
+            clock: Source of the time.
+            disk: Writes files; tests replace it.
+            filters: SQL filters of the groups, for ``enableCalcFilterBitMap``.
+            progress: Called with the progress of the recovery.
 
         Raises:
-            StoreUnavailable: In use, in RocksDB mode, or its files have other sizes.
+            StoreUnavailable: The folder is in use, in RocksDB mode, or its files have other sizes.
             WriteFailed: The folder cannot be written to; also ``DiskFull``.
         """
         config = config or StoreConfig()
@@ -189,10 +189,10 @@ class MessageStore:
             read_only = config.read_only_commit_log_folders
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
-            lock.add_folders([one for one in config.commit_log_folders if one not in read_only])
+            lock.add_folders([name for name in config.commit_log_folders if name not in read_only])
             store = cls(config, clock or SystemClock(), disk, lock)
             if filters is not None and config.enable_calc_filter_bit_map:
-                # Not at the top: compiling filters takes a library that takes long to import.
+                # Not at the top: the library that compiles filters takes long to import.
                 from reput.store.filter_bits import FilterBits
 
                 store.dispatcher.filter_bits = FilterBits(filters)
@@ -232,7 +232,7 @@ class MessageStore:
             self.watch.start(self.log.files.folders)
             spares.fill()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self._is_open = True
         self._putter.refusal = self._refusal()
@@ -247,7 +247,7 @@ class MessageStore:
         block[state.COUNT_ON_DISK_MAX] = config.max_transfer_count_on_message_in_disk
 
     def _write_abort(self) -> None:
-        # In one step: at no moment is a store that crashed without it.
+        # Atomic: a store that crashes never lacks the file.
         self._disk.replace(f"{self.root}/{paths.ABORT}", str(os.getpid()).encode())
 
     def _refusal(self) -> str:
@@ -263,14 +263,14 @@ class MessageStore:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be put now; empty if it can."""
+        """Reason why puts are refused now; empty if they are accepted."""
         return self._putter.refusal
 
     def close(self) -> None:
-        """Stop cleanly: everything is durable and dispatched, and the next opening is quick.
+        """Stop cleanly: make everything durable and dispatched, so that the next start is quick.
 
         Raises:
-            WriteFailed: The disk failed. The folder is let go nevertheless, as after a crash.
+            WriteFailed: The disk failed. The folder is released nevertheless, as after a crash.
         """
         with self._disk_half:
             self._close()
@@ -289,9 +289,9 @@ class MessageStore:
             self.dispatcher.notify()
             self.flusher.flush_all()
             self.log.files.drop_prepared()
-            self.removals.finish()  # behind all that messages need: it may fail
+            self.removals.finish()  # after everything that messages need: it may fail
             log = self.log
-            self.watch.look()
+            self.watch.check()
             if self.watch.refusal:
                 _log.warning("not a clean stop: the next start repairs what it can")
                 return
@@ -302,17 +302,17 @@ class MessageStore:
             self._disk.unlink(f"{self.root}/{paths.ABORT}")
             self._disk.sync_folder(self.root)
         finally:
-            self._let_go()
+            self._release()
 
     def abandon(self) -> None:
-        """Let the folder go as it is, as a crash would: nothing more is written or flushed."""
+        """Release the folder as it is, as a crash would; nothing more is written or flushed."""
         with self._disk_half:
             if self._is_open:
                 self._is_open = False
                 self._putter.refusal = self._refusal()
-                self._let_go()
+                self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self.pull_subscriptions.close()
         self._disk.close_kept()
         self._disk.release_discarded()
@@ -331,11 +331,13 @@ class MessageStore:
     # Putting ----------------------------------------------------------------------------------
 
     def put(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
-        """Store a message; under SYNC_FLUSH it is on disk on return, unless it does not wait.
+        """Store a message.
+
+        Under SYNC_FLUSH it is on disk on return, unless the message does not wait.
 
         Args:
-            message: What to store.
-            now_ms: Its store time; the clock's.
+            message: The message.
+            now_ms: Store time; by default the clock's.
         """
         result = self._putter.put(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
@@ -345,7 +347,7 @@ class MessageStore:
     def put_many(
         self, messages: Sequence[IncomingMessage], now_ms: int | None = None
     ) -> list[PutResult]:
-        """Store messages that have nothing to do with each other, in one pass.
+        """Store messages that are independent of each other, in one pass.
 
         Each has its own result; under SYNC_FLUSH one sync serves all.
         """
@@ -355,11 +357,11 @@ class MessageStore:
         return results
 
     def put_batch(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
-        """Store a client's batch: the body holds messages, which go to one queue, in one file.
+        """Store a client's batch: its body contains messages for one queue, stored in one file.
 
-        Each is stored with its own properties; those of the batch are dropped, as 5.3.4 and later
-        do: there is a unique key among them, and all messages would get it. With the system flag
-        ``INNER_BATCH`` it is stored as it is, in one record, and goes to a batch queue of 5.x.
+        Each message is stored with its own properties. Those of the batch are dropped, as 5.3.4 and
+        later do: they include a unique key, which all messages would get. A message with the system
+        flag ``INNER_BATCH`` is stored as one record, and goes to a batch queue of 5.x.
         """
         result = self._putter.put_batch(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
@@ -369,34 +371,35 @@ class MessageStore:
     def put_encoded(
         self, data: bytes, count: int, now_ms: int | None = None
     ) -> tuple[int, memoryview]:
-        """Append records as ``incoming.encode`` makes them, checked by the caller, in one pass.
+        """Append records made by ``incoming.encode`` and checked by the caller, in one pass.
 
-        The quickest way in, for those who have records and no messages. Does not wait for the disk.
+        This is the fastest way to put, for callers with records instead of messages. It does not
+        wait for the disk.
 
         Args:
-            data: The records, one behind the other, without their places.
-            count: How many there are.
-            now_ms: Their store time; the clock's.
+            data: The records, concatenated, without offsets.
+            count: Number of records.
+            now_ms: Store time; by default the clock's.
 
         Returns:
-            How many were stored, and (physical offset, queue offset) of each as int64, one behind
-            the other; valid until the next put.
+            The number of stored records, and (physical offset, queue offset) of each as consecutive
+            int64 values, valid until the next put.
         """
         return self._putter.put_encoded(data, count, now_ms)
 
     def store_time_of_put(self, now_ms: int) -> int:
-        """Return the store time that a message gets which is put at a time.
+        """Return the store time of a message that is put at the given time.
 
-        It is that time, but for a while after a clock was set back: store times only grow.
+        The two differ only for a while after a clock was set back: store times never decrease.
         """
         return self._putter.store_time(now_ms)
 
     def begin_put(
         self, message: IncomingMessage, now_ms: int | None = None, *, is_batch: bool = False
     ) -> PendingPut:
-        """Store a message or batch and do not wait for the disk: a later ``step`` sets ``result``.
+        """Store a message or batch without waiting for the disk; a later ``step`` sets ``result``.
 
-        For owners that ``sync`` in a thread: what waits together shares a sync.
+        For owners that ``sync`` in a thread: puts that wait together share a sync.
         """
         put = self._putter.put_batch if is_batch else self._putter.put
         result = put(message, now_ms)
@@ -408,17 +411,17 @@ class MessageStore:
     def open_receiving(
         self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
     ) -> None:
-        """Make ready for ``receive``; see ``SendIngest.open``."""
+        """Prepare for ``receive``; see ``SendIngest.open``."""
         self._send_ingest.open(store_host, suffix, broker_name, takes_sends=takes_sends)
 
     def set_write_queues(self, topic: str, count: int) -> None:
-        """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""
+        """Set the number of queues of a topic that ``receive`` puts to; it is 0 at first."""
         self._hot.set_write_queues(java.encode_utf8(topic), count)
 
     def keep_batches(self, topic: str, *, is_on: bool) -> None:
-        """Say whether the queues of a topic are batch queues (``queue.type=BatchCQ``, 5.x).
+        """Set whether the queues of a topic are batch queues (``queue.type=BatchCQ``, 5.x).
 
-        Once it has queues, they are of a kind until it is deleted.
+        A topic with queues keeps their kind until it is deleted.
         """
         if is_on:
             self._batch_queues.topics.add(topic)
@@ -426,20 +429,20 @@ class MessageStore:
             self._batch_queues.topics.discard(topic)
 
     def take_halves(self, *, is_on: bool) -> None:
-        """Say whether ``receive`` puts half messages; at first it does not."""
+        """Set whether ``receive`` puts half messages; at first it does not."""
         self._block[state.TAKES_HALVES] = is_on
 
     def take_timers(self, *, is_on: bool) -> None:
-        """Say whether ``receive`` puts messages that wait for the timer; at first it does not."""
+        """Set whether ``receive`` puts messages that wait for the timer; at first it does not."""
         self._block[state.TAKES_TIMERS] = is_on
 
     def receive(
         self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
     ) -> tuple[Received, PendingPut | None]:
-        """Take the common sends or pulls that stand in a buffer; see ``SendIngest.receive``.
+        """Process the sends or pulls in a buffer on the fast path; see ``SendIngest.receive``.
 
         Returns:
-            What was taken, and what its replies must wait for, as with ``begin_put``.
+            The result, and the pending put that its replies wait for, as with ``begin_put``.
         """
         received = self._send_ingest.receive(
             address, position, end, born_host, takes_pulls=takes_pulls
@@ -450,22 +453,23 @@ class MessageStore:
         return received, self._waiting.add(last, self._clock.monotonic_ms())
 
     def _finish_puts(self, results: list[PutResult]) -> list[PutResult]:
-        """Make stored messages durable, and judge them as they are then: nobody waits here."""
+        """Make stored messages durable at once, and set their final statuses."""
         if self.flusher.is_sync:
             try:
                 self.flusher.flush_log()
             except WriteFailed:
                 self._putter.refusal = self._refusal()
         self._settle()
-        # No room for queues or index is nothing to these puts: ``step`` tries again, and tells.
+        # These puts do not need space for queues and index: ``step`` tries again and reports it.
         with contextlib.suppress(DiskFull):
             self._dispatch()
         flushed_offset = self.log.flushed_offset
         return [
-            self._waiting.judge(one, flushed_offset, is_late=True, is_late_for_slave=True) or one
-            if one.status is PutStatus.PUT_OK
-            else one
-            for one in results
+            self._waiting.judge(result, flushed_offset, is_late=True, is_late_for_slave=True)
+            or result
+            if result.status is PutStatus.PUT_OK
+            else result
+            for result in results
         ]
 
     @property
@@ -478,48 +482,49 @@ class MessageStore:
         self._waiting.slave_offset = physical_offset
 
     def is_page_cache_busy(self) -> bool:
-        """Whether a put has been at work for longer than ``osPageCacheBusyTimeOutMills``."""
+        """Return True if a put has taken longer than ``osPageCacheBusyTimeOutMills``."""
         return self._putter.is_page_cache_busy()
 
     # Steps ------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make what was put durable; may run in a worker thread beside the writer.
+        """Make what was put durable; may run in a worker thread while the writer writes.
 
-        Puts that wait for it are settled by the next ``step``.
+        The next ``step`` settles the puts that wait for it.
 
         Raises:
-            WriteFailed: The disk failed, and the store takes no more puts.
+            WriteFailed: The disk failed, and the store accepts no more puts.
         """
         self.flusher.flush_log()
 
     def step(self, now_ms: int | None = None) -> bool:
-        """Do a bounded piece of the background work that is due.
+        """Do a bounded part of the background work that is due.
 
-        Flushes, settles waiting puts, dispatches, tells listeners, makes room ahead, expires.
+        Flushes, settles pending puts, dispatches, notifies listeners, creates files ahead, and
+        deletes expired ones.
 
         Args:
-            now_ms: What the time is; the clock's.
+            now_ms: Current time in ms; by default the clock's.
 
         Returns:
-            Whether there was anything to do.
+            True if there was anything to do.
 
         Raises:
-            WriteFailed: The disk failed; also ``DiskFull``. What is stored stays.
+            WriteFailed: The disk failed; also ``DiskFull``. Stored messages stay.
         """
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         did = True
         try:
             did = self.step_disk()
         finally:
-            did = self.step_memory(now_ms) or did  # puts that waited for a disk that failed, too
+            did = self.step_memory(now_ms) or did  # also for puts that waited for the failed disk
         return did
 
     def step_disk(self) -> bool:
         """Do the half of ``step`` that waits for the disk; may run in a worker thread.
 
         Returns:
-            Whether there was anything to do.
+            True if there was anything to do.
 
         Raises:
             WriteFailed: As ``step``.
@@ -528,20 +533,20 @@ class MessageStore:
             if not self._is_open:
                 return False
             monotonic_ms = self._clock.monotonic_ms()
-            did = self._disk.release_discarded()  # first: it gives room to what follows
+            did = self._disk.release_discarded()  # first: it frees space for the next steps
             try:
                 self.watch.step(monotonic_ms)
                 did = self.retention.step_disk(monotonic_ms) or did
                 did = self.flusher.step_disk(monotonic_ms) or did
                 did = self._step_files() or did
             finally:
-                # Last, as a disk without room for them may get some by what comes before; and
-                # always, as queues wait for it.
+                # Last, since the steps before may free the space it needs; and always, since queues
+                # wait for the files.
                 did = self.queues.make_files() or did
             return did
 
     def _step_files(self) -> bool:
-        """Delete files and make new ones; a step that fails does not prevent the next."""
+        """Delete and create files; a step that fails does not prevent the next one."""
         spares.fill()
         did, failure = False, None
         for step in (
@@ -559,13 +564,13 @@ class MessageStore:
         return did
 
     def step_memory(self, now_ms: int | None = None) -> bool:
-        """Do the half of ``step`` that only the thread may do which puts.
+        """Do the half of ``step`` that must run in the thread that puts.
 
         Args:
-            now_ms: What the time is; the clock's.
+            now_ms: Current time in ms; by default the clock's.
 
         Returns:
-            Whether there was anything to do.
+            True if there was anything to do.
 
         Raises:
             WriteFailed: As ``step``.
@@ -595,15 +600,15 @@ class MessageStore:
 
     @property
     def has_more_to_do(self) -> bool:
-        """Whether the last ``step_memory`` has left something that the next can do at once."""
-        is_behind = self.dispatcher.dispatched_offset < self._dispatch_limit
-        return is_behind or self.flusher.can_write_more
+        """True if the last ``step_memory`` left work that the next one can do at once."""
+        lags = self.dispatcher.dispatched_offset < self._dispatch_limit
+        return lags or self.flusher.can_write_more
 
     def _go_live(self) -> None:
-        """Let what is put be dispatched in the same pass, if nothing waits and nothing has to."""
+        """Let puts be dispatched in the same pass, if dispatch is up to date and need not wait."""
         is_allowed = not self.flusher.is_sync and self.log.pool is None
-        is_behind = self.dispatcher.dispatched_offset < self.log.written_offset
-        self._block[state.IS_LIVE] = is_allowed and not is_behind
+        lags = self.dispatcher.dispatched_offset < self.log.written_offset
+        self._block[state.IS_LIVE] = is_allowed and not lags
 
     def _dispatch(self) -> bool:
         did = self.dispatcher.step(self._dispatch_limit, self._clock.now_ms())
@@ -613,11 +618,11 @@ class MessageStore:
         return did
 
     def notify(self) -> None:
-        """Tell the listeners now of what can be read, instead of in the next ``step``."""
+        """Notify the listeners of readable messages now, instead of in the next ``step``."""
         self.dispatcher.notify()
 
     def add_listener(self, listener: Listener) -> None:
-        """Tell somebody of new messages, once they can be read."""
+        """Notify a listener of new messages once they can be read."""
         self.dispatcher.listeners.append(listener)
 
     # Getting ----------------------------------------------------------------------------------
@@ -632,7 +637,7 @@ class MessageStore:
         tags_codes: Sequence[int] = (),
         message_filter: MessageFilter | None = None,
     ) -> GetResult:
-        """Return messages of a queue from an offset on; see ``Getter.get``."""
+        """Return messages of a queue from a queue offset on; see ``Getter.get``."""
         return self._getter.get(
             topic,
             queue_id,
@@ -647,33 +652,33 @@ class MessageStore:
         return self._getter.min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the newest message; see ``Getter.max_offset``."""
+        """Return the queue offset after the newest message; see ``Getter.max_offset``."""
         return self._getter.max_offset(topic, queue_id)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names; see ``Getter.offset_by_time``."""
+        """Return the queue offset for a store time; see ``Getter.offset_by_time``."""
         return self._getter.offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return when a message was stored, ms; None if it is not there."""
+        """Return the store time of a message, in ms; None if the queue does not have it."""
         return self._getter.store_time(topic, queue_id, queue_offset)
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Return when the oldest message of a queue was stored, ms; None if there is none."""
+        """Return the store time of a queue's oldest message, in ms; None if it is empty."""
         return self._getter.earliest_message_time(topic, queue_id)
 
     def lag_bytes(self, topic: str, queue_id: int, consumer_offset: int) -> int:
-        """Return how far back in the log a consumer reads, bytes; see ``Getter.lag_bytes``."""
+        """Return a consumer's distance to the end of the log, in bytes; see ``Getter``."""
         return self._getter.lag_bytes(topic, queue_id, consumer_offset)
 
     def is_on_disk(self, topic: str, queue_id: int) -> bool:
-        """True if the first message of a queue is so old that it is not in memory, most likely."""
+        """Return True if the first message of a queue is probably too old to be in memory."""
         return self.lag_bytes(topic, queue_id, 0) > self.memory_bytes
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record at a physical offset; None if none stands there."""
+        """Return the record at a physical offset; None if there is none."""
         return self._getter.record_at(physical_offset)
 
     def query(
@@ -686,7 +691,7 @@ class MessageStore:
         *,
         is_tags: bool = False,
     ) -> QueryResult:
-        """Return the newest messages that carry a key; see ``Getter.query``."""
+        """Return the newest messages with a key; see ``Getter.query``."""
         return self._getter.query(topic, key, max_count, begin_ms, end_ms, is_tags=is_tags)
 
     def query_in_steps(
@@ -700,32 +705,32 @@ class MessageStore:
         is_tags: bool,
         bytes_max: int,
     ) -> Generator[None, None, QueryResult]:
-        """Do so in steps, between which others may use the store; see ``Getter``."""
+        """Query in steps, between which the store can be used for other things; see ``Getter``."""
         return self._getter.query_in_steps(
             topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
         )
 
     @property
     def memory_bytes(self) -> int:
-        """How far back in the log messages are thought to be in memory still."""
+        """Distance from the log's end, in bytes, within which messages are probably in memory."""
         return self._block[state.MEMORY_BYTES]
 
     def put_news(self) -> Iterator[tuple[str, int, int]]:
-        """Yield what was put and not yielded before: topic, messages, bytes of their records.
+        """Yield the puts since the last call: topic, number of messages, bytes of their records.
 
-        What a topic got that was deleted since then is not in it. Anything may change between two
-        of them.
+        Puts to a topic that was deleted since then are left out. The store may change between two
+        items.
         """
         for name, messages, size in self._hot.put_news():
             yield java.decode_utf8(name), messages, size
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Minimum physical offset of the log."""
         return self.log.min_offset
 
     def last_record(self) -> bytes | None:
-        """Return the record that ends the log; None if none does that is in a queue."""
+        """Return the last record of the log; None if that record is in no queue."""
         physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
         data = self.record_at(physical_offset)
         is_last = data is not None and physical_offset + len(data) == self.log.written_offset
@@ -733,18 +738,18 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """Behind the last record that can be read."""
+        """Physical offset after the last record that can be read."""
         return self.log.readable_offset
 
     def queue_counts(self) -> dict[str, int]:
-        """Return topic -> how many queues it needs at least: one more than its highest id."""
+        """Return the number of queues that each topic needs: one more than its highest queue id."""
         counts: dict[str, int] = {}
         for queue in (*self.queues, *self._batch_queues):
             counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
         return counts
 
     def has_batch_queues(self, topic: str) -> bool:
-        """Whether the queues of a topic are batch queues."""
+        """Return True if the queues of a topic are batch queues."""
         return bool(self._batch_queues.of_topic(topic))
 
     # Deleting ---------------------------------------------------------------------------------
@@ -752,12 +757,12 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Delete the queues of a topic; its messages stay in the log until they expire.
 
-        A tombstone keeps them out of the queues, after a crash and when the topic is made anew,
-        with queue offsets from 0 (known-bugs.md#deleted-topics). Queries by key still find them, as
-        in Java.
+        A tombstone keeps these messages out of the queues after a crash, and when the topic is
+        created again with queue offsets from 0 (known-bugs.md#deleted-topics). Queries by key still
+        find them, as in Java.
 
         Returns:
-            How many queues there were.
+            The number of deleted queues.
 
         Raises:
             WriteFailed: The disk failed. Call it again, or open the store again, to finish.
@@ -765,10 +770,10 @@ class MessageStore:
         return self._remove_whole(self.begin_deletion([topic]))
 
     def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
-        """Let nobody find the queues of topics any more; see ``removal`` for what has to follow.
+        """Remove the queues of topics from the tables; see ``removal`` for the steps that follow.
 
         Returns:
-            What is deleted; None if they have no queues.
+            The started removal; None if the topics have no queues.
 
         Raises:
             WriteFailed: The disk failed, and nothing has changed.
@@ -781,16 +786,16 @@ class MessageStore:
         if not doomed:
             return None
         if self.dispatcher.dispatched_offset < self.log.written_offset:
-            self._catch_up()  # behind the tombstone stand only records that were put later
+            self._catch_up()  # after the tombstone's offset only later puts may follow
         queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
         batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
-        self.pull_subscriptions.clear()  # it knows where queues are
+        self.pull_subscriptions.clear()  # it has the addresses of queues
         removal = self.removals.begin(doomed, queues, batches, self.log.written_offset)
         _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
         return removal
 
     def unknown_topics(self, known: Collection[str]) -> list[str]:
-        """Return topics with queues that are not known, but for RocketMQ's own and light queues.
+        """Return unknown topics with queues, except system topics and light queues.
 
         Args:
             known: The topics to keep: those of the topic table.
@@ -804,10 +809,10 @@ class MessageStore:
         ]
 
     def clean_topics(self, known: Collection[str]) -> int:
-        """Delete the queues of topics that are not known; see ``unknown_topics``.
+        """Delete the queues of unknown topics; see ``unknown_topics``.
 
         Returns:
-            How many queues there were.
+            The number of deleted queues.
 
         Raises:
             WriteFailed: As ``delete_topic``.
@@ -815,7 +820,7 @@ class MessageStore:
         return self._remove_whole(self.begin_deletion(self.unknown_topics(known)))
 
     def unused_queues(self) -> list[ConsumeQueue | BatchQueue]:
-        """Return queues whose last message has left the log, but for those of delayed messages."""
+        """Return queues whose last message has left the log, except those of delayed messages."""
         return [
             queue
             for queue in (*self.queues, *self._batch_queues)
@@ -831,7 +836,7 @@ class MessageStore:
         As in Java, a queue that is used again begins at queue offset 0.
 
         Returns:
-            How many queues there were.
+            The number of deleted queues.
 
         Raises:
             WriteFailed: The disk failed; call it again.
@@ -839,7 +844,7 @@ class MessageStore:
         return self._remove_whole(self.begin_removal(self.unused_queues()))
 
     def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
-        """Let nobody find those of some queues any more that are unused still.
+        """Remove those of the given queues from the tables that are still unused.
 
         Returns and raises as ``begin_deletion``.
         """
@@ -857,7 +862,7 @@ class MessageStore:
                 plain.append(queue)
             else:
                 continue  # it was deleted
-            _log.info("deleted queue %s/%d: the log has lost its last message", topic, queue_id)
+            _log.info("deleted queue %s/%d: its last message left the log", topic, queue_id)
         if not plain and not batches:
             return None
         self.pull_subscriptions.clear()
@@ -866,13 +871,13 @@ class MessageStore:
     def _remove_whole(self, removal: Removal | None) -> int:
         for _ in self.removals.release(removal) if removal is not None else ():
             pass
-        finished = self.removals.finish()  # also one that failed before
+        finished = self.removals.finish()  # includes removals that failed before
         while self.removals.clear():
             pass
-        return sum(one.count for one in finished)
+        return sum(done.count for done in finished)
 
     def _catch_up(self) -> None:
-        """Dispatch all that was put."""
+        """Dispatch everything that was put."""
         self.flusher.commit()
         if self.flusher.is_sync:  # only durable messages are dispatched
             self.flusher.flush_log()

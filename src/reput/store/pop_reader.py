@@ -1,11 +1,11 @@
-"""Taking: messages of a queue for a pop, and the checkpoint that says which, in one call.
+"""Fast path of pops: reads messages of a queue and puts their checkpoint, in one call of a kernel.
 
-    unit -> record -> what is returned
+    unit -> record -> result
               |
          checkpoint -> log
 
-What is common, and what the kernel makes of it: ``reput.store.kernels.pop``. The rest is the
-caller's, through ``getting`` and ``putting``: both ways return and store the same.
+The pops that it handles: ``reput.store.kernels.pop``. Other pops fall back to the caller, which
+uses ``getting`` and ``putting``: both ways return and store the same.
 """
 
 import struct
@@ -25,69 +25,69 @@ from reput.store.kernels import control_block as state, hot, pop_args as words
 from reput.store.putting import Putter
 
 _CALL = struct.Struct(f"={words.STORE_MS - words.QUEUE_ROW + 1}q")
-"""The words of a call, from QUEUE_ROW on."""
+"""Arguments of a call, from QUEUE_ROW on."""
 _CALL_AT = 8 * words.QUEUE_ROW
 _RESULT = struct.Struct(f"={words.RESULT_SIZE - words.RESULT_BYTES + 1}q")
-"""What it tells, from RESULT_BYTES on."""
+"""Results of a call, from RESULT_BYTES on."""
 _RESULT_AT = 8 * words.RESULT_BYTES
 _BUFFER_BYTES = 512 * 1024
-"""Replies that are longer are the caller's."""
+"""Maximum size of the records of a pop, bytes. Longer ones fall back."""
 _KNOWN_MAX = 4096
 _CODES_MAX = 256
-"""Tags that are asked for at once: thousands of longer lists, remembered, would take gigabytes."""
+"""Maximum of tags: thousands of longer lists, which are cached, would take gigabytes."""
 
 
-class Taken(NamedTuple):
-    """What was taken."""
+class PopBatch(NamedTuple):
+    """Messages that were popped."""
 
     message_count: int
     data: bytes
-    """Their records, one behind the other."""
+    """Their records, concatenated."""
     next_offset: int
-    """Queue offset behind the last message that was looked at."""
+    """Queue offset after the last message that was read."""
     max_offset: int
-    """Where the queue ends."""
+    """Queue offset after the last message of the queue."""
     queue_offsets: Sequence[int]
-    """Of the messages; a range, if they follow each other."""
+    """Their queue offsets; a range, if they are consecutive."""
     info: str
-    """``pop_codec.message_info`` of them."""
+    """Their ``pop_codec.message_info``."""
     revive_offset: int
     """Queue offset of the checkpoint."""
     end_offset: int
-    """Physical offset behind it."""
+    """Physical offset after the checkpoint."""
 
 
 class _Texts:
-    """The names that checkpoints say, of messages that a group takes of a topic."""
+    """The part of a checkpoint's JSON that is the same for a group and a topic."""
 
     def __init__(self, broker_name: str, group: str, topic: str) -> None:
         ends = pop_codec.checkpoint_ends(broker_name, group, topic)
-        self._arrays = [np.frombuffer(one, np.uint8) for one in ends]
+        self._arrays = [np.frombuffer(text, np.uint8) for text in ends]
         first, last = self._arrays
-        self.places = hot.address_of(first), len(first), hot.address_of(last), len(last)
-        """FIRST to LAST_SIZE."""
+        self.arguments = hot.address_of(first), len(first), hot.address_of(last), len(last)
+        """Arguments FIRST to LAST_SIZE."""
 
 
 class _Codes:
-    """Tags codes that are wanted."""
+    """Wanted tags codes."""
 
     def __init__(self, tags_codes: tuple[int, ...]) -> None:
         self._array = np.sort(np.array(tags_codes, np.int64))
-        self.place = hot.address_of(self._array), len(tags_codes)
-        """CODES and CODE_COUNT."""
+        self.arguments = hot.address_of(self._array), len(tags_codes)
+        """Arguments CODES and CODE_COUNT."""
 
 
 _UNKNOWN = _Texts("", "", "")
 
 
 class PopReader:
-    """Takes messages for pops.
+    """Reads messages for pops.
 
     Args:
-        hot_state: What kernels share.
-        log: Where records are.
-        queues: What is read.
-        putter: Where checkpoints go.
+        hot_state: The memory that kernels and Python share.
+        log: The commit log.
+        queues: The consume queues.
+        putter: Appends checkpoints.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class PopReader:
         self._putter = putter
         self._broker_name = ""
         self._texts: dict[tuple[str, str], _Texts | None] = {}
-        """Topic and group -> what checkpoints say of them; None: theirs are not common."""
+        """Topic and group -> the texts of their checkpoints; None: their pops fall back."""
         self._codes: dict[tuple[int, ...], _Codes] = {}
         self._is_open = False
         self._array = np.zeros(words.WORDS, np.int64)
         self._words = self._array.data
         self._argument = hot.Address(hot.address_of(self._array))
-        self._buffer = np.empty(_BUFFER_BYTES, np.uint8)  # pages come as they are written to
+        self._buffer = np.empty(_BUFFER_BYTES, np.uint8)  # pages are allocated as they are written
         self._buffer_address = hot.address_of(self._buffer)
         self._scratch = np.zeros(words.SCRATCH_BYTES, np.uint8)
         self._offsets = np.zeros(words.MESSAGES_MAX, np.int64)
@@ -120,17 +120,20 @@ class PopReader:
         self._words[words.INFO] = hot.address_of(self._info)
 
     def open(self, *, broker_name: str, topic: str, marks: bytes, host: Host) -> None:
-        """Make ready; nothing is taken before, nor if its checkpoints are not common.
+        """Prepare for ``pop``; without it all pops fall back.
+
+        They do so as well if host, topic or marks do not fit the checkpoints of the kernel.
 
         Args:
-            broker_name: Checkpoints say it.
-            topic: Where they go.
-            marks: Their properties, but for the last value and what ends it: the time of the pop.
-            host: What they say of where they come from, and where they are.
+            broker_name: The broker name in checkpoints.
+            topic: The topic of checkpoints.
+            marks: Their properties, without the last value, the time of the pop, and its separator.
+            host: Their born host and store host.
         """
         name = java.encode_utf8(topic)
         self._is_open = (
-            len(host.address) == record.HOST_V4_BYTES - record.PORT.size
+            hot.is_compiled
+            and len(host.address) == record.HOST_V4_BYTES - record.PORT.size
             and 0 < len(name) <= record.TOPIC_BYTES_MAX_V1
             and len(marks) <= words.MARKS_BYTES_MAX
         )
@@ -149,7 +152,7 @@ class PopReader:
         call[words.MARKS] = hot.address_of(self._marks)
         call[words.MARKS_SIZE] = len(marks)
 
-    def take(
+    def pop(
         self,
         topic: str,
         group: str,
@@ -161,22 +164,22 @@ class PopReader:
         pop_ms: int,
         invisible_ms: int,
         revive_queue_id: int,
-    ) -> Taken | None:
-        """Take messages, and put their checkpoint, which does not wait for the disk.
+    ) -> PopBatch | None:
+        """Pop messages, and put their checkpoint, which is not durable yet.
 
         Args:
-            topic: Of the queue.
-            group: Who takes them.
-            queue_id: Of the queue.
-            queue_offset: Of the first one; the checkpoint starts there.
-            count_max: At most so many; the configuration's limits hold as well.
-            tags_codes: Only messages with one of these; all, if none is given.
-            pop_ms: The time.
-            invisible_ms: How long the group holds them.
-            revive_queue_id: Where the checkpoint goes.
+            topic: The topic.
+            group: The consumer group.
+            queue_id: The queue.
+            queue_offset: Queue offset of the first message, and of the checkpoint.
+            count_max: Maximum of messages; the configuration's limits hold as well.
+            tags_codes: Hashes of the wanted tags; empty: all messages.
+            pop_ms: The time of the pop.
+            invisible_ms: How long the messages are invisible to others.
+            revive_queue_id: The queue of the checkpoint.
 
         Returns:
-            None if this is not common: nothing was done.
+            None if the pop falls back; then nothing was done.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not self._is_open or self._putter.refusal:
@@ -188,17 +191,16 @@ class PopReader:
             return None
         if len(tags_codes) > _CODES_MAX:
             return None
-        known = self._codes.get(tags_codes) or self._make_codes(tags_codes)
-        codes = known.place
+        codes = self._codes.get(tags_codes) or self._make_codes(tags_codes)
         self._block[state.READABLE] = self._log.readable_offset
         store_ms = self._putter.begin(pop_ms)
         try:
             _CALL.pack_into(
-                self._words, _CALL_AT, queue.address, queue_offset, count_max, *codes,
-                *texts.places, queue_id, pop_ms, invisible_ms, revive_queue_id, store_ms,
+                self._words, _CALL_AT, queue.address, queue_offset, count_max, *codes.arguments,
+                *texts.arguments, queue_id, pop_ms, invisible_ms, revive_queue_id, store_ms,
             )  # fmt: skip
             count = hot.take(self._argument)
-        except struct.error:  # a number that is too large for a word
+        except struct.error:  # a number that does not fit a word
             return None
         finally:
             self._putter.end()
@@ -208,9 +210,9 @@ class PopReader:
             self._words, _RESULT_AT
         )
         queue_offsets: Sequence[int] = range(queue_offset, next_offset)
-        if len(queue_offsets) != count:  # some that were looked at are not wanted
+        if len(queue_offsets) != count:  # some messages that were read are not wanted
             queue_offsets = self._offset_words[:count].tolist()
-        return Taken(
+        return PopBatch(
             count,
             hot.bytes_at(self._buffer_address, size),
             next_offset,
@@ -232,5 +234,5 @@ class PopReader:
     def _make_codes(self, tags_codes: tuple[int, ...]) -> _Codes:
         if len(self._codes) >= _KNOWN_MAX:
             self._codes.clear()
-        found = self._codes[tags_codes] = _Codes(tags_codes)
-        return found
+        codes = self._codes[tags_codes] = _Codes(tags_codes)
+        return codes

@@ -1,6 +1,6 @@
-"""The tables of pop consumption: which groups pop, and what they hold in order.
+"""The tables of pop consumption: request modes of groups, and unacknowledged ordered messages.
 
-Both are as Java 5.x has them: messageRequestMode.json, and consumerOrderInfo.json.
+The formats are those of Java 5.x: messageRequestMode.json and consumerOrderInfo.json.
 Source: rocketmq 5.5.0 ``MessageRequestModeManager``, ``QueueLevelConsumerManager``.
 """
 
@@ -21,69 +21,72 @@ POP = "POP"
 
 @dataclass(frozen=True, slots=True)
 class RequestMode:
-    """How a group reads a topic."""
+    """The request mode of a group on a topic."""
 
     topic: str
     group: str
     mode: str
     """PULL or POP."""
     share_count: int = 0
-    """How many members' queues a member pops beside its own; 0 or less: those of all."""
+    """Number of other members whose queues a member pops too; 0 or less: all members."""
 
 
 class RequestModeTable(SavedTable):
-    """messageRequestMode.json: how groups read topics, where somebody has said."""
+    """messageRequestMode.json: the configured request modes."""
 
     path = paths.REQUEST_MODES
     entries_member = "messageRequestModeMap"
     count = 0
-    """How much somebody has said."""
+    """Number of configured modes."""
 
     def get(self, topic: str, group: str) -> RequestMode | None:
-        """Return how a group reads a topic; None: nobody has said."""
+        """Return the request mode of a group on a topic; None if it is not configured."""
         return self._modes.get(topic, {}).get(group)
 
     def all(self) -> Iterator[RequestMode]:
-        """Yield all that somebody has said."""
+        """Yield all configured modes."""
         for groups in self._modes.values():
             yield from groups.values()
 
-    def put(self, one: RequestMode) -> None:
+    def put(self, mode: RequestMode) -> None:
         """Add or replace a mode."""
-        groups = self._modes.setdefault(one.topic, {})
-        self.count += one.group not in groups
-        groups[one.group] = one
-        self._changed.add(one.topic)
+        groups = self._modes.setdefault(mode.topic, {})
+        self.count += mode.group not in groups
+        groups[mode.group] = mode
+        self._changed.add(mode.topic)
         self.is_dirty = True
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Remove what was said of a topic, of a group, or of both."""
-        for one, groups in list(self._modes.items()):
-            doomed = [other for other in groups if topic in (None, one) and group in (None, other)]
-            for other in doomed:
-                del groups[other]
+        """Remove the modes of a topic, of a group, or of both."""
+        for name, groups in list(self._modes.items()):
+            doomed = [key for key in groups if topic in (None, name) and group in (None, key)]
+            for key in doomed:
+                del groups[key]
             if doomed:
                 self.count -= len(doomed)
-                self._changed.add(one)
+                self._changed.add(name)
                 self.is_dirty = True
             if not groups:
-                del self._modes[one]
+                del self._modes[name]
 
     def _decode(self, entries: Table) -> None:
         self._modes: dict[str, dict[str, RequestMode]] = {}
         for topic, groups in entries.items():
             self._modes[topic] = {
                 group: RequestMode(
-                    topic, group, str(one.get("mode", PULL)), int(one.get("popShareQueueNum", 0))
+                    topic,
+                    group,
+                    str(value.get("mode", PULL)),
+                    int(value.get("popShareQueueNum", 0)),
                 )
-                for group, one in groups.items()
+                for group, value in groups.items()
             }
         self.count = sum(map(len, self._modes.values()))
         self._changed = set(self._modes)
 
     def _entry_text(self, value: Table) -> bytes:
-        # All groups of a topic are one entry, made anew for each: this takes a hundredth of the
-        # time that an indented text takes.
+        # All groups of a topic are one entry, encoded again for each change: this takes a hundredth
+        # of the time of an indented text.
         text = _COMPACT.encode(value)
         return text if text.isascii() else super()._entry_text(value)
 
@@ -93,19 +96,19 @@ class RequestModeTable(SavedTable):
         return {
             group: {
                 "consumerGroup": group,
-                "mode": one.mode,
-                "popShareQueueNum": one.share_count,
+                "mode": mode.mode,
+                "popShareQueueNum": mode.share_count,
                 "topic": key,
             }
-            for group, one in self._modes[key].items()
+            for group, mode in self._modes[key].items()
         }
 
 
 @dataclass(slots=True)
 class OrderBlock:
-    """Messages of a queue that a group took in order: the next come when these are acknowledged.
+    """Messages of a queue that a group popped in order; the next ones follow after their acks.
 
-    Times are ms since the epoch.
+    Times are in ms since the epoch.
     """
 
     pop_ms: int
@@ -113,36 +116,36 @@ class OrderBlock:
     queue_offsets: list[int]
     taken_ms: int
     acked: int = 0
-    """Bit i: the i-th was acknowledged."""
+    """Bit i is set if message i was acknowledged."""
     attempt_id: str | None = None
-    """Who asks with it again gets the same messages."""
+    """Id of the pop request; a request with the same id gets the same messages."""
     visible_ms: dict[int, int] = field(default_factory=dict)
-    """Queue offset -> when it may be taken again, where that was changed."""
+    """Queue offset -> time at which it may be popped again, where that was changed."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Queue offset -> how often it was taken before."""
+    """Queue offset -> number of earlier deliveries."""
 
 
 class ConsumerOrderTable(SavedTable):
-    """consumerOrderInfo.json: what groups hold of queues that they read in order."""
+    """consumerOrderInfo.json: the last messages that groups popped in order."""
 
     path = paths.CONSUMER_ORDER
     entries_member = "table"
     count = 0
-    """Queues that groups hold or held something of."""
+    """Number of (queue, group) pairs with an entry."""
 
     def get(self, topic: str, group: str, queue_id: int) -> OrderBlock | None:
-        """Return what a group holds of a queue, or held last; None if it never did.
+        """Return the last block of a queue that a group popped; None if there is none.
 
-        Whoever changes it says so with ``put``.
+        After a change to it, the caller must ``put`` it.
         """
         return self._blocks.get((topic, group), {}).get(queue_id)
 
     def queue_count(self, topic: str, group: str) -> int:
-        """Return in how many queues of a topic a group holds or held something."""
+        """Return the number of queues of a topic for which a group has an entry."""
         return len(self._blocks.get((topic, group), ()))
 
     def put(self, topic: str, group: str, queue_id: int, block: OrderBlock) -> None:
-        """Set what a group holds of a queue."""
+        """Set the block of a queue and group."""
         key = topic, group
         blocks = self._blocks.setdefault(key, {})
         self.count += queue_id not in blocks
@@ -151,12 +154,11 @@ class ConsumerOrderTable(SavedTable):
         self.is_dirty = True
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Remove what is kept of a topic, of a group, or of both."""
-        for key in [
-            (one, other)
-            for one, other in self._blocks
-            if topic in (None, one) and group in (None, other)
-        ]:
+        """Remove the entries of a topic, of a group, or of both."""
+        doomed = [
+            key for key in self._blocks if topic in (None, key[0]) and group in (None, key[1])
+        ]
+        for key in doomed:
             self.count -= len(self._blocks.pop(key))
             self._changed.add(key)
             self.is_dirty = True
@@ -178,12 +180,12 @@ class ConsumerOrderTable(SavedTable):
         blocks = self._blocks.get(key)
         if not blocks:
             return None
-        return {str(queue_id): _block_entry(one) for queue_id, one in blocks.items()}
+        return {str(queue_id): _block_entry(block) for queue_id, block in blocks.items()}
 
 
 def _block(value: Table) -> OrderBlock:
-    first, *distances = [int(one) for one in value.get("o") or ()] or [0]
-    offsets = [first, *(first + one for one in distances)] if value.get("o") else []
+    first, *distances = [int(number) for number in value.get("o") or ()] or [0]
+    offsets = [first, *(first + distance for distance in distances)] if value.get("o") else []
     return OrderBlock(
         pop_ms=int(value.get("popTime", 0)),
         invisible_ms=int(value.get("i") or 0),
@@ -191,25 +193,26 @@ def _block(value: Table) -> OrderBlock:
         taken_ms=int(value.get("l", 0)),
         acked=int(value.get("cm", 0)) & (1 << 64) - 1,
         attempt_id=value.get("a"),
-        visible_ms={int(key): int(one) for key, one in (value.get("ot") or {}).items()},
-        counts={int(key): int(one) for key, one in (value.get("oc") or {}).items()},
+        visible_ms={int(key): int(time_ms) for key, time_ms in (value.get("ot") or {}).items()},
+        counts={int(key): int(count) for key, count in (value.get("oc") or {}).items()},
     )
 
 
-def _block_entry(one: OrderBlock) -> Table:
+def _block_entry(block: OrderBlock) -> Table:
     entry: Table = {
-        "popTime": one.pop_ms,
-        "i": one.invisible_ms,
+        "popTime": block.pop_ms,
+        "i": block.invisible_ms,
         "o": [
-            offset - one.queue_offsets[0] * (at > 0) for at, offset in enumerate(one.queue_offsets)
+            queue_offset - block.queue_offsets[0] * (index > 0)
+            for index, queue_offset in enumerate(block.queue_offsets)
         ],
-        "l": one.taken_ms,
-        "cm": one.acked,
+        "l": block.taken_ms,
+        "cm": block.acked,
     }
-    if one.attempt_id is not None:
-        entry["a"] = one.attempt_id
-    if one.visible_ms:
-        entry["ot"] = {str(offset): at_ms for offset, at_ms in one.visible_ms.items()}
-    if one.counts:
-        entry["oc"] = {str(offset): count for offset, count in one.counts.items()}
+    if block.attempt_id is not None:
+        entry["a"] = block.attempt_id
+    if block.visible_ms:
+        entry["ot"] = {str(number): time_ms for number, time_ms in block.visible_ms.items()}
+    if block.counts:
+        entry["oc"] = {str(number): count for number, count in block.counts.items()}
     return entry

@@ -1,7 +1,8 @@
-"""Putting: checks in the broker's order, records, their way into the log.
+"""Putting: checks in the broker's order, encoding of records, appends to the log.
 
-The common message costs one record, one call of a kernel, one result. What a kernel stops for (a
-full file, a new topic, room on disk) is provided here, and it is called again.
+A message on the fast path costs one record, one call of a kernel, and one result. If the kernel
+stops (the file is full, the topic is new, space must be reserved), this module provides the
+missing part, and calls it again.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.kernels import control_block as state, hot
 
-_PLACES_AT_FIRST = 256
+_PLACES_INITIAL = 256
 _TOPICS_REMEMBERED_MAX = 100_000
 _PUT_OK = PutStatus.PUT_OK
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
@@ -45,16 +46,16 @@ _log = logging.getLogger(__name__)
 
 
 class Putter:
-    """The way into the log.
+    """Appends messages to the log.
 
     Args:
         config: Limits.
-        clock: What the time is.
-        hot_state: What kernels share.
-        log: Where records go.
-        queues: Where queue offsets come from.
-        batch_queues: Where those of batches come from.
-        dispatcher: What provides rows and room.
+        clock: Source of the time.
+        hot_state: State shared with kernels.
+        log: The commit log.
+        queues: Consume queues, which assign queue offsets.
+        batch_queues: Batch queues, which assign the offsets of batches.
+        dispatcher: Provides rows and space.
     """
 
     def __init__(
@@ -79,23 +80,23 @@ class Putter:
         self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
         self._has_light_queues = config.enable_multi_dispatch
         self._body_bytes_max = config.max_message_size
-        # Longer ones may be allowed; that is looked at if there is one.
+        # Longer topics may be allowed; ``refuse_lengths`` checks them.
         self._topic_bytes_max = min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1)
         self._record_bytes_max = config.record_bytes_max
-        self._make_places(_PLACES_AT_FIRST)
+        self._make_places(_PLACES_INITIAL)
         self._topics: dict[str, bytes] = {}
         self._is_busy = False
         self._put_count = 0
-        self._seen_busy = (0, 0)  # which put, and when it was seen first, by monotonic time
+        self._seen_busy = (0, 0)  # number of the put, and monotonic time in ms at which it was seen
         self.refusal = "the store is not open"
-        """Why nothing can be put; empty if it can."""
+        """Reason why puts are refused; empty if they are accepted."""
 
     def _make_places(self, count: int) -> None:
         self._places = np.zeros(2 * count, np.int64)
         self._place_words = self._places.data
         self._places_address = hot.address_of(self._places)
 
-    # One, many, a batch -----------------------------------------------------------------------
+    # A message, many messages, a batch --------------------------------------------------------
 
     def put(self, message: IncomingMessage, now_ms: int | None) -> PutResult:
         """Append a message; see ``MessageStore.put``."""
@@ -113,47 +114,49 @@ class Putter:
         return self._stored(0, len(data), now_ms, message.store_host)
 
     def _stored(self, i: int, size: int, now_ms: int, store_host: Host) -> PutResult:
-        """Return the result for the i-th record that was appended."""
+        """Return the result of the i-th appended record."""
         words = self._place_words
-        place, queue_offset = words[2 * i], words[2 * i + 1]
-        # What the class would do, without looking at nine names.
+        physical_offset, queue_offset = words[2 * i], words[2 * i + 1]
+        # The same as ``PutResult(...)``, without the lookup of nine names.
         return tuple.__new__(
-            PutResult, (_PUT_OK, place, size, queue_offset, now_ms, 1, store_host, (), "")
+            PutResult, (_PUT_OK, physical_offset, size, queue_offset, now_ms, 1, store_host, (), "")
         )
 
     def put_many(self, messages: Sequence[IncomingMessage], now_ms: int | None) -> list[PutResult]:
         """Append messages in one pass; see ``MessageStore.put_many``."""
         results: list[PutResult] = []
-        run: list[tuple[IncomingMessage, bytes]] = []
+        pending: list[tuple[IncomingMessage, bytes]] = []
         now_ms = self._store_time(now_ms)
         for message in messages:
             try:
                 self._refuse_if_closed()
                 if self._has_light_queues and _LIGHT in message.property_bytes:
-                    results += self._put_run(run, now_ms)
-                    run = []
+                    results += self._put_run(pending, now_ms)
+                    pending = []
                     results.append(self._put_light(message, now_ms))
                 else:
-                    run.append((message, self._record_of(message)))
+                    pending.append((message, self._record_of(message)))
             except Refused as refused:
-                results += self._put_run(run, now_ms)
-                run = []
+                results += self._put_run(pending, now_ms)
+                pending = []
                 results.append(PutResult(refused.status, reason=refused.reason))
-        return results + self._put_run(run, now_ms)
+        return results + self._put_run(pending, now_ms)
 
-    def _put_run(self, run: list[tuple[IncomingMessage, bytes]], now_ms: int) -> list[PutResult]:
-        if not run:
+    def _put_run(
+        self, pending: list[tuple[IncomingMessage, bytes]], now_ms: int
+    ) -> list[PutResult]:
+        if not pending:
             return []
-        data = b"".join([data for _, data in run])
-        stored, status, reason = self._append(data, len(run), now_ms)
+        data = b"".join([data for _, data in pending])
+        stored, status, reason = self._append(data, len(pending), now_ms)
         results = [
             self._stored(i, len(data), now_ms, message.store_host)
-            for i, (message, data) in enumerate(run[:stored])
+            for i, (message, data) in enumerate(pending[:stored])
         ]
-        return results + [PutResult(status, reason=reason)] * (len(run) - stored)
+        return results + [PutResult(status, reason=reason)] * (len(pending) - stored)
 
     def _put_light(self, message: IncomingMessage, now_ms: int) -> PutResult:
-        """Append a message that names light queues; it carries its offsets in all of them."""
+        """Append a message that names light queues, with its offsets in all of them."""
         queues = self._light_queues_of(message)
         offsets = [queue.next_offset for queue in queues]
         if queues:
@@ -162,7 +165,7 @@ class Putter:
             properties[props.INNER_MULTI_QUEUE_OFFSET] = numbers
             message = incoming.with_properties(message, properties)
         elif _LIGHT_OFFSETS in message.property_bytes:
-            # Of a copy, or forged: dispatch would believe it.
+            # From a copied or forged message: dispatch would use it.
             properties = message.properties
             properties.pop(props.INNER_MULTI_QUEUE_OFFSET, None)
             message = incoming.with_properties(message, properties)
@@ -170,20 +173,20 @@ class Putter:
         stored, status, reason = self._append(data, 1, now_ms)
         if not stored:
             return PutResult(status, reason=reason)
-        # One that is prepared or rolled back goes to no queue, and takes no offset.
+        # A prepared or rolled back message is in no queue, and gets no offset.
         taken = zip(queues, offsets, strict=True) if flags.is_queued(message.sys_flag) else ()
         for queue, queue_offset in taken:
-            # Dispatch may come later: the next message must not get the same.
+            # Dispatch may come later: the next message must get another offset.
             row = queue.row
             row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], queue_offset + 1)
         return self._stored(0, len(data), now_ms, message.store_host)
 
     def _light_queues_of(self, message: IncomingMessage) -> list[ConsumeQueue]:
-        named = message.properties.get(props.INNER_MULTI_DISPATCH, "")
+        topic_list = message.properties.get(props.INNER_MULTI_DISPATCH, "")
         stored = incoming.delayed(message, self._block[state.DELAY_COUNT])
-        if not named or not names.may_have_light_queues(stored.topic):
+        if not topic_list or not names.may_have_light_queues(stored.topic):
             return []
-        topics = named.split(props.LMQ_SEPARATOR)
+        topics = topic_list.split(props.LMQ_SEPARATOR)
         incoming.refuse_light_names(topics)
         queues = []
         for topic in topics:
@@ -195,7 +198,7 @@ class Putter:
         return queues
 
     def put_encoded(self, data: bytes, count: int, now_ms: int | None) -> tuple[int, memoryview]:
-        """Append records that lack their place; see ``MessageStore.put_encoded``."""
+        """Append records without offsets; see ``MessageStore.put_encoded``."""
         if self.refusal or self._is_busy:
             return 0, self._place_words[:0]
         stored, _, _ = self._append(data, count, self._store_time(now_ms))
@@ -228,17 +231,17 @@ class Putter:
         )
 
     def _put_whole_batch(self, message: IncomingMessage, now_ms: int) -> PutResult:
-        """Append a batch as one record; it says how many messages it holds, from which offset on.
+        """Append a batch as one record, with the number of its messages and the first queue offset.
 
         Raises:
-            Refused: It cannot be stored.
+            Refused: The batch cannot be stored.
         """
         plain = dataclasses.replace(message, body=b"", property_bytes=b"")
-        count, _ = self._count_parts(message, _Common(plain, b""))
+        count, _ = self._count_parts(message, _BatchCommon(plain, b""))
         if count > batches.COUNT_MAX:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
-                f"the batch holds {count} messages; allowed: {batches.COUNT_MAX}",
+                f"the batch has {count} messages; allowed: {batches.COUNT_MAX}",
             )
         why_not = self._dispatcher.why_no_queue(message.topic, message.queue_id, message.sys_flag)
         if why_not:
@@ -251,23 +254,23 @@ class Putter:
         stored, status, reason = self._append(data, 1, now_ms)
         if not stored:
             return PutResult(status, reason=reason)
-        # Dispatch may come later: the next batch must not get the same.
+        # Dispatch may come later: the next batch must get other offsets.
         row = queue.row
         row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], base + count)
         self._hot.count_more(java.encode_utf8(message.topic), count - 1)
         return self._stored(0, len(data), now_ms, message.store_host)._replace(message_count=count)
 
     def _records_of_batch(self, message: IncomingMessage) -> tuple[bytes, int]:
-        """Return the records of a batch's messages, one behind the other, and how many they are.
+        """Return the records of a batch's messages, concatenated, and their number.
 
         Raises:
-            Refused: One of them cannot be stored.
-            LimitExceeded: They are too many.
+            Refused: A message cannot be stored.
+            LimitExceeded: There are too many messages.
         """
         empty = dataclasses.replace(message, body=b"", property_bytes=b"")
         self._record_of(empty, may_wait=False)
-        common = _Common(empty, java.encode_utf8(message.topic))
-        if any(name in message.body for name in _OF_BROKERS):  # perhaps in a body; most have none
+        common = _BatchCommon(empty, java.encode_utf8(message.topic))
+        if any(name in message.body for name in _OF_BROKERS):  # perhaps in a body; usually none
             common.dropped = b"".join(name + _PAIR_END for name in _OF_BROKERS)
         if self._config.enabled_append_prop_crc:
             common.tail = incoming.with_crc_room(empty).property_bytes
@@ -276,33 +279,33 @@ class Putter:
         common.call(message.body, self._record_bytes_max, hot.address_of(target))
         return target.tobytes(), count
 
-    def _count_parts(self, message: IncomingMessage, common: "_Common") -> tuple[int, int]:
-        """Return how many messages a batch holds, and the bytes of their records.
+    def _count_parts(self, message: IncomingMessage, common: "_BatchCommon") -> tuple[int, int]:
+        """Return the number of messages in a batch, and the size of their records in bytes.
 
         Raises:
-            Refused: It holds none, or one that cannot be stored.
-            LimitExceeded: They are too many.
+            Refused: There is no message, or one cannot be stored.
+            LimitExceeded: There are too many messages.
         """
         body = message.body
         if not body:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
-        count, behind, size = common.call(body, self._record_bytes_max)
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch has no message")
+        count, parsed_end, size = common.call(body, self._record_bytes_max)
         limits.BATCH_MESSAGES.check(count)
-        if behind < len(body):
+        if parsed_end < len(body):
             try:
-                part, _ = batches.decode_one(body, behind)
+                part, _ = batches.decode_one(body, parsed_end)
                 part.property_bytes.decode()
             except CorruptRecord as error:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
             except UnicodeDecodeError as error:
-                # Such a record is Python's to dispatch: 4 MB of them would take a quarter minute.
+                # Such a record cannot be dispatched by kernels: 4 MB of them would take 15 seconds.
                 raise Refused(
                     PutStatus.MESSAGE_ILLEGAL,
-                    f"properties of the batch message at {behind}: {error}; allowed: UTF-8",
+                    f"properties of the batch message at {parsed_end}: {error}; allowed: UTF-8",
                 ) from error
-            one = dataclasses.replace(message, body=part.body, property_bytes=part.property_bytes)
-            self._record_of(one, may_wait=False)
-            raise AssertionError(f"message at {behind} of a batch is neither right nor wrong")
+            inner = dataclasses.replace(message, body=part.body, property_bytes=part.property_bytes)
+            self._record_of(inner, may_wait=False)
+            raise AssertionError(f"message at {parsed_end} of a batch is neither valid nor invalid")
         return count, size
 
     # Checks -----------------------------------------------------------------------------------
@@ -311,16 +314,16 @@ class Putter:
         if self.refusal:
             raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
         if self._is_busy:
-            raise Refused(PutStatus.OS_PAGE_CACHE_BUSY, "another put has not come to its end")
+            raise Refused(PutStatus.OS_PAGE_CACHE_BUSY, "another put has not finished")
 
     def is_page_cache_busy(self) -> bool:
-        """Whether a put has been at work for longer than ``osPageCacheBusyTimeOutMills``."""
+        """Return True if a put has taken longer than ``osPageCacheBusyTimeOutMills``."""
         if not self._is_busy:
             return False
         now_ms = self._clock.monotonic_ms()
         count, since_ms = self._seen_busy
         if count != self._put_count:
-            # A put does not look at the clock: it is as old as it was seen to be.
+            # Puts do not read the clock: the age counts from when the put was first seen.
             self._seen_busy = self._put_count, now_ms
             return False
         return now_ms - since_ms > self._config.os_page_cache_busy_time_out_mills
@@ -344,7 +347,7 @@ class Putter:
                 f"allowed: {self._body_bytes_max} (maxMessageSize)",
             )
         if may_wait and message.sys_flag & flags.INNER_BATCH:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue, as one")
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue as a whole")
         if not 0 <= message.queue_id <= names.QUEUE_ID_MAX:  # a call for each put costs 3 % of it
             incoming.refuse_queue(message.queue_id)
         if may_wait and properties and _DELAY in properties:
@@ -370,10 +373,10 @@ class Putter:
             )
 
     def _store_time(self, now_ms: int | None) -> int:
-        """Return the store time of what is put now: never before that of the last record.
+        """Return the store time of a put at a time; it is not before that of the last record.
 
-        Offsets by time are found by halving, which needs times that grow. Where a clock goes back
-        further than clocks are corrected, its word counts again.
+        Offsets by time are found by binary search, which needs ascending times. If a clock is set
+        back further than clocks are usually corrected, its time is used again.
         """
         if now_ms is None:
             now_ms = self._clock.now_ms()
@@ -386,7 +389,7 @@ class Putter:
         return stored_ms
 
     def store_time(self, now_ms: int) -> int:
-        """Return the store time of what is put at a time, where the clock may have gone back."""
+        """Return the store time of a put at a time; the clock may have been set back."""
         last = self._block[state.LOG_TIMESTAMP]
         return last if now_ms < last <= now_ms + incoming.BACKWARD_MS_MAX else now_ms
 
@@ -395,10 +398,10 @@ class Putter:
     def _append(
         self, data: bytes, count: int, now_ms: int, *, is_together: bool = False
     ) -> tuple[int, PutStatus, str]:
-        """Append records; return how many are in the log, and what stopped the next one.
+        """Append records; return the number in the log, and the status of the next one.
 
-        Their places are in ``_places``. With ``is_together`` none is, unless all are: they go into
-        one file, for which there is room.
+        Their offsets are in ``_places``. With ``is_together`` all of them are appended to one file,
+        or none, if there is no space for all.
         """
         if 2 * count > len(self._place_words):
             self._make_places(2 * count)
@@ -431,35 +434,35 @@ class Putter:
 
     def _make_room_for_all(self, size: int) -> None:
         block = self._block
-        behind = block[state.LOG_POSITION] + size
-        if not block[state.LOG_ADDRESS] or behind + record.BLANK.size > block[state.LOG_SIZE]:
+        end = block[state.LOG_POSITION] + size
+        if not block[state.LOG_ADDRESS] or end + record.BLANK.size > block[state.LOG_SIZE]:
             self._commit_log.roll()
         if block[state.LOG_POSITION] + size > block[state.LOG_LIMIT]:
             self._commit_log.reserve(size)
 
     def _provide(self, reason: int, data: bytes, stored: int, now_ms: int) -> int:
-        """Provide what the kernel stopped for; return how many records were appended meanwhile."""
+        """Provide what the kernel stopped for; return how many records this has appended."""
         block = self._block
         if reason == state.STOP_LIGHT:
-            one = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
-            with self._dispatcher.falling_behind(one.physical_offset):
-                self._dispatcher.put_light_units(one)
+            message = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
+            with self._dispatcher.deferring_failures(message.physical_offset):
+                self._dispatcher.put_light_units(message)
             return 0
-        at = block[state.INPUT_POSITION]
-        size, _ = record.SIZE_AND_MAGIC.unpack_from(data, at)
-        if self.provide(reason, data[at : at + size], now_ms):
+        position = block[state.INPUT_POSITION]
+        size, _ = record.SIZE_AND_MAGIC.unpack_from(data, position)
+        if self.provide(reason, data[position : position + size], now_ms):
             return 0
-        return self._append_slowly(data, at + size, stored, now_ms)
+        return self._append_slowly(data, position + size, stored, now_ms)
 
     def provide(self, reason: int, data: bytes, now_ms: int) -> bool:
-        """Provide what the kernel stopped for in front of a record.
+        """Provide what the kernel stopped for before a record.
 
         Returns:
-            Whether it can go on; if not, the record's dispatch is Python's.
+            True if it can continue; if not, the record must be dispatched without kernels.
 
         Raises:
             Refused: The record cannot be stored.
-            WriteFailed: A file or room is not to be had; also ``DiskFull``.
+            WriteFailed: There is no file or space for it; also ``DiskFull``.
         """
         if reason == state.STOP_ROLL:
             self._commit_log.roll()
@@ -468,16 +471,18 @@ class Putter:
             self._commit_log.reserve(len(data))
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
-            one = record.decode(data, check_crc=False)
-            why_not = self._dispatcher.why_no_queue(one.topic, one.queue_id, one.sys_flag)
+            message = record.decode(data, check_crc=False)
+            why_not = self._dispatcher.why_no_queue(
+                message.topic, message.queue_id, message.sys_flag
+            )
             if why_not:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
         return self._dispatcher.provide(reason, data, now_ms)
 
     def begin(self, now_ms: int | None = None) -> int:
-        """Count as a put that is at work, up to ``end``; return its store time: see ``put``.
+        """Begin a put, which lasts until ``end``; return its store time, see ``put``.
 
-        Kernels are told what the clock says, too.
+        This also sets the clock of the kernels.
         """
         self._put_count += 1
         self._is_busy = True
@@ -487,32 +492,32 @@ class Putter:
         return self._store_time(now_ms)
 
     def end(self) -> None:
-        """End what ``begin`` began."""
+        """End the put that ``begin`` began."""
         self._is_busy = False
 
-    def _append_slowly(self, data: bytes, behind: int, stored: int, now_ms: int) -> int:
-        """Append one record whose dispatch is not the kernels'."""
+    def _append_slowly(self, data: bytes, end: int, stored: int, now_ms: int) -> int:
+        """Append a record that kernels cannot dispatch."""
         block = self._block
         size = block[state.INPUT_SIZE]
         is_live = block[state.IS_LIVE]
-        block[state.INPUT_SIZE], block[state.IS_LIVE] = behind, 0
+        block[state.INPUT_SIZE], block[state.IS_LIVE] = end, 0
         try:
             if not hot.append(self._argument, data):
-                return 0  # what it stopped for comes first; then here again
+                return 0  # it stopped for something else, which is provided first
         finally:
             block[state.INPUT_SIZE], block[state.IS_LIVE] = size, is_live
         address = block[state.LOG_ADDRESS] + self._place_words[2 * stored] - block[state.LOG_START]
-        one = record.decode(hot.bytes_of_record(address), check_crc=False)
-        with self._dispatcher.falling_behind(one.physical_offset):
-            self._dispatcher.put_slowly(one, now_ms)
+        message = record.decode(hot.bytes_of_record(address), check_crc=False)
+        with self._dispatcher.deferring_failures(message.physical_offset):
+            self._dispatcher.put_slowly(message, now_ms)
         return 1
 
 
-class _Common:
-    """What the records of a batch's messages have in common.
+class _BatchCommon:
+    """The parts that all records of a batch have in common.
 
     Args:
-        message: One of them, without body and properties.
+        message: A message of the batch, without body and properties.
         topic: Its topic in UTF-8.
     """
 
@@ -520,30 +525,30 @@ class _Common:
         data = incoming.encode(message, topic)
         is_v1 = len(topic) <= record.TOPIC_BYTES_MAX_V1
         topic_length = record.TOPIC_LENGTH_V1 if is_v1 else record.TOPIC_LENGTH_V2
-        behind_topic = len(data) - record.PROPERTIES_LENGTH.size
-        body_at = behind_topic - len(topic) - topic_length.size
-        self._head = data[:body_at]
-        self._topic = data[body_at:behind_topic]
+        topic_end = len(data) - record.PROPERTIES_LENGTH.size
+        body_start = topic_end - len(topic) - topic_length.size
+        self._head = data[:body_start]
+        self._topic = data[body_start:topic_end]
         self.dropped = b""
-        """Names of properties that are left out, each with a separator behind it."""
+        """Names of properties that are left out, each followed by a separator."""
         self.tail = b""
-        """What is appended to the properties of each."""
+        """Bytes that are appended to the properties of each record."""
 
     def call(self, body: bytes, record_max: int, target: int = 0) -> tuple[int, int, int]:
-        """Return how many records a batch has, the position behind them, and their bytes.
+        """Return the number of records of a batch, the position after them, and their size.
 
-        They are written to an address, if one is given.
+        They are written to the address ``target``, if it is given.
 
         Raises:
-            LimitExceeded: Their properties have too many words.
+            LimitExceeded: Their properties contain too many keys.
         """
         arguments: list[int] = []
-        kept = []
+        arrays = []
         for text in (body, self._head, self._topic, self.dropped, self.tail):
             array = np.frombuffer(text or b"?", np.uint8)  # an empty array has no address
-            kept.append(array)
+            arrays.append(array)
             arguments += (hot.address_of(array), len(text))
-        told = np.zeros(3, np.int64)
-        count = hot.batch_records(*arguments, record_max, target, hot.address_of(told))
-        limits.BATCH_KEYS.check(int(told[2]))
-        return count, int(told[0]), int(told[1])
+        result = np.zeros(3, np.int64)  # position, bytes, keys
+        count = hot.batch_records(*arguments, record_max, target, hot.address_of(result))
+        limits.BATCH_KEYS.check(int(result[2]))
+        return count, int(result[0]), int(result[1])

@@ -1,15 +1,15 @@
-"""A store folder for reading: one view of log, queues, index and tables that agree with each other.
+"""A store folder for reading: one consistent view of log, queues, index and tables.
 
     commit log     min_offset ........................ end_offset ........ data_end
-                   | records, now and then damage      | torn | stale     | zeros
+                   | records, sometimes damage        | torn | stale     | zeros
 
-``end_offset`` is where the log ends, which no file says. A broker knows it from its queues and from
-walking the tail, and so does this reader (``_find_end``): what lies behind is the torn tail of a
-crash, or records that an earlier recovery cut off and left on disk (known-bugs.md#stale-tail).
-Neither is part of the log; both are reported.
+``end_offset`` is the end of the log, which is stored in no file. A broker derives it from its
+queues and by scanning the tail, and so does this reader (``_find_end``). After it there may be the
+torn tail of a crash, or records that an earlier recovery truncated and left on disk
+(known-bugs.md#stale-tail). Neither is part of the log; both are reported.
 
-Never writes, never locks, never creates (known-bugs.md#deleted-topics); takes file sizes from the
-files.
+The reader never writes, locks or creates files (known-bugs.md#deleted-topics). It takes file sizes
+from the files.
 """
 
 import bisect
@@ -51,51 +51,51 @@ _UNITS_AT_ONCE = 4096
 
 
 class Boundary(enum.Enum):
-    """Which message an offset by time names (known-bugs.md#offset-by-time)."""
+    """Selects the message for an offset by time (known-bugs.md#offset-by-time)."""
 
     LOWER = "lower"
-    """The first at or after the time; behind the last if all are before it."""
+    """The first message at or after the time; the offset after the last if all are before it."""
     UPPER = "upper"
-    """The last at or before the time; the first if all are after it."""
+    """The last message at or before the time; the first if all are after it."""
 
 
 class Condition(enum.Enum):
-    """How the broker left the store."""
+    """The state in which the broker left the store."""
 
     CLEAN = "clean"
     CRASHED = "crashed"
-    """``abort`` is there: not stopped, or copied while running."""
+    """``abort`` exists: the broker was not stopped, or the store is a copy of a live one."""
     RUNNING = "running"
     """A process of this machine holds the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the folder says of its broker."""
+    """The state of the store's broker, from the files of the folder."""
 
     condition: Condition
     has_abort: bool
     lock_holder: int | None
-    """Process id."""
+    """Process id of the lock's holder."""
     checkpoint: checkpoint_page.Checkpoint | None
     checkpoint_problem: CorruptRecord | None = None
-    """Why a checkpoint that is there cannot be read; no reason not to read the rest."""
+    """Reason why an existing checkpoint cannot be read; the rest is read nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Where the log ends and what lies behind."""
+    """The end of the log and the bytes after it."""
 
     end_offset: int
     torn: Damage | None = None
-    """What a crash left of the last record."""
+    """The incomplete last record that a crash left."""
     stale: Damage | None = None
-    """Readable records that are no longer part of the log."""
+    """Valid records that are no longer part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFileState:
-    """A log file and what its records say."""
+    """A log file and its first and last record."""
 
     file: LogFile
     first_offset: int | None
@@ -104,32 +104,32 @@ class LogFileState:
     """Physical offset of the last message."""
     min_store_timestamp: int | None
     max_store_timestamp: int | None
-    """Of the last message: store times only grow."""
+    """Store time of the last message, in ms: store times never decrease."""
     wasted_bytes: int
-    """Behind the last message: a blank, or room not used yet."""
+    """Bytes after the last message: a blank, or unused space."""
 
 
 class KeyHits(NamedTuple):
-    """What a key lookup found."""
+    """The result of a lookup by key."""
 
     messages: list[StoredMessage]
-    """In log order, each checked."""
+    """Messages in log order; the key of each was compared."""
     unreadable: list[CorruptRecord]
-    """Damaged records that the index proposed: they may or may not have been hits."""
+    """Damaged records from the index; it is unknown whether they have the key."""
 
 
 class StoreReader:
-    """Read-only access to a store folder; open with ``StoreReader.open``."""
+    """Read-only access to a store folder; open one with ``StoreReader.open``."""
 
     def __init__(
         self, folder: Folder, *, allow_live: bool = False, holds_lock: bool = False
     ) -> None:
-        """Not for most callers: see ``open``.
+        """Set up a reader; most callers use ``open``.
 
         Args:
             folder: The store.
             allow_live: See ``open``.
-            holds_lock: The lock on the folder is the caller's own.
+            holds_lock: True if the lock on the folder is the caller's own.
         """
         self._folder = folder
         self._holds_lock = holds_lock
@@ -144,9 +144,9 @@ class StoreReader:
         """Open a store folder.
 
         Args:
-            location: Local path or URI of the folder that holds ``commitlog``.
-            allow_live: Read although a broker is running on it; reading then stops at the last
-                whole record.
+            location: Local path or URI of the folder that contains ``commitlog``.
+            allow_live: Read although a broker is running on the folder; the log then ends with its
+                last complete record.
 
         Raises:
             StoreUnavailable: Not a store, in RocksDB mode, or in use without ``allow_live``.
@@ -167,17 +167,17 @@ class StoreReader:
 
     @property
     def location(self) -> str:
-        """The folder as it was given."""
+        """The folder's path or URI, as given to ``open``."""
         return self._folder.location
 
     @property
     def folder(self) -> Folder:
-        """The folder's files."""
+        """The files of the store folder."""
         return self._folder
 
     @cached_property
     def state(self) -> StoreState:
-        """How the broker left the store."""
+        """The state in which the broker left the store."""
         has_abort = self._folder.entry(paths.ABORT) is not None
         holder = None if self._holds_lock else self._folder.lock_holder(paths.LOCK)
         if holder is not None:
@@ -201,7 +201,7 @@ class StoreReader:
 
     @property
     def is_live(self) -> bool:
-        """Whether a broker may be writing: it holds the lock, or left no sign of having stopped."""
+        """True if a broker may be writing: it holds the lock, or was not stopped cleanly."""
         is_stopped = self.state.condition is Condition.CLEAN
         return self.state.condition is Condition.RUNNING or (self._allow_live and not is_stopped)
 
@@ -209,16 +209,16 @@ class StoreReader:
 
     @cached_property
     def queue_ids(self) -> dict[str, list[int]]:
-        """The queues that have files: topic -> queue ids, in order."""
+        """The queues with files: topic -> ascending queue ids."""
         return self._queues_in(paths.CONSUME_QUEUE)
 
     @cached_property
     def batch_queue_ids(self) -> dict[str, list[int]]:
-        """The batch queues of 5.x that have files."""
+        """The batch queues of 5.x with files: topic -> ascending queue ids."""
         return self._queues_in(paths.BATCH_CONSUME_QUEUE)
 
     def _queues_in(self, family: str) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        queue_ids: dict[str, list[int]] = {}
         for topic in self._folder.entries(family):
             if not topic.is_folder:
                 continue
@@ -228,11 +228,11 @@ class StoreReader:
                 if entry.is_folder and (queue_id := paths.parse_queue_id(entry.name)) is not None
             ]
             if ids:
-                found[topic.name] = sorted(ids)
-        return found
+                queue_ids[topic.name] = sorted(ids)
+        return queue_ids
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueueView:
-        """Return a queue; one without files is empty, not an error."""
+        """Return a queue; a queue without files is empty, not an error."""
         key = (topic, queue_id)
         if key not in self._queue_views:
             self._queue_views[key] = ConsumeQueueView(
@@ -240,28 +240,28 @@ class StoreReader:
             )
         return self._queue_views[key]
 
-    def learn_starts(self, queues: Iterable[ConsumeQueueView | BatchConsumeQueueView]) -> None:
-        """Find out where queues begin, many at a time where each costs requests."""
-        self._ask(queues, lambda queue: queue.min_offset)
+    def load_min_offsets(self, queues: Iterable[ConsumeQueueView | BatchConsumeQueueView]) -> None:
+        """Read the first offsets of queues, many at a time where each costs requests."""
+        self._read_ahead(queues, lambda queue: queue.min_offset)
 
-    def _ask(
+    def _read_ahead(
         self,
         queues: Iterable[ConsumeQueueView | BatchConsumeQueueView],
-        question: Callable[[ConsumeQueueView | BatchConsumeQueueView], object],
+        read: Callable[[ConsumeQueueView | BatchConsumeQueueView], object],
     ) -> None:
-        """Let queues find out what they keep, at once where that helps.
+        """Let queues read properties that they cache, in parallel where that is faster.
 
-        What is wrong with one is told by whoever asks it next.
+        Errors are raised again when a property is used.
         """
 
-        def ask(queue: ConsumeQueueView | BatchConsumeQueueView) -> None:
+        def read_one(queue: ConsumeQueueView | BatchConsumeQueueView) -> None:
             with contextlib.suppress(ReputError):
-                question(queue)
+                read(queue)
 
-        at_once = self._folder.reads_at_once
-        if at_once > 1:
-            with ThreadPoolExecutor(at_once) as pool:
-                deque(pool.map(ask, queues), maxlen=0)
+        parallel_reads = self._folder.reads_at_once
+        if parallel_reads > 1:
+            with ThreadPoolExecutor(parallel_reads) as pool:
+                deque(pool.map(read_one, queues), maxlen=0)
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueueView:
         """Return a batch queue of 5.x."""
@@ -273,40 +273,40 @@ class StoreReader:
         return self._batch_queue_views[key]
 
     def extension(self, topic: str, queue_id: int) -> ExtView:
-        """Return a queue's extension units."""
+        """Return the extension units of a queue."""
         return ExtView(self._folder, topic, queue_id)
 
     def queues(self) -> Iterator[ConsumeQueueView]:
-        """Yield every queue that has files, by topic and number."""
+        """Yield every queue with files, by topic and queue id."""
         for topic, ids in self.queue_ids.items():
             for queue_id in ids:
                 yield self.queue(topic, queue_id)
 
     @cached_property
     def queue_end(self) -> int | None:
-        """How far the queues reach into the log: the end of the furthest record one points at."""
+        """Physical end of the furthest record that a queue points at; None if there is none."""
         furthest: int | None = None
-        for claimed, start, _ in self._claims:
-            if furthest is not None and claimed <= furthest:
+        for claimed_end, start, _ in self._claims:
+            if furthest is not None and claimed_end <= furthest:
                 break
-            # Where no record stands, the log or the unit is damaged: ``_lost_end`` finds out.
+            # Without a record there, log or unit is damaged: ``_lost_end`` finds out.
             furthest = max(self.log.end_of(start) or 0, furthest or 0) or None
         return furthest
 
     @cached_property
     def _claims(self) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
-        """Where the last record of each queue ends and starts in the log, the furthest first."""
+        """End and start of each queue's last record in the log, and the queue; descending."""
         queues: list[ConsumeQueueView | BatchConsumeQueueView] = [*self.queues()]
-        self._ask(queues, lambda queue: queue.end_physical_offset)
+        self._read_ahead(queues, lambda queue: queue.end_physical_offset)
         return self._claims_of(
             (unit, queue) for queue in queues + self._batch_queues() if (unit := queue.last_unit)
         )
 
-    def know_last_units(self, units: Iterable[tuple[str, int, cq_unit.Unit]]) -> None:
-        """Take the last units of all plain queues from somebody who has read them already.
+    def set_last_units(self, units: Iterable[tuple[str, int, cq_unit.Unit]]) -> None:
+        """Set the last units of all plain queues, which the caller has read already.
 
         Args:
-            units: Topic, queue id, and unit of each queue that has one.
+            units: Topic, queue id, and last unit of each queue with units.
         """
         self._claims = self._claims_of(
             [
@@ -343,39 +343,39 @@ class StoreReader:
 
     @cached_property
     def tail(self) -> LogTail:
-        """Where the log ends, as a recovery would find it but without giving up valid records.
+        """The end of the log, as a recovery would find it, but without dropping valid records.
 
-        Up to where the queues reach everything counts. Behind that the log is walked, and at the
-        first thing that is no record:
+        Everything before the end of the furthest record that a queue points at is part of the log.
+        After that, the log is scanned. The first place without a record means:
 
         * zeros: the end;
-        * a queue has a unit for just there: a message was lost, and up to where the queues point
-          is damage;
-        * a broker is running: the end, it is writing there. The very last record may be half
-          written: it counts when a queue points at it or something follows;
-        * stopped cleanly: the end; what follows was cut off earlier;
-        * crashed, and nothing readable follows: the end, with a torn tail. So is a last record that
-          ends in zeros where topic or properties should be, which no checksum covers;
-        * crashed, and what follows is older than what is before: the end, cut off earlier;
-        * crashed, and newer records follow: damage, the log goes on behind it.
+        * a queue has a unit for exactly that offset: a message was lost; up to the offset that the
+          queues point at, the log is damaged;
+        * a broker is running: the end; it is writing there. The very last record may be incomplete:
+          it counts if a queue points at it or more data follows;
+        * stopped cleanly: the end; the bytes after it were truncated earlier;
+        * crashed, and no valid record follows: the end, with a torn tail. The same holds for a last
+          record with zeros where topic or properties should be, which no checksum covers;
+        * crashed, and the records that follow are older: the end; they were truncated earlier;
+        * crashed, and newer records follow: damage; the log continues after it.
 
-        What an import was killed over stands behind the end, whatever it looks like.
+        Whatever an interrupted import has appended is after the end.
         """
         return self._end_before_import() or self._find_end()
 
     @property
     def end_offset(self) -> int:
-        """Physical offset behind the last record of the log."""
+        """Physical offset after the last record of the log."""
         return self.tail.end_offset
 
     def _end_before_import(self) -> LogTail | None:
-        """Return the end of a log to which an import was begun and not done (``bulk_append``)."""
+        """Return the end of a log with an unfinished import (``bulk_append``); None without one."""
         begun = bulk_append.read(self._folder).begun
         if begun is None or not self.log.min_offset <= begun.log_end < self._nominal_end:
             return None
         end = begun.log_end
         if self.log.find_record(end, end + 1) == end:
-            return None  # it is done, or a broker went on there
+            return None  # it is finished, or a broker appended there
         try:
             name = self.log.file_at(end).name
         except NotInStore:
@@ -384,49 +384,49 @@ class StoreReader:
         return LogTail(end, stale=Damage(end, left, Verdict.BAD_ZEROS, name) if left > 0 else None)
 
     def _find_end(self) -> LogTail:
-        found = self._walked_end()
-        end = found.end_offset
+        tail = self._scanned_end()
+        end = tail.end_offset
         if self.state.condition is Condition.CLEAN:
             lost = self._lost_end(end)
-            return LogTail(lost) if lost is not None else found
-        if end == self.log.min_offset or self.log.data_goes_on(end):
-            return found
+            return LogTail(lost) if lost is not None else tail
+        if end == self.log.min_offset or self.log.has_data_from(end):
+            return tail
         if self.is_live and end <= (self.queue_end or 0):
-            return found
+            return tail
         last = self.log.last_record(self.log.file_at(end - 1), end)
         if last is None:
-            return found
+            return tail
         if self.is_live:
             return LogTail(last.physical_offset)
         own_zeros = 0 if last.property_bytes else record.PROPERTIES_LENGTH.size
         if self.log.data_end >= end - own_zeros:
-            return found
+            return tail
         length = self.log.data_end - last.physical_offset
         name = self.log.file_at(last.physical_offset).name
         torn = Damage(last.physical_offset, length, Verdict.TRUNCATED, name)
         return LogTail(last.physical_offset, torn=torn)
 
     def _lost_end(self, end: int) -> int | None:
-        """Return how far the log went that ends now at ``end``, if it went further.
+        """Return the former end of a log that now ends at ``end``, if it was after that.
 
-        A unit that points at what is no record may be damaged itself. But if it points just where
-        the next record would have been, or into what is cut off a file, or there are two of them,
-        then records were there.
+        A unit that points at no record may be damaged itself. But if it points exactly to where
+        the next record would be, or into a truncated part of a file, or if there are two such
+        units, records were there.
         """
-        ahead = [
-            (claimed, queue)
-            for claimed, start, queue in self._claims
-            if start >= end and claimed <= self._nominal_end
+        later_claims = [
+            (claimed_end, queue)
+            for claimed_end, start, queue in self._claims
+            if start >= end and claimed_end <= self._nominal_end
         ]
-        if not ahead:
+        if not later_claims:
             return None
         is_blank = self.log.find_record(end, end + 1) == end and self.log.end_of(end) is None
         following = self.log.file_at(end).nominal_end if is_blank else end
-        targets = np.concatenate([queue.targets_from(end) for _, queue in ahead])
+        targets = np.concatenate([queue.targets_from(end) for _, queue in later_claims])
         is_lost = len(targets) > 1 or following in targets or not self.log.holds(targets).all()
-        return ahead[0][0] if is_lost else None
+        return later_claims[0][0] if is_lost else None
 
-    def _walked_end(self) -> LogTail:
+    def _scanned_end(self) -> LogTail:
         data_end = self.log.data_end
         if not self.log.files or data_end == self.log.min_offset:
             return LogTail(self.log.min_offset)
@@ -460,21 +460,21 @@ class StoreReader:
         return LogTail(max(end, start))
 
     def _advance(self, batch: LogBatch, count: int, end: int, newest_ms: int) -> tuple[int, int]:
-        """Move the end behind the first ``count`` records of a batch."""
+        """Return the end after the first ``count`` records of a batch, and the newest time."""
         if not count:
             return end, newest_ms
         times = batch.columns().numbers("store_timestamp")[:count]
         last = count - 1
-        behind = batch.physical_offset + int(batch.positions[last]) + int(batch.sizes[last])
-        return max(end, behind), max(newest_ms, int(times.max()))
+        batch_end = batch.physical_offset + int(batch.positions[last]) + int(batch.sizes[last])
+        return max(end, batch_end), max(newest_ms, int(times.max()))
 
     def _record_after(self, damage: Damage, stop: int) -> StoredMessage | None:
-        at = damage.end
-        while (at := self.log.find_record(at, stop)) < stop:
+        physical_offset = damage.end
+        while (physical_offset := self.log.find_record(physical_offset, stop)) < stop:
             try:
-                return self.log.message_at(at)
+                return self.log.message_at(physical_offset)
             except (CorruptRecord, NotInStore):
-                at += 1
+                physical_offset += 1
         return None
 
     # Messages -------------------------------------------------------------------------------
@@ -482,9 +482,9 @@ class StoreReader:
     def walk(
         self, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
     ) -> Iterator[LogBatch]:
-        """Walk the log from ``start`` to ``stop``, all of it by default.
+        """Scan the log from ``start`` to ``stop``, by default all of it.
 
-        See ``CommitLogView.walk``. What is before the log has expired and is no damage.
+        See ``CommitLogView.walk``. Bytes before the log have expired and are not damage.
         """
         start = max(start or 0, self.log.min_offset)
         is_end = stop is None or stop >= self.end_offset
@@ -494,30 +494,30 @@ class StoreReader:
     def messages(
         self, start: int | None = None, stop: int | None = None
     ) -> Iterator[StoredMessage]:
-        """Yield the messages of a range of the log; damage is left out (``walk`` reports it)."""
+        """Yield the messages of a range of the log, without damage, which ``walk`` reports."""
         for batch in self.walk(start, stop):
             for position in batch.positions:
                 yield record.decode(batch.buffer, int(position), check_crc=False)
 
     def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage:
-        """Return the message at a physical offset; ``size`` saves a read where it is known.
+        """Return the message at a physical offset; a known ``size`` saves a read.
 
         Raises:
-            NotInStore: The offset lies outside the log.
-            CorruptRecord: No undamaged record starts there.
+            NotInStore: The offset is outside of the log.
+            CorruptRecord: No valid record starts there.
         """
         if physical_offset >= self.end_offset:
             raise NotInStore(
-                f"physical offset {physical_offset} is behind the end of the log, {self.end_offset}"
+                f"physical offset {physical_offset} is after the end of the log, {self.end_offset}"
             )
         return self.log.message_at(physical_offset, size)
 
     def message_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
-        """Return the message a queue has under an offset; in a batch queue, its whole batch.
+        """Return the message at a queue offset; of a batch queue, its whole batch.
 
         Raises:
             NotInStore: The queue has no such offset, or its message has left the log.
-            CorruptRecord: The unit points at something else than a message of this queue.
+            CorruptRecord: The unit does not point at a message of this queue.
         """
         unit: cq_unit.Unit | cq_unit.BatchUnit
         if queue_id in self.batch_queue_ids.get(topic, ()):
@@ -526,27 +526,27 @@ class StoreReader:
         else:
             unit = self.queue(topic, queue_id).unit(queue_offset)
         if not unit.is_written:
-            raise NotInStore(f"queue {topic}/{queue_id} holds no message at {queue_offset}")
-        found = self.message_at(unit.physical_offset, unit.size)
-        if not belongs(found, topic, queue_id, queue_offset):
+            raise NotInStore(f"queue {topic}/{queue_id} has no message at {queue_offset}")
+        message = self.message_at(unit.physical_offset, unit.size)
+        if not belongs(message, topic, queue_id, queue_offset):
             raise CorruptRecord(
                 f"unit {queue_offset} of queue {topic}/{queue_id} points at message "
-                f"{found.queue_offset} of {found.topic}/{found.queue_id}",
+                f"{message.queue_offset} of {message.topic}/{message.queue_id}",
                 physical_offset=unit.physical_offset,
             )
-        return found
+        return message
 
     def messages_by_id(self, text: str, topic: str | None = None) -> list[StoredMessage]:
-        """Return the messages with an id: one for an offset id, copies too for a unique key.
+        """Return the messages with an id: one for an offset id, all copies for a unique key.
 
-        Unique keys are looked up in the index, which needs the topic; without one every topic of
-        the store is tried. Both kinds of id have the same lengths, so both are tried.
+        Unique keys are looked up in the index, which requires the topic; without a topic, all
+        topics of the store are tried. Both kinds of id have the same length, so both are tried.
 
         Raises:
-            CorruptRecord: Nothing was found, but what may be it cannot be read
-            (known-bugs.md#errors-as-empty-results).
+            CorruptRecord: No message was found, but a record that may be it is damaged
+                (known-bugs.md#errors-as-empty-results).
         """
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         problems: list[CorruptRecord] = []
         topics, unknown = ({topic}, []) if topic else self._all_topics
         for name in sorted(topics):
@@ -556,25 +556,25 @@ class StoreReader:
                 problems.append(error)
                 continue
             problems += hits.unreadable
-            found += [one for one in hits.messages if one.unique_key == text]
+            messages += [message for message in hits.messages if message.unique_key == text]
         try:
-            place = message_id.decode_offset_id(text)
-            one = self.message_at(place.physical_offset)
+            offset_id = message_id.decode_offset_id(text)
+            message = self.message_at(offset_id.physical_offset)
         except (ValueError, NotInStore):
             pass
         except CorruptRecord as error:
             problems.append(error)
         else:
-            if one.store_host == place.store_host and one not in found:
-                found.insert(0, one)
+            if message.store_host == offset_id.store_host and message not in messages:
+                messages.insert(0, message)
         problems += unknown
-        if problems and not found:
+        if problems and not messages:
             raise problems[0]
-        return found
+        return messages
 
     @cached_property
     def _all_topics(self) -> tuple[set[str], list[CorruptRecord]]:
-        """Every topic that is known, and why there may be more."""
+        """All topics of files and table, and the error if the table cannot be read."""
         names = {*self.queue_ids, *self.batch_queue_ids}
         try:
             return names | set(self.topics()), []
@@ -588,50 +588,50 @@ class StoreReader:
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
     ) -> KeyHits:
-        """Return the messages of a topic that carry a key, or have it as unique key, in log order.
+        """Return all messages of a topic with a key, or with it as unique key, in log order.
 
-        The index only proposes; topic, key and store time (``begin_ms <= t <= end_ms``) are checked
-        on each message (known-bugs.md#index-seconds, known-bugs.md#index-first-entry,
-        known-bugs.md#hash-collisions). All of them: no limit of 64.
+        The index yields candidates; topic, key and store time (``begin_ms <= t <= end_ms``) of each
+        message are compared (known-bugs.md#index-seconds, known-bugs.md#index-first-entry,
+        known-bugs.md#hash-collisions). There is no limit of 64 messages.
 
         Raises:
-            CorruptRecord: An index file that may hold the key is damaged.
+            CorruptRecord: An index file that may contain the key is damaged.
         """
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         unreadable: list[CorruptRecord] = []
         for physical_offset in self.index.candidates(
             index_entry.key_of(topic, key), begin_ms, end_ms
         ):
             try:
-                one = self.message_at(physical_offset)
+                message = self.message_at(physical_offset)
             except NotInStore:
-                continue  # expired, or cut off by a recovery: index entries stay
+                continue  # expired, or truncated by a recovery; its index entry stays
             except CorruptRecord as error:
                 unreadable.append(error)
                 continue
-            is_hit = one.topic == topic and (key == one.unique_key or key in one.keys)
-            if is_hit and begin_ms <= one.store_timestamp <= end_ms:
-                found.append(one)
-        return KeyHits(found, unreadable)
+            is_hit = message.topic == topic and (key == message.unique_key or key in message.keys)
+            if is_hit and begin_ms <= message.store_timestamp <= end_ms:
+                messages.append(message)
+        return KeyHits(messages, unreadable)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names, within ``[min_offset, max_offset]``.
+        """Return the queue offset for a store time, within ``[min_offset, max_offset]``.
 
-        ``LOWER``: the first message stored at or after it, ``max_offset`` if none. ``UPPER``: the
-        last at or before it, ``min_offset`` if none. Equal times count as one block
-        (known-bugs.md#offset-by-time).
+        ``LOWER``: the first message stored at or after the time, ``max_offset`` if there is none.
+        ``UPPER``: the last at or before it, ``min_offset`` if there is none. Messages of the same
+        time count as one block (known-bugs.md#offset-by-time).
         """
         if queue_id in self.batch_queue_ids.get(topic, ()):
             return self._batch_offset_by_time(topic, queue_id, timestamp_ms, boundary)
         queue = self.queue(topic, queue_id)
         span = range(queue.min_offset, queue.max_offset)
         search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
-        place = search(span, timestamp_ms, key=lambda n: self._store_time(queue, n))
+        index = search(span, timestamp_ms, key=lambda n: self._store_time(queue, n))
         if boundary is Boundary.LOWER:
-            return queue.min_offset + place
-        return queue.min_offset + max(place - 1, 0)
+            return queue.min_offset + index
+        return queue.min_offset + max(index - 1, 0)
 
     def _batch_offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
@@ -639,37 +639,37 @@ class StoreReader:
         queue = self.batch_queue(topic, queue_id)
         times = queue.units["store_timestamp"].astype(np.int64)
         if boundary is Boundary.LOWER:
-            place = int(np.searchsorted(times, timestamp_ms, "left"))
+            index = int(np.searchsorted(times, timestamp_ms, "left"))
             return (
-                queue.max_offset if place == len(times) else int(queue.units["queue_offset"][place])
+                queue.max_offset if index == len(times) else int(queue.units["queue_offset"][index])
             )
-        place = int(np.searchsorted(times, timestamp_ms, "right")) - 1
-        return int(queue.units["queue_offset"][max(place, 0)]) if len(times) else 0
+        index = int(np.searchsorted(times, timestamp_ms, "right")) - 1
+        return int(queue.units["queue_offset"][max(index, 0)]) if len(times) else 0
 
     def _store_time(self, queue: ConsumeQueueView, queue_offset: int) -> int:
-        """Return a message's store time; if it cannot be read, that of the nearest before it."""
+        """Return the store time of a message, or of the nearest readable one before it."""
         stop, count = queue_offset + 1, 1
         while stop > queue.min_offset:
             start = max(stop - count, queue.min_offset)
             _, units = queue.units(start, stop)
             for unit in reversed(units[self.log.holds(units["physical_offset"])]):
                 try:
-                    found = self.log.message_at(int(unit["physical_offset"]), int(unit["size"]))
+                    message = self.log.message_at(int(unit["physical_offset"]), int(unit["size"]))
                 except (CorruptRecord, NotInStore):
                     continue
-                return found.store_timestamp
+                return message.store_timestamp
             stop, count = start, _UNITS_AT_ONCE
         return 0
 
     # Files and tables -----------------------------------------------------------------------
 
     def log_file_states(self) -> Iterator[LogFileState]:
-        """Yield each log file with its first and last message; reads heads and tails only."""
+        """Yield each log file with its first and last message; reads only the ends of files."""
         for file in self.log.files:
             stop = min(file.end, self.end_offset)
             first = self.log.first_record(file) or self._readable(file.start, stop)
             if first is not None and first.physical_offset >= stop:
-                first = None  # cut off by a recovery
+                first = None  # truncated by a recovery
             last = self.log.last_record(file, stop) if first else None
             used = last.physical_offset + last.store_size if last else file.start
             yield LogFileState(
@@ -681,23 +681,23 @@ class StoreReader:
                 file.nominal_end - used,
             )
 
-    def _readable(self, at: int, stop: int) -> StoredMessage | None:
-        return self._record_after(Damage(at, 0, Verdict.BAD_MAGIC, ""), stop)
+    def _readable(self, start: int, stop: int) -> StoredMessage | None:
+        return self._record_after(Damage(start, 0, Verdict.BAD_MAGIC, ""), stop)
 
     def topics(self) -> dict[str, config_tables.TopicConfig]:
         """Return the topic table. Raises ``CorruptRecord`` if it cannot be read."""
         return config_tables.topics(self._folder)
 
     def consumer_offsets(self) -> list[config_tables.ConsumerOffset]:
-        """Return every group's offsets. Raises ``CorruptRecord`` if they cannot be read."""
+        """Return the offsets of all groups. Raises ``CorruptRecord`` if they cannot be read."""
         return config_tables.consumer_offsets(self._folder)
 
     def delay_offsets(self) -> dict[int, int]:
-        """Return how far each delay level has delivered: level -> queue offset."""
+        """Return the next queue offset of each delay level: level -> queue offset."""
         return config_tables.delay_offsets(self._folder)
 
     def delay_progress(self) -> list[tuple[int, int, int]]:
-        """Return (level, next queue offset to deliver, queue offset of the end) for each level."""
+        """Return (level, queue offset of its next message, end of its queue) for each level."""
         offsets = self.delay_offsets()
         levels = {
             *offsets,
@@ -709,10 +709,10 @@ class StoreReader:
         ]
 
     def broker_name(self) -> str:
-        """Return the name of the broker that keeps this store; empty if its tables do not tell.
+        """Return the name of the store's broker; empty if the tables do not contain it.
 
-        A 5.x broker has a topic that names it; any broker has one of its own name, with one queue,
-        open for reading, writing and inheriting.
+        A 5.x broker has a topic with its name in the topic's name. Every broker has a topic named
+        like the broker, with one queue, open for reading, writing and inheriting.
         """
         topics = self.topics()
         for name in topics:
@@ -726,15 +726,15 @@ class StoreReader:
         return own[0] if len(own) == 1 else ""
 
     def subscription_groups(self) -> dict[str, config_tables.Table]:
-        """Return the group table as stored."""
+        """Return the subscription groups as stored."""
         return config_tables.subscription_groups(self._folder)
 
 
 def refuse_rocksdb(folder: Folder) -> None:
-    """Check that queues and tables are kept in files.
+    """Raise an error if the store keeps queues or tables in RocksDB.
 
     Raises:
-        StoreUnavailable: They are kept in RocksDB.
+        StoreUnavailable: It does.
     """
     for mark, what in paths.ROCKSDB_MARKS.items():
         entry = folder.entry(mark)
@@ -747,12 +747,12 @@ def refuse_rocksdb(folder: Folder) -> None:
 
 
 def process_name(holder: int) -> str:
-    """Return how to call the holder of a lock: one that belongs to an open file has no process."""
+    """Return a name for the holder of a lock; the lock of an open file has no process id."""
     return f"process {holder}" if holder > 0 else "another process"
 
 
 def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:
-    """Whether a message is what a queue's unit should point at.
+    """Return True if a unit of the given queue and offset may point at a message.
 
     A light queue (LMQ) points at messages of other topics that name it in INNER_MULTI_DISPATCH.
     """

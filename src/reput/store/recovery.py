@@ -1,23 +1,24 @@
-"""Opening a store: where the log ends, what must be dispatched again, and what cannot be trusted.
+"""Opening a store: finds the end of the log, and derives again what cannot be trusted.
 
-Recovery trusts bytes, not pointers. The log ends where ``StoreReader.tail`` finds its end: a torn
-tail is cut, zeroed and synced before anything is appended (known-bugs.md#stale-tail); damage with
-valid records after it stays in place and is reported (known-bugs.md#recovery-truncates). Queues
-and index follow from the log, so whatever is in doubt about them is taken out and dispatched again
-from a point that is proven:
+Recovery trusts records, not pointers. ``StoreReader.tail`` finds the end of the log: a torn tail is
+truncated, zeroed and synced before anything is appended (known-bugs.md#stale-tail); damage with
+valid records after it stays in place and is reported (known-bugs.md#recovery-truncates). Queues and
+index follow from the log, so doubtful parts of them are removed, and dispatched again from a point
+before which they are proven to be complete:
 
-    clean stop   where queues and index end
-    crash        queues: the checkpoint's queue offset, or where it has none the last log file whose
-                 first record is older than its times; index: where the last file ends that is
-                 known to be on disk (known-bugs.md#undispatched-messages,
+    clean stop   the end of queues and index
+    crash        queues: the checkpoint's queue offset, or without one the start of the last log
+    file
+                 whose first record is older than the checkpoint's times; index: the end of the last
+                 file that is known to be on disk (known-bugs.md#undispatched-messages,
                  known-bugs.md#lost-index-files)
 
-A queue that lacks units before that point (its files are short, or gone) is made anew from the
-oldest record on. Nothing is deleted because a check failed (known-bugs.md#failed-check-deletes):
-only what will be derived again.
+A queue that lacks units before that point (its files are short or missing) is rebuilt from the
+oldest record on. A failed check deletes only data that will be derived again
+(known-bugs.md#failed-check-deletes).
 
-Recovery may crash too. ``abort`` is there before anything is changed, and the checkpoint says less,
-durably, before queues have less.
+Recovery may crash too. ``abort`` exists before anything is changed, and the checkpoint's queue
+offset is decreased, durably, before queues lose units.
 """
 
 import logging
@@ -47,38 +48,38 @@ from reput.store.tombstones import Tombstones
 from reput.store.torn_records import find_torn_records
 
 _SEARCHED_BYTES = 16 * 1024 * 1024
-"""Of the log, for a message that a queue lacks at its beginning."""
+"""Bytes of the log that are searched for a message missing at the start of a queue."""
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, and how many bytes of how many."""
+"""Called with the current work, its bytes done, and all its bytes."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a store found and did."""
+    """Findings and actions of the recovery at the opening of a store."""
 
     was_clean: bool
     end_offset: int
-    """Physical offset where the log ends, and the next record goes."""
+    """End of the log, and the physical offset of the next record."""
     dispatched_from: int
     """Physical offset from which records were dispatched again."""
     torn: Damage | None = None
-    """The tail of a crash, which was cut."""
+    """Tail of a crash, which was truncated."""
     stale: Damage | None = None
-    """Records behind the end that an earlier recovery had cut, now zeros."""
+    """Records after the end that an earlier recovery had truncated, now zeros."""
     holes: list[Hole] = field(default_factory=list)
-    """Damage in the middle of the part that was dispatched, left as it is."""
+    """Damage in the dispatched part of the log, left as it is."""
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
-    """Queues that were made anew."""
+    """Topic and id of the rebuilt queues."""
     cut_units: int = 0
-    """Units that pointed behind the end of the log."""
+    """Number of units that pointed after the end of the log."""
     refilled_units: int = 0
 
 
 class Recovery:
-    """One opening of a store; the parts are those of the store that is being opened."""
+    """The recovery of one store; all parts are those of the store that is being opened."""
 
     def __init__(
         self,
@@ -112,23 +113,23 @@ class Recovery:
         self._was_clean: bool
         self._topics: dict[str, TopicConfig]
         self._batch_topics: set[str]
-        """Topics that are to have batch queues."""
+        """Topics configured to have batch queues."""
         self._summary: Summary | None
-        """What the last clean stop noted, if nobody was here since."""
+        """Summary of the last clean stop; None if another program has written since."""
         self._listed: frozenset[QueueKey] | None
-        """The queues that were on the list when the store was last open."""
+        """Queues on the list of the last run; None without one."""
         self._trusted: frozenset[QueueKey] | None = None
-        """All queues that had units where dispatch begins, if that is known."""
+        """All queues with units before the start of dispatch; None if this is unknown."""
 
     def load(self) -> None:
-        """Find the files and the end of the log; nothing is changed that matters.
+        """Load the files and find the end of the log; this changes nothing of importance.
 
         Raises:
             StoreUnavailable: Files have other sizes than configured, or cannot be read.
             WriteFailed: The disk failed.
         """
         self._commit_log.load()
-        # A queue of full files is loaded first: the end of the log is also where queues say it is.
+        # Before the tail is read: the units of queues are needed to find the end of the log.
         log_min = self._commit_log.min_offset
         self._was_clean = self._reader.state.condition is Condition.CLEAN
         summary = self._summary = Summary.load(self._root) if self._was_clean else None
@@ -138,22 +139,24 @@ class Recovery:
         self._batch_queues.load(log_min, is_clean=self._was_clean)
         self._topics = self._load_topics()
         self._batch_topics = {
-            name for name, one in self._topics.items() if BATCH_QUEUES in one.attributes
+            name for name, topic in self._topics.items() if BATCH_QUEUES in topic.attributes
         }
         self._batch_queues.topics.update(self._batch_topics)
         self._index.load()
         if not any(queue.has_rest for queue in self._queues):
-            self._reader.know_last_units(self._queues.last_units)
+            self._reader.set_last_units(self._queues.last_units)
         self._checkpoint.load()
         try:
             self._tail = self._reader.tail
         except CorruptRecord as error:
             raise StoreUnavailable(f"{self._root}: {error}") from error
         if summary is not None and summary.log_end != self._tail.end_offset:
-            self._summary = None  # somebody was here since
+            self._summary = None  # another program has written since
+        if self._has_current_list:
+            self._known_queues.trust()  # before recovery creates queues
 
     def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
-        """Bring log, queues and index into agreement, once they are loaded and ``abort`` is there.
+        """Make log, queues and index consistent, after ``load`` and once ``abort`` exists.
 
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``.
@@ -168,7 +171,7 @@ class Recovery:
             self._sync_log()
         self._checkpoint.cut(end)
         self._tombstones.load()
-        self._tombstones.confine(end)
+        self._tombstones.limit(end)
         self._tombstones.drop_before(log_min)
         deleted = self._finish_deletions(end)
         index_start = self._index_start(saved, end)
@@ -186,17 +189,22 @@ class Recovery:
         self._finish(end)
         return report
 
+    @property
+    def _has_current_list(self) -> bool:
+        """True if a clean stop has written the list of queues, so that it need not be compared."""
+        return self._summary is not None and self._listed is not None
+
     def _sync_log(self) -> None:
-        """Make the log durable that a crash left: what was not synced may be in memory only."""
+        """Make the log that a crash left durable: unsynced bytes may be in memory only."""
         self._disk.sync_filesystem(self._root)
         for folder in {os.path.dirname(file.path) for file in self._commit_log.files.files}:  # noqa: PTH120
             if os.stat(folder).st_dev != os.stat(self._root).st_dev:  # noqa: PTH116
                 self._disk.sync_filesystem(folder)
 
-    # Where to begin ---------------------------------------------------------------------------
+    # The start of dispatch --------------------------------------------------------------------
 
     def _clean_start(self, end: int) -> int:
-        """Return where the queue ends that reaches furthest."""
+        """Return the end of the queue that reaches furthest into the log."""
         return min(max((queue.end_physical_offset for queue in self._all_queues()), default=0), end)
 
     def _all_queues(self) -> Iterator[ConsumeQueue | BatchQueue]:
@@ -204,22 +212,22 @@ class Recovery:
         yield from self._batch_queues
 
     def _crashed_start(self, saved: Checkpoint, end: int) -> int:
-        """Return a point before which all units were durable.
+        """Return a physical offset before which all units were durable.
 
-        The checkpoint's offset is one, unless no record stands there: then it is damaged, or the
-        log is another.
+        The checkpoint's offset is one, unless there is no record: then it is damaged, or belongs to
+        another log.
         """
         log_min = self._commit_log.min_offset
         start = saved.queue_physical_offset
         if log_min < start < end and self._commit_log.record(start) is not None:
             return start
         if start > log_min:
-            _log.warning("the checkpoint says %d, where no record stands", start)
+            _log.warning("the checkpoint names %d, where there is no record", start)
             self._checkpoint.distrust_queues(keeps_time=True)
         return self._first_before(saved, end)
 
     def _first_before(self, saved: Checkpoint, end: int) -> int:
-        """Return the start of the newest log file whose first record was surely dispatched."""
+        """Return the start of the newest log file whose first record was certainly dispatched."""
         for file in reversed(self._commit_log.files.files):
             if file.start >= end:
                 continue
@@ -229,15 +237,15 @@ class Recovery:
         return self._commit_log.min_offset
 
     def _index_start(self, saved: Checkpoint, end: int) -> int:
-        """Drop the index files that may lack entries; return where the others end."""
+        """Delete index files that may lack entries; return the end of the others."""
         if not self._block[state.INDEX_IS_ON]:
             return end
         self._index.drop_unproven(None if self._was_clean else saved.index_timestamp, end)
         summary = self._summary
         missing = sorted(set(summary.index_names) - set(self._index.names)) if summary else []
         if missing:
-            _log.warning("index file %s is gone; it is made anew", missing[0])
-            self._index.drop_behind(missing[0])
+            _log.warning("index file %s is missing; it is rebuilt", missing[0])
+            self._index.drop_after(missing[0])
         if self._index.timestamp_of_full < saved.index_timestamp:
             self._checkpoint.advance(index_timestamp=self._index.timestamp_of_full)
         return self._index.end_physical_offset
@@ -245,17 +253,17 @@ class Recovery:
     # Queues -----------------------------------------------------------------------------------
 
     def _queues_before(self, start: int, saved: Checkpoint) -> frozenset[QueueKey] | None:
-        """Return all queues that had units before a physical offset; None if they are not known."""
+        """Return all queues with units before a physical offset; None if they are unknown."""
         if self._summary is not None:
             return frozenset({*self._summary.ends, *self._summary.batch_ends})
-        # The list is as old as the checkpoint's offset, whoever was here since.
+        # The list is as old as the checkpoint's offset, even if other programs have written since.
         is_listed = not self._was_clean and 0 < start == saved.queue_physical_offset
         return self._listed if is_listed else None
 
     def _finish_deletions(self, end: int) -> int:
-        """Delete queues that a crash left of deleted topics; return from where to make them anew.
+        """Delete queues of deleted topics that a crash left; return where to rebuild from.
 
-        They are those that begin before the tombstone, or not at all
+        A queue is left over if its first unit is before the tombstone, or missing
         (known-bugs.md#deleted-topics).
         """
         start = end
@@ -266,14 +274,16 @@ class Recovery:
                 if first is not None and not first.is_written:
                     first = queue.unit(queue.min_offset)
                 if first is None or first.physical_offset < tombstone:
-                    _log.warning("topic %s was deleted, and its queues go now", topic)
+                    _log.warning("topic %s was deleted; its queues are deleted now", topic)
                     self._queues.drop(queues)
                     start = min(start, tombstone)
                     break
             batches = self._batch_queues.of_topic(topic)
-            firsts = (unit for one in batches if (unit := one.unit(one.first_offset)) is not None)
+            firsts = (
+                unit for queue in batches if (unit := queue.unit(queue.first_offset)) is not None
+            )
             if any(unit.physical_offset < tombstone for unit in firsts):
-                _log.warning("topic %s was deleted, and its queues go now", topic)
+                _log.warning("topic %s was deleted; its queues are deleted now", topic)
                 self._batch_queues.drop(batches)
                 if topic not in self._batch_topics:
                     self._batch_queues.topics.discard(topic)
@@ -293,20 +303,20 @@ class Recovery:
                 report.cut_units += batches.cut(end)
                 batches.cut(proven)
         if report.cut_units:
-            _log.warning("%d units pointed behind the end of the log", report.cut_units)
+            _log.warning("%d units pointed after the end of the log", report.cut_units)
 
     def _lacks_queues(self, end: int, proven: int) -> bool:
-        """Mark queues that are gone, short or damaged; are there any?
+        """Mark queues that are missing, short or damaged; return whether there are any.
 
         Args:
-            end: Where the log ends.
+            end: End of the log.
             proven: Physical offset before which all units were durable.
         """
         for broken in self._queues.broken:
-            _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
-        for (topic, queue_id), known in self._summary.ends.items() if self._summary else ():
+            _log.warning("%s had %d bytes; its queue is rebuilt", broken.path, broken.size)
+        for (topic, queue_id), known_end in self._summary.ends.items() if self._summary else ():
             queue = self._queues.find(topic, queue_id)
-            if queue is None or queue.max_offset < known.max_offset:
+            if queue is None or queue.max_offset < known_end.max_offset:
                 self._queues.make(topic, queue_id).is_damaged = True
         for (topic, queue_id), max_offset in (
             self._summary.batch_ends.items() if self._summary else ()
@@ -314,19 +324,19 @@ class Recovery:
             batches = self._batch_queues.make(topic, queue_id)
             batches.is_damaged |= batches.max_offset < max_offset
         for queue in self._queues:
-            # After a crash that is what was not synced; else units before it were lost.
+            # After a crash these are units that were not synced; otherwise units were lost.
             if queue.has_rest and not queue.is_damaged:
                 queue.is_damaged = self._was_clean or self._queues.has_units_in_rest(queue, proven)
             queue.is_damaged = queue.is_damaged or self._lacks_first_file(queue, proven)
         if not any(self._all_queues()) and end > self._commit_log.min_offset:
             return True
-        return any(one.is_damaged for one in self._all_queues()) or bool(self._missing_queues())
+        return any(queue.is_damaged for queue in self._all_queues()) or bool(self._missing_queues())
 
     def _lacks_first_file(self, queue: ConsumeQueue, proven: int) -> bool:
-        """Whether the log has messages of a queue from before its first file.
+        """Return True if the log has messages of a queue from before its first file.
 
-        A file goes when the log begins behind its last unit. So it does behind the first unit of
-        the next file too, but in one case in as many as a file has units.
+        A file is deleted once the log begins after its last unit. Then the log also begins after
+        the next file's first unit, except in one of N cases, with N units per file.
         """
         if self._summary is not None or not queue.files or not queue.files[0]:
             return False
@@ -337,14 +347,14 @@ class Recovery:
         stop = min(first.physical_offset, proven)
         while position < stop:
             if position - log.min_offset > _SEARCHED_BYTES:
-                return True  # or not: then it is made anew in vain
+                return True  # perhaps not: then it is rebuilt in vain
             data = log.record(position)
             if data is None:
                 file = log.files.file_at(position)
                 position = file.end if file is not None else stop
                 continue
-            one = record.decode(data)
-            if (one.topic, one.queue_id) == (queue.topic, queue.queue_id):
+            message = record.decode(data)
+            if (message.topic, message.queue_id) == (queue.topic, queue.queue_id):
                 return True
             position += len(data)
         return False
@@ -355,30 +365,31 @@ class Recovery:
                 queue.reset()
 
     def _missing_queues(self) -> list[tuple[str, int]]:
-        """Return queues that groups have read, and that are not there.
+        """Return queues that are missing, although groups have consumer offsets in them.
 
-        A group's offset is taken for a sign only of queues that there were, where that is known:
-        clients may commit one for any queue.
+        If the former queues are known, only their consumer offsets count: clients may commit an
+        offset for any queue.
         """
         try:
             offsets = self._reader.consumer_offsets()
         except CorruptRecord as error:
             _log.warning("consumer offsets cannot be read: %s", error)
             return []
-        queues = {(one.topic, one.queue_id) for one in self._all_queues()}
+        queues = {(queue.topic, queue.queue_id) for queue in self._all_queues()}
         topics = {*(topic for topic, _ in queues), *self._tombstones.by_topic}
-        found = []
-        for one in offsets:
-            config = self._topics.get(one.topic)
-            if config is None or one.consumer_offset <= 0 or one.topic in self._tombstones.by_topic:
+        missing = []
+        for offset in offsets:
+            topic, queue_id = offset.topic, offset.queue_id
+            config = self._topics.get(topic)
+            if config is None or offset.consumer_offset <= 0 or topic in self._tombstones.by_topic:
                 continue
-            queue = one.topic, one.queue_id
-            if queue in queues or (self._trusted is not None and queue not in self._trusted):
+            key = topic, queue_id
+            if key in queues or (self._trusted is not None and key not in self._trusted):
                 continue
-            is_queue = one.queue_id < max(config.read_queue_count, config.write_queue_count)
-            if one.topic not in topics or is_queue:
-                found.append(queue)
-        return sorted(set(found))
+            is_queue = queue_id < max(config.read_queue_count, config.write_queue_count)
+            if topic not in topics or is_queue:
+                missing.append(key)
+        return sorted(set(missing))
 
     def _load_topics(self) -> dict[str, TopicConfig]:
         try:
@@ -400,7 +411,9 @@ class Recovery:
     ) -> None:
         log_min = self._commit_log.min_offset
         dispatcher = self._dispatcher
-        damaged = {(one.topic, one.queue_id) for one in self._all_queues() if one.is_damaged}
+        damaged = {
+            (queue.topic, queue.queue_id) for queue in self._all_queues() if queue.is_damaged
+        }
         torn: list[Damage] = []
         if not report.was_clean:
             torn = find_torn_records(self._reader.log, unsynced, end)
@@ -417,9 +430,9 @@ class Recovery:
                 blank = self._blank_queues() if start > log_min else []
                 if not blank:
                     break
-                # They may have had units, which nothing but the whole log can tell.
+                # Only the whole log shows whether they had units.
                 for queue in blank:
-                    _log.warning("%s has no unit: it is made anew from the log", queue.folder)
+                    _log.warning("%s has no unit: it is rebuilt from the log", queue.folder)
                     damaged.add((queue.topic, queue.queue_id))
                 self._checkpoint.distrust_queues()
                 self._checkpoint.flush()
@@ -428,7 +441,7 @@ class Recovery:
                     queue.reset()
                 start = log_min
             except QueueGap as gap:
-                _log.warning("%s: it is made anew from the log", gap)
+                _log.warning("%s: it is rebuilt from the log", gap)
                 damaged.add((gap.queue.topic, gap.queue.queue_id))
                 self._checkpoint.distrust_queues()
                 self._checkpoint.flush()
@@ -437,7 +450,7 @@ class Recovery:
         dispatcher.is_strict = False
         for queue, max_offset in ends.items():
             if queue.is_fresh and max_offset:
-                queue.start_at(max_offset)  # its messages are gone; offsets go on behind them
+                queue.start_at(max_offset)  # its messages are gone; its offsets continue
             elif queue.is_fresh and not queue.max_offset:
                 self._queues.drop([queue])
         report.holes = list(dispatcher.holes)
@@ -445,9 +458,9 @@ class Recovery:
         report.rebuilt_queues = sorted(damaged)
 
     def _blank_queues(self) -> list[ConsumeQueue]:
-        """Return the queues that were found in the store and have no unit of any message."""
+        """Return existing queues without a unit of any message."""
         if self._summary is not None:
-            return []  # which queues have units is known
+            return []  # the summary has all queues with units
         return [
             queue
             for queue in self._queues
@@ -463,15 +476,18 @@ class Recovery:
         if last is not None:
             self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
             self._block[state.LOG_TIMESTAMP] = last[1]
-        self._known_queues.adopt(self._listed)
-        Summary.forget(self._root, self._disk)
+        if self._has_current_list:
+            self._known_queues.save()
+        else:
+            self._known_queues.adopt(self._listed)
+        Summary.delete(self._root, self._disk)
 
     def _last_record(self) -> tuple[int, int] | None:
-        """Return (physical offset, store time) of the last record that is queued."""
-        known = self._block[state.LAST_PHYSICAL_OFFSET]
+        """Return (physical offset, store time) of the last record in a queue; None without one."""
+        physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
         if self._block[state.LAST_STORE_TIMESTAMP]:
-            return known, self._block[state.LAST_STORE_TIMESTAMP]
-        queue = max(self._queues, key=lambda one: one.end_physical_offset, default=None)
+            return physical_offset, self._block[state.LAST_STORE_TIMESTAMP]
+        queue = max(self._queues, key=lambda each: each.end_physical_offset, default=None)
         unit = queue.unit(queue.max_offset - 1) if queue is not None else None
         if unit is None:
             return None

@@ -1,15 +1,16 @@
-"""Deletes queues: at once for who reads and writes, bit by bit for the disk and for memory.
+"""Deletes queues: at once for readers and writers, step by step from memory and disk.
 
-    begin     nobody finds them any more; the topic may be made anew           the writer's thread
-    release   rows and tails are given back, before or after ``finish``        the writer's thread
-    finish    tombstones are durable, folders are moved away, durably too      any thread
+    begin     the queues are removed from all tables; a topic may be created   the writer's thread
+              again
+    release   rows and tails are freed, before or after ``finish``             the writer's thread
+    finish    tombstones and the move of the folders are made durable          any thread
     clear     the files are deleted                                            any thread
 
-A topic of 10,000 queues is 10,000 folders; moving the topic's away is one step, before and after
-which a crash leaves a whole: queues of a topic with a tombstone that begin before it are deleted at
-the next start (known-bugs.md#deleted-topics), and so is what was moved away. A queue of a topic
-that is created again waits for ``finish``: its files have the same names. Nothing else in the
-writer's thread waits for the disk.
+A topic of 10,000 queues has 10,000 folders, but the move of the topic's folder is one step. A crash
+before or after it leaves a consistent state: queues of a topic with a tombstone that begin before
+it are deleted at the next start (known-bugs.md#deleted-topics), and so are moved folders. A new
+queue of a topic that is created again waits for ``finish``, since its files have the same names.
+Nothing else in the writer's thread waits for the disk.
 """
 
 import os
@@ -23,9 +24,9 @@ from reput.store.disk import Disk, failed_opening
 from reput.store.tombstones import Tombstones
 
 RELEASED_AT_ONCE = 50
-"""Queues whose memory is given back in one step."""
+"""Number of queues whose memory is freed in one step."""
 FILES_PER_STEP = 64
-"""Files and folders that one step deletes."""
+"""Number of files and folders that one step deletes."""
 
 
 class Removal:
@@ -39,21 +40,23 @@ class Removal:
         folders: Sequence[str],
     ) -> None:
         self.topics = topics
-        """Those that get a tombstone."""
+        """Topics that get a tombstone."""
         self.queues = queues
         self.batch_queues = batch_queues
         self.folders = folders
-        """Where their files are."""
-        self.topics_of_queues = {one.topic for one in queues} | {one.topic for one in batch_queues}
+        """Folders with the files of the queues."""
+        self.topics_of_queues = {queue.topic for queue in queues} | {
+            queue.topic for queue in batch_queues
+        }
         self.is_finished = False
 
     @property
     def count(self) -> int:
-        """How many queues go."""
+        """Number of queues."""
         return len(self.queues) + len(self.batch_queues)
 
     def queue_names(self) -> list[tuple[str, int]]:
-        """Return topic and queue id of each."""
+        """Return topic and queue id of each queue."""
         names = [(queue.topic, queue.queue_id) for queue in self.queues]
         return names + [(queue.topic, queue.queue_id) for queue in self.batch_queues]
 
@@ -62,11 +65,11 @@ class Removals:
     """The deletions of queues of one open store.
 
     Args:
-        root: The store's folder.
-        disk: What moves and deletes.
-        queues: What is deleted.
-        batch_queues: What is deleted.
-        tombstones: What keeps messages of deleted topics out of new queues.
+        root: Folder of the store.
+        disk: Moves and deletes files.
+        queues: The consume queues.
+        batch_queues: The batch queues.
+        tombstones: Keep messages of deleted topics out of new queues.
     """
 
     def __init__(
@@ -82,13 +85,13 @@ class Removals:
         self._queues = queues
         self._batch_queues = batch_queues
         self._tombstones = tombstones
-        self._noting = threading.Lock()  # of the next two, and never while the disk works
+        self._unfinished_lock = threading.Lock()  # guards the next two; not held during disk work
         self._unfinished: list[Removal] = []
         self._unfinished_topics: set[str] = set()
-        self._moving = threading.Lock()  # of what follows, and while the disk works
+        self._moving = threading.Lock()  # guards the next two; held during disk work
         self._moved_count = 0
-        self._has_trash = os.path.isdir(self._trash)  # noqa: PTH112 - of the last life
-        queues.before_making = batch_queues.before_making = self._finish_those_of
+        self._has_trash = os.path.isdir(self._trash)  # noqa: PTH112 - left by an earlier run
+        queues.before_making = batch_queues.before_making = self._finish_topic
 
     # Queues -----------------------------------------------------------------------------------
 
@@ -99,44 +102,44 @@ class Removals:
         batch_queues: Sequence[BatchQueue],
         log_end: int,
     ) -> Removal:
-        """Let nobody find queues any more.
+        """Remove queues from the tables.
 
         Args:
-            topics: Those that are deleted with all their queues.
-            queues: What goes.
-            batch_queues: What goes.
-            log_end: Where the log ends: what topics have in it before is theirs no longer.
+            topics: Topics that are deleted with all their queues.
+            queues: Consume queues to delete.
+            batch_queues: Batch queues to delete.
+            log_end: End of the log: earlier messages no longer belong to the topics.
         """
         folders = self._queues.detach(queues) + self._batch_queues.detach(batch_queues)
         self._batch_queues.topics.difference_update(topics)
         removal = Removal(topics, queues, batch_queues, folders)
         self._tombstones.note(topics, log_end)
-        with self._noting:
+        with self._unfinished_lock:
             self._unfinished.append(removal)
-            self._note_topics()
+            self._update_topics()
         return removal
 
-    def _note_topics(self) -> None:
-        """Note whose new queues must wait."""
+    def _update_topics(self) -> None:
+        """Set the topics whose new queues must wait."""
         self._unfinished_topics = {
             topic for removal in self._unfinished for topic in removal.topics_of_queues
         }
 
-    def _finish_those_of(self, topic: str) -> None:
+    def _finish_topic(self, topic: str) -> None:
         if topic in self._unfinished_topics:
             self.finish()
 
     def finish(self) -> list[Removal]:
-        """Move away the files of all queues that are being deleted, for good; in any thread.
+        """Move the files of all queues that are being deleted, durably; in any thread.
 
         Returns:
-            What that has finished.
+            The finished removals.
 
         Raises:
             WriteFailed: The disk failed; call it again.
         """
         with self._moving:
-            with self._noting:
+            with self._unfinished_lock:
                 removals = list(self._unfinished)
             if not removals:
                 return []
@@ -147,34 +150,34 @@ class Removals:
                 self._move(removal.folders)
                 removal.is_finished = True
             self._has_trash = True
-            with self._noting:
+            with self._unfinished_lock:
                 del self._unfinished[: len(removals)]
-                self._note_topics()
+                self._update_topics()
             return removals
 
     def _move(self, folders: Sequence[str]) -> None:
         parents = set()
         for folder in folders:
             if os.path.isdir(folder):  # noqa: PTH112 - paths are texts here
-                self._disk.rename(folder, self._free_place())
-            # Also of a folder that is gone: the sync may have failed that followed its move.
+                self._disk.rename(folder, self._free_path())
+            # Also for a missing folder: the sync that followed its move may have failed.
             parents.add(os.path.dirname(folder))  # noqa: PTH120
         for parent in sorted(parents):
             if os.path.isdir(parent):  # noqa: PTH112 - it may have been moved away too
                 self._disk.sync_folder(parent)
 
-    def _free_place(self) -> str:
-        """Return a path in the trash that nothing has."""
+    def _free_path(self) -> str:
+        """Return an unused path in the trash folder."""
         while True:
             self._moved_count += 1
-            place = f"{self._trash}/{self._moved_count}"
-            if not os.path.exists(place):  # noqa: PTH110 - of a start before this one
-                return place
+            path = f"{self._trash}/{self._moved_count}"
+            if not os.path.exists(path):  # noqa: PTH110 - left by an earlier run
+                return path
 
     # Memory and files -------------------------------------------------------------------------
 
     def release(self, removal: Removal) -> Iterator[None]:
-        """Give back the memory of queues, with pauses."""
+        """Free the memory of queues, with pauses."""
         for number, queue in enumerate(removal.queues, 1):
             self._queues.release(queue)
             if number % RELEASED_AT_ONCE == 0:
@@ -184,10 +187,10 @@ class Removals:
             yield
 
     def clear(self, count_max: int = FILES_PER_STEP) -> bool:
-        """Delete some of what was moved away; in any thread.
+        """Delete some of the moved files; in any thread.
 
         Returns:
-            Whether there was anything.
+            True if there were any.
 
         Raises:
             WriteFailed: The disk failed; call it again.
@@ -199,7 +202,7 @@ class Removals:
 
     def _clear(self, count_max: int) -> bool:
         if not self._has_trash:
-            return True  # the other thread has just done it
+            return True  # the other thread has just finished
         for number, (path, is_folder) in enumerate(_deepest_first(self._trash)):
             if number == count_max:
                 return True
@@ -213,10 +216,10 @@ class Removals:
 
 
 def _deepest_first(folder: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a folder holds, and whether it is a folder, those within before it.
+    """Yield (path, is_folder) of the contents of a folder; those of a subfolder come before it.
 
-    No links are followed, and what was yielded may be deleted before the next one. A folder that is
-    not there, as somebody else has deleted it, holds nothing.
+    Links are not followed. A yielded path may be deleted before the next one is requested. A
+    missing folder, deleted by another program, is empty.
 
     Raises:
         WriteFailed: A folder cannot be read.
@@ -232,4 +235,4 @@ def _deepest_first(folder: str) -> Iterator[tuple[str, bool]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise failed_opening(folder, "list what it holds", error) from error
+        raise failed_opening(folder, "list its contents", error) from error

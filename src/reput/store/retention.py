@@ -1,23 +1,25 @@
-"""Expiry: which log files may go, and what follows them.
+"""Expiry: deletes old log files, and then the data derived from them.
 
-    a file is older than ``fileReservedTime``   it goes in the hours of ``deleteWhen``, at any hour
-                                                above ``diskMaxUsedSpaceRatio``, and on command
-    above ``diskSpaceCleanForciblyRatio``       the oldest file goes, whatever its age
-    above ``diskSpaceWarningLevelRatio``        nothing is put
+    a file older than ``fileReservedTime``      is deleted in the hours of ``deleteWhen``, and at
+    any
+                                                hour above ``diskMaxUsedSpaceRatio`` or on command
+    above ``diskSpaceCleanForciblyRatio``       the oldest file is deleted, whatever its age
+    above ``diskSpaceWarningLevelRatio``        puts are refused
 
-With ``reputExpireOnlyArchived`` a file that is not in that archive stays, in all of these cases: a
-disk that fills up then ends puts, and no message.
+With ``reputExpireOnlyArchived`` a file that is not in that archive is kept in all of these cases: a
+full disk then stops puts, and loses no message.
 
-Oldest first, up to the first that stays, and never the last one, nor one that dispatch has not
-read. Then queues and index follow: minimum offsets at once (known-bugs.md#minimum-offsets), the
-files one by one. The deletion of each log file is durable (``step_disk``) before anything else is
-deleted, so that a crash leaves no gap and no queue without units for existing messages.
+Files are deleted from the oldest on, up to the first that must be kept; never the last file, and
+none that dispatch has not read. Queues and index follow: minimum offsets at once
+(known-bugs.md#minimum-offsets), their files one by one. The deletion of each log file is durable
+(``step_disk``) before anything else is deleted, so that a crash leaves no gap, and no queue without
+units of existing messages.
 
-Nothing goes silently: each file is logged with the reason, and with the messages that a group had
-not read; ``RetentionCounts`` adds them up.
+Every deletion is logged with its reason and the number of messages that a group had not read;
+``RetentionCounts`` has the totals.
 
-The disk is looked at by itself: a deletion that fails, or waits for its turn, does not keep puts
-from being refused or taken again (known-bugs.md#disk-check).
+The disk check is independent of deletions: a deletion that fails or waits does not delay the moment
+when puts are refused or accepted again (known-bugs.md#disk-check).
 """
 
 import logging
@@ -47,15 +49,15 @@ from reput.store.mapped_file import MappedFile
 from reput.store.tombstones import Tombstones
 
 FIRST_ROUND_MS = 60_000
-"""After opening, as in Java: whoever reads gets a chance to."""
+"""Delay of the first round after opening, as in Java: readers get a chance to catch up."""
 DISK_CHECK_INTERVAL_MS = 10_000
 MANUAL_ROUNDS = 20
 QUEUES_PER_STEP = 64
-"""Queues that one step looks at, 15 us each: a put must not wait longer for it."""
+"""Number of queues that one step checks, at 15 us each; a put waits no longer than that."""
 OFFSETS_PER_STEP = 1_000
-"""Consumer offsets that one step reads, 1 us each."""
+"""Number of consumer offsets that one step reads, at 1 us each."""
 REPORTED_MAX = 20
-"""Topics and groups with unread messages that are logged for one file."""
+"""Number of topics and groups with unread messages that are logged for one file."""
 _MS_PER_HOUR = 3_600_000
 
 _log = logging.getLogger(__name__)
@@ -63,35 +65,35 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RetentionCounts:
-    """What was deleted since the store was opened."""
+    """Totals of deletions since the store was opened."""
 
     log_files: int = 0
     log_bytes: int = 0
     queue_files: int = 0
     index_files: int = 0
     failures: int = 0
-    """Deletions that failed; each is tried again."""
+    """Number of failed deletions; each is tried again."""
     unread: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Messages that a group had not read: (topic, group) -> how many."""
+    """Number of deleted messages that a group had not read, by (topic, group)."""
     never_read: Counter[str] = field(default_factory=Counter)
-    """Messages that no group is known to have read: topic -> how many. Not of system topics."""
+    """Number of deleted messages without a reader, by topic; system topics do not count."""
 
 
 class Retention:
-    """Deletes what has expired.
+    """Deletes expired files.
 
     Args:
-        config: What stays how long.
-        disk: What makes deletions durable, and says how full it is.
-        log: Whose files expire.
-        queues: What follows it.
-        batch_queues: What follows it.
-        index: What follows it.
-        dispatcher: What it has not read stays.
-        flusher: Makes units durable before their messages go.
-        checkpoint: Says which are.
-        tombstones: What follows the log, too.
-        consumer_offsets: What groups have read; without it nobody knows what was not.
+        config: Ages, hours and limits.
+        disk: Makes deletions durable, and reports how full it is.
+        log: The commit log.
+        queues: The consume queues.
+        batch_queues: The batch queues.
+        index: The index files.
+        dispatcher: Log files that it has not read are kept.
+        flusher: Makes units durable before their messages are deleted.
+        checkpoint: Contains the offset before which units are durable.
+        tombstones: Tombstones, which expire with the log.
+        consumer_offsets: Returns all consumer offsets; without it unread messages are unknown.
     """
 
     def __init__(
@@ -117,43 +119,43 @@ class Retention:
         self._disk_space = _DiskSpace(config, disk, log)
         self._followers = _Followers(config, log, queues, batch_queues, index, tombstones)
         self.consumer_offsets = consumer_offsets
-        """A broker that keeps them in memory puts its own source here."""
+        """Source of consumer offsets; a broker sets its own, which are in memory."""
         self.counts = self._followers.counts
         self.ages = FileAges()
-        """How old files are, whatever the clock was set to."""
+        """Ages of files, which do not depend on changes of the clock."""
         self._disk = disk
-        self._unsynced_folder = ""  # of the last log file that was deleted
+        self._unsynced_folder = ""  # folder of the last deleted log file
         self._sync_ms = 0
         self._manual_rounds = 0
-        self._kept = ("", False)  # the file that waits to be archived, and whether in an emergency
-        self._left = 0  # files that may go in this round
-        self._flush_asked = 0  # physical offset before which units are to be made durable
+        self._kept = ("", False)  # the file that waits to be archived; True in an emergency
+        self._left = 0  # number of files that may be deleted in this round
+        self._requested_flush = 0  # physical offset before which units must become durable
         self._is_first_step = True
         self._disk_check_ms = self._round_ms = self._redelete_ms = 0
         self._deletion_ms = self._retry_ms = 0
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be put: the disk is too full; empty if it is not."""
+        """Reason why puts are refused: the disk is too full; empty if it is not."""
         return self._disk_space.refusal
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go by other hours, ages and limits from now on."""
+        """Use the hours, ages and limits of a new configuration."""
         self._config = self._disk_space.config = self._followers.config = config
 
     def expire_now(self, rounds: int = MANUAL_ROUNDS) -> None:
-        """Delete expired files at any hour, for as many rounds; the first begins with a step."""
+        """Delete expired files at any hour, in this many rounds; the next step begins the first."""
         self._manual_rounds = rounds
         self._round_ms = 0
 
     def step(self, now_ms: int, monotonic_ms: int) -> bool:
-        """Do what is due, at most one deletion; return whether there was anything.
+        """Do the work that is due, at most one deletion; return whether there was any.
 
-        A disk that fails is logged and counted, and is tried again with the next round.
+        Disk errors are logged and counted; the next round tries again.
 
         Args:
-            now_ms: Time of day: hours and ages.
-            monotonic_ms: For intervals.
+            now_ms: Time of day in ms, for hours and ages.
+            monotonic_ms: Monotonic time in ms, for intervals.
         """
         self.ages.note_time(now_ms, monotonic_ms)
         if self._is_first_step:
@@ -162,7 +164,7 @@ class Retention:
             self._round_ms = monotonic_ms + (0 if self._manual_rounds else FIRST_ROUND_MS)
         if monotonic_ms >= self._disk_check_ms:
             self._disk_check_ms = monotonic_ms + DISK_CHECK_INTERVAL_MS
-            self._disk_space.look()
+            self._disk_space.check()
         if self._followers.correct_some():
             return True
         if monotonic_ms < self._retry_ms:
@@ -172,14 +174,14 @@ class Retention:
         except WriteFailed as error:
             self.counts.failures += 1
             self._retry_ms = monotonic_ms + self._config.clean_resource_interval
-            _log.error("what has expired cannot be deleted now: %s", error)
+            _log.error("expired files cannot be deleted now: %s", error)
             return False
 
     def step_disk(self, monotonic_ms: int) -> bool:
         """Make the last deletion durable; return whether there was one.
 
-        Waits for the disk; may run in another thread than ``step``, which deletes nothing before.
-        A disk that fails is logged and counted, and is tried again with the next round.
+        Waits for the disk. May run in another thread than ``step``, which deletes nothing before
+        that. Disk errors are logged and counted; the next round tries again.
         """
         if not self._unsynced_folder or monotonic_ms < self._sync_ms:
             return False
@@ -213,13 +215,13 @@ class Retention:
                 self._left -= 1
                 self._delete(file, reason, monotonic_ms)
                 return True
-            elif self._flush_asked < file.end:
-                self._flush_asked = file.end
+            elif self._requested_flush < file.end:
+                self._requested_flush = file.end
                 return True
         return self._followers.step(monotonic_ms)
 
     def _begin_round(self, now_ms: int) -> None:
-        self._disk_space.look()
+        self._disk_space.check()
         hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - deleteWhen is local
         is_due = (
             hour in self._config.delete_hours
@@ -228,22 +230,22 @@ class Retention:
         )
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         self._left = self._config.delete_file_batch_max if is_due else 0
-        self._flush_asked = 0
+        self._requested_flush = 0
 
     def _has_durable_units(self, file: MappedFile) -> bool:
-        """Whether no crash takes the units of a file's messages; if not, they are written out.
+        """Return True if the units of a file's messages are durable; if not, request a flush.
 
-        A queue with all its messages gone has nothing else that says where it ends; it would give
-        queue offsets again that consumers have passed.
+        For a queue without messages, its units are the only record of where it ends. If a crash
+        lost them, it would assign queue offsets again that consumers have passed.
         """
         if file.end <= self._checkpoint.fields.queue_physical_offset:
             return True
-        if self._flush_asked >= file.end:
-            return self._flusher.lacks_room  # room for the log comes first
+        if self._requested_flush >= file.end:
+            return self._flusher.lacks_room  # space for the log has priority
         try:
             self._flusher.begin_writing_out()
         except DiskFull as error:
-            _log.warning("room for the log comes first: %s", error)
+            _log.warning("units are not written, since the log needs space first: %s", error)
             return True
         return False
 
@@ -257,31 +259,31 @@ class Retention:
         _log.info(
             "deleted %s, physical offsets %d to %d: %s", file.path, file.start, file.end, reason
         )
-        # Minimum offsets first: they are right even where the disk fails.
+        # Minimum offsets first: they are right even if the disk fails.
         self._followers.follow(file.path, self._offsets())
         self._followers.correct_some()
 
     def _reason(self, file: MappedFile, now_ms: int) -> str:
-        """Return why a file may go; empty if it may not."""
+        """Return the reason why a file is deleted; empty if it is kept."""
         reason = self._expiry(file, now_ms)
         return reason if reason and self._has_archived(file) else ""
 
     def _has_archived(self, file: MappedFile) -> bool:
-        """Whether a file that expires is in the archive that it has to be in, if any."""
+        """Return True if an expired file is in the required archive, or if none is required."""
         archive = self._config.reput_expire_only_archived
         if archive is None or is_archived(archive, file.start, file.size):
             return True
         emergency = self._disk_space.emergency
         if self._kept != (file.path, bool(emergency)):
             self._kept = file.path, bool(emergency)
-            kept = "%s has expired and stays: it is not in the archive %s"
+            kept = "%s has expired but is kept: it is not in the archive %s"
             _log.warning(kept, file.path, archive)
             if emergency:
-                _log.error("no room until the archive has it, soon no puts: %s", emergency)
+                _log.error("puts stop soon, until the archive has the file: %s", emergency)
         return False
 
     def _expiry(self, file: MappedFile, now_ms: int) -> str:
-        """Return why a file has to go; empty if it has not."""
+        """Return the reason why a file is due for deletion; empty if it is not."""
         files = self._commit_log.files
         if len(files.files) < 2 or file.end > self._dispatcher.dispatched_offset:
             return ""
@@ -291,8 +293,8 @@ class Retention:
             age = age_ms / _MS_PER_HOUR
             return f"last written {age:.1f} hours ago, fileReservedTime is {hours}"
         if not self._config.clean_file_forcibly_enable or files.has_hanging:
-            return ""  # of a file that hangs the disk has not got the room back yet
-        self._disk_space.look()  # the deletion before may have been enough
+            return ""  # the space of a file in use is not free yet
+        self._disk_space.check()  # the previous deletion may have been enough
         return self._disk_space.emergency
 
     def _age_ms(self, now_ms: int) -> int:
@@ -301,13 +303,13 @@ class Retention:
         for file in self._commit_log.files.files:
             modified_ms.append(_modified_ms(file))
             if modified_ms[0] <= now_ms:
-                break  # what later files say matters only beside a time in the future
+                break  # later files matter only if this time is in the future
         return self.ages.age_ms(modified_ms, now_ms)
 
     def note_opening(self, now_ms: int) -> None:
-        """Look at the files as they are when the store is opened: see ``file_ages``."""
+        """Record the age of the files when the store is opened; see ``file_ages``."""
         try:
-            newest_ms = max((_modified_ms(one) for one in self._commit_log.files.files), default=0)
+            newest_ms = max(map(_modified_ms, self._commit_log.files.files), default=0)
         except WriteFailed as error:
             _log.warning("%s", error)
             return
@@ -321,7 +323,7 @@ class Retention:
         try:
             return iter(self.consumer_offsets())
         except (CorruptRecord, StoreUnavailable) as error:
-            _log.warning("nobody knows what was read of the messages that expire: %s", error)
+            _log.warning("it is unknown which of the expiring messages were read: %s", error)
             return None
 
 
@@ -329,16 +331,16 @@ def _modified_ms(file: MappedFile) -> int:
     try:
         return Path(file.path).stat().st_mtime_ns // 1_000_000
     except OSError as error:
-        raise WriteFailed(file.path, f"cannot be asked for its age: {error.strerror}") from error
+        raise WriteFailed(file.path, f"has no readable age: {error.strerror}") from error
 
 
 # --- the disk ---------------------------------------------------------------------------------
 
 
 class _DiskSpace:
-    """How full the disks are, by the fullest that must take something.
+    """Usage of the disks, by the fullest one that must take data.
 
-    Of several folders of the log one with room is enough; queues have one only.
+    Of several folders of the log, one with free space is enough; queues have only one folder.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, log: CommitLog) -> None:
@@ -347,12 +349,12 @@ class _DiskSpace:
         self._commit_log = log
         self.refusal = ""
         self.is_short = False
-        """Above diskMaxUsedSpaceRatio: expired files go at any hour."""
+        """True above diskMaxUsedSpaceRatio: expired files are deleted at any hour."""
         self.emergency = ""
-        """Above diskSpaceCleanForciblyRatio: why files go that have not expired; empty if none."""
+        """Reason to delete files that have not expired: diskSpaceCleanForciblyRatio; else empty."""
 
-    def look(self) -> None:
-        """Ask the disks. One that does not answer is passed over, and that is logged."""
+    def check(self) -> None:
+        """Read the usage of all disks; a disk that does not answer is logged and ignored."""
         files = self._commit_log.files
         used = {folder: self._percent(folder) for folder in files.folders}
         limit = self.config.disk_space_clean_forcibly_ratio
@@ -360,49 +362,49 @@ class _DiskSpace:
             folder for folder, percent in used.items() if percent is not None and percent > limit
         }
         writable = [folder for folder in files.folders if folder not in files.read_only_folders]
-        known = [
+        usages = [
             (percent, folder)
             for folder in writable or files.folders
             if (percent := used[folder]) is not None
         ]
-        places = [min(known)] if known else []
+        folders = [min(usages)] if usages else []
         root = self.config.store_path_root_dir
         queues = f"{root}/{paths.CONSUME_QUEUE}"
-        place = queues if Path(queues).is_dir() else root
-        percent = self._percent(place)
+        folder = queues if Path(queues).is_dir() else root
+        percent = self._percent(folder)
         if percent is not None:
-            places.append((percent, place))
-        if places:
-            self._judge(*max(places))
+            folders.append((percent, folder))
+        if folders:
+            self._judge(*max(folders))
 
     def _percent(self, folder: str) -> int | None:
         try:
             return round(100 * self._disk.usage(folder))
         except StoreUnavailable as error:
-            _log.warning("how full the disk is nobody knows: %s", error)
+            _log.warning("the usage of the disk is unknown: %s", error)
             return None
 
-    def _judge(self, percent: int, place: str) -> None:
+    def _judge(self, percent: int, folder: str) -> None:
         config = self.config
         self.is_short = percent > config.disk_max_used_space_ratio
         limit = config.disk_space_clean_forcibly_ratio
         is_emergency = percent > limit
-        text = f"the disk of {place} is used to {percent} %, diskSpaceCleanForciblyRatio is {limit}"
+        text = f"the disk of {folder} is {percent} % full, diskSpaceCleanForciblyRatio is {limit}"
         self.emergency = text if is_emergency else ""
         was_refused, limit = self.refusal, config.disk_space_warning_level_ratio
-        text = f"the disk of {place} is used to {percent} %, diskSpaceWarningLevelRatio is {limit}"
+        text = f"the disk of {folder} is {percent} % full, diskSpaceWarningLevelRatio is {limit}"
         self.refusal = text if percent > limit else ""
         if self.refusal and not was_refused:
-            _log.error("no more puts are taken: %s", self.refusal)
+            _log.error("puts are refused: %s", self.refusal)
         elif was_refused and not self.refusal:
-            _log.warning("puts are taken again: the disk of %s is used to %d %%", place, percent)
+            _log.warning("puts are accepted again: the disk of %s is %d %% full", folder, percent)
 
 
-# --- what follows the log ---------------------------------------------------------------------
+# --- data derived from the log ----------------------------------------------------------------
 
 
 class _Followers:
-    """Queues, index and tombstones, after the minimum of the log has grown.
+    """Queues, index and tombstones, updated after the minimum offset of the log has grown.
 
     First all minimum offsets, then index and tombstones, then the files of queues one by one.
     """
@@ -424,34 +426,34 @@ class _Followers:
         self._tombstones = tombstones
         self.counts = RetentionCounts()
         self._log_min = 0
-        """What queues have followed, or are following."""
+        """Minimum of the log that queues have, or are being corrected to."""
         self._to_correct: deque[ConsumeQueue | BatchQueue] = deque()
         self._to_shorten: dict[ConsumeQueue | BatchQueue, None] = {}
-        self._is_index_behind = False
+        self._lags_in_index = False
         self._deletion_ms = 0
         self._report: _Report | None = None
 
     def follow(self, path: str, offsets: Iterator[ConsumerOffset] | None) -> None:
-        """Report the deletion of a log file, and what groups had not read of it.
+        """Report the deletion of a log file, and its messages that groups had not read.
 
         Args:
             path: Path of the file.
             offsets: Consumer offsets of all groups, which may change while they are read in
                 steps; None if they are not known.
         """
-        assert not self._to_correct, "the file before has not been reported"
+        assert not self._to_correct, "the previous file has not been reported"
         self._report = _Report(path, offsets) if offsets is not None else None
         self._begin()
 
     def _begin(self) -> None:
         self._log_min = self._commit_log.min_offset
         self._to_correct = deque([*self._queues, *self._batch_queues])
-        self._is_index_behind = True
+        self._lags_in_index = True
 
     def correct_some(self) -> bool:
-        """Correct minimum offsets of some queues; return whether any were left to correct."""
+        """Correct the minimum offsets of some queues; return False if all were correct."""
         if not self._to_correct and self._commit_log.min_offset > self._log_min:
-            self._begin()  # just opened: a crash may have come in between
+            self._begin()  # just opened: a crash may have come before the correction
         if not self._to_correct:
             return False
         if self._report is not None and self._report.add_readers():
@@ -466,16 +468,16 @@ class _Followers:
                 if queue.has_expired_files:
                     self._to_shorten[queue] = None
         if not self._to_correct and self._report is not None:
-            self._report.tell(self.counts)
+            self._report.finish(self.counts)
             self._report = None
         return True
 
     def step(self, monotonic_ms: int) -> bool:
-        """Delete something; return whether there was anything due. Raises ``WriteFailed``."""
-        if self._is_index_behind:
+        """Delete something; return whether anything was due. Raises ``WriteFailed``."""
+        if self._lags_in_index:
             self.counts.index_files += self._index.delete_before(self._log_min)
             self._tombstones.drop_before(self._log_min)
-            self._is_index_behind = False
+            self._lags_in_index = False
             return True
         if not self._to_shorten or monotonic_ms < self._deletion_ms:
             return False
@@ -492,7 +494,7 @@ class _Followers:
 
 
 class _Report:
-    """What of a deleted log file had not been read."""
+    """The unread messages of a deleted log file."""
 
     def __init__(self, path: str, offsets: Iterator[ConsumerOffset]) -> None:
         self._path = path
@@ -502,29 +504,29 @@ class _Report:
         self._never_read: Counter[str] = Counter()
 
     def add_readers(self) -> bool:
-        """Add some of the consumer offsets; return whether there were any left."""
+        """Add some of the consumer offsets; return False if there were none left."""
         offsets = list(islice(self._offsets, OFFSETS_PER_STEP))
         for offset in offsets:
             self._readers[offset.topic, offset.queue_id].append(offset)
         return bool(offsets)
 
     def add(self, queue: ConsumeQueue | BatchQueue, before: int) -> None:
-        """Add a queue whose minimum offset was another one before."""
+        """Add a queue whose minimum offset was ``before``."""
         readers = self._readers.get((queue.topic, queue.queue_id), ())
-        for one in readers:
-            unread = queue.min_offset - max(one.consumer_offset, before)
+        for reader in readers:
+            unread = queue.min_offset - max(reader.consumer_offset, before)
             if unread > 0:
-                self._unread[one.topic, one.group] += unread
-        furthest = max((one.consumer_offset for one in readers), default=0)
+                self._unread[reader.topic, reader.group] += unread
+        furthest = max((reader.consumer_offset for reader in readers), default=0)
         never_read = queue.min_offset - max(furthest, before)
         if never_read > 0 and not names.is_system_topic(queue.topic):
             self._never_read[queue.topic] += never_read
 
-    def tell(self, counts: RetentionCounts) -> None:
-        """Log it and add it to the totals."""
+    def finish(self, counts: RetentionCounts) -> None:
+        """Log the report and add it to the totals."""
         for (topic, group), count in sorted(self._unread.most_common(REPORTED_MAX)):
             _log.warning(
-                "%s went with %d messages of topic %s that group %s had not read",
+                "%s was deleted with %d messages of topic %s that group %s had not read",
                 self._path,
                 count,
                 topic,
@@ -532,15 +534,15 @@ class _Report:
             )
         for topic, count in sorted(self._never_read.most_common(REPORTED_MAX)):
             _log.warning(
-                "%s went with %d messages of topic %s that no group had read",
+                "%s was deleted with %d messages of topic %s that no group had read",
                 self._path,
                 count,
                 topic,
             )
         if max(len(self._unread), len(self._never_read)) > REPORTED_MAX:
             _log.warning(
-                "%s went with unread messages of %d topics and groups, and of %d topics that no "
-                "group had read; the %d largest of each are above",
+                "%s was deleted with unread messages of %d topics and groups, and of %d topics "
+                "that no group had read; the %d largest of each are above",
                 self._path,
                 len(self._unread),
                 len(self._never_read),

@@ -1,8 +1,9 @@
-"""Receiving: common sends and pulls, straight from the bytes of a connection.
+"""Fast path of sends and pulls, straight from the bytes of a connection.
 
-One call of a kernel takes all sends or all pulls that stand in a buffer and writes their replies.
-What it stops for is provided as for any put (``putting``); a frame that is not common is the
-caller's. Whose pulls are common: ``delivering``.
+One call of a kernel stores all sends, or answers all pulls, that a buffer begins with, and writes
+their replies. Where it stops for a missing queue, file or room, that is provided as for any put
+(``putting``). A frame that it does not handle falls back to the caller. The pulls that it answers:
+``pull_subscriptions``.
 """
 
 from typing import NamedTuple
@@ -22,42 +23,43 @@ _REPLIES_BYTES = 512 * 1024
 _SCRATCH_BYTES = 512 * 1024
 _NOTES = 2048
 _NOTES_AFTER_STOP = 8
-"""Frames of a round after the kernel has stopped for something: of those behind the one that it
-stopped for the records are made again, and there may be a stop for each of them."""
+"""Maximum of frames in a round after the kernel has stopped for something: the records after the
+one that it stopped for are made again, and there may be a stop for each of them.
+"""
 _STOPS_MAX = 32
-"""Queues, files and such that one call provides: each takes a tenth of a millisecond, or more."""
+"""Maximum of queues, files and such that one call provides: each takes 0.1 ms or more."""
 _DELAY_MS_MAX = 1 << 40
-"""34 years: what wants to wait for longer is the caller's, whatever is allowed."""
+"""Maximum delay, 34 years. Longer ones fall back, whatever the configuration allows."""
 _DONE = frozenset({state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH})
 
 
 class Received(NamedTuple):
-    """How far a buffer was taken, and what is to be sent back."""
+    """Result of ``SendIngest.receive``."""
 
     position: int
-    """Behind the last frame that was taken."""
+    """Position after the last frame that was handled."""
     send_count: int
-    """How many sends were."""
+    """Number of sends that were stored."""
     pull_count: int
-    """How many pulls were; 0 if sends were."""
+    """Number of pulls that were answered; 0 if there are sends."""
     replies: bytes
-    """To be sent back, one behind the other."""
+    """Replies, concatenated."""
     has_frame: bool
-    """The frame at ``position`` is the caller's: not common, or no frame at all."""
+    """Whether the frame at ``position`` falls back to the caller. It may be invalid."""
     code: int
-    """What that frame asks for, a hint; 0 if it was not found."""
+    """Request code of that frame, a hint; 0 if it was not found."""
     has_more: bool
-    """There are more to be taken; call again."""
+    """Whether the kernel can handle more of the buffer; call again."""
 
 
 class SendIngest:
-    """Takes common sends and pulls.
+    """Stores sends and answers pulls with a kernel.
 
     Args:
         config: Limits.
-        hot_state: What kernels share.
-        log: Where messages are.
-        putter: What provides files, rows and room.
+        hot_state: The memory that kernels and Python share.
+        log: The commit log.
+        putter: Provides files, rows and room.
     """
 
     def __init__(
@@ -74,13 +76,13 @@ class SendIngest:
     def open(
         self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
     ) -> None:
-        """Make ready.
+        """Prepare for ``receive``. Without compiled kernels everything falls back.
 
         Args:
-            store_host: What message ids bear; common sends are taken if it is IPv4.
+            store_host: The host in message ids; sends are stored only if it is IPv4.
             suffix: Whole pairs that are added to the properties of each message.
-            broker_name: What recall handles bear, in UTF-8.
-            takes_sends: Whether sends may be taken.
+            broker_name: The broker name in recall handles, in UTF-8.
+            takes_sends: Whether sends may be stored.
         """
         block, config = self._block, self._config
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
@@ -102,7 +104,7 @@ class SendIngest:
         block[state.TIMER_DELAY_MS_MAX] = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._is_open = True
+        self._is_open = hot.is_compiled
         self._takes_sends = takes_sends and not store_host.is_v6
         if self._takes_sends:
             block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
@@ -111,14 +113,14 @@ class SendIngest:
     def receive(
         self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
     ) -> Received:
-        """Take the common sends, or pulls, that stand in a buffer, up to the first other frame.
+        """Handle the sends, or the pulls, that a buffer begins with, up to the first other frame.
 
         Args:
-            address: Of the buffer, which stays where it is during the call.
-            position: Where the first frame starts.
-            end: Where the bytes end; the last frame may be cut there.
+            address: The address of the buffer, which must not move during the call.
+            position: The position of the first frame.
+            end: The end of the bytes; the last frame may be incomplete.
             born_host: The connection's other side.
-            takes_pulls: Whether pulls may be taken.
+            takes_pulls: Whether pulls may be answered.
         """
         if not self._is_open:
             return Received(position, 0, 0, b"", has_frame=True, code=0, has_more=False)
@@ -165,9 +167,9 @@ class SendIngest:
         )
 
     def _provide(self, stop: int, now_ms: int) -> bool:
-        """Provide what a record lacks; return whether that went well.
+        """Provide what a record lacks; return whether that succeeded.
 
-        If not, the frame is the caller's: its put fails in the same way, and says why.
+        If not, the frame falls back to the caller, whose put then fails with the reason.
         """
         at = self._block[state.SCRATCH_ADDRESS] + self._block[state.INPUT_POSITION]
         try:

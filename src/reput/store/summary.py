@@ -1,8 +1,8 @@
-"""What a clean stop leaves besides: where queues and index ended, so that the next start is quick.
+"""The summary of a clean stop: the ends of queues and index, so that the next start is fast.
 
-A file of our own, deleted when the store is opened. A queue whose last file is of the same time as
-then need not be looked into; one that went away, or became shorter, is noticed. It counts only if
-the log still ends where it says: another broker may have been here.
+Only reput has this file; it is deleted when the store is opened. If the last file of a queue was
+not modified since, the queue's files need not be read; a missing or shorter queue is detected. The
+summary is valid only if the log still has the same end: another broker may have written since.
 """
 
 import json
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Summary:
-    """Where everything ended that follows from the log."""
+    """The ends of queues and index."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Summary:
         self.log_start = log_start
         self.log_end = log_end
         self.ends = ends
-        """By topic and queue id, of queues that have had units."""
+        """Ends by topic and queue id, for queues that have had units."""
         self.batch_ends = batch_ends
-        """The maximum offsets of batch queues, likewise."""
+        """Maximum offsets of batch queues, by topic and queue id."""
         self.index_names = index_names
 
     @classmethod
@@ -47,29 +47,29 @@ class Summary:
         batch_queues: BatchQueues,
         index: IndexFiles,
     ) -> "Summary":
-        """Return the summary of queues that are written out and synced."""
-        ends = {(one.topic, one.queue_id): end for one in queues if (end := one.end())}
-        batch_ends = {(one.topic, one.queue_id): one.max_offset for one in batch_queues}
+        """Return the summary of queues that are written to files and synced."""
+        ends = {(queue.topic, queue.queue_id): end for queue in queues if (end := queue.end())}
+        batch_ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in batch_queues}
         return cls(log_start, log_end, ends, batch_ends, index.names)
 
     @classmethod
     def load(cls, root: str) -> "Summary | None":
-        """Return the summary, None if there is none that can be read."""
+        """Return the summary; None if there is none, or it cannot be read."""
         try:
-            found = json.loads(Path(root, paths.QUEUE_SUMMARY).read_bytes())
+            fields = json.loads(Path(root, paths.QUEUE_SUMMARY).read_bytes())
             return cls(
-                int(found["logStart"]),
-                int(found["logEnd"]),
-                {key: QueueEnd(*map(int, end)) for key, end in _by_queue(found["queues"])},
-                {key: int(end) for key, end in _by_queue(found.get("batchQueues", {}))},
-                list(found["indexFiles"]),
+                int(fields["logStart"]),
+                int(fields["logEnd"]),
+                {key: QueueEnd(*map(int, end)) for key, end in _by_queue(fields["queues"])},
+                {key: int(end) for key, end in _by_queue(fields.get("batchQueues", {}))},
+                list(fields["indexFiles"]),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     @staticmethod
-    def forget(root: str, disk: Disk) -> None:
-        """Delete the summary: from now on it would be wrong."""
+    def delete(root: str, disk: Disk) -> None:
+        """Delete the summary, which becomes invalid when the store is written to."""
         path = f"{root}/{paths.QUEUE_SUMMARY}"
         if Path(path).exists():
             disk.unlink(path)
@@ -89,13 +89,13 @@ class Summary:
 
 
 def _by_topic(ends: Mapping[tuple[str, int], _T]) -> dict[str, dict[int, _T]]:
-    found: dict[str, dict[int, _T]] = {}
+    by_topic: dict[str, dict[int, _T]] = {}
     for (topic, queue_id), end in ends.items():
-        found.setdefault(topic, {})[queue_id] = end
-    return found
+        by_topic.setdefault(topic, {})[queue_id] = end
+    return by_topic
 
 
-def _by_queue(found: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str, int], Any]]:
-    for topic, ends in found.items():
+def _by_queue(by_topic: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str, int], Any]]:
+    for topic, ends in by_topic.items():
         for queue_id, end in ends.items():
             yield (topic, int(queue_id)), end

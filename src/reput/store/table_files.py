@@ -1,17 +1,17 @@
-"""The JSON tables under config/, kept: changed in memory, written whole, never half.
+"""The JSON tables in config/: changed in memory, and written as a whole.
 
-A table is written beside the old one, synced, and renamed over it, so there is a whole one at any
-moment (known-bugs.md#torn-tables). The old one becomes the ``.bak`` if it can be read: a bad file
-never takes the place of a good backup. Java's own ways differ by version; all of them read what is
-written here.
+A table is written to a draft file, synced, and renamed over the old file, so a complete file exists
+at any moment (known-bugs.md#torn-tables). The old file becomes the ``.bak`` if it is readable: a
+damaged file never replaces a good backup. Java's procedure differs by version; every version reads
+the files that are written here.
 
-What is written is JSON as Java 4.9 and 5.x read it: numeric keys in quotes, and members that this
-version does not know as they were found. Each table is a few verbs over typed entries. They change
-memory and make the table dirty; ``step`` writes it when it is due.
+The files are JSON as Java 4.9 and 5.x read it: numeric keys in quotes, and members that this
+version does not have are kept as they were read. Each table has a few methods with typed entries.
+They change memory and make the table dirty; ``step`` writes it when it is due.
 
-Tables may be large and the disk slow. So the text of each entry is kept, and made anew only when
-the entry changes; and what waits for the disk is apart: ``take`` returns what is to be written, and
-``write`` may be called in any thread. ``save`` is both.
+Tables may be large and the disk slow. So the text of each entry is kept, and encoded again only
+when the entry changes. Work that waits for the disk is separate: ``take`` returns a draft, and
+``write`` may be called in any thread. ``save`` does both.
 """
 
 import enum
@@ -36,7 +36,7 @@ from reput.store.disk import Disk, failed_opening
 from reput.store.files import open_folder
 
 DAMAGED_SUFFIX = ".damaged"
-"""Of tables that were put aside; nobody reads or deletes them."""
+"""Suffix of tables that were put aside; no program reads or deletes them."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,17 +45,17 @@ _log = logging.getLogger(__name__)
 
 
 class Written(enum.Enum):
-    """What became of a text that was to be written."""
+    """The outcome of writing a text."""
 
     OVERTAKEN = enum.auto()
-    """It was not put in place, as a later one was begun; that one may not be in place yet."""
+    """It is not in place, since a later one was begun; that one may not be in place yet either."""
     IN_PLACE = enum.auto()
-    """It outlives the process, not the machine."""
+    """It survives the end of the process, but perhaps not of the machine."""
     DURABLE = enum.auto()
 
 
 class _Identity(NamedTuple):
-    """What tells whether a file is still the one that was written."""
+    """Properties that show whether a file is still the one that was written."""
 
     inode: int
     size: int
@@ -66,7 +66,7 @@ class _SavedFile:
     """The file of a table, with its backup; any thread may replace it.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         disk: Makes it durable.
     """
 
@@ -76,24 +76,24 @@ class _SavedFile:
         self._draft = path + paths.DRAFT_SUFFIX
         self._disk = disk
         self._durable_lock = threading.Lock()
-        """For one durable write at a time: two would overtake each other again and again."""
+        """Serializes durable writes: two of them would overtake each other again and again."""
         self._lock = threading.Lock()
-        """For writing a draft and for putting it in place; not while the disk is waited for."""
+        """Held while a draft is written or put in place, but not while waiting for the disk."""
         self._turn = 0
-        """The latest text that was begun."""
+        """Number of the latest text that was begun."""
         self._turn_in_place = 0
         self.durable_turn = 0
-        """The latest text that the disk is known to have."""
+        """Number of the latest text that is durable."""
         self._known: _Identity | None = None
-        """The file in place, if it is known that brokers can load it."""
+        """Identity of the file in place, if brokers can surely load it."""
         self._is_synced = False
-        """Whether that one is durable."""
+        """True if that file is durable."""
 
     def adopt(self) -> None:
-        """Trust the file in place: it was just read, and is no worse a backup than any other.
+        """Trust the file in place: it was just read, so it is a usable backup.
 
         Raises:
-            WriteFailed: It cannot be made durable.
+            WriteFailed: The file cannot be made durable.
         """
         self._known = _identity(self._path)
         self._sync_in_place()
@@ -103,19 +103,19 @@ class _SavedFile:
         """Put a text in place.
 
         After any failure, and after the end of the process at any moment, the file is the old or
-        the new one. After the end of the machine as well, if the new one is to be durable;
-        otherwise it may be damaged until another one is, and its backup is durable.
+        the new one. With ``is_durable`` this holds after a crash of the machine as well; otherwise
+        the file may be damaged until the next durable write, and its backup is durable.
 
         Args:
-            turn: Which one of all texts this is: a later one is never replaced by it.
+            turn: Number of the text; it never replaces a text with a higher number.
             data: The text.
             is_durable: Wait for the disk.
 
         Returns:
-            What became of it, or of a later one that stands in its place.
+            The outcome, of this text or of a later one that replaced it.
 
         Raises:
-            WriteFailed: It was not written, or (by the last step, a sync) perhaps not for good.
+            WriteFailed: It was not written, or (in the last step, a sync) perhaps not durably.
         """
         self._disk.make_folder(self._folder)
         if is_durable:
@@ -141,10 +141,10 @@ class _SavedFile:
             if turn == self._turn:
                 self._put_in_place(turn, is_synced=True)
             elif turn > self._turn_in_place or _identity(self._path) != self._known:
-                return Written.OVERTAKEN  # by one that failed, or somebody else wrote the file
+                return Written.OVERTAKEN  # by a text that failed, or another program wrote the file
             elif not self._is_synced:
-                # Those who do not wait for the disk may come faster than it syncs. They wait here:
-                # what is synced becomes the backup of the next one.
+                # Writes that do not wait for the disk may be faster than its syncs. They wait here,
+                # since a synced file becomes the backup of the next one.
                 self._sync_in_place()
                 self._is_synced = True
             durable_turn = self._turn_in_place
@@ -154,13 +154,13 @@ class _SavedFile:
 
     def _new_draft(self, turn: int, data: bytes) -> int:
         self._turn = turn
-        # A file of its own: the last one's may be waiting for the disk, and who would cut it too.
+        # A new file: the last draft may be waiting for the disk, and would be truncated too.
         self._disk.unlink(self._draft)
         return _create(self._draft, data, self._disk)
 
     def _put_in_place(self, turn: int, *, is_synced: bool) -> None:
         old = _identity(self._path)
-        if old is not None and old != self._known:  # somebody else's
+        if old is not None and old != self._known:  # another program wrote it
             if _is_readable(self._path):
                 self._sync_in_place()
                 self._back_up(is_last_resort=not is_synced)
@@ -185,8 +185,8 @@ class _SavedFile:
         """Make the file the backup as well; it keeps its own name until it is replaced.
 
         Args:
-            is_last_resort: The file that comes in its place is not synced: if the power fails, the
-                backup is all there is. So its name has to be durable first.
+            is_last_resort: The next file is not synced, so after a power failure the backup may be
+                the only valid file. Its name is made durable first.
         """
         backup = self._path + paths.BACKUP_SUFFIX
         draft = backup + paths.DRAFT_SUFFIX
@@ -204,7 +204,7 @@ class _SavedFile:
 
 
 def _put_aside(path: str, disk: Disk) -> str:
-    """Give a file, and its backup, a name under which nobody loads it; return that of the file."""
+    """Rename a file and its backup so that no program loads them; return the new file name."""
     aside = f"{path}{DAMAGED_SUFFIX}"
     for suffix in (paths.BACKUP_SUFFIX, ""):
         if Path(path + suffix).exists():
@@ -214,7 +214,7 @@ def _put_aside(path: str, disk: Disk) -> str:
 
 
 def _create(path: str, data: bytes, disk: Disk) -> int:
-    """Return the descriptor of a new file with these bytes."""
+    """Create a file with the given bytes; return its descriptor."""
     try:
         descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except OSError as error:
@@ -229,17 +229,17 @@ def _create(path: str, data: bytes, disk: Disk) -> int:
 
 def _identity(path: str) -> _Identity | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return _Identity(found.st_ino, found.st_size, found.st_mtime_ns)
+    return _Identity(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _is_readable(path: str) -> bool:
-    """Whether there is a table that a broker could load.
+    """Return True if there is a table that a broker could load.
 
     Raises:
-        WriteFailed: Nobody can say: it cannot be read.
+        WriteFailed: The file cannot be read, so this is unknown.
     """
     try:
         data = Path(path).read_bytes()
@@ -253,12 +253,12 @@ def _is_readable(path: str) -> bool:
         return False
 
 
-# --- what the tables hold ---------------------------------------------------
+# --- contents of the tables -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """How often a table has changed, and when last: brokers compare it to see who is newer."""
+    """Number of changes of a table and the time of the last one; brokers compare it."""
 
     counter: int
     timestamp_ms: int
@@ -266,7 +266,7 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroup:
-    """What subscriptionGroup.json says of a consumer group, as far as every version has it."""
+    """An entry of subscriptionGroup.json: the members that every version has, and some of 5.x."""
 
     name: str
     consume_enable: bool = True
@@ -277,39 +277,39 @@ class SubscriptionGroup:
     """Attempts before a message becomes a dead letter."""
     broker_id: int = 0
     slow_broker_id: int = 1
-    """Where to pull when this broker is slow."""
+    """Id of the broker to pull from when this one is slow."""
     notify_members_enable: bool = True
-    # Of 5.x, kept and shown here.
+    # Of 5.x; kept and shown here.
     consume_orderly: bool = False
     consume_timeout_minute: int = 15
     sys_flag: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
     retry_policy: Mapping[str, Any] | None = None
-    """When clients of gRPC proxies see a message again: ``type`` and its parameters, as JSON."""
+    """Policy for redelivery to clients of gRPC proxies: ``type`` and its parameters, as JSON."""
     subscriptions: Sequence[Mapping[str, Any]] | None = None
-    """What it may subscribe to, as JSON; None: anything."""
+    """Permitted subscriptions, as JSON; None permits any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFilter:
-    """What consumerFilter.json says of the SQL filter of a group on a topic."""
+    """An entry of consumerFilter.json: the SQL filter of a group on a topic."""
 
     topic: str
     group: str
     expression: str
     expression_type: str
     client_version: int
-    """The subscription's version: the time it was made at, by the client's clock, ms."""
+    """Version of the subscription: its creation time by the client's clock, in ms."""
     born_ms: int
     dead_ms: int = 0
-    """When the last consumer left."""
+    """Time at which the last consumer left, in ms."""
     bloom_bits: int
-    """Length of the Bloom filter's bits, and of the message's."""
+    """Length of the bit maps of filter and messages, in bits."""
     bloom_positions: tuple[int, ...]
 
     @property
     def is_dead(self) -> bool:
-        """Whether no consumer uses it."""
+        """True if no consumer uses the filter."""
         return self.dead_ms >= self.born_ms
 
 
@@ -317,43 +317,43 @@ class ConsumerFilter:
 
 
 PREPARED_AT_ONCE = 200
-"""Entries whose texts are made in less than 2 ms."""
+"""Number of entries that are encoded in less than 2 ms."""
 
 _SORTED_AT_ONCE = 2_000
-"""Names that are sorted, or put in order, in about 1 ms."""
+"""Number of names that are sorted or copied in about 1 ms."""
 _PREPARED_BYTES = 1 << 16
-"""Likewise: entries may be large, as that of a group that reads thousands of queues."""
+"""Bytes of entries that are encoded at once; a group that reads thousands of queues is large."""
 
 _SEPARATOR = b",\n\t\t"
-"""Between two entries."""
+"""Separator of two entries."""
 
 
 class Draft(NamedTuple):
-    """A table as it is to be written."""
+    """The text of a table, ready to be written."""
 
     turn: int
-    """Which one this is: each is later than those before."""
+    """Number of the text, ascending."""
     lines: list[bytes]
-    """Its text; what joins them is left out."""
+    """Parts of the text, without the separators between them."""
 
 
 class SavedTable:
     """One table: its entries in memory, its file, and whether they differ.
 
-    For one thread, but for ``write``.
+    All methods but ``write`` must be called in one thread.
     """
 
     path: ClassVar[str]
     entries_member: ClassVar[str]
     is_versioned: ClassVar[bool] = False
-    """Whether Java of every version keeps a data version in it."""
+    """True if Java keeps a data version in the table in every version."""
     is_progress: ClassVar[bool] = False
-    """Whether it only says how far a delivery is: without it the broker begins at the oldest
-    message there is, which repeats messages and loses none."""
+    """True if the table only contains the progress of a delivery. Without it the broker begins at
+    the oldest message, which repeats messages and loses none."""
 
     def __init__(self, root: str, disk: Disk, *, interval_ms: int = 0) -> None:
         self.is_dirty = False
-        """Whether it is to be written: it has changed, or what was written is not durable."""
+        """True if the table must be written: it changed, or the last write is not durable."""
         self._file = _SavedFile(f"{root}/{self.path}", disk)
         self._interval_ms = interval_ms
         self._saved_ms: int | None = None
@@ -361,28 +361,28 @@ class SavedTable:
         self._version = DataVersion(0, 0)
         self._changed: set[Any] = set()  # keys of entries whose text is not up to date
         self._texts: dict[str, bytes] = {}
-        """Name of an entry -> its text, with the name; sorted, but for new names."""
+        """Name of an entry -> its text with the name; sorted, except for new names."""
         self._has_new_names = False
         self._taken_turn = 0
         self.is_new = True
-        """Whether neither the file nor its backup was there, or both were empty."""
+        """True if neither the file nor its backup existed, or both were empty."""
         self.damage = ""
-        """Why a table of progress begins anew; empty if it does not."""
+        """Reason why a table of progress was replaced by an empty one; empty if it was not."""
 
     @classmethod
     def load(cls, root: str, disk: Disk, *, interval_ms: int = 0) -> Self:
-        """Return the table of a store; empty if it has none.
+        """Return the table of a store; empty if there is no file.
 
-        A table of progress that cannot be read is put aside, and an empty one takes its place.
+        A table of progress that cannot be read is put aside and replaced by an empty one.
 
         Args:
             root: Folder of the store.
-            disk: What ``save`` writes through.
-            interval_ms: ``step`` writes no more often.
+            disk: Writes the file.
+            interval_ms: Minimum time between two writes by ``step``.
 
         Raises:
-            CorruptRecord: Neither the file nor its backup is such a table. If it is no table of
-                progress: nothing else says what it said.
+            CorruptRecord: Neither the file nor its backup is valid, and it is no table of progress:
+                its contents exist nowhere else.
             StoreUnavailable: There is no such folder.
             WriteFailed: The disk cannot make the file durable.
         """
@@ -393,24 +393,24 @@ class SavedTable:
                 raise
             aside = _put_aside(f"{root}/{cls.path}", disk)
             table = cls._load(root, disk, interval_ms)
-            table.damage = f"{error}; it was put aside as {aside}, and what it counted begins anew"
+            table.damage = f"{error}; it was put aside as {aside}, and its progress starts again"
             _log.error("%s", table.damage)
             return table
 
     @classmethod
     def _load(cls, root: str, disk: Disk, interval_ms: int) -> Self:
         table = cls(root, disk, interval_ms=interval_ms)
-        found = config_tables.find(open_folder(root), cls.path)
-        table.is_new = found is None
-        members, source = ({}, None) if found is None else found
+        table_and_source = config_tables.find(open_folder(root), cls.path)
+        table.is_new = table_and_source is None
+        members, source = ({}, None) if table_and_source is None else table_and_source
         version = config_tables.member(members, "dataVersion", cls.path)
         entries = config_tables.member(members, cls.entries_member, cls.path)
         with config_tables.expected_kind(cls.path):
             counter, timestamp_ms = version.get("counter", 0), version.get("timestamp", 0)
             table._version = DataVersion(int(counter), int(timestamp_ms))
             table._decode(entries)
-        table._members = {key: one for key, one in members.items() if key != cls.entries_member}
-        for _ in table.prepare():  # better now than with the first change
+        table._members = {key: value for key, value in members.items() if key != cls.entries_member}
+        for _ in table.prepare():  # now rather than with the first change
             pass
         table._sort_texts()
         if source == cls.path:
@@ -419,23 +419,23 @@ class SavedTable:
 
     @property
     def version(self) -> DataVersion:
-        """The table's version; counter 0 if it has none."""
+        """The table's data version; its counter is 0 without one."""
         return self._version
 
     @property
     def is_saved(self) -> bool:
-        """Whether all of it is durable; not while it is being written."""
+        """True if the whole table is durable; False while it is being written."""
         return not self.is_dirty and self._file.durable_turn == self._taken_turn
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is to be written now."""
+        """Return True if the table must be written now."""
         # A clock that was set back must not keep the table from being saved.
         return self.is_dirty and (
             self._saved_ms is None or not 0 <= now_ms - self._saved_ms < self._interval_ms
         )
 
     def step(self, now_ms: int) -> bool:
-        """Save the table if that is due; return whether it was. Raises as ``save``."""
+        """Save the table if it is due; return whether it was. Raises as ``save``."""
         is_due = self.is_due(now_ms)
         if is_due:
             self.save(now_ms)
@@ -445,17 +445,17 @@ class SavedTable:
         """Write the table, whether it is dirty or not.
 
         Args:
-            now_ms: The time.
-            is_durable: Wait for the disk. If not, it survives the end of this process, and stays
-                dirty: the end of the machine may take it back.
+            now_ms: Current time in ms.
+            is_durable: Wait for the disk. If not, the table survives the end of the process and
+                stays dirty: a crash of the machine may undo the write.
 
         Raises:
-            WriteFailed: It stays dirty.
+            WriteFailed: The write failed; the table stays dirty.
         """
         self.write(self.take(now_ms), now_ms, is_durable=is_durable)
 
     def prepare(self) -> Iterator[None]:
-        """Do the work of the next ``take``, as far as it is known, with pauses."""
+        """Encode the changed entries for the next ``take``, with pauses."""
         size = 0
         for number, key in enumerate(list(self._changed), 1):
             if key in self._changed:
@@ -467,9 +467,9 @@ class SavedTable:
         yield from self._sort_slowly()
 
     def _sort_slowly(self) -> Iterator[None]:
-        """Bring the texts in the order of their names, with pauses.
+        """Sort the texts by name, with pauses.
 
-        Names that come meanwhile are left to ``take``.
+        New names that are added meanwhile are left to ``take``.
         """
         if not self._has_new_names or len(self._texts) <= _SORTED_AT_ONCE:
             return
@@ -478,19 +478,19 @@ class SavedTable:
         for start in range(0, len(names), _SORTED_AT_ONCE):
             runs.append(sorted(names[start : start + _SORTED_AT_ONCE]))
             yield
-        known: dict[str, None] = {}
+        sorted_names: dict[str, None] = {}
         for number, name in enumerate(heapq.merge(*runs), 1):
-            known[name] = None
+            sorted_names[name] = None
             if number % _SORTED_AT_ONCE == 0:
                 yield
         texts = self._texts
-        later = [name for name in texts if name not in known]
-        self._texts = {name: texts[name] for name in known if name in texts}
-        self._texts.update((name, texts[name]) for name in later)
-        self._has_new_names = bool(later)
+        new_names = [name for name in texts if name not in sorted_names]
+        self._texts = {name: texts[name] for name in sorted_names if name in texts}
+        self._texts.update((name, texts[name]) for name in new_names)
+        self._has_new_names = bool(new_names)
 
     def take(self, now_ms: int) -> Draft:
-        """Return the table as it is now."""
+        """Return the current text of the table for ``write``."""
         if self.is_dirty and not self.is_versioned and "dataVersion" in self._members:
             self._bump(now_ms)
         while self._changed:
@@ -500,7 +500,7 @@ class SavedTable:
         return Draft(self._taken_turn, self._lines())
 
     def write(self, draft: Draft, now_ms: int, *, is_durable: bool = True) -> Written:
-        """Write what was taken, in any thread; return what became of it.
+        """Write a draft, in any thread; return the outcome.
 
         Arguments and errors are those of ``save``.
         """
@@ -516,7 +516,7 @@ class SavedTable:
         return written
 
     def touch(self, now_ms: int) -> None:
-        """Make the table newer: what is told with it has changed, though no entry has."""
+        """Increase the version: data that is sent with the table changed, but no entry did."""
         self._version_changed(now_ms)
 
     def _version_changed(self, now_ms: int) -> None:
@@ -527,27 +527,27 @@ class SavedTable:
         self._version = DataVersion(self._version.counter + 1, now_ms)
 
     def _decode(self, entries: Table) -> None:
-        """Take up what a file says; all of it has changed, as there is no text yet."""
+        """Decode the entries of a file, and mark all of them as changed: there is no text yet."""
         raise NotImplementedError
 
     # The text ---------------------------------------------------------------------------------
 
     def _lines(self) -> list[bytes]:
-        """Return the text as ``json`` would write it, keys sorted, in pieces around separators."""
+        """Return the text as ``json`` would write it with sorted keys, split at separators."""
         members = {
             name: _quoted(name) + b":" + _text(value, 1)
             for name, value in self._other_members().items()
         }
         names = sorted(members)
         before = [members[name] for name in names if name < self.entries_member]
-        behind = [members[name] for name in names if name > self.entries_member]
+        after = [members[name] for name in names if name > self.entries_member]
         start = b"{\n\t" + b",\n\t".join([*before, _quoted(self.entries_member) + b":{"])
-        end = b",\n\t".join([b"}", *behind]) + b"\n}"
+        end = b",\n\t".join([b"}", *after]) + b"\n}"
         self._sort_texts()
         lines = list(self._texts.values())
         if not lines:
             return [start + end]
-        # The entries may be megabytes: they are copied once, when they are joined.
+        # The entries may have megabytes: they are copied only once, when they are joined.
         lines[0] = start + b"\n\t\t" + lines[0]
         lines[-1] += b"\n\t" + end
         return lines
@@ -566,7 +566,7 @@ class SavedTable:
             self._has_new_names = False
 
     def _make_text(self, key: Any) -> int:
-        """Make the text of an entry, or forget it; return its size."""
+        """Encode an entry, or drop the text of a deleted one; return the size of the text."""
         name, value = self._name(key), self._stored_entry(key)
         if value is None:
             self._texts.pop(name, None)
@@ -576,11 +576,11 @@ class SavedTable:
         return len(text)
 
     def _name(self, key: Any) -> str:
-        """Return the name in the file of an entry."""
+        """Return the name of an entry in the file."""
         return str(key)
 
     def _stored_entry(self, key: Any) -> Any:
-        """Return an entry as it stands in the file; None if it is gone."""
+        """Return an entry as it is stored in the file; None if it was deleted."""
         raise NotImplementedError
 
     def _entry_text(self, value: Any) -> bytes:
@@ -589,9 +589,9 @@ class SavedTable:
 
 
 def _text(value: object, depth: int) -> bytes:
-    """Return a value as it stands so deep in a table."""
-    # ASCII alone: brokers read with the encoding of their JVM, whichever that is. Line feeds
-    # are those of the indentation: in strings they are escaped.
+    """Return the JSON of a value, indented for a depth in the table."""
+    # ASCII only: brokers read with the default encoding of their JVM. All line feeds are part of
+    # the indentation: in strings they are escaped.
     text = json.dumps(value, indent="\t", sort_keys=True, separators=(",", ":"))
     return text.replace("\n", "\n" + "\t" * depth).encode("ascii")
 
@@ -601,7 +601,7 @@ def _quoted(name: str) -> bytes:
 
 
 class _Named(Protocol):
-    """An entry that knows its name."""
+    """An entry with a name."""
 
     @property
     def name(self) -> str: ...
@@ -611,7 +611,7 @@ _Entry = TypeVar("_Entry", bound=_Named)
 
 
 class _NamedTable(SavedTable, Generic[_Entry]):
-    """A table of entries by name; members that this version does not know stay as stored."""
+    """A table of entries by name; members that this version does not have are kept."""
 
     is_versioned = True
 
@@ -619,15 +619,15 @@ class _NamedTable(SavedTable, Generic[_Entry]):
         return len(self._entries)
 
     def get(self, name: str) -> _Entry | None:
-        """Return an entry, or None."""
+        """Return an entry; None if there is none."""
         return self._entries.get(name)
 
     def all(self) -> dict[str, _Entry]:
-        """Return all entries by name, in a dictionary of the caller's."""
+        """Return a copy of all entries, by name."""
         return dict(self._entries)
 
     def put(self, entry: _Entry, now_ms: int) -> None:
-        """Add or replace an entry; the version changes if that changes anything."""
+        """Add or replace an entry; the version increases if the entry differs."""
         if self._entries.get(entry.name) != entry:
             stored = self._stored.get(entry.name, {})
             self._entries[entry.name] = entry
@@ -685,23 +685,23 @@ class SubscriptionGroupTable(_NamedTable[SubscriptionGroup]):
         return _group_entry(entry, stored)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Remove a group with what it may not do; return whether it was there."""
+        """Remove a group and its forbidden operations; return whether it existed."""
         self._set_forbidden(name, {})
         return super().delete(name, now_ms)
 
     def forbidden(self, group: str, topic: str) -> int:
-        """Return what a group may not do in a topic: bits of a permission; 0: nothing."""
+        """Return the operations that a group must not do in a topic, as bits of a permission."""
         return int(self._forbidden().get(group, {}).get(topic, 0))
 
     def all_forbidden(self) -> dict[str, dict[str, int]]:
-        """Return group -> topic -> bits, in dictionaries of the caller's."""
+        """Return group -> topic -> bits, as a copy."""
         return {group: dict(topics) for group, topics in self._forbidden().items()}
 
     def forbid(self, group: str, topic: str, bits: int, now_ms: int) -> None:
-        """Set what a group may not do in a topic; the version changes if that changes anything."""
+        """Set the forbidden operations of a group in a topic, as bits of a permission."""
         if self.forbidden(group, topic) != bits:
             topics = {**self._forbidden().get(group, {}), topic: bits}
-            self._set_forbidden(group, {one: value for one, value in topics.items() if value})
+            self._set_forbidden(group, {key: value for key, value in topics.items() if value})
             self._version_changed(now_ms)
 
     def _forbidden(self) -> Table:
@@ -710,46 +710,46 @@ class SubscriptionGroupTable(_NamedTable[SubscriptionGroup]):
     def _set_forbidden(self, group: str, topics: Table) -> None:
         table = {**self._forbidden(), group: topics}
         if topics or group in self._forbidden():
-            self._members["forbiddenTable"] = {one: some for one, some in table.items() if some}
+            self._members["forbiddenTable"] = {key: value for key, value in table.items() if value}
 
 
 _NUMBERS = msgspec.json.Encoder(order="sorted")
 
 
 class ConsumerOffsetTable(SavedTable):
-    """consumerOffset.json: how far each group has read each queue."""
+    """consumerOffset.json: the consumer offset of each group and queue."""
 
     path = paths.CONSUMER_OFFSETS
     entries_member = "offsetTable"
 
     count = 0
-    """Consumer offsets: one per group and queue."""
+    """Number of consumer offsets: one per group and queue."""
 
     def queue_count(self, topic: str, group: str) -> int:
-        """Return in how many queues of a topic a group has an offset."""
+        """Return the number of queues of a topic in which a group has an offset."""
         return len(self._queues.get((topic, group), ()))
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return the queue offset that a group reads next, or None."""
+        """Return the queue offset that a group reads next; None if there is none."""
         queues = self._queues.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
     def of(self, topic: str, group: str) -> dict[int, int]:
-        """Return queue id -> consumer offset, in a dictionary of the caller's."""
+        """Return queue id -> consumer offset, as a copy."""
         return dict(self._queues.get((topic, group), {}))
 
     def readers(self) -> Iterator[tuple[str, str]]:
-        """Yield each topic with each group that has read it."""
+        """Yield each (topic, group) with consumer offsets."""
         yield from list(self._queues)
 
     def all(self) -> Iterator[ConsumerOffset]:
-        """Yield every consumer offset. The table may change meanwhile."""
+        """Yield all consumer offsets; the table may change meanwhile."""
         for topic, group in list(self._queues):
             for queue_id, consumer_offset in self.of(topic, group).items():
                 yield ConsumerOffset(topic, group, queue_id, consumer_offset)
 
     def put(self, topic: str, group: str, queue_id: int, consumer_offset: int) -> None:
-        """Set how far a group has read a queue; back is allowed."""
+        """Set a consumer offset; it may decrease."""
         key = topic, group
         queues = self._queues.setdefault(key, {})
         self.count += queue_id not in queues
@@ -758,8 +758,8 @@ class ConsumerOffsetTable(SavedTable):
         self.is_dirty = True
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> bool:
-        """Remove what is kept of a topic, of a group, or of both; return whether there was any."""
-        assert topic is not None or group is not None, "delete everything is no request"
+        """Remove the offsets of a topic, of a group, or of both; return whether there were any."""
+        assert topic is not None or group is not None, "topic or group is required"
         if topic is not None and group is not None:
             doomed = [(topic, group)] if (topic, group) in self._queues else []
         else:
@@ -771,7 +771,7 @@ class ConsumerOffsetTable(SavedTable):
         return bool(doomed)
 
     def delete_queue(self, topic: str, group: str, queue_id: int) -> bool:
-        """Remove how far a group has read one queue; return whether that was known."""
+        """Remove the offset of a group in one queue; return whether there was one."""
         key = topic, group
         queues = self._queues.get(key, {})
         if queues.pop(queue_id, None) is None:
@@ -799,30 +799,30 @@ class ConsumerOffsetTable(SavedTable):
         return GROUP_SEPARATOR.join(key)
 
     def _entry_text(self, value: dict[int, int]) -> bytes:
-        # There may be a hundred thousand of them: this takes a tenth of the time.
-        text = _NUMBERS.encode({str(one): other for one, other in value.items()})
+        # There may be a hundred thousand of them; this takes a tenth of the time of ``json``.
+        text = _NUMBERS.encode({str(queue_id): number for queue_id, number in value.items()})
         if not value:
             return text
         return b"{\n\t\t\t" + text[1:-1].replace(b",", b",\n\t\t\t") + b"\n\t\t}"
 
 
 class DelayOffsetTable(SavedTable):
-    """delayOffset.json: how far each delay level has delivered its schedule queue."""
+    """delayOffset.json: the queue offset that each delay level delivers next."""
 
     path = paths.DELAY_OFFSETS
     entries_member = "offsetTable"
     is_progress = True
 
     def get(self, level: int) -> int | None:
-        """Return the queue offset that a level delivers next, or None."""
+        """Return the queue offset that a level delivers next; None if there is none."""
         return self._offsets.get(level)
 
     def all(self) -> dict[int, int]:
-        """Return level -> queue offset, in a dictionary of the caller's."""
+        """Return level -> queue offset, as a copy."""
         return dict(self._offsets)
 
     def put(self, level: int, queue_offset: int) -> None:
-        """Set how far a level has delivered; level 1 is the first."""
+        """Set the queue offset that a level delivers next; the first level is 1."""
         self._offsets[level] = queue_offset
         self._changed.add(level)
         self.is_dirty = True
@@ -842,11 +842,11 @@ class ConsumerFilterTable(SavedTable):
     entries_member = "filterDataByTopic"
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """Return a filter, or None."""
+        """Return a filter; None if there is none."""
         return self._filters.get(topic, {}).get(group)
 
     def of(self, topic: str) -> dict[str, ConsumerFilter]:
-        """Return group -> filter of a topic, in a dictionary of the caller's."""
+        """Return group -> filter of a topic, as a copy."""
         return dict(self._filters.get(topic, {}))
 
     def all(self) -> Iterator[ConsumerFilter]:
@@ -855,18 +855,18 @@ class ConsumerFilterTable(SavedTable):
             yield from groups.values()
 
     def entry(self, topic: str, group: str) -> Table | None:
-        """Return a filter as the file has it, in Java's order of members, or None."""
+        """Return a filter as stored, in Java's order of members; None if there is none."""
         stored = self._stored.get((topic, group))
         return None if stored is None else dict(sorted(stored.items()))
 
-    def put(self, one: ConsumerFilter) -> None:
+    def put(self, entry: ConsumerFilter) -> None:
         """Add or replace a filter."""
-        stored = self._stored.setdefault((one.topic, one.group), {})
+        stored = self._stored.setdefault((entry.topic, entry.group), {})
         bloom = {**stored.get("bloomFilterData", {})}
-        bloom |= {"bitNum": one.bloom_bits, "bitPos": list(one.bloom_positions)}
-        stored |= {**_filter_entry(one), "bloomFilterData": bloom}
-        self._filters.setdefault(one.topic, {})[one.group] = one
-        self._changed.add(one.topic)
+        bloom |= {"bitNum": entry.bloom_bits, "bitPos": list(entry.bloom_positions)}
+        stored |= {**_filter_entry(entry), "bloomFilterData": bloom}
+        self._filters.setdefault(entry.topic, {})[entry.group] = entry
+        self._changed.add(entry.topic)
         self.is_dirty = True
 
     def delete(self, topic: str, group: str) -> bool:
@@ -920,24 +920,26 @@ def _topic_entry(topic: TopicConfig, stored: Table) -> Table:
 
 def _group(name: str, value: Table) -> SubscriptionGroup:
     settings: dict[str, Any] = {
-        **{_GROUP_FLAGS[key]: _flag(one) for key, one in value.items() if key in _GROUP_FLAGS},
-        **{_GROUP_NUMBERS[key]: int(one) for key, one in value.items() if key in _GROUP_NUMBERS},
+        **{_GROUP_FLAGS[key]: _flag(flag) for key, flag in value.items() if key in _GROUP_FLAGS},
+        **{_GROUP_NUMBERS[key]: int(n) for key, n in value.items() if key in _GROUP_NUMBERS},
     }
-    for key, one in _GROUP_OF_5.items():
+    for key, attribute in _GROUP_OF_5.items():
         if value.get(key) is not None:
-            settings[one] = value[key]
+            settings[attribute] = value[key]
     attributes = value.get("attributes") or {}
-    settings["attributes"] = tuple(sorted((str(key), str(one)) for key, one in attributes.items()))
+    settings["attributes"] = tuple(
+        sorted((str(key), str(text)) for key, text in attributes.items())
+    )
     return SubscriptionGroup(name=name, **settings)
 
 
 def _group_entry(group: SubscriptionGroup, stored: Table) -> Table:
     names = {**_GROUP_FLAGS, **_GROUP_NUMBERS}
-    entry = {"groupName": group.name, **{key: getattr(group, one) for key, one in names.items()}}
-    of_5 = {key: getattr(group, one) for key, one in _GROUP_OF_5.items()}
+    entry = {"groupName": group.name, **{key: getattr(group, name) for key, name in names.items()}}
+    of_5 = {key: getattr(group, field) for key, field in _GROUP_OF_5.items()}
     of_5["attributes"] = dict(group.attributes)
-    usual = {key: getattr(_USUAL_GROUP, one) for key, one in _GROUP_OF_5.items()}
-    # 4.x has none of them.
+    usual = {key: getattr(_USUAL_GROUP, field) for key, field in _GROUP_OF_5.items()}
+    # 4.x has none of these.
     return entry | {
         key: value for key, value in of_5.items() if value != usual.get(key, {}) or key in stored
     }
@@ -982,18 +984,18 @@ def _filter(topic: str, group: str, value: Table) -> ConsumerFilter:
         born_ms=int(value.get("bornTime", 0)),
         dead_ms=int(value.get("deadTime", 0)),
         bloom_bits=int(bloom.get("bitNum", 0)),
-        bloom_positions=tuple(int(one) for one in bloom.get("bitPos") or ()),
+        bloom_positions=tuple(int(bit) for bit in bloom.get("bitPos") or ()),
     )
 
 
-def _filter_entry(one: ConsumerFilter) -> Table:
+def _filter_entry(entry: ConsumerFilter) -> Table:
     return {
-        "bornTime": one.born_ms,
-        "clientVersion": one.client_version,
-        "consumerGroup": one.group,
-        "dead": one.is_dead,
-        "deadTime": one.dead_ms,
-        "expression": one.expression,
-        "expressionType": one.expression_type,
-        "topic": one.topic,
+        "bornTime": entry.born_ms,
+        "clientVersion": entry.client_version,
+        "consumerGroup": entry.group,
+        "dead": entry.is_dead,
+        "deadTime": entry.dead_ms,
+        "expression": entry.expression,
+        "expressionType": entry.expression_type,
+        "topic": entry.topic,
     }

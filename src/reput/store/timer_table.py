@@ -1,7 +1,7 @@
-"""timerProgress.json: how far the timer is.
+"""timerProgress.json: the progress of the timer.
 
-Saved together with what ``timercheck`` said then: a broker of RocketMQ that has run on the store
-since has changed that file, and it is the newer truth.
+It is saved together with the contents of ``timercheck`` at that time: a RocketMQ broker that has
+run on the store since has changed that file, and then ``timercheck`` is newer.
 """
 
 from typing import NamedTuple
@@ -12,10 +12,11 @@ from reput.store.table_files import SavedTable
 
 
 class TimerProgress(NamedTuple):
-    """How far the timer is.
+    """The progress of the timer.
 
-    A message of its queue has been delivered if it stands before ``oldest``; or if it stands before
-    ``taken_up`` and was to leave before ``leaves_ms``, or then and stands before ``queue_offset``.
+    A message of the timer's queue has been delivered if its queue offset is less than ``oldest``;
+    or if it is less than ``taken_up``, and the message was due before ``leaves_ms``, or due at that
+    time with a queue offset less than ``queue_offset``.
     """
 
     leaves_ms: int = 0
@@ -25,16 +26,16 @@ class TimerProgress(NamedTuple):
 
 
 class JavaTimer(NamedTuple):
-    """What ``timercheck`` said when it was last read or written here."""
+    """The contents of ``timercheck`` when it was last read or written here."""
 
     read_time_ms: int = 0
     queue_offset: int = 0
     in_wheel: int = 0
-    """Messages of the timer's queue before this are in RocketMQ's wheel, if there is one."""
+    """Queue offset before which messages are in RocketMQ's wheel, if there is one."""
 
 
 class TimerTable(SavedTable):
-    """The file; its entries are the fields of the two values, by name."""
+    """The file; its entries are the fields of the two tuples, by name."""
 
     path = paths.TIMER_PROGRESS
     entries_member = "timer"
@@ -44,16 +45,16 @@ class TimerTable(SavedTable):
 
     @property
     def progress(self) -> TimerProgress | None:
-        """How far the timer is; None if nothing was ever saved."""
+        """The progress of the timer; None if it was never saved."""
         return self._progress
 
     @property
     def java(self) -> JavaTimer:
-        """What ``timercheck`` is known to say."""
+        """The last known contents of ``timercheck``."""
         return self._java
 
     def put(self, progress: TimerProgress, java: JavaTimer | None = None) -> None:
-        """Set how far the timer is, and if given, what ``timercheck`` says."""
+        """Set the progress of the timer, and the contents of ``timercheck`` if given."""
         self._progress = progress
         self._java = self._java if java is None else java
         self._changed.update(self._fields())
@@ -68,9 +69,9 @@ class TimerTable(SavedTable):
 
     def _decode(self, entries: Table) -> None:
         values = {name: int(value) for name, value in entries.items()}
-        known = {field: values[name] for field, name in _NAMES.items() if name in values}
+        progress = {field: values[name] for field, name in _NAMES.items() if name in values}
         java = {field: values[name] for field, name in _JAVA_NAMES.items() if name in values}
-        self._progress = TimerProgress(**known) if known else None
+        self._progress = TimerProgress(**progress) if progress else None
         self._java = JavaTimer(**java)
         self._changed = set(self._fields())
 

@@ -1,11 +1,11 @@
-"""Tombstones: from where on the messages of a deleted topic count again, if it is made anew.
+"""Tombstones: physical offsets before which messages of deleted topics are in no queue.
 
-The log keeps the messages of a deleted topic until they expire, and whatever dispatches it again
-meets them. A tombstone says that those before a physical offset belong to no queue any more, so
-that neither a crash nor a rebuild brings the queues back (known-bugs.md#deleted-topics). It goes
-when the log begins behind it.
+The log keeps the messages of a deleted topic until they expire, and every new dispatch of the log
+reads them. The tombstone of a topic excludes its messages before a physical offset from all queues,
+so that neither a crash nor a rebuild restores the queues (known-bugs.md#deleted-topics), also if
+the topic is created again. It is dropped when the log begins after it.
 
-The file is ours alone: a JSON object, topic to physical offset.
+Only reput has this file: a JSON object, topic -> physical offset.
 """
 
 import json
@@ -23,39 +23,39 @@ _log = logging.getLogger(__name__)
 class Tombstones:
     """The tombstones of a store that is open for writing.
 
-    They are changed by the writer's thread alone; ``save`` and ``save_expired`` may run in any.
+    Only the writer's thread changes them; ``save`` and ``save_expired`` may run in any thread.
 
     Args:
-        root: The store's folder.
-        disk: What writes.
+        root: Folder of the store.
+        disk: Writes the file.
     """
 
     def __init__(self, root: str, disk: Disk) -> None:
         self._root = root
         self._disk = disk
         self._writing = threading.Lock()
-        self._has_expired = False  # some that the file has still
+        self._has_expired = False  # True if the file has tombstones that expired since
         self.by_topic: dict[str, int] = {}
         """Physical offset before which a topic's messages are in no queue; changed in place."""
 
     def load(self) -> None:
-        """Read the file, if there is one."""
+        """Read the file, if it exists."""
         self.by_topic.clear()
         self.by_topic.update(read(open_folder(self._root)))
 
     def put(self, topics: Iterable[str], physical_offset: int) -> None:
-        """Bury what topics have in the log so far; durable on return. Raises ``WriteFailed``."""
-        bury = dict.fromkeys(topics, physical_offset)
-        self._replace(lambda by_topic: by_topic | bury)
+        """Set tombstones of topics, durably. Raises ``WriteFailed``."""
+        added = dict.fromkeys(topics, physical_offset)
+        self._replace(lambda by_topic: by_topic | added)
 
     def note(self, topics: Iterable[str], physical_offset: int) -> None:
-        """Bury what topics have in the log so far, in memory alone until ``save``."""
+        """Set tombstones of topics, in memory only until ``save``."""
         self.by_topic.update(dict.fromkeys(topics, physical_offset))
 
     def save(self) -> None:
-        """Make durable what was noted. Raises ``WriteFailed``."""
+        """Make the tombstones durable. Raises ``WriteFailed``."""
         with self._writing:
-            self._has_expired = False  # before the copy: what expires from now on may not be in it
+            self._has_expired = False  # before the copy: later expiries may not be in it
             try:
                 self._write(dict(self.by_topic))
             except BaseException:
@@ -63,28 +63,30 @@ class Tombstones:
                 raise
 
     def save_expired(self) -> bool:
-        """Let the file forget what has expired; return whether anything had. Raises as ``save``."""
+        """Remove expired tombstones from the file; return whether any. Raises as ``save``."""
         if not self._has_expired:
             return False
         self.save()
         return True
 
-    def confine(self, log_end: int) -> None:
-        """Bury nothing that the log does not hold yet: what is put there next is alive.
+    def limit(self, log_end: int) -> None:
+        """Limit the tombstones to the end of the log: the next messages there are not deleted.
 
-        Another broker, or somebody with a copy, may have ended it before a tombstone.
+        Another broker, or a copy of the folder, may have truncated the log before a tombstone.
 
         Raises:
             WriteFailed: The disk failed; nothing has changed.
         """
-        self._replace(lambda by_topic: {topic: min(at, log_end) for topic, at in by_topic.items()})
+        self._replace(
+            lambda by_topic: {topic: min(old, log_end) for topic, old in by_topic.items()}
+        )
 
     def drop_before(self, log_min: int) -> None:
-        """Let go the tombstones that the log begins behind, in memory alone until ``save_expired``.
+        """Drop tombstones before the start of the log, in memory only until ``save_expired``.
 
-        After a crash in between they are let go again.
+        After a crash before that they are dropped again.
         """
-        for topic in [topic for topic, at in self.by_topic.items() if at <= log_min]:
+        for topic in [topic for topic, offset in self.by_topic.items() if offset <= log_min]:
             del self.by_topic[topic]
             self._has_expired = True
 
@@ -107,15 +109,15 @@ class Tombstones:
 
 
 def read(folder: Folder) -> dict[str, int]:
-    """Return the tombstones of a store; none if the file is not there, or cannot be read."""
+    """Return the tombstones of a store; empty if the file does not exist or is unreadable."""
     if folder.entry(paths.TOMBSTONES) is None:
         return {}
     try:
-        found = json.loads(bytes(folder.read(paths.TOMBSTONES)))
-        return {str(topic): int(physical_offset) for topic, physical_offset in found.items()}
+        contents = json.loads(bytes(folder.read(paths.TOMBSTONES)))
+        return {str(topic): int(physical_offset) for topic, physical_offset in contents.items()}
     except (ValueError, AttributeError, TypeError) as error:
         _log.error(
-            "%s cannot be read, so that queues of deleted topics may come back: %s",
+            "%s cannot be read, so queues of deleted topics may reappear: %s",
             paths.TOMBSTONES,
             error,
         )

@@ -1,8 +1,8 @@
-"""Buffers that take appends in place of a file: the transient store pool.
+"""Buffers that take appends instead of a file: the transient store pool.
 
-With transientStorePoolEnable a record first lies in a buffer only, and is not readable before a
-commit wrote it to the file. What was not committed is gone with the process, not only with the
-machine.
+With transientStorePoolEnable a record is first in a buffer only, and is not readable before a
+commit has written it to the file. A crash of the process, not only of the machine, loses
+uncommitted bytes.
 """
 
 import logging
@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 class TransientPool:
     """A fixed number of buffers (transientStorePoolSize), each the size of a log file.
 
-    A buffer takes memory as it is filled, all at once if it is locked.
+    A buffer uses memory as it is filled, or all of it at once if it is locked.
     """
 
     def __init__(self, count: int, size: int, *, is_locked: bool = True) -> None:
         self.size = size
-        """Of one buffer, bytes."""
+        """Size of one buffer in bytes."""
         self._lock = threading.Lock()
         self._free = [PoolBuffer(self, size) for _ in range(count)]
         if is_locked:
@@ -29,18 +29,18 @@ class TransientPool:
 
     @property
     def available(self) -> int:
-        """How many buffers can be borrowed now; at 0 a broker refuses messages."""
+        """Number of buffers that can be borrowed now; at 0 a broker refuses messages."""
         return len(self._free)
 
     def borrow(self) -> "PoolBuffer | None":
-        """Return a buffer full of zeros, or None if all are in use."""
+        """Return a buffer full of zeros; None if all are in use."""
         with self._lock:
             return self._free.pop() if self._free else None
 
-    def give_back(self, buffer: "PoolBuffer") -> None:
-        """Take back a buffer, which holds only zeros again."""
+    def release(self, buffer: "PoolBuffer") -> None:
+        """Take a buffer back, which contains only zeros again."""
         with self._lock:
-            assert buffer not in self._free, "a buffer was given back twice"
+            assert buffer not in self._free, "a buffer was released twice"
             self._free.append(buffer)
 
     def _keep_in_memory(self) -> None:
@@ -58,12 +58,12 @@ class TransientPool:
 
 
 class PoolBuffer(memory.AnonymousMemory):
-    """One buffer, and where it belongs."""
+    """One buffer, and its pool."""
 
     def __init__(self, pool: TransientPool, size: int) -> None:
         super().__init__(size)
         self._pool = pool
 
-    def give_back(self) -> None:
-        """Return it to its pool. Whoever wrote into it has set it to zeros again."""
-        self._pool.give_back(self)
+    def release(self) -> None:
+        """Return the buffer to its pool; its user has set it to zeros again."""
+        self._pool.release(self)

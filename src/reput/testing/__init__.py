@@ -1,10 +1,10 @@
-"""A RocketMQ for tests: name server and broker inside the test process, up in a moment.
+"""RocketMQ for tests: name server and broker inside the test process, started in a moment.
 
     with LocalBroker() as mq:
         ...  # any client, at mq.namesrv_addr
 
-For pytest there is a fixture: ``reput.testing.pytest_plugin``. Names are loaded when they are first
-used, so that pytest does not wait for what a run may not need.
+``reput.testing.pytest_plugin`` has a fixture. Names are loaded on first use, to keep pytest's start
+fast.
 """
 
 from typing import TYPE_CHECKING, Any

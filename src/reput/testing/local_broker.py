@@ -1,4 +1,4 @@
-"""A name server and a broker in a thread of the test process, on a folder of their own."""
+"""A name server and a broker in a thread of the test process, with their own folder."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +29,7 @@ SMALL: Mapping[str, str] = {
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
 }
-"""Files as small as a test's messages are few."""
+"""Settings with small files."""
 
 DEFAULTS: Mapping[str, str] = {
     **SMALL,
@@ -45,18 +45,18 @@ _T = TypeVar("_T")
 
 
 class LocalBroker:
-    """A RocketMQ of the test's own, for any client: Java, Go, Python, mqadmin.
+    """A RocketMQ for a test, for any client: Java, Go, Python, mqadmin.
 
-    It runs in a thread of its own, so ``with`` and ``async with`` are the same to it, and a test
-    that blocks does not hold it up. Everything is gone at the end.
+    It runs in its own thread, so that a blocking test does not stop it; it works with ``with`` and
+    ``async with``. Everything is deleted at the end.
 
     Args:
-        topics: Names to make at once, with 4 queues each, or name -> how many.
+        topics: Names of topics to create, with 4 queues each, or name to number of queues.
         settings: Keys of a broker.conf, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
-        folder: Where the store is; it stays there. None: a temporary one, which does not.
+        folder: Store folder, which is kept. None: a temporary folder, which is deleted.
 
     Raises:
-        InvalidOption: A setting is unknown or not allowed; on entering.
+        InvalidOption: A setting is unknown or not allowed; raised on entering.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LocalBroker:
     # Starting and stopping --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start; it serves on return.
+        """Start; on return it is serving.
 
         Raises:
             InvalidOption: A setting is unknown or not allowed.
@@ -103,7 +103,7 @@ class LocalBroker:
             raise
 
     def stop(self) -> None:
-        """Stop, and remove the temporary folder; nothing if it is not started."""
+        """Stop, and delete a temporary folder; does nothing if it is not started."""
         thread = self._thread
         if thread is None:
             return
@@ -191,7 +191,7 @@ class LocalBroker:
             }
         )
         for key, value in self._settings.items():
-            for warning in loaded.warnings:  # in a test a slip of the pen shall not pass unseen
+            for warning in loaded.warnings:  # a typing error in a test must not pass
                 if f"'{key}'" in warning or warning.startswith(f"{key} "):
                     raise InvalidOption(key, value, f"a key that has an effect ({warning})")
         return loaded
@@ -200,16 +200,16 @@ class LocalBroker:
 
     @property
     def store_folder(self) -> Path:
-        """Where the store is; ``reput.store`` and ``reput store`` read it, while it runs too."""
+        """Store folder, readable by ``reput.store`` and ``reput store`` even while it runs."""
         assert self._folder is not None, "a LocalBroker has a folder once it is started"
         return self._folder
 
     def create_topic(self, name: str, queues: int = 4) -> None:
-        """Make a topic, or change how many queues it has; clients find it on return.
+        """Create a topic, or change its number of queues; clients find it on return.
 
         Raises:
-            InvalidOption: It cannot have so many queues.
-            RequestRefused: The name is none for a topic.
+            InvalidOption: The number of queues is not allowed.
+            RequestRefused: The name is not allowed.
         """
         if queues < 1:
             raise InvalidOption("queues", queues, "1 or more")
@@ -225,15 +225,15 @@ class LocalBroker:
     def messages(
         self, topic: str, *, at_least: int = 0, timeout_ms: int = 5_000
     ) -> list[ReceivedMessage]:
-        """Return what is in a topic, in the order in which it arrived.
+        """Return the messages of a topic, in the order of arrival.
 
         Args:
-            topic: Which; one that does not exist is empty.
-            at_least: Wait until there are so many.
-            timeout_ms: For how long.
+            topic: The topic; an unknown one is empty.
+            at_least: Wait for this number of messages.
+            timeout_ms: Maximum time to wait, in ms.
 
         Raises:
-            TimeoutError: There are fewer; the text says how many.
+            TimeoutError: There are fewer; the text has their number.
         """
 
         async def collect() -> list[ReceivedMessage]:
@@ -242,22 +242,22 @@ class LocalBroker:
             assert self._arrived is not None
             while True:
                 self._arrived.clear()
-                found = self._read(topic)
-                if len(found) >= at_least:
-                    return found
+                messages = self._read(topic)
+                if len(messages) >= at_least:
+                    return messages
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._arrived.wait()
                 except TimeoutError:
-                    text = f"{topic} has {len(found)} messages after {timeout_ms} ms"
+                    text = f"{topic} has {len(messages)} messages after {timeout_ms} ms"
                     raise TimeoutError(f"{text}, not {at_least}") from None
 
         return self._call(collect())
 
     def clear(self) -> None:
-        """Delete all topics and groups but those that were there at first, and all offsets.
+        """Delete all topics and groups created since the start, and all offsets.
 
-        A topic that is made anew begins at queue offset 0. Clients should be closed before.
+        A recreated topic starts at queue offset 0. Close the clients first.
         """
 
         async def delete() -> None:
@@ -309,16 +309,16 @@ class LocalBroker:
     def _read(self, topic: str) -> list[ReceivedMessage]:
         assert self._parts is not None
         store, name = self._parts.store, self._parts.settings.broker.broker_name
-        found: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage] = []
         for queue_id, queue in store.queues.of_topic(topic).items():
-            at = queue.min_offset
-            while at < queue.max_offset:
-                result = store.get(topic, queue_id, at, _READ_COUNT)
-                if result.next_offset <= at:
+            queue_offset = queue.min_offset
+            while queue_offset < queue.max_offset:
+                result = store.get(topic, queue_id, queue_offset, _READ_COUNT)
+                if result.next_offset <= queue_offset:
                     break
-                found += received(bytes(result.data), name)
-                at = result.next_offset
-        return sorted(found, key=lambda one: one.physical_offset)
+                messages += received(bytes(result.data), name)
+                queue_offset = result.next_offset
+        return sorted(messages, key=lambda one: one.physical_offset)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

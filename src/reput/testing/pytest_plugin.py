@@ -2,13 +2,13 @@
 
     def test_orders(rocketmq):
         send_orders(rocketmq.namesrv_addr)
-        assert [one.body for one in rocketmq.messages("Orders")] == [b"one"]
+        assert [message.body for message in rocketmq.messages("Orders")] == [b"one"]
 
-All tests of a run share one, which starts with the first test that asks; after each test all of
-its topics and groups are deleted. A test that is marked has one of its own, with such settings:
+All tests of a run share one broker, which starts with the first test that uses it; after each test
+its topics and groups are deleted. A marked test gets a separate broker with its settings:
 ``@pytest.mark.rocketmq(flushDiskType="SYNC_FLUSH")``.
 
-pytest finds this by itself where reput is installed.
+pytest finds the plugin by itself if reput is installed.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "rocketmq(**settings): a name server and broker of the test's own, with these settings "
@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def rocketmq_of_session() -> Iterator["LocalBroker"]:
-    """The broker that tests share; nothing is deleted between them."""
+    """Start the broker that tests share; nothing is deleted between tests."""
     from reput.testing.local_broker import LocalBroker
 
     with LocalBroker() as shared:
@@ -40,7 +40,7 @@ def rocketmq_of_session() -> Iterator["LocalBroker"]:
 
 @pytest.fixture
 def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalBroker"]:
-    """A name server and broker without topics, for one test."""
+    """Provide a name server and broker without topics, for one test."""
     marker = request.node.get_closest_marker("rocketmq")
     if marker is not None:
         from reput.testing.local_broker import LocalBroker

@@ -21,9 +21,9 @@ CONTAINER = Surroundings("172.17.0.2", is_container=True)
     [
         ("10.1.2.3", ["10.1.2.1"], MACHINE, ""),
         ("127.0.0.1", [], MACHINE, ""),  # all on one machine
-        ("127.0.0.1", ["10.1.2.1"], MACHINE, "leads every client to itself"),
-        ("::1", ["fd00::1"], MACHINE, "leads every client to itself"),
-        ("0.0.0.0", [], MACHINE, "no address that anybody can connect to"),
+        ("127.0.0.1", ["10.1.2.1"], MACHINE, "refers to each client's own machine"),
+        ("::1", ["fd00::1"], MACHINE, "refers to each client's own machine"),
+        ("0.0.0.0", [], MACHINE, "not an address that clients can connect to"),
         ("172.17.0.2", [], MACHINE, ""),  # a company's network may be there
         ("172.17.0.2", [], CONTAINER, "inside of a container"),
         ("172.17.0.2", ["10.1.2.1"], CONTAINER, "inside of a container"),
@@ -122,8 +122,8 @@ def test_metrics_that_nobody_outside_of_the_container_can_read_are_named(
     problems = [str(one) for one in address_check.judge_metrics(config, here)]
     assert problems == (
         [
-            f"{address}:{port} (metrics and health) is an address inside of a container: nobody "
-            "outside can read them; set in broker.conf: reputMetricsAddress=0.0.0.0"
+            f"{address}:{port} (metrics and health) is inside of a container, and cannot be "
+            "reached from outside; set in broker.conf: reputMetricsAddress=0.0.0.0"
         ]
         if is_wrong
         else []

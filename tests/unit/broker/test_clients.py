@@ -122,7 +122,7 @@ async def idle(subject: Subject) -> None:
     """Wait until all is told."""
     registration = subject.parts.registration
     async with asyncio.timeout(20):
-        while registration._is_due or registration._telling:
+        while registration._is_due or registration._tasks:
             await asyncio.sleep(0)
 
 
@@ -273,7 +273,11 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
                 telling = [
                     task for task in one.broker.parts.registration.begin() if not task.done()
                 ]
-                tasks = [task for task in asyncio.all_tasks() if "_tell" in repr(task.get_coro())]
+                tasks = [
+                    task
+                    for task in asyncio.all_tasks()
+                    if "_register_pending" in repr(task.get_coro())
+                ]
                 assert set(tasks) == set(telling)
                 async with asyncio.timeout(20):  # less than a registration may take
                     await one.broker.parts.registration.stop()

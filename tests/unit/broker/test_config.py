@@ -30,7 +30,7 @@ def test_unknown_keys_and_those_without_effect_are_told_by_name() -> None:
     assert told == (
         "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
         "sendMessageThreadPoolNums has no effect: one thread serves all connections",
-        "haListenPort has no effect: replication between brokers is not here",
+        "haListenPort has no effect: replication between brokers is not supported",
     )
 
 
@@ -45,10 +45,10 @@ def test_what_means_something_to_the_broker_is_not_called_without_effect() -> No
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("aclEnable", "true", "no authentication"),
-        ("authenticationEnabled", "true", "no authentication"),
-        ("useTLS", "true", "not encrypted"),
-        ("enableControllerMode", "true", "no controller"),
+        ("aclEnable", "true", "authentication is not supported"),
+        ("authenticationEnabled", "true", "authentication is not supported"),
+        ("useTLS", "true", "encryption is not supported"),
+        ("enableControllerMode", "true", "controllers are not supported"),
         ("enableDLegerCommitLog", "true", "DLedger"),
         ("messageStorePlugIn", "org.Plug", "Java classes"),
         ("defaultMessageRequestMode", "PUSH", "PULL, POP"),

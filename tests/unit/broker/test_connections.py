@@ -103,14 +103,14 @@ async def test_who_asks_hears_of_a_failure_and_the_other_members_are_not_waited_
         raise ArithmeticError("a bug")
 
     asked: list[asyncio.Future[Command]] = []
-    ask = connections.ask
+    send_request = connections.send_request
 
     def noted(*args: Any) -> "asyncio.Future[Command]":
-        asked.append(ask(*args))
+        asked.append(send_request(*args))
         return asked[-1]
 
     monkeypatch.setattr(connections, "_status_of", fail)
-    monkeypatch.setattr(connections, "ask", noted)
+    monkeypatch.setattr(connections, "send_request", noted)
     async with (
         Consumer(subject, "one", replying(body=status_of(5))) as one,
         Consumer(subject, "two") as two,

@@ -196,7 +196,7 @@ def test_messages_that_expired_are_said_to_be_lost(
     with caplog.at_level(logging.ERROR):
         subject.run()
     assert subject.bodies("T", 0) == [b"last"]
-    assert "delay level 1 is at 0 of a queue from 3 to 4; it goes on at 3" in caplog.text
+    assert "delay level 1 is at 0, outside of its queue, 3 to 4; it continues at 3" in caplog.text
 
 
 # --- the store refuses ----------------------------------------------------------------

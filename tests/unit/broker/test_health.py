@@ -41,7 +41,9 @@ def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
 async def test_a_new_broker_is_well(subject: Subject) -> None:
     found = broker_subject.health_of(subject.broker)
     assert found.is_well
-    assert found.warnings == ("no name server is told of this broker: namesrvAddr is empty",)
+    assert found.warnings == (
+        "this broker is not registered with name servers: namesrvAddr is empty",
+    )
     assert found.describe()["status"] == "ok"
     assert found.describe()["address"] == subject.address
 
@@ -88,7 +90,7 @@ async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -
         found = broker_subject.health_of(subject.broker)
     assert found.is_well
     (warning,) = found.warnings
-    assert warning.startswith("name server 127.0.0.1:1 does not know this broker: ")
+    assert warning.startswith("this broker is not registered with name server 127.0.0.1:1: ")
 
 
 async def test_a_file_that_is_gone_shows_on_a_slave_too(subject: Subject) -> None:

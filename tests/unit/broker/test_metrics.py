@@ -215,7 +215,7 @@ async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
     assert json.loads(text)["address"] == subject.address
     subject.broker.loops.failures["store"] = "ValueError: no"
     # It turns every 200 ms and takes the failure away; so it is read before that may happen.
-    found = await broker_subject.meter(subject.broker).look()
+    found = await broker_subject.meter(subject.broker).check_health()
     assert found.problems == ("loop store failed: ValueError: no",)
     assert (await asyncio.to_thread(get, server, "/"))[0] == 404
 
@@ -247,7 +247,7 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
     for status, text in answers:
         assert status == 503
         problems = json.loads(text)["problems"]
-        assert problems == ["the server's loop has not answered for 100 ms"]
+        assert problems == ["the event loop has not responded for 100 ms"]
     assert len(answers) == 2
 
 

@@ -101,7 +101,7 @@ async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic:
 async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Subject) -> None:
     topics = subject.parts.topics
     for name in ("%RETRY%a\nb_T", '%DLQ%a"b', "%RETRY%../x", "%RETRY%" + "g" * 249):
-        with pytest.raises(Exception, match="cannot be made"):
+        with pytest.raises(Exception, match="cannot be created"):
             topics.for_group(name, 1, 6, 0)
         assert topics.get(name) is None
     for name in ("%RETRY%g+T", "%RETRY%g_T", "%DLQ%g"):

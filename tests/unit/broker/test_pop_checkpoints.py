@@ -77,13 +77,13 @@ async def work(subject: Subject, count: int) -> None:
             broker.store.step_memory()
     broker.store.sync()
     broker.store.step_memory()
-    broker.parts.pops.tell_progress()
+    broker.parts.pops.publish_progress()
 
 
 async def test_a_start_reads_few_records_for_a_message_that_waits_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 20)
+    monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 20)
     clock = ManualClock(START_MS)
     hour_ms = 3_600_000
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
@@ -125,7 +125,7 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The offset that says where to begin is as it was: both are read."""
-    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 5)
+    monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 5)
     clock = ManualClock(START_MS)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):

@@ -26,7 +26,7 @@ async def query(subject: Subject, key: str, **fields: object) -> Command:
 async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> None:
     reply = await query(subject, "k" * 32_767)
     assert reply.code == ResponseCode.QUERY_NOT_FOUND
-    assert "allowed: at most 32767 letters, limit query_key_letters" in (reply.remark or "")
+    assert "allowed: at most 32767 characters, limit query_key_letters" in (reply.remark or "")
 
 
 async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:

@@ -1,6 +1,5 @@
-"""Requests in a row, as rows: with the compiled kernel and with its twin."""
+"""Requests in a row, as rows."""
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -10,20 +9,16 @@ from reput.broker.fastpath import request_table
 from reput.broker.fastpath.request_table import Field, Kind, RequestList
 from reput.format import command
 from reput.format.command import IS_ONEWAY, Command, Serialization
-from reput.store.kernels import hot, native, scan_args as rules, scan_requests_twin
+from reput.store.kernels import hot, scan_args as rules
+
+if not hot.is_compiled:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
+
+BUFFER = bytearray(1 << 17)
 
 
-def kernels() -> list[Any]:
-    try:
-        return [native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True),
-                scan_requests_twin.collect]  # fmt: skip
-    except native.KernelsUnavailable:
-        return [scan_requests_twin.collect]
-
-
-@pytest.fixture(params=kernels(), ids=lambda one: getattr(one, "__module__", "native") or "native")
-def acks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RequestList:
-    monkeypatch.setattr(hot, "collect", request.param)
+@pytest.fixture
+def acks() -> RequestList:
     fields = [
         Field("consumerGroup", Kind.TEXT, is_required=True),
         Field("extraInfo", Kind.TEXT),
@@ -31,7 +26,7 @@ def acks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Req
         Field("offset", Kind.LONG),
         Field("isLast", Kind.BOOL),
     ]
-    return RequestList(200, fields)
+    return RequestList(200, fields, BUFFER)
 
 
 def ack(serialization: Serialization = Serialization.JSON, **about: Any) -> bytes:
@@ -44,9 +39,8 @@ def ack(serialization: Serialization = Serialization.JSON, **about: Any) -> byte
 
 
 def taken(acks: RequestList, data: bytes, position: int = 0) -> list[list[int]]:
-    buffer = ctypes.create_string_buffer(data, len(data))
-    taken.buffer = buffer  # type: ignore[attr-defined] - rows point into it
-    return acks.collect(ctypes.addressof(buffer), position, len(data))
+    BUFFER[: len(data)] = data
+    return acks.collect(position, len(data))
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))

@@ -8,7 +8,7 @@ import pytest
 
 import golden
 from reput.broker.group.subscription_groups import SubscriptionGroups
-from reput.broker.republish import again
+from reput.broker.republish import copied_message
 from reput.broker.retries import Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
@@ -23,7 +23,7 @@ from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus, Refused
 from reput.store.reader import StoreReader
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
-from store_fixture import Stores
+from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
 
@@ -121,6 +121,7 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         assert not found.waits
 
 
+@needs_kernels
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stores) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
@@ -131,13 +132,13 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
         if after["topic"] != names.SCHEDULE_TOPIC:
             continue
         message = reader.message_at(before["commitLogOffset"])
-        place = store.put(again(message, message.topic, message.queue_id)).physical_offset
+        place = store.put(copied_message(message, message.topic, message.queue_id)).physical_offset
         stored = record.decode(store.record_at(place) or b"")
         slow = store.put(subject.sent_back(stored, group, offset=place))
         expected = record.decode(store.record_at(slow.physical_offset) or b"")
         place_of_next = b"REAL_TOPIC\1%RETRY%CG_Retry\2REAL_QID\0010\2"
         row = (-1, place, 0, 0, len(place_of_next), 0, group.retry_max)
-        count, origins = store.copier.put_later(np.array([row], np.int64), place_of_next)
+        count, origins = store.copier.put_for_retry(np.array([row], np.int64), place_of_next)
         assert count == (not message.born_host.is_v6)
         counts[count] += 1
         if count:

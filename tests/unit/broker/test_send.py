@@ -51,7 +51,7 @@ async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
             patch.setattr(table._file, "replace", fail)
             assert (await subject.send("T")).code == ResponseCode.SUCCESS
             assert not table.is_saved
-        assert "topics.json cannot be written for now" in caplog.text
+        assert "topics.json cannot be written at present" in caplog.text
 
 
 async def test_a_sync_that_does_not_come_is_told(

@@ -218,7 +218,7 @@ def test_thousands_of_new_topics_are_taken_over_in_small_steps() -> None:
     topics = Topics(3_000)
     stats = Stats("C", topics.put_news)
     topics.put(2, 200)
-    counts = [stats.put_count for _ in stats.look()]
+    counts = [stats.put_count for _ in stats.update()]
     assert len(counts) >= 3_000 / 100
     assert max(after - before for before, after in itertools.pairwise([0, *counts])) <= 200
     assert (stats.put_count, stats.put_bytes) == (6_000, 600_000)
@@ -230,13 +230,13 @@ def test_looks_beside_each_other_count_once() -> None:
     looks = []
     for turn in range(3):
         topics.put(1, 10)
-        looks.append(stats.look())
+        looks.append(stats.update())
         for look in looks[: turn + 1]:
             next(look, None)
     topics.hot_state.drop_topic(b"T299")
     for look in looks:
         run_whole(look)
-    run_whole(stats.look())
+    run_whole(stats.update())
     assert stats.put_count == 299 * 3
     assert stats.values(TOPIC_PUT_NUMS) == {f"T{number}": 3 for number in range(299)}
 
@@ -244,10 +244,10 @@ def test_looks_beside_each_other_count_once() -> None:
 def test_a_topic_made_anew_counts_on() -> None:
     subject = Subject()
     subject.puts["T"] = (10, 100)
-    run_whole(subject.stats.look())
+    run_whole(subject.stats.update())
     run_whole(subject.stats.forget_topic("T"))
     del subject.puts["T"]
-    run_whole(subject.stats.look())
+    run_whole(subject.stats.update())
     assert subject.stats.find(TOPIC_PUT_NUMS, "T") is None
     subject.puts["T"] = (3, 30)
     subject.stats.step(START_MS)

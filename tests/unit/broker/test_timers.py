@@ -276,12 +276,12 @@ def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
 def test_a_step_looks_at_a_bounded_number_of_recalls(subject: Subject) -> None:
     for number in range(600):
         subject.recall(str(number), START_MS + 5_000 + 1_000 * (number % 300))
-    left = [subject.timers.behind_count]
+    left = [subject.timers.pending_count]
     while subject.timers.step(subject.now_ms):
-        left.append(subject.timers.behind_count)
+        left.append(subject.timers.pending_count)
     steps = [before - after for before, after in itertools.pairwise(left)]
     assert max(steps) == timers.ODD_PER_STEP
-    assert subject.timers.behind_count == 0
+    assert subject.timers.pending_count == 0
     for key in range(600):
         subject.put(
             b"%d" % key,
@@ -304,7 +304,7 @@ def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) ->
             bytes(600_000), TIMER_DELIVER_MS=str(START_MS + 5_000), TIMER_DEL_UNIQKEY=str(number)
         )
     subject.timers.step(subject.now_ms)
-    assert subject.timers.behind_count == 7
+    assert subject.timers.pending_count == 7
 
 
 def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Subject) -> None:

@@ -14,7 +14,7 @@ from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
-from store_fixture import START_MS, RoomyDisk, Stores
+from store_fixture import START_MS, RoomyDisk, Stores, needs_kernels
 from store_subject import expire_files
 from transaction_subject import BROKER_HOST, INTERVAL_MS, Subject
 
@@ -109,6 +109,7 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
     assert subject.transactions.progress() == (0, 1)
 
 
+@needs_kernels
 @pytest.mark.parametrize("room", range(7))
 def test_what_one_put_does_not_take_stays_undecided(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
@@ -138,6 +139,7 @@ def test_what_one_put_does_not_take_stays_undecided(
     assert subject.bodies() == subject.ops() == [b"0", b"1", b"2"]
 
 
+@needs_kernels
 def test_an_op_message_that_cannot_be_put_leaves_a_decided_message(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,7 +219,7 @@ def test_a_message_that_cannot_be_put_back_holds_nobody_up(
     subject.send(b"next")
     assert [one.body for one in subject.round()] == [b"large", b"other", b"next"]
     assert subject.given_up() == [b"full"]
-    assert "half message 4 of topic T goes to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
+    assert "half message 4 of topic T is moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
 
 def test_a_damaged_message_is_counted_and_passed(
@@ -230,7 +232,7 @@ def test_a_damaged_message_is_counted_and_passed(
     with log.open("r+b") as file:
         file.seek(bad.physical_offset + 4)
         file.write(b"\0\0\0\0")
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
     reopen(stores, subject)
     assert [one.body for one in subject.round()] == [b"good"]
     assert subject.transactions.lost_count == 1
@@ -252,7 +254,7 @@ def test_a_message_whose_last_copy_is_damaged_can_be_decided(
     assert subject.transactions.lost_count == 1
     subject.commit(half)
     assert subject.bodies() == [b"one"]
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_half_messages_that_expire_are_counted(
@@ -268,7 +270,7 @@ def test_half_messages_that_expire_are_counted(
     subject.run()
     assert subject.transactions.lost_count == queue.min_offset
     assert "have expired" in caplog.text
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_an_op_message_that_says_nonsense_is_ignored(
@@ -280,7 +282,7 @@ def test_an_op_message_that_says_nonsense_is_ignored(
         subject.store.put(IncomingMessage(names.OP_HALF_TOPIC, body, property_bytes=properties))
     subject.store.step()
     assert [one.body for one in subject.round()] == [b"one"]
-    assert caplog.text.count("says nothing known") == 3
+    assert caplog.text.count("its content is not valid") == 3
     assert "message 2: it is about half message 99; there are 1" in caplog.text
 
 

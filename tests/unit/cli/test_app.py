@@ -1,4 +1,4 @@
-"""How ``reput`` starts: only what a command line needs is imported."""
+"""Startup of ``reput``: a command line imports only the modules that it needs."""
 
 import subprocess
 import sys
@@ -9,9 +9,11 @@ import typer.main
 
 from reput.cli.app import build_app
 
+HEAVY = {"pydantic", "msgspec", "numpy", "pyspark", "rich", "asyncio", "reput.client"}
+
 
 def modules_after(*arguments: str) -> set[str]:
-    """Modules that a new interpreter has imported when a command line has run."""
+    """Return the modules that a new interpreter has imported after a command line ran."""
     code = "import sys, reput.cli.main as cli; cli.run(sys.argv[1:]); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
@@ -28,13 +30,22 @@ def test_the_version_needs_no_typer() -> None:
 def test_help_imports_no_group() -> None:
     loaded = modules_after("--help")
     assert "typer" in loaded
-    assert loaded.isdisjoint({"reput.cli.topics", "reput.cli.store", "reput.cli.pipeline"})
+    assert loaded.isdisjoint(HEAVY | {"reput.cli.topics", "reput.cli.store", "reput.cli.pipeline"})
 
 
-def test_a_command_imports_its_group_and_no_client() -> None:
-    loaded = modules_after("topic", "list", "--help")
+@pytest.mark.parametrize(
+    "arguments",
+    [["topic", "--help"], ["topic"], ["topic", "list", "--help"], ["topic", "order", "--help"]],
+    ids=" ".join,
+)
+def test_help_of_a_group_imports_that_group_and_nothing_heavy(arguments: list[str]) -> None:
+    loaded = modules_after(*arguments)
     assert "reput.cli.topics" in loaded
-    assert loaded.isdisjoint({"reput.cli.store", "reput.cli.pipeline", "reput.client", "asyncio"})
+    assert loaded.isdisjoint(HEAVY | {"reput.cli.store", "reput.cli.pipeline"})
+
+
+def test_help_of_a_nested_group_imports_nothing_heavy() -> None:
+    assert modules_after("cluster", "config", "get", "--help").isdisjoint(HEAVY)
 
 
 @pytest.mark.parametrize("name", ["topic", "cluster", "store"])
@@ -47,7 +58,7 @@ def test_a_group_that_is_built_alone_has_all_of_its_commands(name: str) -> None:
     assert list(commands("other")) == []
 
 
-def test_a_word_that_is_no_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from reput.cli import main
 
     assert main.run(["tpoic"]) == 2

@@ -99,8 +99,8 @@ def test_without_a_file() -> None:
         ("orderMessageEnable", "maybe", "true or false"),
         ("clusterTest", "true", "false: routes of another environment"),
         ("supportActingMaster", "true", "false: a slave never"),
-        ("enableControllerInNamesrv", "true", "false: there is no controller"),
-        ("deleteTopicWithBrokerRegistration", "true", "false: a broker that tells one topic"),
+        ("enableControllerInNamesrv", "true", "false: controllers are not supported"),
+        ("deleteTopicWithBrokerRegistration", "true", "false: a broker that registers one topic"),
     ],
 )
 def test_wrong_values_are_refused(

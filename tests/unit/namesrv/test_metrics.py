@@ -17,7 +17,7 @@ from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.namesrv import health
 from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.metrics import Meter
+from reput.namesrv.metrics import NameServerMeter
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.metrics_server import MetricsServer
@@ -33,7 +33,7 @@ class Running:
         self.server = server
         self.client = client
         self.clock = clock
-        self.http = MetricsServer(Meter(server), refusals=server.refusals)
+        self.http = MetricsServer(NameServerMeter(server), refusals=server.refusals)
 
     async def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> int:
         request = Command(code, ext_fields=fields, body=body)
@@ -112,11 +112,13 @@ async def test_two_brokers_that_claim_one_place_are_a_warning(running: Running) 
     status, text = await running.get("/health")
     (warning,) = json.loads(text)["warnings"]
     assert status == 200
-    assert warning.startswith("two claim to be broker 'broker-a' with id 0: 'h:1' had them")
+    assert warning.startswith(
+        "two addresses register as broker 'broker-a' with id 0: 'h:1' is registered"
+    )
     assert (await running.samples())["reput_namesrv_takeovers_total"] == 1
     running.clock.advance(health.TAKEOVER_SHOWN_MS + 1)
     running.server.expired_ms = running.clock.monotonic_ms()
-    assert health.look(running.server).warnings == ()
+    assert health.check(running.server).warnings == ()
 
 
 async def test_what_is_wrong_is_red(running: Running, tmp_path: Path) -> None:
@@ -129,12 +131,12 @@ async def test_what_is_wrong_is_red(running: Running, tmp_path: Path) -> None:
     assert problem.startswith("shared settings cannot be saved: ")
     (tmp_path / "kvConfig.json").rmdir()
     assert await running.ask(RequestCode.PUT_KV_CONFIG, fields) == 0
-    assert health.look(running.server).is_well
+    assert health.check(running.server).is_well
     running.clock.advance(20_000)
-    (problem,) = health.look(running.server).problems
-    assert problem == "nobody has looked for silent brokers for 20000 ms"
+    (problem,) = health.check(running.server).problems
+    assert problem == "silent brokers have not been checked for 20000 ms"
     running.server.expiry_failure = "ValueError: no"
-    (problem,) = health.look(running.server).problems
+    (problem,) = health.check(running.server).problems
     assert problem == "removing silent brokers failed: ValueError: no"
 
 
@@ -148,9 +150,9 @@ async def test_a_file_that_cannot_be_written_is_said_at_the_start(
         config_store_path=path,
     )  # fmt: skip
     async with NameServer(config) as server:
-        (warning,) = health.look(server).warnings
+        (warning,) = health.check(server).warnings
     assert warning == (
         f"configStorePath={path} cannot be written, so changes of settings will be refused: "
-        f"{tmp_path}/home is no folder; set configStorePath in namesrv.conf"
+        f"{tmp_path}/home is not a folder; set configStorePath in namesrv.conf"
     )
     assert warning in caplog.messages

@@ -224,7 +224,7 @@ def test_a_list_that_no_frame_holds_is_refused(
     run_whole(server.parts.routes.register(said, "c", 0))
     assert server.body(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": names}
     monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(50_000))
-    with pytest.raises(LimitExceeded, match=r"brokers tell their own topics.*limit reply_bytes"):
+    with pytest.raises(LimitExceeded, match=r"brokers return their own topics.*limit reply_bytes"):
         server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     with pytest.raises(LimitExceeded, match="limit reply_bytes"):
         server.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})

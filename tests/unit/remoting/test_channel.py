@@ -225,7 +225,10 @@ async def test_who_waits_to_write_is_told_of_the_end() -> None:
 
 async def test_asking() -> None:
     channel, transport, _ = opened()
-    first, second = channel.ask(Command(1), 30_000), channel.ask(Command(2), 30_000)
+    first, second = (
+        channel.send_request(Command(1), 30_000),
+        channel.send_request(Command(2), 30_000),
+    )
     await asyncio.sleep(0)
     asked = frames_in(b"".join(transport.written))
     assert asked[0].opaque != asked[1].opaque
@@ -235,13 +238,13 @@ async def test_asking() -> None:
     with pytest.raises(ConnectionLost, match=r"10\.0\.0\.1:7"):
         await first
     with pytest.raises(ConnectionLost):
-        channel.ask(Command(1), 1)
+        channel.send_request(Command(1), 1)
 
 
 @both_loops
 async def test_one_timer_serves_all_who_wait() -> None:
     channel, _, _ = opened()
-    long, short = channel.ask(Command(1), 60_000), channel.ask(Command(2), 10)
+    long, short = channel.send_request(Command(1), 60_000), channel.send_request(Command(2), 10)
     with pytest.raises(RequestTimedOut, match="did not answer request 2 within 10 ms"):
         await short
     assert not long.done()
@@ -262,5 +265,5 @@ async def test_a_bug_while_bytes_are_handled_ends_the_connection_alone(
     owner.on_bytes = fail  # type: ignore[method-assign]
     feed(channel, commands.encode(Command(1)))
     assert transport.is_closing_
-    assert "10.0.0.1:7: what it sent was not handled" in caplog.text
+    assert "10.0.0.1:7: its bytes were not handled" in caplog.text
     assert "ArithmeticError: a bug" in caplog.text

@@ -140,10 +140,10 @@ def test_a_reply_goes_to_who_asked_once() -> None:
     first, _ = pending.add("a", 1, 1000, 0.0)
     second, _ = pending.add("b", 1, 1000, 0.0)
     assert first != second
-    assert pending.answered(second) == "b"
-    assert pending.answered(first) == "a"
-    assert pending.answered(first) is None
-    assert pending.answered(99) is None
+    assert pending.remove(second) == "b"
+    assert pending.remove(first) == "a"
+    assert pending.remove(first) is None
+    assert pending.remove(99) is None
 
 
 def test_those_whose_time_is_over_are_taken_out() -> None:
@@ -156,7 +156,7 @@ def test_those_whose_time_is_over_are_taken_out() -> None:
     assert pending.expire(10.999) == []
     (one,) = pending.expire(11.0)
     assert (one.future, one.code, one.timeout_ms) == ("late", 11, 1000)
-    assert pending.answered(late) is None
+    assert pending.remove(late) is None
     assert [one.future for one in pending.take_all()] == ["patient"]
     assert len(pending) == 0
 

@@ -577,7 +577,7 @@ async def test_who_does_not_read_gets_no_notices_and_no_requests() -> None:
             await asyncio.sleep(0)
         assert sent < 20
         with pytest.raises(Overloaded, match="unread_notice_bytes"):
-            channel.ask(Command(subject_of.ECHO), 1_000)
+            channel.send_request(Command(subject_of.ECHO), 1_000)
         assert channel.unread_bytes < 16 << 20
         assert state.refusals.counts["unread_notice_bytes"] == 2
         plain.close()
@@ -608,14 +608,14 @@ async def test_what_clients_are_asked_costs_a_bounded_amount(
         reader, writer = await subject.connect()
         await until(lambda: bool(subject.opened))
         (channel,) = subject.opened
-        first = channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+        first = channel.send_request(Command(subject_of.ECHO, body=bytes(600)), 60_000)
         with pytest.raises(Overloaded, match="pushed_bytes"):
-            channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+            channel.send_request(Command(subject_of.ECHO, body=bytes(600)), 60_000)
         asked = await read_frame(reader)
         writer.write(commands.encode(commands.reply(asked)))
         await first
         await channel_turn()
-        second = channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+        second = channel.send_request(Command(subject_of.ECHO, body=bytes(600)), 60_000)
         await closed(writer)
         with pytest.raises(ConnectionLost):
             await second

@@ -16,7 +16,7 @@ from reput.errors import InvalidOption, NotInStore, StoreUnavailable
 from reput.spark.archive import files
 from reput.spark.archive.view import ArchiveReader
 from reput.spark.jobs import archive as archive_job, compact as job
-from reput.spark.jobs.compact import CompactResult, archive as compact_archive
+from reput.spark.jobs.compact import CompactResult, archive_compaction
 from reput.spark.jobs.compact.expired import Retention
 from reput.spark.jobs.restore import restore
 from reput.store.archived import is_archived
@@ -311,9 +311,9 @@ def test_compacting_an_archive_again_after_it_was_killed_gives_the_same(
             raise KeyboardInterrupt
         real(*arguments)
 
-    real = getattr(compact_archive, killed_in)
+    real = getattr(archive_compaction, killed_in)
     with monkeypatch.context() as patch:
-        patch.setattr(compact_archive, killed_in, die)
+        patch.setattr(archive_compaction, killed_in, die)
         with pytest.raises(KeyboardInterrupt):
             compact(archived)
     assert archive_job.verify(SESSION, str(archived)).problems == ()

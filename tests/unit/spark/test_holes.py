@@ -9,21 +9,21 @@ from hypothesis import given, strategies as st
 from reput.errors import CorruptRecord
 from reput.format import message as record, sys_flag as flags
 from reput.format.message import Verdict
-from reput.spark.jobs import holes, queue_runs
-from reput.spark.jobs.holes import Fill, Hole
+from reput.spark.jobs import hole_filling, queue_runs
+from reput.spark.jobs.hole_filling import Fill, Hole
 
 FILE_BYTES = 8 * 1024 * 1024
 
 
 @given(
-    length=st.integers(holes.SMALLEST_FILL_BYTES, 3 * holes.PIECE_BYTES_MAX),
+    length=st.integers(hole_filling.SMALLEST_FILL_BYTES, 3 * hole_filling.PIECE_BYTES_MAX),
     start=st.integers(0, 1 << 40),
     has_crc=st.booleans(),
 )
 def test_records_fill_a_hole_exactly(length: int, start: int, has_crc: bool) -> None:
     fill = Fill(start, length, start + length + 1, 1_700_000_000_000)
     at = start
-    for physical_offset, data in holes.content(fill, has_crc=has_crc):
+    for physical_offset, data in hole_filling.content(fill, has_crc=has_crc):
         assert physical_offset == at
         verdict, size = record.classify(data, 0, at, file_end=len(data))
         assert (verdict, size) == (Verdict.MESSAGE, len(data))
@@ -36,19 +36,19 @@ def test_records_fill_a_hole_exactly(length: int, start: int, has_crc: bool) -> 
 
 
 def test_a_hole_to_the_end_of_a_file_is_a_blank() -> None:
-    ((at, data),) = holes.content(Fill(100, 8, 108, 0))
+    ((at, data),) = hole_filling.content(Fill(100, 8, 108, 0))
     assert (at, data) == (100, record.pack_blank(8))
 
 
-@pytest.mark.parametrize("length", [1, holes.SMALLEST_FILL_BYTES - 1])
+@pytest.mark.parametrize("length", [1, hole_filling.SMALLEST_FILL_BYTES - 1])
 def test_a_hole_that_no_record_fits_is_refused(length: int) -> None:
     with pytest.raises(CorruptRecord, match="too small"):
-        list(holes.content(Fill(100, length, 5000, 0)))
+        list(hole_filling.content(Fill(100, length, 5000, 0)))
 
 
 def test_a_hole_is_cut_where_files_end() -> None:
     hole = Hole(1500, 2000, "gone", "f", 7)
-    parts = list(holes.in_files(hole, 500, 1000))
+    parts = list(hole_filling.in_files(hole, 500, 1000))
     assert [(one.physical_offset, one.end, one.file_end) for one in parts] == [
         (1500, 2500, 2500),
         (2500, 3500, 3500),
@@ -57,7 +57,7 @@ def test_a_hole_is_cut_where_files_end() -> None:
 
 def test_holes_that_touch_are_one() -> None:
     given_holes = [Hole(30, 5, "c", "f"), Hole(0, 10, "a", "f"), Hole(10, 10, "b", "f", 9)]
-    assert holes.join(given_holes) == [Hole(0, 20, "a; b", "f", 9), Hole(30, 5, "c", "f")]
+    assert hole_filling.join(given_holes) == [Hole(0, 20, "a; b", "f", 9), Hole(30, 5, "c", "f")]
 
 
 OFFSETS = st.lists(st.integers(0, 30), max_size=30)

@@ -24,7 +24,7 @@ from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import verify
-from reput.store.verify.findings import Kind
+from reput.store.verify.findings import FindingKind
 from spark import importing
 from spark.importing import SIZES, Stream, batch, write
 
@@ -104,7 +104,7 @@ def check(store: Path, expected: list[str]) -> None:
     messages = list(reader.messages())
     assert named([one.body for one in messages]) == expected
     assert {one.kind for one in verify(reader).findings} <= (
-        set() if messages else {Kind.LOG_EMPTY}
+        set() if messages else {FindingKind.LOG_EMPTY}
     )
     by_queue: dict[tuple[str, int], int] = {}
     for one in messages:

@@ -354,7 +354,7 @@ def test_accepted_of_brokers(name: str, text: str, member: str, value: Any) -> N
         ("fetchOffset__numRetries", "-1", "a whole number from 0"),
         ("commitOffsets", "always", "none, onCommit"),
         ("namespace", "n", "topics have their full names"),
-        ("vipChannel", "true", "on the port that name servers tell"),
+        ("vipChannel", "true", "the port of name servers' routes"),
         ("tls__enable", "true", "TLS is not supported yet"),
     ],
 )
@@ -377,7 +377,7 @@ def test_secrets_are_never_shown(name: str) -> None:
 def test_what_only_a_stream_can_do() -> None:
     options.check_batch(parse())
     options.check_batch(parse_live(commitOffsets="none"))
-    with pytest.raises(InvalidOption, match="a batch does not tell its source"):
+    with pytest.raises(InvalidOption, match="Spark does not notify the source"):
         options.check_batch(parse_live(group="g", commitOffsets="onCommit"))
     with pytest.raises(InvalidOption, match="startingOffsets=group:NAME"):
         options.check_batch(parse_live(group="g"))

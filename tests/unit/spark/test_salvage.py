@@ -11,12 +11,12 @@ import pytest
 import golden
 import own_thread
 from reput.errors import DiskFull, InvalidOption, StoreUnavailable, WriteFailed
-from reput.spark.jobs import holes as hole_filling
+from reput.spark.jobs import hole_filling
 from reput.spark.jobs.running import TaskFailed
 from reput.spark.jobs.salvage import DRAFT_SUFFIX, Salvaged, salvage
 from reput.store.disk import Disk
 from reput.store.reader import StoreReader
-from reput.store.verify import Kind, Severity, verify
+from reput.store.verify import FindingKind, Severity, verify
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place, settings
 from store_fixture import some
@@ -70,7 +70,9 @@ def assert_clean(target: Path, report: Salvaged) -> None:
     """Nothing is wrong with a store but that units of lost messages point at the next ones."""
     checked = verify(StoreReader.open(str(target)))
     wrong = [one for one in checked.findings if one.severity > Severity.NOTE]
-    assert {one.kind for one in wrong} <= {Kind.UNIT_WRONG_RECORD}, [one.text for one in wrong]
+    assert {one.kind for one in wrong} <= {FindingKind.UNIT_WRONG_RECORD}, [
+        one.text for one in wrong
+    ]
     assert len(wrong) <= sum(len(queue.lost) for queue in report.queues)
     assert not (target / "abort").exists()
 
@@ -224,7 +226,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "note.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for target in (source, tmp_path / "full", tmp_path / "file"):
-        with pytest.raises(StoreUnavailable, match="there already"):
+        with pytest.raises(StoreUnavailable, match="exists already"):
             run("4.9.7", source, target)
     with pytest.raises(InvalidOption, match="outside of"):
         run("4.9.7", source, source / "new")

@@ -1114,9 +1114,9 @@ def test_stale_records_behind_the_log(tmp_path: Path) -> None:
     stale = [row for row in got.rows if row["_corrupt_record"]]
     assert offsets(stale) == everything[21:]
     assert {row["_corrupt_record"] for row in stale} == {
-        "behind the end of the log: cut off by a recovery"
+        "after the end of the log: truncated by a recovery"
     }
-    assert "stale bytes behind the end of the log" in got.summary
+    assert "stale bytes after the end of the log" in got.summary
 
 
 def test_damage_outside_of_what_is_read_is_nobodys_business() -> None:

@@ -389,11 +389,11 @@ def test_expired_messages_are_an_error_that_says_which(grow: Any) -> None:
     left = [message for message in built.messages if message.physical_offset >= log_start]
     first = min(message.queue_offset for message in left if message.topic == "TopicA")
     assert first > 0
-    text = rf"queue TopicA/0 holds {first} to 12, asked for is 0 on: messages 0 to {first} have exp"
+    text = rf"queue TopicA/0 holds {first} to 12, requested is 0 on: messages 0 to {first} have exp"
     again = earliest(built.root, allowLive=True)
     with pytest.raises(DataLoss, match=text + r".*failOnDataLoss=false"):
         again.latest_offset(start, None)
-    with pytest.raises(DataLoss, match="asked for is 0 to 12"):
+    with pytest.raises(DataLoss, match="requested is 0 to 12"):
         again.tasks(start, end)
 
 
@@ -450,7 +450,7 @@ def test_a_queue_that_shrank_is_an_error_or_read_on_from_its_end(grow: Any) -> N
     one = earliest(root, allowLive=True)
     start = one.latest_offset(one.initial_offset(), None)
     grow(40)
-    text = "queue TopicA/0 holds 0 to 10, asked for is 12 on: it was cut, or made anew"
+    text = "queue TopicA/0 holds 0 to 10, requested is 12 on: it was truncated, or recreated"
     with pytest.raises(DataLoss, match=text):
         earliest(root, allowLive=True).latest_offset(start, None)
     lenient = earliest(root, allowLive=True, failOnDataLoss=False)
@@ -467,7 +467,8 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(grow: Any) -> None:
     one = earliest(root, allowLive=True)
     start = one.latest_offset(one.initial_offset(), None)
     shutil.rmtree(root / "consumequeue" / "TopicB")
-    with pytest.raises(DataLoss, match=r"queue TopicB/0 is gone from .*store, asked for is 12 on"):
+    text = r"queue TopicB/0 is missing from .*store, requested is 12 on"
+    with pytest.raises(DataLoss, match=text):
         earliest(root, allowLive=True).latest_offset(start, None)
     lenient = earliest(root, allowLive=True, failOnDataLoss=False)
     end = lenient.latest_offset(start, None)
@@ -556,7 +557,7 @@ def test_several_stores_are_told_apart_by_their_brokers(tmp_path: Path) -> None:
     for store, count in zip(stores, (10, 20), strict=True):
         store_builder.build(store, store_builder.messages(count))
     both = json.dumps([str(store) for store in stores])
-    with pytest.raises(StoreUnavailable, match="stream each store on its own"):
+    with pytest.raises(StoreUnavailable, match="stream each store separately"):
         open_stream(None, paths=both).initial_offset()
     for store in stores:
         name = f"broker-{store.parent.name}"

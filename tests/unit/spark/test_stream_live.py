@@ -225,9 +225,10 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(mq: LocalBroker) -> No
         clock = ManualClock()
         start = earliest(mq, **given).latest_offset({}, None)
         admin.delete_topic("Doomed")
-        with pytest.raises(DataLoss, match=r"queue Doomed/0 of broker-a is gone from name server"):
+        text = r"queue Doomed/0 of broker-a is missing from name server"
+        with pytest.raises(DataLoss, match=text):
             earliest(mq, **given).latest_offset(start, None)
-        with pytest.raises(DataLoss, match="asked for is 0 on"):
+        with pytest.raises(DataLoss, match="requested is 0 on"):
             earliest(mq, **given).tasks({}, start)
         lenient = earliest(mq, clock, failOnDataLoss=False, **given)
         end = lenient.latest_offset(start, None)
@@ -277,14 +278,14 @@ def test_expired_and_cut_queues_are_errors_or_read_as_they_are(
         return 10, (await ends(client, one))[1]
 
     monkeypatch.setattr(RetryingClient, "ends", expired)
-    text = r"queue Orders/0 of broker-a holds 10 to 30, asked for is 0 on: messages 0 to 10 have ex"
+    text = r"queue Orders/0 of broker-a holds 10 to 30, requested is 0 on: messages 0 to 10 have ex"
     with pytest.raises(DataLoss, match=text):
         earliest(mq).latest_offset(start, None)
     lenient = earliest(mq, failOnDataLoss=False)
     found = batch_of(lenient, start, lenient.latest_offset(start, None))
     assert places(found) == [place for place in ALL if place[1] >= 10]
     behind = {"Orders": {BROKER: {"0": 31}}}
-    with pytest.raises(DataLoss, match="it was cut, or made anew"):
+    with pytest.raises(DataLoss, match="it was truncated, or recreated"):
         earliest(mq).latest_offset(behind, None)
     assert lenient.latest_offset(behind, None)["Orders"][BROKER]["0"] == 30
 
@@ -420,10 +421,10 @@ def test_slaves_are_asked_first_if_told(
         ({"commitOffsets": "onCommit"}, "together with group"),
         ({"group": "g"}, "together with commitOffsets=onCommit, or none"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
-        ({"view": "topics"}, "it is about store folders"),
+        ({"view": "topics"}, "views are of store folders"),
         ({"discoveryIntervalMs": 0}, "a whole number from 1"),
         ({"readFrom": "any"}, "master, slave"),
-        ({"suspendTimeout": 1}, "pulls do not wait"),
+        ({"suspendTimeout": 1}, "pulls are not held"),
     ],
 )
 def test_what_a_stream_of_brokers_cannot_do(given: dict[str, Any], text: str) -> None:
@@ -433,7 +434,7 @@ def test_what_a_stream_of_brokers_cannot_do(given: dict[str, Any], text: str) ->
 
 def test_what_only_streams_of_brokers_do() -> None:
     options = option_texts.parse({"nameServer": "x:1", "discoveryIntervalMs": "5"})
-    with pytest.raises(InvalidOption, match="left out in a batch read, which looks once"):
+    with pytest.raises(InvalidOption, match="left out in a batch read, which discovers once"):
         option_texts.check_batch(options)
     with pytest.raises(InvalidOption, match="unless nameServer is set"):
         option_texts.parse({"path": "x", "discoveryIntervalMs": "5"})

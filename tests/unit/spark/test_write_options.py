@@ -58,7 +58,7 @@ def test_values(given: dict[str, Any], field: str, value: object) -> None:
         ({"sendMode": "fast"}, "batch, sync, async, oneway"),
         ({"failOn": "SEND_OK"}, "FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE"),
         ({"skipPresent": "derived", "idempotent": False}, "no key is derived"),
-        ({"skipPresent": "all", "sendMode": "oneway"}, "nobody says what has arrived"),
+        ({"skipPresent": "all", "sendMode": "oneway"}, "there are no replies"),
         ({"writeId": "w", "idempotent": False}, "idempotent=false"),
         ({"writeId": "a b"}, "visible ASCII"),
         ({"maxInFlight": 0}, "a whole number from 1"),

@@ -45,7 +45,9 @@ def test_what_is_kept_is_read_again(store: Built) -> None:
 )
 def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
     (store.root / paths.BULK_APPENDS).write_text(text)
-    with pytest.raises(CorruptRecord, match=r"appends.json.*it says which batches of streams"):
+    with pytest.raises(
+        CorruptRecord, match=r"appends.json.*it contains the last batch of each stream"
+    ):
         bulk_append.read(open_folder(str(store.root)))
 
 

@@ -139,7 +139,7 @@ def test_missing_files_are_gaps() -> None:
     assert list(view.missing()) == [
         Damage(100, 200, Verdict.MISSING, "00000000000000000100"),
     ]
-    with pytest.raises(NotInStore, match="no log file holds physical offset 200"):
+    with pytest.raises(NotInStore, match="no log file contains physical offset 200"):
         view.file_at(200)
     assert view.file_at(399).start == 300
     for outside in (-1, 500, 1 << 62):
@@ -155,10 +155,10 @@ def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
     view = view_of(files)
     assert view.data_end == end_of(messages)
     assert view.data_end_of(view.files[-1]) == view.files[-1].start
-    assert view.data_goes_on(end_of(messages) - 3)
-    assert not view.data_goes_on(end_of(messages))
-    assert view.data_goes_on(0)
-    assert not view.data_goes_on(view.files[-1].nominal_end + 1)
+    assert view.has_data_from(end_of(messages) - 3)
+    assert not view.has_data_from(end_of(messages))
+    assert view.has_data_from(0)
+    assert not view.has_data_from(view.files[-1].nominal_end + 1)
 
 
 def test_the_data_end_of_large_files_is_found_in_steps() -> None:

@@ -1,4 +1,4 @@
-"""Units from memory to file: their places, blanks before them, cuts, what expiry leaves.
+"""Consume queues: cuts, reading ahead, many queues at once. Scripts: ``tests/scripts/store/queue``.
 
 That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from reput.errors import DiskFull, StoreUnavailable
+from reput.errors import DiskFull
 from reput.format import cq_unit
 from reput.format.cq_unit import Unit
 from reput.store.consume_queue import QUEUES_PER_STEP, ConsumeQueue, ConsumeQueues
@@ -21,7 +21,6 @@ from reput.store.kernels import hot
 
 UNITS_A_FILE = 5
 SIZE = UNITS_A_FILE * cq_unit.SIZE
-BLANK = Unit(0, 0x7FFFFFFF, 0)
 
 
 @pytest.fixture
@@ -67,112 +66,6 @@ def written(root: Path) -> list[Unit]:
     return [one for units_of_file in files(root).values() for one in units_of_file]
 
 
-# --- writing ----------------------------------------------------------------
-
-
-def test_units_are_read_from_memory_and_from_files_alike(
-    queues: ConsumeQueues, tmp_path: Path
-) -> None:
-    queue = queues.make("T", 0)
-    fill(queue, 7)
-    assert units(queue) == expected(0, 7)
-    assert not (tmp_path / "consumequeue").exists()
-    assert queues.write_out() == 1
-    assert queues.write_out() == 0
-    fill(queue, 2000)
-    assert units(queue) == expected(0, 2007)
-    queues.write_out()
-    assert written(tmp_path) == expected(0, 2007)
-
-
-def test_a_queue_that_begins_later_has_blanks_before_its_first_unit(
-    queues: ConsumeQueues, tmp_path: Path
-) -> None:
-    queue = queues.make("T", 0)
-    queue.start_at(13)
-    fill(queue, 4)
-    queues.write_out()
-    assert files(tmp_path) == {10: [BLANK] * 3 + expected(13, 15), 15: expected(15, 17)}
-    queue.correct_min_offset(0)
-    assert (queue.min_offset, queue.max_offset) == (13, 17)
-
-
-def test_looking_makes_no_queue(queues: ConsumeQueues, tmp_path: Path) -> None:
-    assert queues.find("T", 0) is None
-    assert list(queues) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-# --- opening ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 4, 5, 6, 10])
-def test_it_goes_on_where_it_ended(queues: ConsumeQueues, count: int, tmp_path: Path) -> None:
-    fill(queues.make("T", 0), count)
-    queues.write_out()
-    again = reopened(tmp_path)
-    (queue,) = again
-    assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, count, count)
-    assert queue.end_physical_offset == 100 * count
-    fill(queue, 3)
-    again.write_out()
-    assert written(tmp_path) == expected(0, count + 3)
-    again.close()
-
-
-def test_fillers_over_the_end_of_a_file_are_no_damage(
-    queues: ConsumeQueues, tmp_path: Path
-) -> None:
-    """Units in place of lost messages all point at the next one that is there."""
-    queue = queues.make("T", 0)
-    fill(queue, 3)
-    for _ in range(10):
-        queue.append(Unit(5_000, 100, 7))
-    queue.append(Unit(5_100, 100, 7))
-    queues.write_out()
-    again = reopened(tmp_path)
-    assert [(queue.max_offset, queue.is_damaged) for queue in again] == [(14, False)]
-    again.close()
-
-
-def test_a_file_that_goes_back_in_the_log_is_damage(queues: ConsumeQueues, tmp_path: Path) -> None:
-    queue = queues.make("T", 0)
-    fill(queue, 12)
-    queues.write_out()
-    second = tmp_path / f"consumequeue/T/0/{SIZE:020}"
-    first = second.with_name(f"{0:020}")
-    second.write_bytes(first.read_bytes())
-    again = reopened(tmp_path)
-    assert [queue.is_damaged for queue in again] == [True]
-    again.close()
-
-
-def test_a_queue_without_a_file_in_the_middle_is_damaged(
-    queues: ConsumeQueues, tmp_path: Path
-) -> None:
-    fill(queues.make("T", 0), 12)
-    queues.write_out()
-    (tmp_path / f"consumequeue/T/0/{SIZE:020}").unlink()
-    again = reopened(tmp_path)
-    assert [queue.is_damaged for queue in again] == [True]
-    again.close()
-
-
-def test_folders_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
-    for name in ("T/x", "T/01", "T/-1"):
-        (tmp_path / "consumequeue" / name).mkdir(parents=True)
-    (tmp_path / "consumequeue" / "stray").write_text("")
-    assert list(reopened(tmp_path)) == []
-
-
-def test_files_of_another_size_are_refused_by_name(tmp_path: Path) -> None:
-    folder = tmp_path / "consumequeue/T/0"
-    folder.mkdir(parents=True)
-    (folder / f"{0:020}").write_bytes(bytes(2 * SIZE))
-    with pytest.raises(StoreUnavailable, match=f"{2 * SIZE}.*mappedFileSizeConsumeQueue"):
-        reopened(tmp_path)
-
-
 # --- taking out -------------------------------------------------------------
 
 
@@ -193,29 +86,6 @@ def test_a_cut_takes_out_what_points_behind_it(
     fill(queue, 1)
     queues.write_out()
     assert written(tmp_path) == expected(0, left + 1)
-
-
-def test_expiry_deletes_files_and_moves_the_minimum_at_once(
-    queues: ConsumeQueues, tmp_path: Path
-) -> None:
-    queue = queues.make("T", 0)
-    fill(queue, 12)
-    queues.write_out()
-    assert queue.delete_before(730) == 1
-    assert (queue.min_offset, list(files(tmp_path))) == (8, [5, 10])
-    assert queue.delete_before(1 << 40) == 1, "the last one stays"
-    assert (queue.min_offset, queue.max_offset) == (12, 12)
-
-
-def test_a_topic_that_is_dropped_leaves_nothing(queues: ConsumeQueues, tmp_path: Path) -> None:
-    fill(queues.make("T", 0), 7)
-    fill(queues.make("T", 5), 1)
-    fill(queues.make("U", 0), 1)
-    queues.drop([*queues.of_topic("T").values()])
-    queues.write_out()
-    assert {path.name for path in (tmp_path / "consumequeue").iterdir()} == {"U"}
-    assert queues.topics() == ["U"]
-    assert queues.make("T", 0).is_fresh
 
 
 # --- reading ahead ----------------------------------------------------------

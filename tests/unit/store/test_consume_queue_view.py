@@ -227,14 +227,14 @@ def test_a_queue_without_files_is_empty() -> None:
     assert queue.end_physical_offset is None
     numbers, units = queue.units(0, 100)
     assert len(numbers) == len(units) == 0
-    with pytest.raises(NotInStore, match="queue T/0 has no unit 0; it holds 0 to 0"):
+    with pytest.raises(NotInStore, match="queue T/0 has no unit 0; it has 0 to 0"):
         queue.unit(0)
 
 
 def test_offsets_outside_are_not_there() -> None:
     queue = queue_of(files_of(20, 35))
     for outside in (-1, 0, 19, 40, 1 << 62):
-        with pytest.raises(NotInStore, match="it holds 20 to 35"):
+        with pytest.raises(NotInStore, match="it has 20 to 35"):
             queue.unit(outside)
     assert not queue.unit(36).is_written  # room in the last file
 
@@ -333,7 +333,7 @@ def test_a_cut_file_is_named() -> None:
         queue = queue_of(cut)
         assert queue.cut_file is not None
         assert queue.cut_file.name == f"{start:020d}"
-        with pytest.raises(CorruptRecord, match=f"is cut to {length} bytes") as caught:
+        with pytest.raises(CorruptRecord, match=f"is truncated to {length} bytes") as caught:
             queue.unit(at)
         assert caught.value.file == f"consumequeue/T/0/{start:020d}"
         assert queue.unit(at - 1 if length == 100 else 31).is_written

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reput.broker.republish import again
+from reput.broker.republish import copied_message
 from reput.format import (
     batch,
     message as record,
@@ -17,7 +17,9 @@ from reput.store import copying
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutResult
 from reput.store.message_store import MessageStore
-from store_fixture import START_MS, Stores
+from store_fixture import START_MS, Stores, needs_kernels
+
+pytestmark = needs_kernels
 
 V6 = Host(bytes(range(16)), 10911)
 REAL = {"REAL_TOPIC": "T", "REAL_QID": "3"}
@@ -60,7 +62,7 @@ def test_it_is_what_the_codec_makes(stores: Stores, more: bytes) -> None:
     results = [store.put(one) for one in MESSAGES]
     stored = [record.decode(store.record_at(one.physical_offset) or b"") for one in results]
     for one in stored:
-        expected = again(one, "T", 3)
+        expected = copied_message(one, "T", 3)
         expected.property_bytes = props.append(expected.property_bytes, more)
         store.put(expected)
     count, end = store.copier.put(places_of(results, len(more)), CopyRule(), START_MS, more=more)

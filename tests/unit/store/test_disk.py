@@ -160,7 +160,7 @@ def test_no_room_names_file_and_size(
         Disk().reserve(descriptor, path, 0, 12345)
     assert caught.value.path == path
     assert caught.value.asked_bytes == 12345
-    assert str(caught.value).startswith(f"{path}: no room for 12345 bytes: cannot reserve room: ")
+    assert str(caught.value).startswith(f"{path}: no room for 12345 bytes: cannot reserve space: ")
 
 
 def test_write_goes_on_until_all_is_written(

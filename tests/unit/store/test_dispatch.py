@@ -18,7 +18,7 @@ from reput.store.config import StoreConfig
 from reput.store.filter_bits import FilterBits
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import Stores
 from store_subject import batch_body
 
@@ -49,7 +49,7 @@ def ordinary(n: int, topic: str = "Topic") -> IncomingMessage:
 
 @pytest.mark.parametrize("lie", [1 << 60, (1 << 63) - 1, 10_000])
 def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> None:
-    stores.allow(*Kind)
+    stores.allow(*FindingKind)
     root, places = write_and_forget(stores, *map(ordinary, range(6)))
     overwrite(root, places[3] + record.POSITION_QUEUE_OFFSET, struct.pack(">q", lie))
 
@@ -64,7 +64,7 @@ def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> N
 
 @pytest.mark.parametrize("topic", ["../ab", "a/b/c", ".\0.."])
 def test_a_topic_that_is_no_folder_makes_none(stores: Stores, topic: str) -> None:
-    stores.allow(*Kind)
+    stores.allow(*FindingKind)
     root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
     data = (root / LOG).read_bytes()
     at = data.index(b"abcde"[: len(topic)], places[0])
@@ -83,7 +83,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
     lying = props.encode(
         {props.INNER_MULTI_DISPATCH: "%LMQ%a", props.INNER_MULTI_QUEUE_OFFSET: "9" * 18}
     )
-    stores.allow(*Kind)
+    stores.allow(*FindingKind)
     settings = {"enable_multi_dispatch": True}
     store = stores.open(**settings)
     honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
@@ -110,7 +110,7 @@ class FailsAtBad(FilterBits):
 
 
 def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: Stores) -> None:
-    stores.allow(*Kind)
+    stores.allow(*FindingKind)
     settings = {"enable_consume_queue_ext": True, "message_index_enable": False}
     messages = [ordinary(0), ordinary(1, "Bad"), ordinary(2), ordinary(3, "Bad"), ordinary(4)]
     store = stores.open(**settings)

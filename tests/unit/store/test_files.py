@@ -121,9 +121,9 @@ def test_an_empty_file_has_no_bytes(folder: Folder) -> None:
 
 
 def test_a_file_that_is_gone_is_named(folder: Folder) -> None:
-    with pytest.raises(NotInStore, match="commitlog/gone is gone"):
+    with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
         folder.read("commitlog/gone")
-    with pytest.raises(NotInStore, match="commitlog/gone is gone"):
+    with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
         folder.read("commitlog/gone", 0, 10)
 
 

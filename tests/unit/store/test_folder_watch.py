@@ -74,7 +74,7 @@ def test_a_topic_that_is_made_anew_during_a_look_is_not_reported(
     away = f"{path}.away"
     Path(path).rename(away)  # as a deletion does, and now somebody looks
     seen = intercept(monkeypatch, path, lambda: os.rename(away, path))  # noqa: PTH104
-    store.watch.look()
+    store.watch.check()
     assert seen
     assert (store.watch.refusal, store.watch.problems) == ("", {})
 
@@ -85,7 +85,7 @@ def test_a_lost_queue_file_stays_reported(store: MessageStore) -> None:
     assert path in store.queues.files_in_use()
     Path(path).unlink()
     for _ in range(3):
-        store.watch.look()
+        store.watch.check()
         assert path in store.watch.problems
 
 
@@ -94,13 +94,13 @@ def test_an_index_file_that_has_expired_is_reported_no_more(
 ) -> None:
     path = max((root / "index").iterdir())
     path.unlink()
-    store.watch.look()
+    store.watch.check()
     assert "was deleted" in store.watch.problems[str(path)]
     put(store, 100)
-    store.watch.look()
+    store.watch.check()
     assert str(path) in store.watch.problems, "it is lacking still"
     assert store.index.delete_before(store.max_physical_offset)
-    store.watch.look()
+    store.watch.check()
     assert store.watch.problems == {}
 
 
@@ -108,10 +108,10 @@ def test_a_log_file_that_has_expired_is_reported_no_more(store: MessageStore) ->
     put(store, 200, b"x" * 1_000)
     first = store.log.files.files[0]
     Path(first.path).unlink()
-    store.watch.look()
+    store.watch.check()
     assert "was deleted" in store.watch.problems[first.path]
     assert store.log.delete_first(0, 0) is first
-    store.watch.look()
+    store.watch.check()
     assert store.watch.problems == {}
 
 
@@ -129,10 +129,10 @@ def test_a_lock_file_that_cannot_be_made_now_is_made_later(
     with monkeypatch.context() as patch:
         patch.setattr(folder_lock if step == "open_descriptor" else os, step, fail)
         for _ in range(2):
-            store.watch.look()
+            store.watch.check()
             assert store.watch.refusal == ""
             assert os.strerror(code) in store.watch.problems[f"{root}/lock"]
-    store.watch.look()
+    store.watch.check()
     assert (store.watch.refusal, store.watch.problems) == ("", {})
     assert (root / "lock").read_bytes() == b"lock"
 
@@ -142,5 +142,5 @@ def test_a_lock_file_that_another_broker_has_made_is_refused(
 ) -> None:
     (root / "lock").unlink()
     shutil.copyfile(root / "checkpoint", root / "lock")
-    store.watch.look()
-    assert f"{root}/lock is another file" in store.watch.refusal
+    store.watch.check()
+    assert f"{root}/lock is not the file that was locked" in store.watch.refusal

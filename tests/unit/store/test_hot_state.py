@@ -6,16 +6,16 @@ import pytest
 
 from reput.format import names
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot_twin
+from reput.store.kernels import control_block as state, tables
 
-# As the kernels look for rows; the twin's way is the plain one.
-BLOCK = hot_twin._Row
+# Rows as the kernels find them.
+BLOCK = tables.Row
 
 
 def find(hot: HotState, topic: str, queue_id: int) -> int:
     """Return the address of a queue's row as kernels find it, 0 if they do not."""
-    row = hot_twin._topic_row(BLOCK(hot.address), topic.encode())
-    queue = hot_twin._queue_row(row, queue_id) if row is not None else None
+    row = tables.topic_row(BLOCK(hot.address), topic.encode())
+    queue = tables.queue_row(row, queue_id) if row is not None else None
     return queue.address if queue is not None else 0
 
 
@@ -121,7 +121,7 @@ def test_topics_are_found_whichever_others_were_dropped(seed: int) -> None:
         if number % 100 == 0:
             for each in range(400):
                 name = f"T{each}".encode()
-                row = hot_twin._topic_row(BLOCK(hot_state.address), name)
+                row = tables.topic_row(BLOCK(hot_state.address), name)
                 assert (row is not None) == (name in known)
 
 

@@ -286,7 +286,7 @@ def test_touch_says_if_there_is_no_room_after_all(
 
     monkeypatch.setattr(memory, "populate", refuse)
     file.reserve(1)
-    with pytest.raises(WriteFailed, match="cannot get pages ready: Bad address"):
+    with pytest.raises(WriteFailed, match="cannot fault in pages: Bad address"):
         file.touch(0, PAGE)
 
 
@@ -588,8 +588,8 @@ def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
         assert file.destroy(NOW_MS + 120_000)
         assert file.destroy(NOW_MS + 240_000)
     assert [record.message for record in caplog.records] == [
-        f"{path} was deleted, but is still held by 2 readers; its room is given back now, and "
-        "what they read from it does not count"
+        f"{path} was deleted, but is still held by 2 readers; its space is freed now, and the "
+        "bytes that they read from it are ignored"
     ]
     assert maps_of(path) == 0, "the disk has its room back"
     assert ctypes.string_at(address, SIZE) == bytes(SIZE)
@@ -628,7 +628,7 @@ def test_a_closed_file_is_not_read(file: MappedFile) -> None:
     file.close()
     file.close()
     assert not file.hold()
-    with pytest.raises(NotInStore, match="is gone"):
+    with pytest.raises(NotInStore, match="was deleted or closed"):
         file.read(0, 5)
 
 

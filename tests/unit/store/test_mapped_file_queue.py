@@ -171,7 +171,7 @@ def test_folders_are_merged_by_offset(tmp_path: Path, disk: Disk) -> None:
 def test_two_files_for_one_offset_are_refused(tmp_path: Path, disk: Disk, start: int) -> None:
     make(tmp_path, 0, SIZE, folder="a")
     make(tmp_path, start, folder="b")
-    with pytest.raises(StoreUnavailable, match=f"both hold physical offset {start}"):
+    with pytest.raises(StoreUnavailable, match=f"both contain physical offset {start}"):
         queue_in(tmp_path, disk, "ab").load()
 
 

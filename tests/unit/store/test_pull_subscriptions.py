@@ -17,6 +17,9 @@ from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from reput.store.pull_subscriptions import Delivery, Reader
 from reput.store.send_ingest import Received
+from store_fixture import needs_kernels
+
+pytestmark = needs_kernels
 
 HOST = Host(b"\x7f\0\0\1", 10911)
 

@@ -11,6 +11,9 @@ from reput.store import send_ingest
 from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from store_fixture import needs_kernels
+
+pytestmark = needs_kernels
 
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
 QUEUES = 200

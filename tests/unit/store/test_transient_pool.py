@@ -18,7 +18,7 @@ def test_as_many_buffers_as_configured_then_none() -> None:
     assert first.address != second.address
     assert pool.available == 0
     assert pool.borrow() is None
-    first.give_back()
+    first.release()
     assert pool.available == 1
     assert pool.borrow() is first
 
@@ -27,9 +27,9 @@ def test_a_buffer_is_given_back_once() -> None:
     pool = TransientPool(1, 4096, is_locked=False)
     buffer = pool.borrow()
     assert buffer is not None
-    buffer.give_back()
+    buffer.release()
     with pytest.raises(AssertionError, match="twice"):
-        buffer.give_back()
+        buffer.release()
 
 
 def test_buffers_are_locked_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

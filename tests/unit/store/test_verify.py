@@ -1,4 +1,7 @@
-"""Verification: a verdict for every file and hole of golden stores, and of stores damaged here."""
+"""Verification: a verdict for every file and hole of golden stores.
+
+Findings for each kind of damage are in ``tests/scripts/store/verify``.
+"""
 
 import ast
 import random
@@ -11,11 +14,10 @@ import pytest
 
 import golden
 import store_builder
-from reput.format import index_entry, message as record
 from reput.format.message import Verdict
 from reput.store import verify as verification
 from reput.store.reader import StoreReader
-from reput.store.verify import Finding, Kind, Report, Severity, verify
+from reput.store.verify import Finding, FindingKind, Severity, VerifyReport, verify
 from store_builder import MemoryFolder
 
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
@@ -32,29 +34,29 @@ SOUND_VARIANTS = (
     "garbage-tail",
     "torn-tail",
 )
-"""Of the torn stores those that a crash or an administrator explains."""
+"""Torn stores whose state a crash or an administrator explains."""
 BODY_VARIANTS = ("crc-early", "crc-late", "crc-late-abort", "crc-boundary", "size-late")
 
 
-def report_of(version: str, name: str) -> Report:
+def report_of(version: str, name: str) -> VerifyReport:
     return verify(StoreReader.open(str(golden.unpack(version, name))))
 
 
-def torn(version: str, variant: str) -> Report:
+def torn(version: str, variant: str) -> VerifyReport:
     return report_of(version, f"torn/{variant}")
 
 
-def of_kind(report: Report, *kinds: Kind) -> list[Finding]:
+def of_kind(report: VerifyReport, *kinds: FindingKind) -> list[Finding]:
     return [one for one in report.findings if one.kind in kinds]
 
 
-def kinds(report: Report, severity: Severity = Severity.WARNING) -> set[Kind]:
-    """What is wrong, from a severity on."""
+def kinds(report: VerifyReport, severity: Severity = Severity.WARNING) -> set[FindingKind]:
+    """Return the kinds of findings from a severity on."""
     return {one.kind for one in report.findings if one.severity >= severity}
 
 
 def damaged_record(version: str, variant: str) -> int:
-    """Where the record stands that a torn store's manifest says was damaged."""
+    """Return the physical offset of the record that a torn store's manifest names as damaged."""
     found = re.search(r"record,? at (\d+)", golden.torn_variants(version)[variant]["damage"])
     assert found
     return int(found[1])
@@ -112,7 +114,7 @@ def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> Non
 def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> None:
     report = report_of(version, "unclean")
     lacking = golden.manifest(version, "unclean")["recordsNotInQueues"]
-    found = of_kind(report, Kind.NOT_DISPATCHED)
+    found = of_kind(report, FindingKind.NOT_DISPATCHED)
     assert sum(one.count or 0 for one in found) == len(lacking)
     assert {one.physical_offset for one in found} <= set(lacking)
     assert {one.severity for one in found} == {Severity.NOTE}
@@ -122,7 +124,7 @@ def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> 
 @VERSION
 def test_where_the_index_begins_is_noted(version: str) -> None:
     report = report_of(version, "torn/no-index-abort-recovered")
-    (note,) = of_kind(report, Kind.NOT_INDEXED)
+    (note,) = of_kind(report, FindingKind.NOT_INDEXED)
     assert note.severity is Severity.NOTE
     begin = min(
         one["beginPhyOffset"]
@@ -141,7 +143,7 @@ def test_what_a_crash_explains_is_no_damage(version: str, variant: str) -> None:
     report = torn(version, variant)
     assert not report.is_damaged, report.findings[0]
     if variant.startswith("no-index"):
-        assert of_kind(report, Kind.INDEX_ABSENT)
+        assert of_kind(report, FindingKind.INDEX_ABSENT)
 
 
 @VERSION
@@ -154,8 +156,8 @@ def test_a_flipped_bit_is_a_hole_of_one_record(version: str, variant: str) -> No
     assert (hole.damage.physical_offset, hole.damage.length) == (at, sizes[at])
     is_size = variant == "size-late"
     assert hole.damage.verdict is (Verdict.BAD_LENGTH if is_size else Verdict.BAD_CRC)
-    assert kinds(report, Severity.DAMAGE) == {Kind.LOG_HOLE}
-    assert [one.count for one in of_kind(report, Kind.UNIT_IN_HOLE)] == [1]
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_HOLE}
+    assert [one.count for one in of_kind(report, FindingKind.UNIT_IN_HOLE)] == [1]
     assert report.record_count == len(sizes) - 1
 
 
@@ -164,9 +166,9 @@ def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version
     after_crash, otherwise = torn(version, "torn-tail"), torn(version, "torn-tail-noabort")
     at = damaged_record(version, "torn-tail")
     (tail,) = after_crash.holes
-    assert (tail.kind, tail.severity) == (Kind.TORN_TAIL, Severity.WARNING)
+    assert (tail.kind, tail.severity) == (FindingKind.TORN_TAIL, Severity.WARNING)
     assert tail.damage.physical_offset == otherwise.holes[0].damage.physical_offset == at
-    assert otherwise.holes[0].kind is Kind.LOG_HOLE
+    assert otherwise.holes[0].kind is FindingKind.LOG_HOLE
     assert otherwise.is_damaged
 
 
@@ -174,7 +176,7 @@ def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version
 def test_garbage_behind_the_last_record_is_a_torn_tail(version: str) -> None:
     (hole,) = torn(version, "garbage-tail").holes
     assert hole.damage.physical_offset == golden.manifest(version, "clean")["maxPhyOffset"]
-    assert (hole.damage.length, hole.kind) == (400, Kind.TORN_TAIL)
+    assert (hole.damage.length, hole.kind) == (400, FindingKind.TORN_TAIL)
 
 
 @VERSION
@@ -182,8 +184,8 @@ def test_a_cut_log_file(version: str) -> None:
     report = torn(version, "log-short")
     last = golden.messages(version, "clean")[-1]
     assert report.holes[0].damage.physical_offset == last["commitLogOffset"]
-    assert kinds(report, Severity.DAMAGE) == {Kind.LOG_FILE_SIZE, Kind.LOG_HOLE}
-    (size,) = of_kind(report, Kind.LOG_FILE_SIZE)
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_FILE_SIZE, FindingKind.LOG_HOLE}
+    (size,) = of_kind(report, FindingKind.LOG_FILE_SIZE)
     (verdict,) = [file for file in report.files if file.path == size.path]
     assert verdict.severity is Severity.DAMAGE
 
@@ -197,13 +199,13 @@ def test_a_missing_log_file(version: str) -> None:
     lost = golden.torn_variants(version)["log-missing"]["recordsLost"]
     assert hole.damage.file == found[1]
     assert hole.damage.verdict is Verdict.MISSING
-    assert sum(one.count or 0 for one in of_kind(report, Kind.UNIT_IN_HOLE)) == len(lost)
+    assert sum(one.count or 0 for one in of_kind(report, FindingKind.UNIT_IN_HOLE)) == len(lost)
     assert f"commitlog/{found[1]}" in [file.path for file in report.files]
 
 
 @VERSION
 def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
-    found = of_kind(torn(version, "cq-zeroed"), Kind.UNIT_MISSING)
+    found = of_kind(torn(version, "cq-zeroed"), FindingKind.UNIT_MISSING)
     expected = {
         (topic, queue_id, first, end - first)
         for topic, queue_id, first, end in listed(version, "cq-zeroed")
@@ -215,29 +217,29 @@ def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort"])
 def test_what_lacks_its_unit_is_what_java_did_not_put_back(version: str, variant: str) -> None:
     changed = golden.torn_variants(version)[variant]["queuesChanged"]
-    found = of_kind(torn(version, variant), Kind.UNIT_MISSING)
+    found = of_kind(torn(version, variant), FindingKind.UNIT_MISSING)
     assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
 
 
 def test_queues_that_java_loses_with_index_and_queues_gone_are_foretold() -> None:
     changed = golden.torn_variants("5.5.0")["no-cq-no-index-abort"]["queuesChanged"]
     report = torn("5.5.0", "no-cq-no-index-abort")
-    found = of_kind(report, Kind.UNIT_MISSING)
+    found = of_kind(report, FindingKind.UNIT_MISSING)
     assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
-    dispatched = of_kind(report, Kind.UNIT_MISSING, Kind.NOT_DISPATCHED)
+    dispatched = of_kind(report, FindingKind.UNIT_MISSING, FindingKind.NOT_DISPATCHED)
     assert sum(one.count or 0 for one in dispatched) == report.queued_count
 
 
 @VERSION
 def test_without_queues_every_queued_record_lacks_its_unit(version: str) -> None:
     report = torn(version, "no-cq")
-    found = of_kind(report, Kind.UNIT_MISSING)
+    found = of_kind(report, FindingKind.UNIT_MISSING)
     assert sum(one.count or 0 for one in found) == report.queued_count == report.record_count
 
 
 @VERSION
 def test_a_cut_queue_file(version: str) -> None:
-    (size,) = of_kind(torn(version, "cq-short"), Kind.QUEUE_FILE_SIZE)
+    (size,) = of_kind(torn(version, "cq-short"), FindingKind.QUEUE_FILE_SIZE)
     assert size.path.startswith("consumequeue/GoldenOne/0/")
     assert size.severity is Severity.DAMAGE
 
@@ -246,9 +248,9 @@ def test_a_cut_queue_file(version: str) -> None:
 def test_queues_ahead_of_a_log_that_lost_its_end(version: str) -> None:
     report = torn(version, "cq-ahead")
     beyond = {(topic, queue_id): count for topic, queue_id, count in listed(version, "cq-ahead", 1)}
-    stale = of_kind(report, Kind.UNIT_STALE)
+    stale = of_kind(report, FindingKind.UNIT_STALE)
     assert {_queue_of(one): one.count for one in stale} == beyond
-    assert kinds(report, Severity.DAMAGE) == {Kind.CHECKPOINT}
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.CHECKPOINT}
     assert report.log_end == golden.torn_variants(version)["cq-ahead"]["maxPhyOffset"][1]
 
 
@@ -260,7 +262,6 @@ def _queue_of(finding: Finding) -> tuple[str, int]:
 # --- damage done here -----------------------------------------------------
 
 QUEUE = "consumequeue/TopicA/0/00000000000000000000"
-LOG = "commitlog/00000000000000000000"
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> MemoryFolder:
     return MemoryFolder.load(root)
 
 
-def checked(folder: MemoryFolder) -> Report:
+def checked(folder: MemoryFolder) -> VerifyReport:
     return verify(StoreReader(folder))
 
 
@@ -298,154 +299,16 @@ def test_the_store_to_be_damaged_is_sound(sound: MemoryFolder) -> None:
     assert report.record_count == report.unit_count == 60
 
 
-def test_a_unit_with_a_wrong_size(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place, size + 1, code)).findings
-    assert (found.kind, found.path, found.queue_offset) == (Kind.UNIT_WRONG_SIZE, QUEUE, 3)
-
-
-def test_a_unit_with_a_wrong_tags_code(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place, size, code + 1)).findings
-    assert (found.kind, found.queue_offset) == (Kind.UNIT_WRONG_TAGS, 3)
-
-
-def test_units_that_point_at_each_others_records(sound: MemoryFolder) -> None:
-    swapped = with_unit(with_unit(sound, 3, *unit(sound, 4)), 4, *unit(sound, 3))
-    (found,) = checked(swapped).findings
-    assert (found.kind, found.queue_offset, found.count) == (Kind.UNIT_WRONG_RECORD, 3, 2)
-    assert "message 4 of queue TopicA/0" in found.text
-
-
-def test_a_unit_that_points_into_a_record(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place + 1, size, code)).findings
-    assert found.kind is Kind.UNIT_WRONG_RECORD
-    assert f"{place + 1}, where no record starts" in found.text
-
-
-def test_a_unit_that_points_behind_the_log(sound: MemoryFolder) -> None:
-    _, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, 1 << 40, size, code)).findings
-    assert (found.kind, found.severity) == (Kind.UNIT_WRONG_RECORD, Severity.DAMAGE)
-
-
-def test_a_unit_for_which_there_is_no_record(sound: MemoryFolder) -> None:
-    last = max(path for path in sound.files if path.startswith("consumequeue/TopicA/0/"))
-    longer = {**sound.files, f"{last[:-20]}00000000000000000300": bytes(100)}
-    path = f"{last[:-20]}00000000000000000300"
-    (found,) = checked(with_unit(MemoryFolder(longer), 0, 1 << 40, 99, 0, path)).findings
-    assert (found.kind, found.queue_offset) == (Kind.UNIT_STALE, 15)
-    assert found.severity is Severity.WARNING
-
-
-@pytest.mark.parametrize(("place", "size"), [(-1, 100), (5, -100), (-(1 << 63), -1)])
-def test_a_unit_with_impossible_numbers(sound: MemoryFolder, place: int, size: int) -> None:
-    (found,) = checked(with_unit(sound, 3, place, size, 0)).findings
-    assert (found.kind, found.severity) == (Kind.UNIT_INVALID, Severity.DAMAGE)
-
-
-def test_zeros_amid_units(sound: MemoryFolder) -> None:
-    (found,) = checked(patched(sound, QUEUE, 20 * 3, bytes(40))).findings
-    assert (found.kind, found.queue_offset, found.count) == (Kind.UNIT_ZERO, 3, 2)
-    assert found.severity is Severity.DAMAGE
-
-
-def test_zeros_at_the_end_of_a_queue_are_missing_units(sound: MemoryFolder) -> None:
-    last = max(path for path in sound.files if path.startswith("consumequeue/TopicA/0/"))
-    report = checked(sound.changed(last, bytes(len(sound.files[last]))))
-    (found,) = report.findings
-    first = int(last.rsplit("/", 1)[1]) // 20
-    assert (found.kind, found.queue_offset, found.count) == (Kind.UNIT_MISSING, first, 5)
-
-
-def test_filler_amid_units(sound: MemoryFolder) -> None:
-    report = checked(with_unit(sound, 3, *store_builder.PRE_BLANK))
-    assert kinds(report) == {Kind.UNIT_BLANK, Kind.UNIT_MISSING}
-
-
-def test_filler_before_the_first_unit_is_right_where_no_record_is(sound: MemoryFolder) -> None:
-    report = checked(with_unit(sound, 0, *store_builder.PRE_BLANK))
-    (found,) = report.findings
-    assert (found.kind, found.queue_offset) == (Kind.UNIT_MISSING, 0)
-
-
-def test_a_missing_queue_file(sound: MemoryFolder) -> None:
-    path = "consumequeue/TopicA/0/00000000000000000100"
-    report = checked(sound.changed(path, None))
-    (gone,) = of_kind(report, Kind.QUEUE_FILE_MISSING)
-    assert gone.path == path
-    (lacking,) = of_kind(report, Kind.UNIT_MISSING)
-    assert (lacking.queue_offset, lacking.count) == (5, 5)
-
-
-def test_a_queue_that_is_gone(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "TopicA/0" not in path}
-    report = checked(MemoryFolder(files))
-    (lacking,) = of_kind(report, Kind.UNIT_MISSING)
-    assert (lacking.path, lacking.queue_offset, lacking.count) == ("consumequeue/TopicA/0", 0, 15)
-
-
-def test_a_topic_that_was_deleted_leaves_its_messages(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "TopicA/" not in path}
-    table = files["config/topics.json"].replace(b"TopicA", b"TopicX")
-    report = checked(MemoryFolder({**files, "config/topics.json": table}))
-    assert not report.is_damaged
-    assert sum(one.count or 0 for one in of_kind(report, Kind.TOPIC) if "deleted" in one.text) == 30
-
-
-def test_two_records_with_one_queue_offset(sound: MemoryFolder) -> None:
-    second = StoreReader(sound).message_in_queue("TopicA", 0, 1)
-    at = second.physical_offset + record.POSITION_QUEUE_OFFSET
-    report = checked(patched(sound, LOG, at, struct.pack(">q", 2)))
-    twice = of_kind(report, Kind.QUEUE_OFFSET_TWICE)
-    assert [one.queue_offset for one in twice] == [2]
-    (orphan,) = of_kind(report, Kind.UNIT_WRONG_RECORD)
-    assert orphan.queue_offset == 1
-
-
-def test_a_queue_file_of_another_size(sound: MemoryFolder) -> None:
-    report = checked(sound.changed(QUEUE, sound.files[QUEUE][:40]))
-    (size,) = of_kind(report, Kind.QUEUE_FILE_SIZE)
-    assert (size.path, size.severity) == (QUEUE, Severity.DAMAGE)
-
-
-def test_an_empty_last_queue_file_is_a_warning(sound: MemoryFolder) -> None:
-    files = {**sound.files, "consumequeue/TopicA/0/00000000000000000300": b""}
-    (found,) = checked(MemoryFolder(files)).findings
-    assert (found.kind, found.severity) == (Kind.QUEUE_FILE_SIZE, Severity.WARNING)
-
-
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/TopicA/0"])
-def test_a_file_that_does_not_belong(sound: MemoryFolder, folder: str) -> None:
-    (found,) = checked(MemoryFolder({**sound.files, f"{folder}/notes.txt": b"x"})).findings
-    assert (found.kind, found.path) == (Kind.FOREIGN_FILE, f"{folder}/notes.txt")
-
-
-def test_log_files_that_overlap_are_all_that_is_said(sound: MemoryFolder) -> None:
-    files = {**sound.files, LOG: sound.files[LOG] + bytes(8)}
-    report = checked(MemoryFolder(files))
-    assert kinds(report, Severity.DAMAGE) == {Kind.LOG_FILES_OVERLAP}
-    assert report.record_count == 0
-
-
-def test_a_folder_without_a_log(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "commitlog" not in path}
-    report = checked(MemoryFolder(files))
-    assert Kind.LOG_EMPTY in kinds(report)
-    assert of_kind(report, Kind.UNIT_STALE)
-
-
 def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sound
     monkeypatch.setattr(verification.findings, "RUNS_MAX", 1)
     for number in (0, 2, 4):
         folder = patched(folder, QUEUE, 20 * number, bytes(20))
-    found = of_kind(checked(folder), Kind.UNIT_ZERO)
+    found = of_kind(checked(folder), FindingKind.UNIT_ZERO)
     assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
     for number in (0, 2, 4):
         folder = with_unit(folder, number, *store_builder.PRE_BLANK)
-    found = of_kind(checked(folder), Kind.UNIT_MISSING)
+    found = of_kind(checked(folder), FindingKind.UNIT_MISSING)
     assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
 
 
@@ -454,8 +317,8 @@ def test_comparing_a_few_records_at_once_finds_the_same(
 ) -> None:
     damaged = patched(with_unit(sound, 3, 1 << 40, 1, 1), QUEUE, 20, bytes(20))
     whole = checked(damaged)
-    monkeypatch.setattr(verification.queues, "ROWS_MAX", 1)
-    monkeypatch.setattr(verification.index, "_ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(verification.queue_check, "ROWS_MAX", 1)
+    monkeypatch.setattr(verification.index_check, "_ENTRIES_AT_ONCE", 3)
     in_pieces = checked(MemoryFolder(damaged.files, window_bytes=600))
     assert in_pieces == whole
 
@@ -479,7 +342,7 @@ def test_tags_codes_are_looked_up_in_extension_files() -> None:
     )
     report = checked(patched(folder, path, at + 2, struct.pack(">q", 4711)))
     (found,) = [one for one in report.findings if one.severity is Severity.DAMAGE]
-    assert found.kind is Kind.UNIT_WRONG_TAGS
+    assert found.kind is FindingKind.UNIT_WRONG_TAGS
 
 
 def test_a_light_queue_holds_messages_of_other_topics() -> None:
@@ -488,11 +351,11 @@ def test_a_light_queue_holds_messages_of_other_topics() -> None:
     own = "consumequeue/GoldenOne-lmq/0/00000000000000000000"
     assert unit(folder, 0, path) == unit(folder, 0, own)
     report = checked(with_unit(folder, 1, *unit(folder, 0, path), path))
-    assert kinds(report, Severity.DAMAGE) == {Kind.UNIT_WRONG_RECORD} or kinds(
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.UNIT_WRONG_RECORD} or kinds(
         report, Severity.DAMAGE
-    ) == {Kind.UNIT_OUT_OF_ORDER}
+    ) == {FindingKind.UNIT_OUT_OF_ORDER}
     zeroed = checked(patched(folder, path, 20 * 9, bytes(20)))
-    (found,) = of_kind(zeroed, Kind.UNIT_MISSING)
+    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
     assert (found.path, found.queue_offset) == (path, 9)
 
 
@@ -500,138 +363,10 @@ def test_batch_queues_have_a_unit_for_each_batch() -> None:
     folder = MemoryFolder.load(golden.unpack("5.5.0", "v5"))
     path = "batchconsumequeue/GoldenBatch-bcq/0/00000000000000000000"
     moved = checked(patched(folder, path, 46 + 8, struct.pack(">i", 1)))
-    assert kinds(moved, Severity.DAMAGE) == {Kind.UNIT_WRONG_SIZE}
+    assert kinds(moved, Severity.DAMAGE) == {FindingKind.UNIT_WRONG_SIZE}
     zeroed = checked(patched(folder, path, 46 * 2, bytes(46)))
-    (found,) = of_kind(zeroed, Kind.UNIT_MISSING)
+    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
     assert found.queue_offset == 8
-
-
-# --- index ----------------------------------------------------------------
-
-
-def index_path(folder: MemoryFolder) -> str:
-    return min(path for path in folder.files if path.startswith("index/"))
-
-
-def entry_at(folder: MemoryFolder, number: int) -> int:
-    """Where an entry stands in the first index file."""
-    view = StoreReader(folder).index.files[0]
-    return index_entry.entry_position(number, view.slot_count)
-
-
-def test_a_key_with_another_hash_is_not_found(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at, struct.pack(">i", 12345)))
-    assert {Kind.KEY_MISSING, Kind.INDEX_CHAIN} <= kinds(report, Severity.DAMAGE)
-    (wrong,) = of_kind(report, Kind.ENTRY_WRONG)
-    assert (wrong.count, wrong.severity) == (1, Severity.WARNING)
-
-
-def test_an_entry_that_points_elsewhere(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at + 4, struct.pack(">q", 7)))
-    assert kinds(report) == {Kind.KEY_MISSING, Kind.ENTRY_WRONG}
-    (found,) = of_kind(report, Kind.KEY_MISSING)
-    assert found.count == 1
-
-
-def test_an_entry_behind_the_log_is_stale(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at + 4, struct.pack(">q", 1 << 40)))
-    (found,) = of_kind(report, Kind.ENTRY_STALE)
-    assert found.severity is Severity.NOTE
-
-
-@pytest.mark.parametrize("previous", [-1, 1, 50, 1 << 30])
-def test_a_broken_chain(sound: MemoryFolder, previous: int) -> None:
-    path, at = index_path(sound), entry_at(sound, 5)
-    report = checked(patched(sound, path, at + 16, struct.pack(">i", previous)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (Kind.INDEX_CHAIN, Severity.DAMAGE)
-
-
-def test_a_slot_that_leads_astray(sound: MemoryFolder) -> None:
-    path = index_path(sound)
-    slots = StoreReader(sound).index.files[0].slot_count
-    values = struct.unpack_from(f">{slots}i", sound.files[path], 40)
-    place = next(i for i, value in enumerate(values) if value)
-    report = checked(patched(sound, path, 40 + 4 * place, struct.pack(">i", 0)))
-    assert of_kind(report, Kind.INDEX_CHAIN, Kind.INDEX_FILE)
-    assert report.is_damaged
-
-
-def test_a_header_with_another_time(sound: MemoryFolder) -> None:
-    report = checked(patched(sound, index_path(sound), 0, struct.pack(">q", 5)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (Kind.INDEX_FILE, Severity.WARNING)
-    assert "first message" in found.text
-
-
-def test_an_index_file_that_cannot_be_read(sound: MemoryFolder) -> None:
-    path = index_path(sound)
-    report = checked(sound.changed(path, sound.files[path][:20]))
-    assert Kind.INDEX_FILE in kinds(report, Severity.DAMAGE)
-    (file,) = [one for one in report.files if one.path == path]
-    assert file.severity is Severity.DAMAGE
-
-
-# --- checkpoint and tables ------------------------------------------------
-
-
-def test_a_cut_checkpoint_does_not_stop_anything(sound: MemoryFolder) -> None:
-    report = checked(sound.changed("checkpoint", b"123"))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (Kind.CHECKPOINT, Severity.WARNING)
-    assert report.record_count == 60
-
-
-def test_a_checkpoint_ahead_of_the_log(sound: MemoryFolder) -> None:
-    report = checked(patched(sound, "checkpoint", 0, struct.pack(">q", 1 << 45)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (Kind.CHECKPOINT, Severity.DAMAGE)
-    assert "lost its end" in found.text
-
-
-@pytest.mark.parametrize("name", ["topics", "consumerOffset", "delayOffset", "subscriptionGroup"])
-@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"offsetTable":5,"topicConfigTable":5}'])
-def test_a_table_that_is_none(sound: MemoryFolder, name: str, text: bytes) -> None:
-    if name == "subscriptionGroup" and b"5" in text:
-        text = b'{"subscriptionGroupTable":5}'
-    path = f"config/{name}.json"
-    report = checked(MemoryFolder({**sound.files, path: text}))
-    found = [one for one in report.findings if one.path == path]
-    assert [one.kind for one in found if one.severity is Severity.DAMAGE] == [Kind.TABLE]
-
-
-def test_a_table_that_its_backup_stands_in_for(sound: MemoryFolder) -> None:
-    path = "config/topics.json"
-    files = {**sound.files, path: b"", f"{path}.bak": sound.files[path]}
-    (found,) = checked(MemoryFolder(files)).findings
-    assert (found.kind, found.severity) == (Kind.TABLE, Severity.WARNING)
-
-
-def test_a_group_ahead_of_its_queue(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{"TopicA@G":{0:99,1:15},"Gone@G":{0:1}}}'
-    report = checked(MemoryFolder({**sound.files, "config/consumerOffset.json": table}))
-    found = of_kind(report, Kind.CONSUMER_OFFSET)
-    # A group of a queue without files skips nothing.
-    assert [(one.queue_offset, one.severity) for one in found] == [
-        (99, Severity.WARNING),
-        (1, Severity.NOTE),
-    ]
-
-
-def test_a_delay_level_ahead_of_its_queue(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{3:7}}'
-    report = checked(MemoryFolder({**sound.files, "config/delayOffset.json": table}))
-    (found,) = report.findings
-    assert "delay level 3" in found.text
-
-
-def test_a_crash_turns_what_lags_into_notes(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{"TopicA@G":{0:99}}}'
-    files = {**sound.files, "config/consumerOffset.json": table, "abort": b""}
-    assert checked(MemoryFolder(files)).severity is Severity.NOTE
 
 
 # --- whatever is there ----------------------------------------------------

@@ -118,7 +118,7 @@ def test_clearing_leaves_nothing() -> None:
         ({"flushDiskTyp": "SYNC_FLUSH"}, "did you mean 'flushDiskType'"),
         ({"flushDiskType": "SOMETIMES"}, "ASYNC_FLUSH, SYNC_FLUSH"),
         ({"sendMessageThreadPoolNums": 4}, "one thread serves all connections"),
-        ({"aclEnable": "true"}, "no authentication"),
+        ({"aclEnable": "true"}, "authentication is not supported"),
         ({"namesrvAddr": "10.0.0.1:9876"}, "a LocalBroker sets it"),
     ],
 )

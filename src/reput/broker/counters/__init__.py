@@ -1,1 +1,1 @@
-"""Counters of what a broker does."""
+"""Counters of requests and messages."""

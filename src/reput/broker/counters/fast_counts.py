@@ -1,18 +1,18 @@
-"""Counts of what the fast path has handled."""
+"""Counts of requests that the fast path has handled."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class FastCounts:
-    """Requests that no processor has seen. All are 0 while the fast path is off."""
+    """Requests that did not reach a processor. All counts are 0 if the fast path is off."""
 
     sends: int = 0
-    """Messages and batches that were stored."""
+    """Stored messages and batches."""
     pulls: int = 0
-    """Pulls that were answered."""
+    """Answered pulls."""
     acks: int = 0
-    """Popped messages that were acknowledged one by one."""
+    """Popped messages that were acknowledged individually."""
     ack_batches: int = 0
     """Requests that acknowledged several messages."""
     transaction_ends: int = 0

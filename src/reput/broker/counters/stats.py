@@ -1,14 +1,14 @@
-"""What a broker counts: messages and bytes, in and out, and how many of them in a minute.
+"""Statistics of a broker: messages and bytes, stored and delivered, and their rates.
 
-Puts are counted by the store, a word a topic; gets here, an addition a pull. ``step`` looks at the
-counters at Java's paces and remembers what it saw, so that a rate is a difference of two samples:
+Puts are counted by the store per topic; gets are counted here, one addition per pull. ``step``
+samples the counters at Java's intervals, so that a rate is the difference of two samples:
 
     minute   a sample every 10 seconds, the last 7 count
     hour     a sample every 10 minutes, the last 7 count
     day      a sample every hour, the last 25 count
 
 Names and keys are Java's (4.9.7 ``BrokerStatsManager``, ``StatsItem``). All samples of a window are
-taken at the same time, so the times are kept once; a counter that stands still costs nothing.
+taken at the same time, so the times are stored once; an unchanged counter costs nothing.
 """
 
 from collections import deque
@@ -24,61 +24,62 @@ from reput.store.getting import GetResult, GetStatus
 from reput.store.pull_subscriptions import Delivery
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
-"""Messages put; by topic."""
+"""Messages put, by topic."""
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
-"""Bytes of their records."""
+"""Bytes of their records, by topic."""
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
-"""Messages got; by ``topic@group``."""
+"""Messages delivered, by ``topic@group``."""
 GROUP_GET_SIZE = "GROUP_GET_SIZE"
 GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
-"""Milliseconds that pulls took; by ``queueId@topic@group``."""
+"""Duration of pulls in ms, by ``queueId@topic@group``."""
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
-"""Messages that a group sent back; by ``topic@group``."""
+"""Messages that a group sent back, by ``topic@group``."""
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
-"""Messages put; by cluster."""
+"""Messages put, by cluster."""
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
-"""Of 5.x, as those that follow; by cluster."""
+"""Counter of 5.x, like the following ones; by cluster."""
 BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 SNDBCK2DLQ_TIMES = "SNDBCK2DLQ_TIMES"
-"""Messages that became dead letters; by ``null@topic@group@SEND_BACK_TO_DLQ``: it has no owner."""
+"""Messages that became dead letters, by ``null@topic@group@SEND_BACK_TO_DLQ`` (without an owner).
+"""
 GROUP_ACK_NUMS = "GROUP_ACK_NUMS"
-"""Messages that were popped and acknowledged; by ``topic@group``."""
+"""Messages that were popped and acknowledged, by ``topic@group``."""
 GROUP_CK_NUMS = "GROUP_CK_NUMS"
-"""Checkpoints of pops; by ``topic@group``."""
+"""Checkpoints of pops, by ``topic@group``."""
 BROKER_ACK_NUMS = "BROKER_ACK_NUMS"
-"""By cluster."""
+"""Popped messages that were acknowledged, by cluster."""
 BROKER_CK_NUMS = "BROKER_CK_NUMS"
 TIMER_DEQUEUE_NUMS = "TIMER_DEQUEUE_NUMS"
-"""Messages that the timer delivered; by cluster. Not in Java."""
+"""Messages that the timer delivered, by cluster. Not in Java."""
 
 _NO_OWNER, _TO_DLQ = "null@", "@SEND_BACK_TO_DLQ"
 _BY_GROUP = (
     GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS, GROUP_ACK_NUMS,
     GROUP_CK_NUMS,
 )  # fmt: skip
-"""What ends with a group."""
+"""Counters that are deleted with a group."""
 _KEYS_PER_STEP = 1_000
-"""Counters that are looked at in less than 1 ms."""
+"""Counters that are processed in less than 1 ms."""
 _TOPICS_PER_STEP = 50
-"""Topics whose counters are made in less than 1 ms."""
+"""Topics whose counters are created in less than 1 ms."""
 _SAMPLE_MS = 10_000
 _RATE_SAMPLES = 61  # ten minutes
 
 _K = TypeVar("_K", bound=Hashable)
 
 PutNews = tuple[str, int, int]
-"""A topic, and the messages and bytes of records that it has got since the last look."""
+"""A topic, with the messages and record bytes that were put since the previous call."""
 
 
 class Sums(NamedTuple):
-    """What a counter did in a time."""
+    """Total of a counter in a window."""
 
     sum: int = 0
     tps: float = 0.0
-    """Per second."""
+    """Rate per second."""
     avgpt: float = 0.0
-    """Per event: bytes a message, messages a pull."""
+    """Average per event: bytes per message, messages per pull."""
 
 
 class _Sample(NamedTuple):
@@ -87,7 +88,7 @@ class _Sample(NamedTuple):
 
 
 class _Window:
-    """When the samples were taken that a minute, an hour or a day is made of."""
+    """Times of the samples of a minute, hour or day."""
 
     def __init__(self, interval_ms: int, count_max: int) -> None:
         self.interval_ms = interval_ms
@@ -96,12 +97,12 @@ class _Window:
         self._due_ms: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether to sample now; a clock that was set back does not stop it."""
+        """Return True if a sample is due; setting the clock back does not delay it for long."""
         due_ms = self._due_ms
         return due_ms is None or now_ms >= due_ms or now_ms < due_ms - 2 * self.interval_ms
 
     def begin_sample(self, now_ms: int) -> None:
-        """Take note of the time of the samples that follow."""
+        """Record the time of the samples that follow."""
         if self._due_ms is None:
             self.times.append(now_ms - self.interval_ms)
         self.times.append(now_ms)
@@ -116,31 +117,31 @@ _WINDOWS = ((_SAMPLE_MS, 7), (600_000, 7), (3_600_000, 25))
 
 
 class Series:
-    """One counter, and what it was when it was sampled."""
+    """A counter with its samples."""
 
     __slots__ = ("_samples", "times", "value")
 
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
-        """How many events made up the value."""
-        # It was 0 when the last sample was taken: it did not exist.
+        """Number of events that the value consists of."""
+        # The first sample is 0: the counter did not exist before.
         self._samples = [deque([_Sample(0, 0)], count_max) for _, count_max in _WINDOWS]
 
     def add(self, value: int, times: int = 1) -> None:
-        """Count events."""
+        """Add events."""
         self.value += value
         self.times += times
 
     def sample(self, window: int) -> None:
-        """Remember the value."""
+        """Sample the value."""
         samples = self._samples[window]
-        # A counter that stands still has equal samples, whatever their times are.
+        # An unchanged counter has equal samples, whatever their times are.
         if samples[0].value != self.value or len(samples) < _WINDOWS[window][1]:
             samples.append(_Sample(self.value, self.times))
 
     def sums(self, window: int, times: deque[int]) -> Sums:
-        """Return what was counted between the first and the last sample."""
+        """Return the difference between the first and the last sample."""
         samples = self._samples[window]
         first, last = samples[0], samples[-1]
         if len(samples) < 2:
@@ -155,7 +156,7 @@ class Series:
 
 
 class _Popped(NamedTuple):
-    """What counts the pops of a group from a queue."""
+    """Counters of a group's pops from a queue."""
 
     messages: Series
     bytes: Series
@@ -165,22 +166,22 @@ class _Popped(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What all counters together say at a moment."""
+    """Totals of all counters at a moment."""
 
     at_ms: int
     put: int
     """Messages put."""
     found: int
-    """Pulls that found something."""
+    """Pulls with messages."""
     missed: int
-    """Pulls that did not."""
+    """Pulls without messages."""
     got: int
-    """Messages got."""
+    """Messages delivered."""
 
 
 @dataclass(slots=True)
 class Mornings:
-    """Messages since the start, as they stood when the last days began."""
+    """Counts of messages since the start, at the beginning of the last days."""
 
     put_yesterday: int = 0
     put_today: int = 0
@@ -193,10 +194,11 @@ class Stats:
     """The counters of a broker since its start.
 
     Args:
-        cluster_name: The key of the counters of the whole broker.
-        put_news: Yields what was put and not yielded before.
-        timer_count: Returns how many messages the timer has delivered.
-        series_max: Counters by topic, group or queue; what would be more is counted in the totals.
+        cluster_name: Key of the counters of the whole broker.
+        put_news: Yields the puts since its previous call.
+        timer_count: Returns the number of messages that the timer has delivered.
+        series_max: Largest number of counters by topic, group or queue; further ones are only in
+            the totals.
     """
 
     def __init__(
@@ -208,23 +210,23 @@ class Stats:
     ) -> None:
         self.series_max = series_max
         self.uncounted_count = 0
-        """Events that no counter of their own was kept for."""
+        """Events without a counter, as there are too many."""
         self.put_failed_count = 0
         self.put_count = 0
-        """Messages put, as of the last look at the store; see ``look``."""
+        """Messages put until the last ``update``."""
         self.put_bytes = 0
         self.found_count = 0
-        """Pulls that found something."""
+        """Pulls with messages."""
         self.missed_count = 0
         self.get_ms_max = 0
-        """The longest that a pull took, of those that were measured."""
+        """Duration of the longest measured pull, in ms."""
         self.mornings = Mornings()
         self._put_news = put_news
         self._timer_count = timer_count
-        self._windows = [_Window(*one) for one in _WINDOWS]
+        self._windows = [_Window(*window) for window in _WINDOWS]
         self._series: dict[str, dict[str, Series]] = {}
         self._no_series = Series()
-        """What counts for whoever has no counter of its own."""
+        """Shared counter for topics and groups that have no counter."""
         self._gets: dict[tuple[str, str], tuple[Series, Series]] = {}
         self._latencies: dict[tuple[int, str, str], Series] = {}
         self._acks: dict[tuple[str, str], Series] = {}
@@ -245,7 +247,7 @@ class Stats:
 
     @property
     def got_count(self) -> int:
-        """Messages got."""
+        """Messages delivered."""
         return self._broker_got.value
 
     # Counting ---------------------------------------------------------------------------------
@@ -259,14 +261,14 @@ class Stats:
         queue_id: int = 0,
         latency_ms: int | None = None,
     ) -> None:
-        """Count a pull that was answered.
+        """Count an answered pull.
 
         Args:
-            topic: What was pulled.
-            group: By whom.
-            result: What it found.
-            queue_id: Where.
-            latency_ms: How long it took, if that was measured.
+            topic: The topic.
+            group: The consumer group.
+            result: The result of the pull.
+            queue_id: The queue.
+            latency_ms: Duration in ms, if it was measured.
         """
         self.get_ms_max = max(self.get_ms_max, latency_ms or 0)
         if result.status is not GetStatus.FOUND:
@@ -276,10 +278,16 @@ class Stats:
         if latency_ms is not None:
             self._latency(topic, group, queue_id).add(latency_ms)
 
-    def delivered(self, one: Delivery) -> None:
-        """Count pulls that the kernel answered, which takes it less than a millisecond."""
-        self._count_found(one.topic, one.group, one.pull_count, one.message_count, one.byte_count)
-        self._latency(one.topic, one.group, one.queue_id).add(0, one.pull_count)
+    def delivered(self, delivery: Delivery) -> None:
+        """Count pulls that the kernel has answered, each in less than a millisecond."""
+        self._count_found(
+            delivery.topic,
+            delivery.group,
+            delivery.pull_count,
+            delivery.message_count,
+            delivery.byte_count,
+        )
+        self._latency(delivery.topic, delivery.group, delivery.queue_id).add(0, delivery.pull_count)
 
     def _count_found(self, topic: str, group: str, pulls: int, messages: int, size: int) -> None:
         self.found_count += pulls
@@ -296,15 +304,15 @@ class Stats:
             self._user_got.value += messages
 
     def _latency(self, topic: str, group: str, queue_id: int) -> Series:
-        found = self._latencies.get((queue_id, topic, group))
-        if found is None:
-            found = self._named(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}")
-            if found is not self._no_series:
-                self._latencies[queue_id, topic, group] = found
-        return found
+        series = self._latencies.get((queue_id, topic, group))
+        if series is None:
+            series = self._named(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}")
+            if series is not self._no_series:
+                self._latencies[queue_id, topic, group] = series
+        return series
 
     def sent_back(self, topic: str, group: str, count: int = 1, *, is_dead: bool = False) -> None:
-        """Count messages that a group wants to see again; or one that it has now given up."""
+        """Count messages that a group sent back, or one that became a dead letter."""
         self._named(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(count, count)
         if is_dead:
             self._named(SNDBCK2DLQ_TIMES, f"{_NO_OWNER}{topic}@{group}{_TO_DLQ}").add(1)
@@ -320,37 +328,37 @@ class Stats:
         self._broker_acked.value += count
 
     def checkpointed(self, topic: str, group: str) -> None:
-        """Count a checkpoint: what a pop got from a queue and has to be acknowledged."""
+        """Count a checkpoint of popped messages from a queue."""
         self._named(GROUP_CK_NUMS, f"{topic}@{group}").add(1)
         self._broker_held.value += 1
 
     def popped(self, topic: str, group: str, queue_id: int, count: int, size: int) -> None:
-        """Count what a pop took of a queue: a pull that found messages, and its checkpoint."""
+        """Count a pop from a queue: a pull with messages, and its checkpoint."""
         key = queue_id, topic, group
-        one = self._pops.get(key)
-        if one is None:
+        counters = self._pops.get(key)
+        if counters is None:
             key_of_group = f"{topic}@{group}"
-            one = _Popped(
+            counters = _Popped(
                 self._named(GROUP_GET_NUMS, key_of_group),
                 self._named(GROUP_GET_SIZE, key_of_group),
                 self._latency(topic, group, queue_id),
                 self._named(GROUP_CK_NUMS, key_of_group),
                 names.is_system_topic(topic),
             )
-            if self._no_series not in one[:4]:
-                self._pops[key] = one
+            if self._no_series not in counters[:4]:
+                self._pops[key] = counters
         self.found_count += 1
-        one.messages.add(count)
-        one.bytes.add(size)
-        one.latency.times += 1
-        one.checkpoints.add(1)
+        counters.messages.add(count)
+        counters.bytes.add(size)
+        counters.latency.times += 1
+        counters.checkpoints.add(1)
         self._broker_got.value += count
         self._broker_held.value += 1
-        if not one.is_of_system:
+        if not counters.is_of_system:
             self._user_got.value += count
 
-    def look(self) -> Steps[None]:
-        """Take over what the store has counted, with pauses: thousands of topics may be new."""
+    def update(self) -> Steps[None]:
+        """Fetch the store's counts in steps, as thousands of topics may be new."""
         for number, (topic, new, new_bytes) in enumerate(self._put_news(), 1):
             if number % _TOPICS_PER_STEP == 0:
                 yield
@@ -364,14 +372,14 @@ class Stats:
         self._timer.value = self._timer_count()
 
     def forget_topic(self, topic: str) -> Steps[None]:
-        """Forget the counters of a topic, with pauses. ``look`` before the store forgets it."""
+        """Delete the counters of a topic in steps; call ``update`` before the store deletes it."""
         for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
             self._series.get(name, {}).pop(topic, None)
-        yield from self._forget(lambda one, _: one == topic)
+        yield from self._forget(lambda name, _: name == topic)
 
     def forget_group(self, group: str) -> Steps[None]:
-        """Forget the counters of a consumer group, with pauses."""
-        yield from self._forget(lambda _, one: one == group)
+        """Delete the counters of a consumer group in steps."""
+        yield from self._forget(lambda _, name: name == group)
 
     def _forget(self, is_gone: Callable[[str, str], bool]) -> Iterator[None]:
         by_pair: tuple[dict[tuple[str, str], Any], ...] = (self._gets, self._acks)
@@ -397,21 +405,21 @@ class Stats:
                         by_key.pop(key, None)
                 yield
 
-    # Time -------------------------------------------------------------------------------------
+    # Sampling ---------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> bool:
-        """Sample what is due; return whether anything was. Call it about once a second."""
+        """Take the samples that are due; return whether there were any. Call it once per second."""
         did = False
         for _ in self.sample(now_ms):
             did = True
         return did
 
     def sample(self, now_ms: int) -> Iterator[None]:
-        """Sample what is due, with pauses; there is one at least if anything is."""
+        """Take the samples that are due, in steps: at least one if any is due."""
         is_due = [window.is_due(now_ms) for window in self._windows]
         if not any(is_due):
             return
-        yield from self.look()
+        yield from self.update()
         yield
         for number, window in enumerate(self._windows):
             if not is_due[number]:
@@ -435,10 +443,10 @@ class Stats:
             mornings.got_yesterday, mornings.got_today = mornings.got_today, self.got_count
         mornings.day = today
 
-    # Asking -----------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------
 
     def find(self, name: str, key: str) -> tuple[Sums, Sums, Sums] | None:
-        """Return what a counter did in the last minute, hour and day; None if there is none."""
+        """Return a counter's totals of the last minute, hour and day; None without a counter."""
         series = self._series.get(name, {}).get(key)
         if series is None:
             return None
@@ -451,25 +459,25 @@ class Stats:
 
     def values(self, name: str) -> dict[str, int]:
         """Return all counters of a name, by key."""
-        return {key: one.value for key, one in self._series.get(name, {}).items()}
+        return {key: series.value for key, series in self._series.get(name, {}).items()}
 
     def tps(self, name: str, key: str) -> float:
-        """Return the rate of a counter in the last minute; 0 if there is none."""
-        found = self.find(name, key)
-        return found[MINUTE].tps if found is not None else 0.0
+        """Return the rate of a counter in the last minute; 0 if there is no counter."""
+        totals = self.find(name, key)
+        return totals[MINUTE].tps if totals is not None else 0.0
 
     def get_tps(self, topic: str, group: str) -> float:
-        """Return how many messages of a topic a group got a second, in the last minute."""
+        """Return the messages of a topic delivered to a group, per second, in the last minute."""
         return self.tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
     def totals(self, now_ms: int) -> Totals:
-        """Return what all counters together say; puts as of the last ``look``."""
+        """Return the totals of all counters; puts are those of the last ``update``."""
         return Totals(now_ms, self.put_count, self.found_count, self.missed_count, self.got_count)
 
     def rates(self, duration_ms: int) -> tuple[float, float, float, float]:
-        """Return puts, pulls that found, pulls that missed, messages got; a second.
+        """Return rates per second: puts, pulls with messages, pulls without, messages delivered.
 
-        Over the last so many ms before the last sample, or since the first one.
+        Averaged over ``duration_ms`` before the last sample, or since the first one.
         """
         if len(self._totals) < 2:
             return (0.0, 0.0, 0.0, 0.0)
@@ -486,17 +494,17 @@ class Stats:
 
     def _named(self, name: str, key: str) -> Series:
         by_key = self._series.setdefault(name, {})
-        found = by_key.get(key)
-        if found is None:
+        series = by_key.get(key)
+        if series is None:
             if sum(map(len, self._series.values())) >= self.series_max:
                 self.uncounted_count += 1
                 return self._no_series
-            found = by_key[key] = Series()
-        return found
+            series = by_key[key] = Series()
+        return series
 
 
 def _parts(table: dict[_K, Any]) -> Iterator[list[_K]]:
-    """Yield the keys that a table has now, some at a time."""
+    """Yield the current keys of a table in bounded parts."""
     keys = list(table)
     for start in range(0, len(keys), _KEYS_PER_STEP):
         yield keys[start : start + _KEYS_PER_STEP]

@@ -1,7 +1,7 @@
 """The SQL filters that groups subscribe with: ``config/consumerFilter.json``.
 
-Heartbeats bring them. A filter whose group has left is kept for a day: messages go on getting its
-bits, so that a group that comes back can trust them. Java: ``ConsumerFilterManager``, 4.9.7.
+They come with heartbeats. A filter whose group has left is kept for a day: messages continue to get
+its bits, so that the bits are valid if the group returns. Java: ``ConsumerFilterManager``, 4.9.7.
 """
 
 import logging
@@ -18,21 +18,21 @@ from reput.remoting.time_slices import Steps
 from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
 
 SAVED_MS = 10_000
-"""Between two savings of the table."""
+"""Interval of saving the table, in ms."""
 _DEAD_AT_START_MS = 30_000
-"""So long ago all groups left that are there at the start, it is thought."""
+"""Assumed time since the groups left, for filters that are loaded at the start, in ms."""
 
 _log = logging.getLogger(__name__)
 
 
 class ConsumerFilters:
-    """The filters of groups on topics.
+    """The SQL filters of groups on topics.
 
     Args:
-        table: What is saved.
-        bloom: Which bits a group has.
-        keep_ms: A filter is kept for so long after its group has left.
-        is_expression: Whether a text can be compiled.
+        table: The saved filters.
+        bloom: Bloom filter that assigns bits to groups.
+        keep_ms: Time for which a filter is kept after its group has left, in ms.
+        is_expression: Returns whether a text can be compiled.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class ConsumerFilters:
         self._keep_ms = keep_ms
         self._is_expression = is_expression
         self._topics: dict[str, set[str]] = {}
-        """By group."""
+        """Topics by group."""
         self._count = self._letters = 0
-        for one in table.all():
-            self._count_in(one)
+        for saved_filter in table.all():
+            self._count_in(saved_filter)
 
-    def _count_in(self, one: ConsumerFilter) -> None:
-        self._topics.setdefault(one.group, set()).add(one.topic)
+    def _count_in(self, group_filter: ConsumerFilter) -> None:
+        self._topics.setdefault(group_filter.group, set()).add(group_filter.topic)
         self._count += 1
-        self._letters += len(one.expression)
+        self._letters += len(group_filter.expression)
 
-    def _put(self, one: ConsumerFilter) -> None:
-        self._count_out(one.topic, one.group)
-        self._count_in(one)
-        self.table.put(one)
+    def _put(self, group_filter: ConsumerFilter) -> None:
+        self._count_out(group_filter.topic, group_filter.group)
+        self._count_in(group_filter)
+        self.table.put(group_filter)
 
     def _delete(self, topic: str, group: str) -> bool:
         self._count_out(topic, group)
@@ -78,26 +78,27 @@ class ConsumerFilters:
             del self._topics[group]
 
     def load(self, now_ms: int) -> None:
-        """Take over what is saved: nobody is there yet.
+        """Mark all saved filters as those of absent groups.
 
-        If one was made for bits of another length all are dropped, and so are believed no more;
-        heartbeats bring them again.
+        If any was made for bits of another length, all are dropped, and their bits are not used any
+        more; heartbeats bring them again.
         """
-        found = list(self.table.all())
+        saved = list(self.table.all())
         is_foreign = any(
-            (one.bloom_bits, len(one.bloom_positions)) != (self._bloom.bits, self._bloom.positions)
-            for one in found
+            (saved_filter.bloom_bits, len(saved_filter.bloom_positions))
+            != (self._bloom.bits, self._bloom.positions)
+            for saved_filter in saved
         )
         if is_foreign:
             _log.warning(
                 "all %d filters of consumerFilter.json are dropped: some are for bits of another "
-                "length (expectConsumerNumUseFilter, maxErrorRateOfBloomFilter)", len(found)
+                "length (expectConsumerNumUseFilter, maxErrorRateOfBloomFilter)", len(saved)
             )  # fmt: skip
-        for one in found:
+        for saved_filter in saved:
             if is_foreign:
-                self._delete(one.topic, one.group)
-            elif not one.is_dead:
-                self._set_dead(one, now_ms - _DEAD_AT_START_MS)
+                self._delete(saved_filter.topic, saved_filter.group)
+            elif not saved_filter.is_dead:
+                self._set_dead(saved_filter, now_ms - _DEAD_AT_START_MS)
 
     def of(self, topic: str) -> dict[str, ConsumerFilter]:
         """Return the filters on a topic, by group."""
@@ -114,29 +115,28 @@ class ConsumerFilters:
         clock: Callable[[], int],
         newest_ms: Callable[[str], int],
     ) -> Steps[bool]:
-        """Take over all that a member of a group subscribes to; yield behind each filter.
+        """Register the subscriptions of a member; yield after each filter.
 
         Args:
             group: The group.
-            wanted: What the member subscribes to, filters or not.
-            clock: Returns the time, ms. Each filter is born when it is in the table: messages that
-                are stored while those before it are compiled do not have its bits.
+            wanted: Subscriptions of the member, with and without filters.
+            clock: Returns the time, ms. The born time of each filter is the time when it is added:
+                messages that are stored while earlier ones are compiled do not have its bits.
             newest_ms: Returns the store time of the newest message of a topic.
 
         Returns:
-            Whether the bits of messages mean something else now: the table should be saved before
-            they are believed.
+            True if the meaning of bits has changed: the table should be saved before they are used.
 
         Raises:
-            LimitExceeded: There are too many filters, or they are too long in all.
+            LimitExceeded: There are too many filters, or their total length is too large.
         """
         has_changed = False
         topics = set()
-        for one in wanted:
-            topics.add(one.topic)
-            if one.sub_string and not selection.is_tag_type(one.expression_type):
-                has_changed |= self._register(group, one, clock, newest_ms)
-                yield  # compiling one takes milliseconds
+        for subscription in wanted:
+            topics.add(subscription.topic)
+            if subscription.sub_string and not selection.is_tag_type(subscription.expression_type):
+                has_changed |= self._register(group, subscription, clock, newest_ms)
+                yield  # compiling a filter takes milliseconds
         for known in self._of_group(group):
             if known.topic not in topics:
                 self._set_dead(known, clock())
@@ -159,27 +159,27 @@ class ConsumerFilters:
             self._put(replace(old, client_version=wanted.sub_version, dead_ms=0))
             return False
         if kind != SQL92 or not self._is_expression(expression):
-            # The client is told when it asks (46), and when it pulls.
+            # The client gets an error when it checks the filter (46), and when it pulls.
             return self._delete(topic, group)
         self._make_room(old, expression, group)
-        one = ConsumerFilter(
+        group_filter = ConsumerFilter(
             topic=topic,
             group=group,
             expression=expression,
             expression_type=kind,
             client_version=wanted.sub_version,
-            # Bits are believed of messages stored later. A clock that was set back must not make
-            # some of those that were stored before.
+            # Bits are used for messages stored later. If the clock was set back, that must not
+            # include messages stored before.
             born_ms=max(clock(), newest_ms(topic)),
             bloom_bits=self._bloom.bits,
             bloom_positions=self._bloom.positions_of(group, topic),
         )
-        self._put(one)
+        self._put(group_filter)
         _log.info("group %s filters topic %s by %s", group, topic, excerpt(expression))
         return True
 
     def _make_room(self, old: ConsumerFilter | None, expression: str, group: str) -> None:
-        """Drop filters of groups that left, if there are too many. Raises ``LimitExceeded``."""
+        """Drop filters of absent groups if there are too many. Raises ``LimitExceeded``."""
         more = 0 if old is not None else 1
         more_letters = len(expression) - (len(old.expression) if old is not None else 0)
 
@@ -190,28 +190,36 @@ class ConsumerFilters:
             )
 
         if is_full():
-            for one in list(self.table.all()):
-                if one.is_dead and one is not old:
-                    self._delete(one.topic, one.group)
+            for candidate in list(self.table.all()):
+                if candidate.is_dead and candidate is not old:
+                    self._delete(candidate.topic, candidate.group)
         if is_full():
             limits.CONSUMER_FILTERS.check(self._count + more, group)
             limits.CONSUMER_FILTER_BYTES.check(self._letters + more_letters, group)
 
     def unregister(self, group: str, now_ms: int) -> None:
-        """Take note that a group has no member any more."""
-        for one in self._of_group(group):
-            self._set_dead(one, now_ms)
+        """Mark the filters of a group without members."""
+        for group_filter in self._of_group(group):
+            self._set_dead(group_filter, now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget filters whose groups left too long ago."""
-        for one in list(self.table.all()):
-            if one.is_dead and now_ms - one.dead_ms >= self._keep_ms:
-                self._delete(one.topic, one.group)
-                _log.info("the filter of group %s on topic %s is dropped", one.group, one.topic)
+        """Drop filters whose groups left too long ago."""
+        for group_filter in list(self.table.all()):
+            if group_filter.is_dead and now_ms - group_filter.dead_ms >= self._keep_ms:
+                self._delete(group_filter.topic, group_filter.group)
+                _log.info(
+                    "the filter of group %s on topic %s is dropped",
+                    group_filter.group,
+                    group_filter.topic,
+                )
 
     def _of_group(self, group: str) -> list[ConsumerFilter]:
         known = [self.table.get(topic, group) for topic in self._topics.get(group, ())]
-        return [one for one in known if one is not None and not one.is_dead]
+        return [
+            group_filter
+            for group_filter in known
+            if group_filter is not None and not group_filter.is_dead
+        ]
 
-    def _set_dead(self, one: ConsumerFilter, dead_ms: int) -> None:
-        self._put(replace(one, dead_ms=max(dead_ms, one.born_ms)))
+    def _set_dead(self, group_filter: ConsumerFilter, dead_ms: int) -> None:
+        self._put(replace(group_filter, dead_ms=max(dead_ms, group_filter.born_ms)))

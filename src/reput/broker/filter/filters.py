@@ -1,4 +1,4 @@
-"""SQL92 subscriptions, compiled once an expression."""
+"""SQL92 subscriptions, each expression compiled once."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -16,43 +16,43 @@ if TYPE_CHECKING:
 
 
 class Filters:
-    """Makes selections of expressions.
+    """Creates selections from expressions.
 
     Args:
-        config: Whether expressions are allowed.
+        config: Settings, which allow or forbid expressions.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
 
     def load_compiler(self) -> None:
-        """Load the compiler, if expressions are allowed: it takes a third of a second.
+        """Load the compiler if expressions are allowed, which takes a third of a second.
 
-        In a thread beside the loop, so that neither a start nor the first filter waits for it.
+        Run in a thread, so that neither the start nor the first filter waits for it.
         """
         if self.config.enable_property_filter:
             _compiled("a IS NULL")
 
     def of_expression(self, expression_type: str | None, expression: str | None) -> Selection:
-        """Return what an expression selects that a request brings.
+        """Return the selection of a request's expression.
 
         Raises:
-            RequestRefused: It is not allowed, of an unknown type, or no expression.
+            RequestRefused: Expressions are not allowed, or the type or the expression is not valid.
         """
         self.check_type(expression_type)
         return _of_text(expression or "")
 
-    def of_group(self, one: ConsumerFilter) -> Selection:
-        """Return what the filter of a group selects, by the bits of messages where there are any.
+    def of_group(self, group_filter: ConsumerFilter) -> Selection:
+        """Return the selection of a group's filter, which uses the bits of messages if possible.
 
         Raises:
-            RequestRefused: It is not allowed, of an unknown type, or no expression.
+            RequestRefused: Expressions are not allowed, or the type or the expression is not valid.
         """
-        self.check_type(one.expression_type)
-        return _of_filter(one)
+        self.check_type(group_filter.expression_type)
+        return _of_filter(group_filter)
 
     def check_type(self, expression_type: str | None) -> None:
-        """Raises ``RequestRefused`` if expressions of a type are unknown, or not allowed."""
+        """Raise ``RequestRefused`` if expressions of a type are unknown or not allowed."""
         if expression_type != SQL92:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -65,7 +65,7 @@ class Filters:
             )
 
     def is_expression(self, expression: str) -> bool:
-        """Whether a text can be compiled. Without filters nothing is, and no compiler is loaded."""
+        """Return True if a text can be compiled; always False if expressions are disabled."""
         if not self.config.enable_property_filter:
             return False
         try:
@@ -76,11 +76,11 @@ class Filters:
 
 
 def _compiled(expression: str) -> "sql92.Filter":
-    # Not at the top: the compiler takes a library that takes long to import.
+    # Imported late: the compiler needs a library whose import is slow.
     from reput.format import sql92
 
     try:
-        return sql92.compile_filter(expression)  # which keeps some
+        return sql92.compile_filter(expression)  # has a cache
     except sql92.FilterTooLarge as error:
         raise error.refusal from error
     except sql92.Sql92Error as error:
@@ -93,12 +93,12 @@ def _selection_of_text(expression: str) -> Selection:
     )
 
 
-def _selection_of_filter(one: ConsumerFilter) -> Selection:
-    expression = _compiled(one.expression)
+def _selection_of_filter(group_filter: ConsumerFilter) -> Selection:
+    expression = _compiled(group_filter.expression)
     return Selection(
-        message_filter=_ByGroup(expression, one),
-        version=one.client_version,
-        filter_letters=len(one.expression),
+        message_filter=_ByGroup(expression, group_filter),
+        version=group_filter.client_version,
+        filter_letters=len(group_filter.expression),
     )
 
 
@@ -112,13 +112,13 @@ _of_filter = TextCache(
     _selection_of_filter,
     count_max=_SELECTIONS_MAX,
     letters_max=_LETTERS_MAX,
-    letters_of=lambda one: len(one.topic) + len(one.group) + len(one.expression),
+    letters_of=lambda key: len(key.topic) + len(key.group) + len(key.expression),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _ByExpression:
-    """Takes messages whose properties match; an error is no match."""
+    """Selects messages whose properties match; an error is no match."""
 
     expression: "sql92.Filter"
     looks_at_tags: ClassVar[bool] = False
@@ -132,12 +132,12 @@ class _ByExpression:
 
 @dataclass(frozen=True, slots=True)
 class _ByGroup(_ByExpression):
-    """Leaves out by their bits most of those that do not match."""
+    """Uses filter bits to skip most messages that do not match."""
 
     group: ConsumerFilter
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
-        one = self.group
-        if store_timestamp <= one.born_ms:
-            return True  # its bits may be from before there was this filter
-        return bloom.may_match(bit_map, one.bloom_bits, one.bloom_positions)
+        group_filter = self.group
+        if store_timestamp <= group_filter.born_ms:
+            return True  # its bits may be older than this filter
+        return bloom.may_match(bit_map, group_filter.bloom_bits, group_filter.bloom_positions)

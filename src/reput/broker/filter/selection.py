@@ -1,4 +1,4 @@
-"""What a pull wants of a queue: all, some tags, or what an SQL92 expression says."""
+"""The messages that a pull selects: all, some tags, or those matching an SQL92 expression."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,25 +19,25 @@ ALL = "*"
 TAG_SEPARATOR = "||"
 _BYTES_PER_TAG = 40
 _BYTES_PER_LETTER = 16
-"""Of an expression: what is compiled of it takes so much."""
+"""Approximate memory of a compiled expression, in bytes per character."""
 NO_CLASS_FILTER = "filter by class is not supported: RocketMQ has dropped filter servers"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a pull wants."""
+    """The messages that a pull selects."""
 
     tags_codes: tuple[int, ...] = ()
-    """Of the tags; none: all messages."""
+    """Tags codes to select; empty for all messages."""
     message_filter: "MessageFilter | None" = None
     version: int = 0
-    """Of the subscription that heartbeats have told, if it is one of those."""
+    """Version of the subscription from heartbeats, if it is one of those."""
     filter_letters: int = 0
-    """Of the expression that the filter is compiled from."""
+    """Length of the expression that the filter is compiled from."""
 
     @property
     def bytes_about(self) -> int:
-        """About how much memory it takes where nobody shares it."""
+        """Approximate memory if it is not shared, in bytes."""
         return _BYTES_PER_TAG * len(self.tags_codes) + _BYTES_PER_LETTER * self.filter_letters
 
 
@@ -45,15 +45,15 @@ EVERYTHING = Selection()
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression is a list of tags."""
+    """Return True if an expression is a list of tags."""
     return expression_type in (None, "", TAG)
 
 
 def of_tags(expression: str | None) -> Selection:
-    """Return what ``TagA || TagB`` selects; nothing, blank and ``*`` select all.
+    """Return the selection of ``TagA || TagB``; empty text and ``*`` select all messages.
 
     Raises:
-        RequestRefused: SUBSCRIPTION_PARSE_FAILED: there are separators and no tags, or the
+        RequestRefused: SUBSCRIPTION_PARSE_FAILED: there are separators but no tags, or the
             expression is over a limit.
     """
     if not expression or expression == ALL:
@@ -77,8 +77,8 @@ def _selection_of_tags(expression: str) -> Selection:
 _of_tags = TextCache(_selection_of_tags, count_max=4096, letters_max=512 * 1024, letters_of=len)
 
 
-def of_subscription(one: SubscriptionData) -> Selection:
-    """Return what a member's heartbeat selects."""
-    if one.sub_string == ALL or not one.code_set:
-        return Selection(version=one.sub_version)
-    return Selection(tuple(one.code_set), version=one.sub_version)
+def of_subscription(subscription: SubscriptionData) -> Selection:
+    """Return the selection of a subscription from a heartbeat."""
+    if subscription.sub_string == ALL or not subscription.code_set:
+        return Selection(version=subscription.sub_version)
+    return Selection(tuple(subscription.code_set), version=subscription.sub_version)

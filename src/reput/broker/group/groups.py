@@ -1,7 +1,7 @@
-"""The clients of a broker: who produces, who consumes, and what each group subscribes to.
+"""The clients of a broker: producers, consumers, and the subscriptions of each group.
 
-In memory only: heartbeats tell it all again. A client is known by its connection. What is done for
-a connection, at its end too, is as much work as it has groups, however many there are in all.
+Kept only in memory: heartbeats restore it. A client is identified by its connection. The work for a
+connection, including its end, depends on the number of its groups only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,22 +15,22 @@ from reput.broker.settings.config import BrokerConfig
 from reput.format.bodies import ConsumerData, SubscriptionData
 
 _SUBSCRIPTION_BYTES = 300
-"""What a subscription costs beside its texts, about."""
+"""Approximate memory of a subscription besides its texts, in bytes."""
 
 
 class Connected(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that is used here."""
 
     @property
     def peer(self) -> str:
-        """``ip:port`` of the client."""
+        """Address of the client, ``ip:port``."""
 
 
 _C = TypeVar("_C", bound=Connected)
 
 
 class Maxima(NamedTuple):
-    """How many groups, members and subscriptions there may be."""
+    """Limits of groups, members and subscriptions."""
 
     connection_groups: int = limits.CONNECTION_GROUPS.maximum
     memberships: int = limits.MEMBERSHIPS.maximum
@@ -40,7 +40,7 @@ class Maxima(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "Maxima":
-        """Return what the settings of a broker say."""
+        """Return the limits in the settings of a broker."""
         return cls(
             config.reput_connection_groups_max,
             config.reput_memberships_max,
@@ -59,7 +59,8 @@ class Member(Generic[_C]):
     language: int
     version: int
     seen_ms: int
-    """Its last heartbeat. Monotonic: a clock that is set must not take all members for gone."""
+    """Time of its last heartbeat, monotonic ms, so that setting the clock does not expire members.
+    """
 
 
 @dataclass(slots=True)
@@ -72,9 +73,9 @@ class ConsumerGroup(Generic[_C]):
     consume_from_where: str
     members: dict[_C, Member[_C]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    """By topic."""
+    """Subscriptions by topic."""
     subscription_bytes: int = 0
-    """What they cost."""
+    """Approximate memory of the subscriptions, in bytes."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -82,61 +83,61 @@ class ConsumerGroup(Generic[_C]):
         return [member.client_id for member in self.members.values()]
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> tuple[bool, bool]:
-        """Take over what a heartbeat subscribes to.
+        """Replace the subscriptions by those of a heartbeat.
 
         Returns:
-            Whether topics came or went, and whether anything changed: a newer version of a
-            subscription replaces the older one, which alone changes no assignment.
+            Whether topics were added or removed, and whether anything changed: a newer version of a
+            subscription replaces the older one, but does not by itself change the assignment of
+            queues.
         """
-        by_topic = {one.topic: one for one in wanted}
+        by_topic = {subscription.topic: subscription for subscription in wanted}
         has_changed = False
         before = dict(self.subscriptions)
-        for topic, one in by_topic.items():
+        for topic, subscription in by_topic.items():
             known = self.subscriptions.get(topic)
             if known is None:
                 has_changed = True
-            if known is None or one.sub_version > known.sub_version:
-                self.subscriptions[topic] = one
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
         for topic in [topic for topic in self.subscriptions if topic not in by_topic]:
             del self.subscriptions[topic]
             has_changed = True
-        is_other = self.subscriptions != before
-        if is_other:
+        has_any_changed = self.subscriptions != before
+        if has_any_changed:
             self.subscription_bytes = size_of(self.subscriptions.values())
-        return has_changed, is_other
+        return has_changed, has_any_changed
 
 
 def size_of(subscriptions: Iterable[SubscriptionData]) -> int:
-    """Return what subscriptions cost, bytes of memory, about."""
+    """Return the approximate memory of subscriptions, in bytes."""
     return sum(
         _SUBSCRIPTION_BYTES
-        + len(one.topic)
-        + len(one.sub_string or "")
-        + sum(len(tag) + 50 for tag in one.tags_set)
-        + 8 * len(one.code_set)
-        for one in subscriptions
+        + len(subscription.topic)
+        + len(subscription.sub_string or "")
+        + sum(len(tag) + 50 for tag in subscription.tags_set)
+        + 8 * len(subscription.code_set)
+        for subscription in subscriptions
     )
 
 
 @dataclass(slots=True)
 class _Memberships:
-    """The groups of a connection, in the order it joined them."""
+    """The groups of a connection, in the order of joining."""
 
     consumers: dict[str, None] = field(default_factory=dict)
     producers: dict[str, None] = field(default_factory=dict)
     producing_client: str | None = None
-    """The client that it said last it produces for."""
+    """Client id of its latest heartbeat as a producer."""
     seen_ms: int = 0
-    """Its last heartbeat."""
+    """Time of its last heartbeat, monotonic ms."""
 
 
 class Groups(Generic[_C]):
     """Producer and consumer groups with members. Times are monotonic ms.
 
     Args:
-        on_change: Called when what some consumer group subscribes to has changed, or is not known
-            any more.
-        maxima: How many there may be.
+        on_change: Called when the subscriptions of a consumer group have changed or were removed.
+        maxima: The limits.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Groups(Generic[_C]):
         self.membership_count = 0
         """Memberships of connections in groups."""
         self.subscription_bytes = 0
-        """What the subscriptions of all groups cost."""
+        """Approximate memory of all subscriptions, in bytes."""
         self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup[_C]] = {}
         self._producers: dict[str, dict[_C, Member[_C]]] = {}
@@ -160,14 +161,14 @@ class Groups(Generic[_C]):
     def check_room(
         self, channel: _C, consumers: Iterable[ConsumerData], producers: Iterable[str]
     ) -> None:
-        """Refuse a heartbeat that names more groups than a connection may have.
+        """Refuse a heartbeat with more groups than a connection can have.
 
         Raises:
             LimitExceeded: There would be too many groups, members or subscriptions.
         """
         known = self._memberships.get(channel) or _Memberships()
         new_consumers = {
-            one.group_name for one in consumers if one.group_name not in known.consumers
+            data.group_name for data in consumers if data.group_name not in known.consumers
         }
         new_producers = {name for name in producers if name not in known.producers}
         new_count = len(new_consumers) + len(new_producers)
@@ -190,20 +191,20 @@ class Groups(Generic[_C]):
             limit.check(len(self._producers.get(name, ())) + 1, name)
 
     def more_bytes(self, data: ConsumerData) -> int:
-        """Return how much more than now the subscriptions of a group would cost, bytes."""
+        """Return the additional memory of a group's new subscriptions, in bytes."""
         group = self._consumers.get(data.group_name)
         known = 0 if group is None else group.subscription_bytes
         return size_of(data.subscription_data_set) - known
 
     def check_subscriptions(self, more_bytes: int, place: str = "") -> None:
-        """Refuse subscriptions of members that are more than all groups may have.
+        """Refuse subscriptions that exceed the limit of all groups.
 
         Args:
-            more_bytes: What they cost, beside what their groups have now.
-            place: Which member or group it is, for the text.
+            more_bytes: Additional memory, in bytes.
+            place: Name of the member or group for the error message.
 
         Raises:
-            LimitExceeded: There would be too many.
+            LimitExceeded: The limit would be exceeded.
         """
         if more_bytes > 0:
             limit = limits.ALL_SUBSCRIPTION_BYTES.at(self.maxima.subscription_bytes)
@@ -215,11 +216,11 @@ class Groups(Generic[_C]):
         return [] if known is None else list(known.consumers)
 
     def _join(self, channel: _C, monotonic_ms: int) -> _Memberships:
-        found = self._memberships.get(channel)
-        if found is None:
-            found = self._memberships[channel] = _Memberships()
-        found.seen_ms = monotonic_ms
-        return found
+        memberships = self._memberships.get(channel)
+        if memberships is None:
+            memberships = self._memberships[channel] = _Memberships()
+        memberships.seen_ms = monotonic_ms
+        return memberships
 
     def _count(self, channel: _C) -> None:
         self.membership_count += 1
@@ -228,7 +229,7 @@ class Groups(Generic[_C]):
     def _left(self, channel: _C, names: dict[str, None], group: str) -> None:
         del names[group]
         self.membership_count -= 1
-        self._by_address.give_back(quotas.host_of(channel.peer))
+        self._by_address.release(quotas.host_of(channel.peer))
         known = self._memberships[channel]
         if not known.consumers and not known.producers:
             del self._memberships[channel]
@@ -247,7 +248,7 @@ class Groups(Generic[_C]):
         self, channel: _C, client_id: str, data: ConsumerData, language: int, version: int,
         monotonic_ms: int,
     ) -> bool:  # fmt: skip
-        """Take over a member's heartbeat; return whether the others must be told."""
+        """Apply a member's heartbeat; return whether the other members must be notified."""
         group = self._consumers.get(data.group_name)
         if group is None:
             group = self._consumers[data.group_name] = ConsumerGroup(
@@ -270,7 +271,7 @@ class Groups(Generic[_C]):
         return has_topics_changed or is_new
 
     def unregister_consumer(self, channel: _C, group_name: str) -> bool:
-        """Take a member out of a group; return whether it was in."""
+        """Remove a member from a group; return False if it was not a member."""
         group = self._consumers.get(group_name)
         if group is None or group.members.pop(channel, None) is None:
             return False
@@ -283,7 +284,7 @@ class Groups(Generic[_C]):
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the consumer groups whose members subscribe to a topic."""
-        return [name for name, one in self._consumers.items() if topic in one.subscriptions]
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     # Producers --------------------------------------------------------------------------------
 
@@ -292,7 +293,7 @@ class Groups(Generic[_C]):
         return list(self._producers.get(group, {}).values())
 
     def next_producer(self, group: str, is_usable: Callable[[_C], bool]) -> _C | None:
-        """Return the connection of a member of a producer group, of another one each time."""
+        """Return the connection of a member of a producer group, in turn."""
         channels = list(self._producers.get(group, {}))
         self._turn += 1
         for i in range(len(channels)):
@@ -314,7 +315,7 @@ class Groups(Generic[_C]):
         version: int,
         monotonic_ms: int,
     ) -> None:
-        """Take over a member's heartbeat."""
+        """Apply a member's heartbeat."""
         members = self._producers.setdefault(group, {})
         if channel not in members:
             self._count(channel)
@@ -326,10 +327,10 @@ class Groups(Generic[_C]):
             known.producing_client = client_id
         channels = self._producing_clients.setdefault(client_id, {})
         channels.pop(channel, None)
-        channels[channel] = member  # the last one
+        channels[channel] = member  # becomes the newest
 
     def unregister_producer(self, channel: _C, group: str) -> None:
-        """Take a member out of a group."""
+        """Remove a member from a group."""
         members = self._producers.get(group, {})
         member = members.pop(channel, None)
         if not members:
@@ -351,14 +352,14 @@ class Groups(Generic[_C]):
             self._producing_clients.pop(client_id, None)
 
     def producer_of_client(self, client_id: str) -> Member[_C] | None:
-        """Return the member of some producer group that was heard of last from a client."""
+        """Return the producer with the latest heartbeat of a client id."""
         channels = self._producing_clients.get(client_id)
         return next(reversed(channels.values())) if channels else None
 
     # Ends -------------------------------------------------------------------------------------
 
     def remove(self, channel: _C) -> list[str]:
-        """Forget a connection; return the consumer groups that lost a member."""
+        """Remove a connection; return the consumer groups that lost a member."""
         known = self._memberships.get(channel)
         if known is None:
             return []
@@ -367,5 +368,5 @@ class Groups(Generic[_C]):
         return [name for name in list(known.consumers) if self.unregister_consumer(channel, name)]
 
     def silent(self, limit_ms: int) -> list[_C]:
-        """Return connections that are members, and were last heard of before ``limit_ms``."""
+        """Return connections of members whose last heartbeat was before ``limit_ms``."""
         return [channel for channel, known in self._memberships.items() if known.seen_ms < limit_ms]

@@ -1,4 +1,4 @@
-"""Members of groups: what a broker does when one joins, changes or leaves."""
+"""Members of groups: actions when a member joins, changes or leaves."""
 
 import logging
 
@@ -16,11 +16,11 @@ from reput.format import names
 from reput.format.bodies import ConsumerData
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import SubscriptionGroup
 
 _QUEUES_AT_ONCE = 200
-"""Queues that are looked at between two yields."""
+"""Queues that are examined between two yields."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Members:
         topics: Topics,
         filters: ConsumerFilters,
         locks: QueueLocks,
-        store: MessageStore,
+        store: BrokerStore,
         settings: LiveConfig,
         clock: Clock,
         slices: TimeSlices,
@@ -93,7 +93,7 @@ class Members:
 
         Returns:
             True if the table must be saved before the reply: after a crash an older filter would
-            be asked for by newer filter bits.
+            otherwise be used with newer filter bits.
         """
         subscriptions = member.subscription_data_set
         for subscription in subscriptions:
@@ -123,10 +123,10 @@ class Members:
     def make_retry_topic(
         self, group: SubscriptionGroup, now_ms: int, address: str = quotas.OWN
     ) -> None:
-        """Make the retry topic of a group, if it has none and can have one.
+        """Create the retry topic of a group, if it has none and its name allows it.
 
-        A name of more than 248 letters leaves no room for the topic's prefix, and groups from an
-        older table may have any name.
+        A name of more than 248 characters leaves no room for the topic's prefix, and groups of an
+        older table can have any name.
         """
         name = names.retry_topic(group.name)
         if group.retry_queue_count > 0 and names.is_legal_group_topic(name):

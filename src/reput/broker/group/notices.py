@@ -1,7 +1,7 @@
 """Notifies the members of consumer groups that a member has joined, left or changed.
 
-Each turn of the loop sends at most one notice to a member, however many others have changed. When n
-members join one after the other, one notice a change would make n * n of them. So a large group
+Each turn of the event loop sends at most one notice to a member, however many others have changed.
+If n members join successively, one notice per change would cause n * n of them. So a large group
 gets its next notice only after a pause that grows with its size.
 """
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from reput.remoting.channel import Channel
 
 NOTICES_PER_S = 10_000
-"""Notices that the members of one group get, per second."""
+"""Notices to the members of one group, per second."""
 _PAUSES_ABOVE = 100
-"""Members of a group. A smaller one may get a notice in each turn of the loop."""
+"""Size above which a group's notices are spaced; smaller groups may get one per turn of the loop.
+"""
 _PART = 100
 """Notices that are sent between two yields."""
 
@@ -54,7 +55,7 @@ class MemberNotices:
         self._is_begun = False
 
     def notify_soon(self, group: str) -> None:
-        """Notify the members of a group in the next turn of the loop."""
+        """Notify the members of a group in the next turn of the event loop."""
         self._waiting[group] = None
         self._begin()
 

@@ -1,6 +1,7 @@
-"""Who consumes a queue in order: one client of a group at a time. In memory only.
+"""Locks of queues for ordered consumption: one client of a group at a time. Only in memory.
 
-Times are monotonic ms: a clock that is set must neither free all locks nor keep those of the dead.
+Times are monotonic ms: setting the clock must neither release all locks nor keep those of dead
+clients.
 """
 
 from collections import Counter, OrderedDict
@@ -13,7 +14,7 @@ from reput.broker.quotas import OWN, AddressQuota
 from reput.format.bodies import MessageQueue
 
 EXPIRED_AT_ONCE = 10_000
-"""Locks that one call of ``expire`` forgets at most."""
+"""Locks that one call of ``expire`` removes at most."""
 
 
 @dataclass(slots=True)
@@ -27,21 +28,21 @@ class QueueLocks:
     """Locks of queues, by group.
 
     Args:
-        live_ms: A lock that is not renewed for so long is free.
-        locks_max: How many there may be.
+        live_ms: Time after which a lock that is not renewed is free, in ms.
+        locks_max: Largest number of locks.
     """
 
     def __init__(self, live_ms: int, locks_max: int = limits.LOCKS.maximum) -> None:
         self.locks_max = locks_max
         self._live_ms = live_ms
         self._locks: OrderedDict[tuple[str, MessageQueue], _Lock] = OrderedDict()
-        """The one that was renewed longest ago comes first."""
+        """Locks from the least to the most recently renewed one."""
         self._counts: Counter[str] = Counter()
-        """Group -> locks."""
+        """Group -> number of locks."""
         self._by_address = AddressQuota()
 
     def __len__(self) -> int:
-        """How many locks there are; some may be free by now."""
+        """Return the number of locks, including expired ones."""
         return len(self._locks)
 
     def lock(
@@ -52,20 +53,20 @@ class QueueLocks:
         monotonic_ms: int,
         address: str = OWN,
     ) -> list[MessageQueue]:
-        """Lock queues, or renew their locks; return those that the client has now.
+        """Lock queues or renew their locks; return the queues that the client has locked.
 
         Args:
-            group: Of the client.
-            client_id: Who locks them.
-            queues: What is to be locked.
+            group: Group of the client.
+            client_id: The client.
+            queues: Queues to lock.
             monotonic_ms: The time.
-            address: Of the client: one address locks a limited number of queues.
+            address: Address of the client: the locks of an address are limited.
 
         Raises:
             LimitExceeded: There would be too many locks; no lock has changed.
         """
         self._check_room(group, queues, monotonic_ms, address)
-        got = []
+        locked = []
         for queue in queues:
             key = group, queue
             held = self._locks.get(key)
@@ -76,8 +77,8 @@ class QueueLocks:
                 self._locks[key] = _Lock(client_id, monotonic_ms, address)
                 self._counts[group] += 1
                 self._by_address.add(address)
-                got.append(queue)
-        return got
+                locked.append(queue)
+        return locked
 
     def _check_room(
         self, group: str, queues: Collection[MessageQueue], monotonic_ms: int, address: str
@@ -94,14 +95,14 @@ class QueueLocks:
         self._by_address.check(address, limits.LOCKS_PER_ADDRESS, maximum, new_count)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; those of others stay."""
+        """Release locks of this client."""
         for queue in queues:
             held = self._locks.get((group, queue))
             if held is not None and held.client_id == client_id:
                 self._forget((group, queue), held)
 
     def expire(self, monotonic_ms: int) -> None:
-        """Forget locks that are free, a bounded number."""
+        """Remove expired locks, a bounded number."""
         for _ in range(EXPIRED_AT_ONCE):
             key, held = next(iter(self._locks.items()), (None, None))
             if key is None or held is None or monotonic_ms - held.renewed_ms <= self._live_ms:
@@ -110,7 +111,7 @@ class QueueLocks:
 
     def _forget(self, key: tuple[str, MessageQueue], held: _Lock) -> None:
         del self._locks[key]
-        self._by_address.give_back(held.address)
+        self._by_address.release(held.address)
         self._counts[key[0]] -= 1
         if not self._counts[key[0]]:
             del self._counts[key[0]]

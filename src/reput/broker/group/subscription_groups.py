@@ -1,4 +1,4 @@
-"""The settings of consumer groups: what subscriptionGroup.json says, and how groups come to be."""
+"""The settings of consumer groups: subscriptionGroup.json, and creation of groups."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
 
 
 class SubscriptionGroups:
-    """The table of groups.
+    """The table of consumer groups.
 
     Args:
-        table: What is saved.
-        config: The settings in force: whether groups are made when clients use them.
-        has_light: Whether there is a group of each name of light queues.
+        table: The saved table.
+        config: Current settings, which allow or forbid automatic creation of groups.
+        has_light: True if each name of a light queue is a group.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class SubscriptionGroups:
         self._has_light = has_light
         self._made_by = AddressQuota()
         self._reserved = Reservations()
-        self._settings_bytes = sum(_settings_bytes(one) for one in table.all().values())
-        self._forbidden_count = sum(len(one) for one in table.all_forbidden().values())
+        self._settings_bytes = sum(_settings_bytes(entry) for entry in table.all().values())
+        self._forbidden_count = sum(len(entry) for entry in table.all_forbidden().values())
 
     def add_built_in(self, now_ms: int) -> None:
-        """Make the groups that every broker has; those that exist stay as they are."""
+        """Create the groups that every broker has; existing ones are not changed."""
         for name in sorted(names.SYSTEM_GROUPS):
             if self.table.get(name) is None:
                 group = SubscriptionGroup(
@@ -50,12 +50,12 @@ class SubscriptionGroups:
                 self.table.put(group, now_ms)
 
     def check_name(self, name: str) -> None:
-        """Check the name of a group that somebody wants to make or to use.
+        """Check the name of a group to create or use.
 
-        Groups that are there already may have any name.
+        Existing groups can have any name.
 
         Raises:
-            RequestRefused: It is not allowed; says what is.
+            RequestRefused: The name is not allowed; the message lists allowed characters.
         """
         if self.table.get(name) is not None:
             return
@@ -63,7 +63,7 @@ class SubscriptionGroups:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the group's name is blank")
         limits.GROUP_NAME_LETTERS.check(len(name))
         is_light = self._has_light and names.is_light(name)
-        # What names light queues is up to who names them, as far as files can hold it.
+        # Clients choose the names of light queues freely, as far as files can store them.
         if not (names.is_printable(name) if is_light else names.is_legal_group(name)):
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
@@ -72,16 +72,16 @@ class SubscriptionGroups:
             )
 
     def obtain(self, name: str, now_ms: int, address: str = OWN) -> SubscriptionGroup | None:
-        """Return a group, made if that is allowed; None if there is none.
+        """Return a group; create it if that is allowed. None if it does not exist.
 
         Args:
-            name: Of the group.
+            name: Name of the group.
             now_ms: The time.
-            address: Of the client: one address makes a limited number of groups.
+            address: Address of the client: the number of groups that it can create is limited.
 
         Raises:
-            RequestRefused: No group may have that name.
-            LimitExceeded: There are too many groups, or too many that this address has made.
+            RequestRefused: The name is not allowed.
+            LimitExceeded: There are too many groups, or too many created by this address.
         """
         group = self.table.get(name)
         if group is not None:
@@ -96,15 +96,15 @@ class SubscriptionGroups:
         return group
 
     def may_make(self, name: str) -> bool:
-        """Whether a group is made when a client uses it."""
+        """Return True if a group is created when a client uses it."""
         is_allowed = self.config.auto_create_subscription_group
         return is_allowed or name.startswith(names.SYSTEM_GROUP_PREFIX)
 
     def check_making(self, group_names: Iterable[str], address: str) -> None:
-        """Refuse to make groups for a client, those of them that are not there.
+        """Refuse to create missing groups for a client beyond the limits.
 
         Raises:
-            LimitExceeded: There would be too many groups, or too many that this address has made.
+            LimitExceeded: There would be too many groups, or too many created by this address.
         """
         new = {name for name in group_names if self.get(name) is None and self.may_make(name)}
         if not new:
@@ -122,14 +122,14 @@ class SubscriptionGroups:
         self.check_room([SubscriptionGroup(name=name) for name in new])
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
-        """Return a group, made if that is allowed; None if there is none and none can be made."""
+        """Return a group; create it if that is allowed. None if it cannot be created."""
         try:
             return self.obtain(name, now_ms)
         except RequestRefused:
             return None
 
     def check_consuming(self, name: str, now_ms: int, address: str = OWN) -> None:
-        """Refuse a group that may not consume; it is made if that is allowed.
+        """Refuse a group that cannot consume; create it if that is allowed.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, NO_PERMISSION; or as ``obtain``.
@@ -151,16 +151,16 @@ class SubscriptionGroups:
         return light_queues.group_of(name) if group is None and self._has_light else group
 
     def is_forbidden(self, name: str, topic: str) -> bool:
-        """Whether a group may not read a topic."""
+        """Return True if a group is forbidden to read a topic."""
         return bool(self.table.forbidden(name, topic) & PERM_READ)
 
     def forbid(self, name: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
-        """Forbid a group to read a topic, or allow it again.
+        """Forbid a group to read a topic, or allow it.
 
-        Java's broker, when it allows one topic, allows the group all others too.
+        When Java's broker allows one topic, it allows all others too.
 
         Raises:
-            LimitExceeded: Too many topics are forbidden already.
+            LimitExceeded: Too many topics are forbidden.
         """
         known = self.table.forbidden(name, topic)
         bits = known | PERM_READ if is_forbidden else known & ~PERM_READ
@@ -176,10 +176,10 @@ class SubscriptionGroups:
         return self.table.all()
 
     def check_room(self, groups: Iterable[SubscriptionGroup]) -> None:
-        """Refuse groups whose settings are larger than a broker keeps, with those that are there.
+        """Refuse groups that exceed the limits of a broker, together with existing ones.
 
         Raises:
-            LimitExceeded: There would be too many groups, or too large ones.
+            LimitExceeded: There would be too many groups, or their settings would be too large.
         """
         self._check_room(groups)
 
@@ -187,16 +187,16 @@ class SubscriptionGroups:
         """Check as ``check_room``, and keep the room for these groups until it is released.
 
         Raises:
-            LimitExceeded: There would be too many groups, or too large ones.
+            LimitExceeded: There would be too many groups, or their settings would be too large.
         """
         return self._reserved.reserve(*self._check_room(groups))
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what is left of a reservation."""
+        """Release the rest of a reservation."""
         self._reserved.release(reservation)
 
     def _check_room(self, groups: Iterable[SubscriptionGroup]) -> tuple[int, int]:
-        """Return how many more groups and bytes there would be. Raises ``LimitExceeded``."""
+        """Return the additional groups and bytes. Raises ``LimitExceeded``."""
         new_count, more = 0, 0
         for group in groups:
             size = _settings_bytes(group)
@@ -216,7 +216,7 @@ class SubscriptionGroups:
     def put(
         self, group: SubscriptionGroup, now_ms: int, reservation: Reservation | None = None
     ) -> None:
-        """Add or replace a group, in the room that is reserved for it, if any is."""
+        """Add or replace a group, using its reservation if there is one."""
         known = self.table.get(group.name)
         more = _settings_bytes(group) - (0 if known is None else _settings_bytes(known))
         if reservation is not None:
@@ -226,13 +226,13 @@ class SubscriptionGroups:
         self._notify()
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Remove a group; return whether it was there."""
+        """Delete a group; return False if it did not exist."""
         known = self.table.get(name)
         if known is not None:
             self._settings_bytes -= _settings_bytes(known)
         self._notify()
         is_gone = self.table.delete(name, now_ms)
-        self._forbidden_count = sum(len(one) for one in self.table.all_forbidden().values())
+        self._forbidden_count = sum(len(topics) for topics in self.table.all_forbidden().values())
         return is_gone
 
     def _notify(self) -> None:
@@ -241,7 +241,7 @@ class SubscriptionGroups:
 
 
 def _settings_bytes(group: SubscriptionGroup) -> int:
-    """Return the size of the settings of a group that may have any size."""
+    """Return the size of the settings that have no fixed size."""
     size = sum(len(name) + len(value) for name, value in group.attributes)
     for settings in (group.retry_policy, group.subscriptions):
         if settings:

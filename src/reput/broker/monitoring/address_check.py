@@ -1,11 +1,11 @@
-"""Can clients reach what they are told? Asked after the start, from here.
+"""Checks after the start that clients can reach the advertised addresses.
 
-A broker tells name servers where it is, and they tell clients. In a container, or with a wrong
-``brokerIP1``, that is an address which works nowhere else: clients get a route and then time out.
-What is wrong is said with the line of broker.conf that puts it right.
+A broker registers its address with name servers, which pass it to clients. In a container, or with
+a wrong ``brokerIP1``, that address works nowhere else: clients get a route and then time out. Each
+problem is reported with the line of broker.conf that fixes it.
 
-A connection from here shows that somebody listens, not that others get through: what cannot be
-seen from here is judged by the address alone.
+A connection from this machine shows that the port is open, not that other machines can reach it:
+where that cannot be tested, the address itself is judged.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from reput.broker.settings.config import BrokerConfig, own_address
 CONNECT_TIMEOUT_MS = 3_000
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-_BRIDGES = tuple(ipaddress.ip_network(one) for one in ("172.16.0.0/12", "10.88.0.0/16"))
-"""Where Docker and Podman put containers unless they are told otherwise."""
+_BRIDGES = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
+"""Default networks of containers in Docker and Podman."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An address that does not work, or not for everybody."""
+    """An address that clients cannot reach, or not all of them."""
 
     address: str
     reason: str
     fix: str
-    """What to do; a line of broker.conf where there is one."""
+    """How to fix it; a line of broker.conf if possible."""
 
     def __str__(self) -> str:
         """Return one line for the log."""
@@ -43,36 +43,38 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where the broker runs."""
+    """The machine of the broker."""
 
     own_address: str
-    """What others see of this machine, as far as routes tell."""
+    """The address that other machines see, according to the routes."""
     is_container: bool
 
     @classmethod
-    def look(cls) -> "Surroundings":
-        """Return those of this process."""
-        return cls(own_address(), any(Path(one).exists() for one in _CONTAINER_MARKS))
+    def detect(cls) -> "Surroundings":
+        """Return the surroundings of this process."""
+        return cls(own_address(), any(Path(path).exists() for path in _CONTAINER_MARKS))
 
 
 def judge(ip: str, name_servers: Iterable[str], here: Surroundings) -> str:
-    """Return why clients elsewhere cannot use an address; empty if they may.
+    """Return why remote clients cannot use an address; empty if they can.
 
     Args:
-        ip: Of the broker, resolved.
-        name_servers: Addresses of those that are on other machines, resolved.
-        here: Where the broker runs.
+        ip: Resolved address of the broker.
+        name_servers: Resolved addresses of name servers on other machines.
+        here: The machine of the broker.
     """
     address = ipaddress.ip_address(ip)
-    remote = [ipaddress.ip_address(one) for one in name_servers]
+    remote = [ipaddress.ip_address(text) for text in name_servers]
     if address.is_unspecified:
-        return "is no address that anybody can connect to"
+        return "is not an address that clients can connect to"
     if address.is_loopback and remote:
-        return "leads every client to itself, and the name servers are on other machines"
-    is_of_bridge = any(address in one for one in _BRIDGES if one.version == address.version)
+        return "refers to each client's own machine, while the name servers are on other machines"
+    is_of_bridge = any(
+        address in bridge for bridge in _BRIDGES if bridge.version == address.version
+    )
     if here.is_container and is_of_bridge:
         network = ipaddress.ip_network(f"{ip}/16", strict=False)
-        if not remote or any(one not in network for one in remote):
+        if not remote or any(other not in network for other in remote):
             return "is an address inside of a container: clients outside of it cannot reach it"
     return ""
 
@@ -80,20 +82,20 @@ def judge(ip: str, name_servers: Iterable[str], here: Surroundings) -> str:
 async def check(
     config: BrokerConfig, identity: Identity, here: Surroundings | None = None
 ) -> list[Problem]:
-    """Return what is wrong with the addresses of a broker that is started."""
-    here = here or Surroundings.look()
+    """Return the problems with the addresses of a started broker."""
+    here = here or Surroundings.detect()
     host = config.broker_ip1
     name_servers = config.name_servers
     reasons = await asyncio.gather(
         _why_unreachable(host, identity.port),
-        *(_why_unreachable(*split(one)) for one in name_servers),
+        *(_why_unreachable(*split(server_address)) for server_address in name_servers),
     )
     fix = f"set in broker.conf: brokerIP1={_better(host, here)}"
     problems = []
     if reasons[0]:
         problems.append(Problem(identity.address, f"cannot be reached: {reasons[0]}", fix))
     else:
-        known = [await _resolve(split(one)[0]) for one in name_servers]
+        known = [await _resolve(split(server_address)[0]) for server_address in name_servers]
         remote = [ip for ip in known if ip and not _is_ours(ip)]
         reason = judge(await _resolve(host), remote, here)
         if reason:
@@ -114,7 +116,7 @@ async def check(
 
 
 def judge_metrics(config: BrokerConfig, here: Surroundings) -> list[Problem]:
-    """Return what is wrong with the address of /metrics and /health."""
+    """Return the problems with the address of /metrics and /health."""
     host, port = config.reput_metrics_address, config.metrics_port
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
@@ -122,12 +124,12 @@ def judge_metrics(config: BrokerConfig, here: Surroundings) -> list[Problem]:
         is_loopback = host == "localhost"
     if not port or not here.is_container or not is_loopback:
         return []
-    text = "(metrics and health) is an address inside of a container: nobody outside can read them"
+    text = "(metrics and health) is inside of a container, and cannot be reached from outside"
     return [Problem(f"{host}:{port}", text, "set in broker.conf: reputMetricsAddress=0.0.0.0")]
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; brackets around an IPv6 address are dropped."""
+    """Split ``host:port``; brackets around an IPv6 address are removed."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -140,18 +142,18 @@ def _better(host: str, here: Surroundings) -> str:
 
 
 async def _why_unreachable(host: str, port: int) -> str:
-    """Connect and hang up; return what went wrong, empty if nothing did."""
+    """Open and close a connection; return why that failed, empty if it succeeded."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return f"no answer within {CONNECT_TIMEOUT_MS} ms"
     except OSError as error:
-        # Of a connection asyncio says "Connect call failed", whatever the reason was.
+        # asyncio's message is "Connect call failed" for any cause.
         number = error.errno or 0
         return os.strerror(number) if number > 0 else error.strerror or str(error)
     writer.close()
-    with contextlib.suppress(OSError):  # it was reached, and that was the question
+    with contextlib.suppress(OSError):  # the address is reachable, which is all that counts
         await writer.wait_closed()
     return ""
 
@@ -160,16 +162,16 @@ async def _resolve(host: str) -> str:
     """Return an address of a host; empty if it has none."""
     loop = asyncio.get_running_loop()
     try:
-        found: Sequence[tuple[object, ...]] = await loop.getaddrinfo(host, None)
+        results: Sequence[tuple[object, ...]] = await loop.getaddrinfo(host, None)
     except OSError:
         return ""
-    address = found[0][4]
+    address = results[0][4]
     assert isinstance(address, tuple)
     return str(address[0]).partition("%")[0]
 
 
 def _is_ours(ip: str) -> bool:
-    """Whether an address is one of this machine."""
+    """Return True if an address belongs to this machine."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

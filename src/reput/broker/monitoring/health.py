@@ -1,9 +1,9 @@
-"""Is the broker well? What /health says, and what an operator is told.
+"""Health of the broker, as /health reports it.
 
-Red when somebody should look now: a background loop died or hangs, the disk failed or is full, the
-loop of the process does not answer (which only the one who asks can see). A name server that does
-not know the broker is a warning: clients that have the route go on. So are stored records that a
-loop has passed over.
+Unhealthy means that an operator should act now: a background loop failed or hangs, the disk failed
+or is full, the event loop does not respond (which only the requester can see). A name server
+without this broker is a warning: clients that have the route continue. So are stored records that a
+loop has skipped.
 """
 
 from collections.abc import Mapping
@@ -15,26 +15,26 @@ from reput.remoting.health import Health
 
 SILENT_MS_MAX: Mapping[str, int] = {
     "store": 10_000,
-    "disk": 60_000,  # a sync of a slow disk takes long; puts are refused or late meanwhile
+    "disk": 60_000,  # a slow disk takes long to sync; meanwhile puts are refused or delayed
     "holds": 10_000,
     "delayed": 10_000,
     "tables": 30_000,
     "clients": 40_000,
-    "registration": 180_000,  # 60 s between two, and time for name servers that do not answer
+    "registration": 180_000,  # an interval of 60 s, plus the timeouts of name servers
 }
-"""Loop -> how long it may take between two turns. Loops that turn on demand are not in here."""
+"""Loop -> longest time between two turns, in ms. Loops that turn on demand are not listed."""
 
 
 def judge_loops(
     turns: Mapping[str, int], failures: Mapping[str, str], started_ms: int, monotonic_ms: int
 ) -> list[str]:
-    """Return what is wrong with the background loops.
+    """Return the problems of the background loops.
 
     Args:
-        turns: Loop -> monotonic ms of its last turn; missing: it has not turned yet.
-        failures: Loop -> the error it ended with, until it turns again.
-        started_ms: When they were started, monotonic.
-        monotonic_ms: What the time is.
+        turns: Loop -> monotonic ms of its last turn; missing before the first turn.
+        failures: Loop -> the error that it ended with, until its next turn.
+        started_ms: Start of the loops, monotonic ms.
+        monotonic_ms: The time.
     """
     problems = [f"loop {name} failed: {error}" for name, error in sorted(failures.items())]
     for name, limit_ms in SILENT_MS_MAX.items():
@@ -44,49 +44,49 @@ def judge_loops(
     return problems
 
 
-def look(parts: Parts, loops: Loops, started_ms: int) -> Health:
-    """Return how a broker is. On the loop's thread.
+def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
+    """Return the health of a broker. To be called on the event loop.
 
     Args:
         parts: The parts of the broker.
         loops: Its loops.
-        started_ms: When its loops were started, monotonic.
+        started_ms: Start of the loops, monotonic ms.
     """
     monotonic_ms = parts.clock.monotonic_ms()
     store = parts.store
     problems = judge_loops(loops.turns, loops.failures, started_ms, monotonic_ms)
     failure = store.flusher.failure
-    told = ""
+    reported = ""
     if failure is not None:
-        told = str(failure)
-        problems.append(f"the disk failed: {told}")
+        reported = str(failure)
+        problems.append(f"the disk failed: {reported}")
     elif store.refusal and parts.identity.is_master:
-        told = store.refusal
-        problems.append(f"no messages are taken: {told}")
-    # As a list: the disk's thread adds to it.
-    problems += [text for text in list(store.watch.problems.values()) if text != told]
+        reported = store.refusal
+        problems.append(f"no messages are accepted: {reported}")
+    # As a list: the disk thread adds entries.
+    problems += [text for text in list(store.watch.problems.values()) if text != reported]
     problems += [
-        f"{place} cannot be written for now: {text}"
+        f"{place} cannot be written at present: {text}"
         for place, text in parts.write_failures.current.items()
     ]
     if store.is_page_cache_busy():
         problems.append("a put hangs in the page cache: the disk is too slow")
     warnings = [
-        f"name server {server} does not know this broker: {excerpt(why)}"
+        f"this broker is not registered with name server {server}: {excerpt(why)}"
         for server, why in sorted(parts.registration.problems.items())
     ]
     warnings += [
-        f"no name server can be told of topic {topic!r}: {excerpt(why)}"
-        for topic, why in sorted(parts.registration.untold.items())
+        f"topic {topic!r} cannot be registered with name servers: {excerpt(why)}"
+        for topic, why in sorted(parts.registration.unencodable.items())
     ]
     warnings += parts.start_warnings
     if store.retention.ages.warning:
         warnings.append(store.retention.ages.warning)
     if not parts.settings.broker.name_servers:
-        warnings.append("no name server is told of this broker: namesrvAddr is empty")
+        warnings.append("this broker is not registered with name servers: namesrvAddr is empty")
     quarantine = parts.quarantine
     warnings += [
-        f"loop {loop} has passed over {count} stored records that it cannot process; the last ones "
+        f"loop {loop} has skipped {count} stored records that it cannot process; the last ones "
         "are in passed_over"
         for loop, count in sorted(quarantine.counts.items())
     ]

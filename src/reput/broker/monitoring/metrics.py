@@ -1,11 +1,11 @@
-"""What /metrics and /health of a broker say, on ``metricsPort``.
+"""The metrics of a broker, served on ``metricsPort`` as /metrics.
 
-Tables are read in slices, so that a scrape of many queues holds nobody up. How they are served:
+Tables are read in slices, so that a scrape of many queues blocks no requests. The HTTP part is
 ``reput.remoting.metrics_server``.
 
-Series are bounded: the first ``NAMES_MAX`` topics, and pairs of topic and group, have series of
-their own, the others share one that is called ``_other``. A name keeps its series as
-long as it exists.
+The number of series is bounded: the first ``NAMES_MAX`` topics, and pairs of topic and group, have
+separate series, all others share the series ``_other``. A name keeps its series as long as it
+exists.
 """
 
 import contextlib
@@ -21,24 +21,24 @@ from reput.broker.parts import Parts
 from reput.errors import StoreUnavailable
 from reput.remoting import metrics_server
 from reput.remoting.health import Health
-from reput.remoting.metrics_server import Family, Histogram, Turns, single
+from reput.remoting.metrics_server import Family, HistogramFamily, Turns, single
 from reput.store.disk import Disk
 
 NAMES_MAX = 500
 OTHER = "_other"
 QUARANTINING_LOOPS = ("timers", "pops", "transactions", "delayed", "store")
-"""Background loops that pass over stored records; a loop may come to be here."""
+"""Background loops that skip stored records."""
 
 _NAMES_SLICE = 1_000
-"""Names that are compared before others have their turn."""
-_STORE_TIMES_MAX = 2_000  # each looks a record up, which may be on disk
+"""Names that are compared between two yields."""
+_STORE_TIMES_MAX = 2_000  # each reads a record, possibly from disk
 
 
 class Names:
-    """Which names have series of their own.
+    """The names that have separate series.
 
     Args:
-        count_max: How many at most.
+        count_max: Largest number of names.
     """
 
     def __init__(self, count_max: int = NAMES_MAX) -> None:
@@ -46,34 +46,34 @@ class Names:
         self._named: set[tuple[str, ...]] = set()
 
     def keep(self, existing: Iterable[tuple[str, ...]]) -> Iterator[None]:
-        """Forget the names that do not exist any more; give room to new ones, in their order.
+        """Remove names that do not exist any more; add new ones in sorted order.
 
-        Yields where others may have their turn.
+        Yields so that other tasks can run.
         """
         known: set[tuple[str, ...]] = set()
         first: list[tuple[str, ...]] = []
         names = iter(existing)
         while some := set(itertools.islice(names, _NAMES_SLICE)):
             known |= self._named & some
-            # Those that come later may be smaller; there is never room for more than these.
+            # Later names may be smaller; there is never room for more than these.
             first = heapq.nsmallest(self._count_max, {*first, *(some - self._named)})
             yield
         self._named = known
         self._named.update(first[: self._count_max - len(known)])
 
     def label(self, name: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a name, or ``_other`` in its place."""
+        """Return a name, or ``_other`` if it has no separate series."""
         return name if name in self._named else (OTHER,) * len(name)
 
 
-class Meter:
-    """Measures a broker; everything on the loop's thread.
+class BrokerMeter:
+    """Measures a broker. To be used only on the event loop.
 
     Args:
         parts: The parts of the broker.
         loops: Its loops.
         connection_counts: Returns the number of connections by port.
-        names_max: Topics, and pairs of topic and group, with series of their own at most.
+        names_max: Largest number of topics, and of pairs of topic and group, with separate series.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Meter:
         self._disk = Disk()
         self._started_ms = parts.clock.monotonic_ms()
 
-    async def look(self) -> Health:
-        """Return how the broker is."""
-        return health.look(self._parts, self._loops, self._started_ms)
+    async def check_health(self) -> Health:
+        """Return the health of the broker."""
+        return health.check(self._parts, self._loops, self._started_ms)
 
-    async def measure(self) -> list[Family | Histogram]:
+    async def measure(self) -> list[Family | HistogramFamily]:
         """Return all metrics."""
         return await metrics_server.gather(
             self._info,
@@ -117,11 +117,11 @@ class Meter:
 
     async def _plain(self, turns: Turns) -> AsyncIterator[Family]:
         parts, store = self._parts, self._parts.store
-        is_well = health.look(parts, self._loops, self._started_ms).is_well
-        yield single("reput_healthy", "1 if /health is green.", is_well)
+        is_well = health.check(parts, self._loops, self._started_ms).is_well
+        yield single("reput_healthy", "1 if /health reports no problem.", is_well)
         offsets = Family(
             "reput_store_offset_bytes",
-            "Physical offsets: where the log begins, and up to where it is so.",
+            "Physical offsets: begin of the log, and the end of each state.",
             ("kind",),
         )
         offsets.values = {
@@ -134,48 +134,60 @@ class Meter:
         yield offsets
         yield self._disk_use()
         is_taking = not store.refusal
-        yield single("reput_store_writable", "1 if messages are taken.", is_taking)
+        yield single("reput_store_writable", "1 if messages are accepted.", is_taking)
         yield single("reput_topics", "Topics.", len(parts.topics.all()))
         yield single("reput_queues", "Queues that have had messages.", len(store.queues))
-        yield single("reput_held_pulls", "Pulls that wait for messages.", len(parts.held_pulls))
+        yield single("reput_held_pulls", "Held pulls.", len(parts.held_pulls))
         yield single(
-            "reput_waiting_sends", "Replies that wait for the disk.", len(parts.pending_replies)
+            "reput_waiting_sends",
+            "Replies to sends that wait for the disk.",
+            len(parts.pending_replies),
         )
         connections = Family("reput_connections", "Open connections.", ("port",))
         counts = self._connection_counts()
         connections.values = {(name,): count for name, count in counts.items()}
         yield connections
-        yield single("reput_producer_groups", "With members.", len(parts.groups.producer_groups()))
+        yield single(
+            "reput_producer_groups",
+            "Producer groups with members.",
+            len(parts.groups.producer_groups()),
+        )
         consumers = list(parts.groups.consumers())
-        yield single("reput_consumer_groups", "With members.", len(consumers))
-        members = sum(len(one.members) for one in consumers)
+        yield single("reput_consumer_groups", "Consumer groups with members.", len(consumers))
+        members = sum(len(group.members) for group in consumers)
         yield single("reput_consumers", "Members of consumer groups.", members)
         failing = Family(
-            "reput_name_server_failing", "1 if it does not know the broker.", ("name_server",)
+            "reput_name_server_failing",
+            "1 if the broker is not registered with it.",
+            ("name_server",),
         )
         problems = parts.registration.problems
         servers = parts.settings.broker.name_servers
-        failing.values = {(one,): float(one in problems) for one in servers}
+        failing.values = {(group,): float(group in problems) for group in servers}
         yield failing
 
     def _disk_use(self) -> Family:
-        found = Family("reput_disk_used_ratio", "Of the file system of a folder.", ("folder",))
+        usage = Family(
+            "reput_disk_used_ratio", "Used share of a folder's file system.", ("folder",)
+        )
         store = self._parts.store
         for folder in {store.root, *store.config.commit_log_folders}:
             with contextlib.suppress(StoreUnavailable):
-                found.values[folder,] = self._disk.usage(folder)
-        return found
+                usage.values[folder,] = self._disk.usage(folder)
+        return usage
 
     async def _loop_turns(self, turns: Turns) -> AsyncIterator[Family]:
         loops, now_ms = self._loops, self._parts.clock.monotonic_ms()
         silent = Family(
-            "reput_loop_silent_seconds", "Since the last turn of a background loop.", ("loop",)
+            "reput_loop_silent_seconds", "Time since the last turn of a background loop.", ("loop",)
         )
-        silent.values = {(one,): (now_ms - ms) / 1000 for one, ms in loops.turns.items()}
+        silent.values = {(name,): (now_ms - ms) / 1000 for name, ms in loops.turns.items()}
         yield silent
-        failing = Family("reput_loop_failing", "1 if it failed and did not turn since.", ("loop",))
+        failing = Family(
+            "reput_loop_failing", "1 if the loop failed and has not turned since.", ("loop",)
+        )
         names = {*loops.turns, *loops.failures}
-        failing.values = {(one,): float(one in loops.failures) for one in names}
+        failing.values = {(name,): float(name in loops.failures) for name in names}
         yield failing
 
     async def _refusals(self, turns: Turns) -> AsyncIterator[Family]:
@@ -183,7 +195,7 @@ class Meter:
         yield metrics_server.refusals_by_limit(parts.serving.refusals)
         yield single(
             "reput_stats_uncounted_total",
-            "Counts that no series of the statistics has, as there are too many.",
+            "Events that are only in the totals, as there are too many series.",
             parts.deliveries.stats.uncounted_count,
             is_counter=True,
         )
@@ -198,50 +210,58 @@ class Meter:
         passed_over.values.update(((loop,), float(count)) for loop, count in counts)
         yield passed_over
 
-    async def _put_times(self, turns: Turns) -> AsyncIterator[Histogram]:
+    async def _put_times(self, turns: Turns) -> AsyncIterator[HistogramFamily]:
         times = self._parts.pending_replies.put_times
-        yield Histogram(
+        yield HistogramFamily(
             "reput_put_duration_seconds",
-            "What sends wait for: the store, and the disk where replies wait for it.",
+            "Time from a send to its reply: the store, and the disk under SYNC_FLUSH.",
             tuple(times.totals()),
             times.sum_ms / 1000,
         )
 
     async def _transactions(self, turns: Turns) -> AsyncIterator[Family]:
-        one = self._parts.transactions
-        yield single("reput_half_messages", "That wait for a decision.", one.waiting_count)
-        found = Family(
+        transactions = self._parts.transactions
+        yield single(
+            "reput_half_messages",
+            "Half messages that wait for a decision.",
+            transactions.waiting_count,
+        )
+        outcomes = Family(
             "reput_transactions_total",
-            "Decisions and checks, by what came of them.",
+            "Decisions and checks of half messages, by outcome.",
             ("outcome",),
             is_counter=True,
         )
-        found.values = {
-            ("committed",): one.committed_count,
-            ("rolled_back",): one.rolled_back_count,
-            ("repeated",): one.repeated_count,
-            ("refused",): one.refused_count,
-            ("asked",): one.asked_count,
-            ("unasked",): one.unasked_count,
-            ("given_up",): one.given_up_count,
-            ("lost",): one.lost_count,
+        outcomes.values = {
+            ("committed",): transactions.committed_count,
+            ("rolled_back",): transactions.rolled_back_count,
+            ("repeated",): transactions.repeated_count,
+            ("refused",): transactions.refused_count,
+            ("asked",): transactions.asked_count,
+            ("unasked",): transactions.unasked_count,
+            ("given_up",): transactions.given_up_count,
+            ("lost",): transactions.lost_count,
         }
-        yield found
+        yield outcomes
 
     async def _traffic(self, turns: Turns) -> AsyncIterator[Family]:
         parts = self._parts
         counts = parts.deliveries.stats
-        for _ in counts.look():
+        for _ in counts.update():
             await turns.rest()
         yield single(
             "reput_put_messages_total", "Messages stored.", counts.put_count, is_counter=True
         )
-        yield single("reput_put_bytes_total", "Of records.", counts.put_bytes, is_counter=True)
+        yield single(
+            "reput_put_bytes_total", "Bytes of stored records.", counts.put_bytes, is_counter=True
+        )
         yield single(
             "reput_put_failed_total", "Messages refused.", counts.put_failed_count, is_counter=True
         )
-        yield single("reput_got_messages_total", "Consumed.", counts.got_count, is_counter=True)
-        pulls = Family("reput_pulls_total", "BrokerError.", ("result",), is_counter=True)
+        yield single(
+            "reput_got_messages_total", "Messages delivered.", counts.got_count, is_counter=True
+        )
+        pulls = Family("reput_pulls_total", "Answered pulls.", ("result",), is_counter=True)
         pulls.values = {("found",): counts.found_count, ("empty",): counts.missed_count}
         yield pulls
         fast = parts.fast_counts
@@ -249,7 +269,7 @@ class Meter:
         yield _by_path("reput_send_frames_total", "Sends", "kernel", fast.sends, sends)
         yield _by_path(
             "reput_pull_frames_total",
-            "BrokerError pulls",
+            "Answered pulls",
             "kernel",
             fast.pulls,
             counts.pull_count,
@@ -282,7 +302,7 @@ class Meter:
             await turns.rest()
         for name, text, kind in (
             ("reput_topic_put_messages_total", "Messages stored.", stats.TOPIC_PUT_NUMS),
-            ("reput_topic_put_bytes_total", "Of records.", stats.TOPIC_PUT_SIZE),
+            ("reput_topic_put_bytes_total", "Bytes of stored records.", stats.TOPIC_PUT_SIZE),
         ):
             family = Family(name, text, ("topic",), is_counter=True)
             for topic, value in parts.deliveries.stats.values(kind).items():
@@ -291,26 +311,28 @@ class Meter:
             yield family
 
     async def _lags(self, turns: Turns) -> AsyncIterator[Family]:
-        """Yield what groups have got, and how far they are behind."""
+        """Yield deliveries to groups, and their consumer lag."""
         parts, store = self._parts, self._parts.store
         got = parts.deliveries.stats.values(stats.GROUP_GET_NUMS)
         readers = list(parts.deliveries.consumer_offsets.readers())
         await turns.rest()
-        told = ((topic, group) for topic, _, group in (key.rpartition("@") for key in got))
-        for _ in self._pairs.keep(itertools.chain(told, readers)):
+        delivered = ((topic, group) for topic, _, group in (key.rpartition("@") for key in got))
+        for _ in self._pairs.keep(itertools.chain(delivered, readers)):
             await turns.rest()
         labels = ("topic", "group")
-        family = Family("reput_group_got_messages_total", "Consumed.", labels, is_counter=True)
+        family = Family(
+            "reput_group_got_messages_total", "Messages delivered.", labels, is_counter=True
+        )
         for key, value in got.items():
             await turns.rest()
             topic, _, group = key.rpartition("@")
             _add(family, self._pairs.label((topic, group)), value)
         yield family
 
-        behind = Family("reput_group_lag_messages", "Stored and not committed yet.", labels)
+        lags = Family("reput_group_lag_messages", "Messages after the consumer offset.", labels)
         age = Family(
             "reput_group_lag_seconds",
-            "Age of the oldest message that is not committed; of its worst queue.",
+            "Age of the oldest message after the consumer offset, in the worst queue.",
             labels,
         )
         now_ms, left = parts.clock.now_ms(), _STORE_TIMES_MAX
@@ -330,19 +352,18 @@ class Meter:
                         left -= 1
                         stored_ms = store.store_time(topic, queue_id, next_offset)
                         oldest_ms = min(oldest_ms, now_ms if stored_ms is None else stored_ms)
-            _add(behind, label, lag_sum)
+            _add(lags, label, lag_sum)
             age.values[label] = max(age.values.get(label, 0.0), (now_ms - oldest_ms) / 1000)
-        yield behind
+        yield lags
         yield age
 
 
 def _by_path(name: str, what: str, quick: str, quick_count: int, total: int) -> Family:
-    """Return how many took the quick path, which has a name, and how many the slow one."""
-    of_quick = "the kernel's" if quick == "kernel" else quick
-    text = f"{what} by the path they took: {of_quick}, or the slow one of all others."
-    found = Family(name, text, ("path",), is_counter=True)
-    found.values = {(quick,): float(quick_count), ("slow",): float(total - quick_count)}
-    return found
+    """Return a counter of the fast path and the slow path."""
+    text = f"{what} by path: {quick} on the fast path, slow by the processor."
+    family = Family(name, text, ("path",), is_counter=True)
+    family.values = {(quick,): float(quick_count), ("slow",): float(total - quick_count)}
+    return family
 
 
 def _add(family: Family, label: tuple[str, ...], value: float) -> None:

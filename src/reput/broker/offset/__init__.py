@@ -1,1 +1,1 @@
-"""Consumer offsets: rules for those that clients commit, and those that operators set."""
+"""Consumer offsets: rules for commits of clients, and resets by operators."""

@@ -1,7 +1,7 @@
-"""Which consumer offsets are kept: of queues that there are, numbers that Java can read, so many.
+"""Rules for the consumer offsets that clients commit: existing queues, valid numbers, a limit.
 
-Whoever commits an offset that is not kept gets an error, unless it came along with a pull: that is
-answered all the same.
+A client that commits an invalid offset gets an error, unless the offset came with a pull: the pull
+is answered nevertheless.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ class OffsetCommits:
 
     Args:
         table: Returns the table.
-        groups: Which groups there are, and what they may be called.
-        config: How many offsets there may be.
-        refusals: Where it is counted what is not kept.
+        groups: The subscription groups, with the rules for their names.
+        config: Settings, with the limits of offsets.
+        refusals: Counts refused offsets.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OffsetCommits:
         """Check the name of a group whose offsets a client sets.
 
         Raises:
-            RequestRefused: No group may have it, or it is a broker's own.
+            RequestRefused: The name is not valid, or the group is internal.
         """
         if group in names.GROUPS_OF_BROKERS:
             raise RequestRefused(
@@ -62,17 +62,17 @@ class OffsetCommits:
         consumer_offset: int,
         address: str = OWN,
     ) -> None:
-        """Set how far a group has read a queue.
+        """Set the consumer offset of a group in a queue.
 
         Args:
-            topic: Of the queue.
-            group: Who has read it.
-            queue_id: Of the queue.
-            consumer_offset: Which message it reads next.
-            address: Of the client that says so.
+            topic: Topic of the queue.
+            group: Consumer group.
+            queue_id: Id of the queue.
+            consumer_offset: The next queue offset that the group reads.
+            address: Address of the client.
 
         Raises:
-            RequestRefused: There is no such queue, group name or offset.
+            RequestRefused: There is no such queue, or the group name or offset is not valid.
             LimitExceeded: There are too many offsets.
         """
         table = self._table()
@@ -104,24 +104,24 @@ class OffsetCommits:
     def commit_along(
         self, topic: TopicConfig, group: str, queue_id: int, consumer_offset: int, address: str
     ) -> None:
-        """Set what came along with a pull; what ``commit`` refuses is left out."""
+        """Set the offset that came with a pull; ignore it if ``commit`` refuses it."""
         try:
             self.commit(topic, group, queue_id, consumer_offset, address)
         except LimitExceeded as error:
             self._refusals.add(error.limit)
         except RequestRefused:
-            pass  # a client that pulls does not say so with an offset of no queue
+            pass  # a pull with an offset of another queue does not fail
 
     def check_reading(self, topic: TopicConfig, group: str, queue_id: int) -> None:
-        """Refuse a group that would read queues for whose offsets there is no room.
+        """Refuse a group to read queues if there is no room for its offsets.
 
         Args:
-            topic: Of the queues.
-            group: Who reads them.
-            queue_id: Which one; below 0: any.
+            topic: Topic of the queues.
+            group: Consumer group.
+            queue_id: Id of the queue; below 0: any queue.
 
         Raises:
-            LimitExceeded: There would be too many.
+            LimitExceeded: There would be too many offsets.
         """
         table = self._table()
         if table.count + topic.read_queue_count <= self.config.reput_consumer_offsets_max:
@@ -132,10 +132,10 @@ class OffsetCommits:
             self.check_room(1)
 
     def check_room(self, new_count: int) -> None:
-        """Refuse more offsets than there may be.
+        """Refuse more offsets than the limit.
 
         Raises:
-            LimitExceeded: There would be too many.
+            LimitExceeded: There would be too many offsets.
         """
         count, maximum = self._table().count, self.config.reput_consumer_offsets_max
         if new_count > 0 and count + new_count > maximum:

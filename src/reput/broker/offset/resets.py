@@ -1,55 +1,55 @@
-"""Offsets that an operator has set and no member has heard of yet. In memory only.
+"""Consumer offsets that an operator has set and no member has received yet. Only in memory.
 
-What the operator says is in the table of offsets at once: members that come later begin there. A
-member that has the queue already goes by its own memory: its next pull is told. Until then what it
-commits does not count. Java: ``ConsumerOffsetManager.assignResetOffset``, 5.x.
+The new offset is in the table of offsets at once: members that join later start there. A member
+that already has the queue uses its own position: its next pull gets the new offset. Until then its
+commits are ignored. Java: ``ConsumerOffsetManager.assignResetOffset``, 5.x.
 """
 
 from reput import limits
 
 
 class ResetOffsets:
-    """Where groups are to go on, by topic, group and queue."""
+    """Pending offsets by topic, group and queue."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], dict[int, int]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """How many queues wait to be pulled."""
+        """Return the number of queues with a pending offset."""
         return self._count
 
     def check_room(self, new_count: int) -> None:
-        """Refuse to reset more queues than may wait.
+        """Refuse to reset more queues than the limit.
 
         Raises:
-            LimitExceeded: There would be too many.
+            LimitExceeded: There would be too many pending resets.
         """
         limits.RESET_OFFSETS.check(self._count + new_count)
 
     def assign(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """Tell the next pull of a queue to go on somewhere."""
+        """Set the offset for the next pull of a queue."""
         queues = self._waiting.setdefault((topic, group), {})
         self._count += queue_id not in queues
         queues[queue_id] = queue_offset
 
     def take(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return where the group is to go on, once; None if nobody has said so."""
+        """Remove and return the pending offset of a queue; None if there is none."""
         queues = self._waiting.get((topic, group))
         if queues is None:
             return None
-        found = queues.pop(queue_id, None)
-        self._count -= found is not None
+        queue_offset = queues.pop(queue_id, None)
+        self._count -= queue_offset is not None
         if not queues:
             del self._waiting[topic, group]
-        return found
+        return queue_offset
 
     def is_waiting(self, topic: str, group: str, queue_id: int | None = None) -> bool:
-        """Whether a group has not heard yet where to go on, in a queue or in any of a topic."""
+        """Return True if a group has a pending offset in a queue, or in any queue of a topic."""
         queues = self._waiting.get((topic, group), {})
         return bool(queues) if queue_id is None else queue_id in queues
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Forget what is kept of a topic, or of a group."""
+        """Delete the pending offsets of a topic, or of a group."""
         for key in [key for key in self._waiting if topic == key[0] or group == key[1]]:
             self._count -= len(self._waiting.pop(key))

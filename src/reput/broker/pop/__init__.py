@@ -1,1 +1,1 @@
-"""Pop consumption of 5.x: messages of any queue, acknowledged one by one."""
+"""Pop consumption of 5.x: messages of any queue, acknowledged individually."""

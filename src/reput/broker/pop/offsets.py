@@ -1,9 +1,9 @@
-"""Where each group pops next in each queue.
+"""The next queue offset that each group pops, per queue.
 
-The consumer offset is told once the checkpoints of what lies before it are on disk: a crash that
-takes a checkpoint takes the offset back with it, and the messages are popped again. Until then the
-place is known here. Whoever sets the consumer offset otherwise, a reset or a client that commits
-one, moves the place with it.
+The consumer offset is published once the checkpoints of all messages before it are durable: a crash
+that loses a checkpoint then also loses the offset, and the messages are popped again. Until then
+the position is only in memory. A consumer offset that is set otherwise, by a reset or by a client's
+commit, overrides it.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from reput.store.table_files import ConsumerOffsetTable
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """Where a group pops next in a queue. Changed through ``PopOffsets`` only."""
+class PopPosition:
+    """The position of a group in a queue. Changed only through ``PopOffsets``."""
 
     topic: str
     group: str
     queue_id: int
     next_offset: int
-    told: int
-    """What the table was told last."""
+    published: int
+    """The consumer offset that was last published to the table."""
 
 
 class PopOffsets:
-    """Queue offsets that groups pop next.
+    """The next queue offsets that groups pop.
 
     Args:
         table: Returns the table of consumer offsets.
@@ -34,51 +34,52 @@ class PopOffsets:
 
     def __init__(self, table: Callable[[], ConsumerOffsetTable]) -> None:
         self._table = table
-        self._places: dict[tuple[str, str, int], Place] = {}
-        self._unsaved: DurableProgress[Place] = DurableProgress()
+        self._positions: dict[tuple[str, str, int], PopPosition] = {}
+        self._unsaved: DurableProgress[PopPosition] = DurableProgress()
 
     def find(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return the queue offset that a group pops next; None if it has popped none."""
-        place = self.place(topic, group, queue_id)
-        return None if place is None else place.next_offset
+        """Return the next queue offset that a group pops; None if it has popped nothing."""
+        position = self.position(topic, group, queue_id)
+        return None if position is None else position.next_offset
 
-    def place(self, topic: str, group: str, queue_id: int) -> Place | None:
-        """Return the place of a group in a queue; None if it has popped nothing of it."""
-        known = self._table().get(topic, group, queue_id)
+    def position(self, topic: str, group: str, queue_id: int) -> PopPosition | None:
+        """Return the position of a group in a queue; None if it has popped nothing there."""
+        published = self._table().get(topic, group, queue_id)
         key = topic, group, queue_id
-        place = self._places.get(key)
-        if place is not None and place.told == known:
-            return place
-        if known is None:
-            self._places.pop(key, None)
+        position = self._positions.get(key)
+        if position is not None and position.published == published:
+            return position
+        if published is None:
+            self._positions.pop(key, None)
             return None
-        place = self._places[key] = Place(topic, group, queue_id, known, known)
-        return place
+        position = self._positions[key] = PopPosition(topic, group, queue_id, published, published)
+        return position
 
-    def set(self, topic: str, group: str, queue_id: int, queue_offset: int) -> Place:
-        """Let a group go on somewhere else, at once; return its place."""
+    def set(self, topic: str, group: str, queue_id: int, queue_offset: int) -> PopPosition:
+        """Set the position of a group and its consumer offset at once; return the position."""
         self._table().put(topic, group, queue_id, queue_offset)
-        place = Place(topic, group, queue_id, queue_offset, queue_offset)
-        self._places[topic, group, queue_id] = place
-        return place
+        position = PopPosition(topic, group, queue_id, queue_offset, queue_offset)
+        self._positions[topic, group, queue_id] = position
+        return position
 
-    def advance(self, place: Place, queue_offset: int, physical_offset: int) -> None:
-        """Let a group go on behind what it has popped.
+    def advance(self, position: PopPosition, queue_offset: int, physical_offset: int) -> None:
+        """Move a group's position past the messages that it has popped.
 
         Args:
-            place: Of the group in the queue, as it is now.
-            queue_offset: What it pops next.
-            physical_offset: Told once the log is on disk up to here: the end of the checkpoint.
+            position: The group's current position in the queue.
+            queue_offset: The next queue offset that it pops.
+            physical_offset: End of the checkpoint; once the log is durable up to here, the consumer
+                offset is published.
         """
-        place.next_offset = queue_offset
-        self._unsaved.note(place, queue_offset, physical_offset)
+        position.next_offset = queue_offset
+        self._unsaved.add(position, queue_offset, physical_offset)
 
-    def tell(self, flushed_offset: int) -> None:
-        """Tell the table what rests on checkpoints that are on disk."""
+    def publish(self, flushed_offset: int) -> None:
+        """Publish the consumer offsets whose checkpoints are durable."""
         table = self._table()
-        for place, queue_offset in self._unsaved.durable(flushed_offset):
-            key = place.topic, place.group, place.queue_id
-            is_known = table.get(*key) == place.told
-            if self._places.get(key) is place and is_known:
+        for position, queue_offset in self._unsaved.durable(flushed_offset):
+            key = position.topic, position.group, position.queue_id
+            is_unchanged = table.get(*key) == position.published
+            if self._positions.get(key) is position and is_unchanged:
                 table.put(*key, queue_offset)
-                place.told = queue_offset
+                position.published = queue_offset

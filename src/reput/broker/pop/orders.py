@@ -1,8 +1,9 @@
-"""Pops in order: the next messages of a queue come when those before are acknowledged.
+"""Ordered pops: a queue's next messages are available once the previous ones are acknowledged.
 
-A group holds one block of a queue at a time. Its consumer offset moves over what is acknowledged
-from the block's start on; what is not when the block's time is over is handed out again.
-Source: rocketmq 5.5.0 ``QueueLevelConsumerManager``, ``AckMessageProcessor.ackOrderly``.
+A group holds one block of a queue at a time. Its consumer offset moves over acknowledged messages
+from the start of the block. Messages that are not acknowledged when the block's time is over are
+delivered again. Source: rocketmq 5.5.0 ``QueueLevelConsumerManager``,
+``AckMessageProcessor.ackOrderly``.
 """
 
 from collections.abc import Sequence
@@ -13,20 +14,20 @@ from reput.store.pop_tables import ConsumerOrderTable, OrderBlock
 
 
 class PopOrders:
-    """What groups hold in order.
+    """The blocks of messages that groups hold in order.
 
     Args:
-        table: Where it is kept.
+        table: Stores the blocks.
     """
 
     def __init__(self, table: ConsumerOrderTable) -> None:
         self.table = table
 
     def check_room(self, topic: str, group: str, queue_count: int) -> None:
-        """Refuse a group that would hold messages of more queues than there may be.
+        """Refuse a pop that would exceed the number of queues that are held in order.
 
         Raises:
-            LimitExceeded: There would be too many.
+            LimitExceeded: The number of held queues would exceed ``limits.ORDERED_QUEUES``.
         """
         table, limit = self.table, limits.ORDERED_QUEUES
         if table.count + queue_count > limit.maximum:
@@ -35,19 +36,20 @@ class PopOrders:
     def blocked_until(
         self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int
     ) -> int | None:
-        """Return when a queue may be read on, if nobody acknowledges anything; None: now.
+        """Return when a queue can be read again without further acknowledgements; None: now.
 
         Args:
-            topic: Of the queue.
-            group: Who reads.
-            queue_id: Of the queue.
-            attempt_id: Of the request; who holds the block asks again with the same.
+            topic: Topic of the queue.
+            group: Consumer group.
+            queue_id: Id of the queue.
+            attempt_id: Attempt id of the request; a retry of the pop that holds the block has the
+                same.
             now_ms: The time.
         """
         block = self.table.get(topic, group, queue_id)
         if block is None or (attempt_id is not None and block.attempt_id == attempt_id):
             return None
-        latest = max((_visible_ms(block, one) for one in _left(block)), default=0)
+        latest = max((_visible_ms(block, queue_offset) for queue_offset in _left(block)), default=0)
         return latest if latest > now_ms else None
 
     def begin(
@@ -60,31 +62,35 @@ class PopOrders:
         invisible_ms: int,
         now_ms: int,
     ) -> str:
-        """Take note of the block that a group takes now.
+        """Record the block that a group pops now.
 
         Returns:
-            How often its messages were taken before, for the reply.
+            The reply's order info: how often each message was delivered before.
         """
         old = self.table.get(topic, group, queue_id)
         block = OrderBlock(now_ms, invisible_ms, list(queue_offsets), now_ms, attempt_id=attempt_id)
         if old is not None and old.attempt_id is not None and old.attempt_id == attempt_id:
             block.counts = old.counts
         elif old is not None:
-            again = set(old.queue_offsets)
+            redelivered = set(old.queue_offsets)
             block.counts = {
-                one: old.counts.get(one, 0) + 1 for one in block.queue_offsets if one in again
+                queue_offset: old.counts.get(queue_offset, 0) + 1
+                for queue_offset in block.queue_offsets
+                if queue_offset in redelivered
             }
         self.table.put(topic, group, queue_id, block)
-        least = min((block.counts.get(one, 0) for one in block.queue_offsets), default=0)
+        least = min(
+            (block.counts.get(queue_offset, 0) for queue_offset in block.queue_offsets), default=0
+        )
         return pop_codec.order_info(topic, queue_id, list(block.counts.items()), least)
 
     def acknowledge(
         self, topic: str, group: str, queue_id: int, queue_offset: int, pop_ms: int
     ) -> int | None:
-        """Take note that a message was consumed.
+        """Record that a message was consumed.
 
         Returns:
-            The group's consumer offset now; None if somebody else has the block meanwhile.
+            The group's new consumer offset; None if another pop holds the block by now.
 
         Raises:
             ValueError: The message is not in the group's block.
@@ -104,7 +110,7 @@ class PopOrders:
     def postpone(
         self, topic: str, group: str, queue_id: int, queue_offset: int, pop_ms: int, visible_ms: int
     ) -> bool:
-        """Let a message be taken again at ``visible_ms``; return whether the block is that one."""
+        """Delay a message's delivery to ``visible_ms``; return False if the block has changed."""
         block = self.table.get(topic, group, queue_id)
         if block is None or block.pop_ms != pop_ms or queue_offset not in block.queue_offsets:
             return False
@@ -115,7 +121,11 @@ class PopOrders:
 
 def _left(block: OrderBlock) -> list[int]:
     """Return the queue offsets that are not acknowledged."""
-    return [offset for at, offset in enumerate(block.queue_offsets) if not block.acked >> at & 1]
+    return [
+        queue_offset
+        for number, queue_offset in enumerate(block.queue_offsets)
+        if not block.acked >> number & 1
+    ]
 
 
 def _visible_ms(block: OrderBlock, queue_offset: int) -> int:

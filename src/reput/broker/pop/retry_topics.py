@@ -1,8 +1,9 @@
-"""The retry topics of what groups pop: which one gets what comes again, which ones are read.
+"""The retry topics of groups that pop: their names, and which ones are read.
 
-A group has one for each topic that it pops. ``%RETRY%group_topic`` may mean two things, as names
-hold underscores: with ``enableRetryTopicV2`` it is ``%RETRY%group+topic``, and what still waits
-in the other is read as well. Source: rocketmq 5.5.0 ``KeyBuilder``, ``PopMessageProcessor``.
+A group has a retry topic for each topic that it pops. ``%RETRY%group_topic`` is ambiguous, as names
+may contain underscores: with ``enableRetryTopicV2`` it is ``%RETRY%group+topic``, and the messages
+that remain in the old one are read as well. Source: rocketmq 5.5.0 ``KeyBuilder``,
+``PopMessageProcessor``.
 """
 
 from dataclasses import dataclass
@@ -12,24 +13,24 @@ from reput.format import names
 
 @dataclass(frozen=True, slots=True)
 class PopRetries:
-    """How a broker calls them."""
+    """Naming of retry topics."""
 
     is_v2: bool = False
-    """``enableRetryTopicV2``."""
+    """Value of ``enableRetryTopicV2``."""
     reads_v1: bool = True
-    """``retrieveMessageFromPopRetryTopicV1``: beside the others."""
+    """Value of ``retrieveMessageFromPopRetryTopicV1``: read the old retry topic, too."""
 
     def target(self, topic: str, group: str) -> str:
-        """Return where messages of a topic are put that a group sees again."""
+        """Return the retry topic to which unacknowledged messages of a topic are copied."""
         named = names.pop_retry_topic_v2 if self.is_v2 else names.pop_retry_topic
         return named(topic, group)
 
     def sources(self, topic: str, group: str) -> tuple[str, ...]:
-        """Return where a group that pops a topic looks for them."""
+        """Return the retry topics that a group reads when it pops a topic."""
         if self.is_v2 and self.reads_v1:
             return names.pop_retry_topic(topic, group), names.pop_retry_topic_v2(topic, group)
         return (self.target(topic, group),)
 
 
 V1 = PopRetries()
-"""As brokers call them unless told otherwise."""
+"""The default naming."""

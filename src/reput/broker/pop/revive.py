@@ -1,15 +1,16 @@
-"""Checkpoints on disk: what was popped and not acknowledged comes again, after any restart.
+"""Durable checkpoints: messages that were popped and not acknowledged are delivered again.
 
-A checkpoint is a ``ck`` record in a queue of the revive topic, there before a client hears of its
-messages. Acks are in memory, and in ``bAck`` records within ``ACK_SAVE_MS``, unless the queue has
-moved behind their checkpoint by then. What is not acknowledged when its time is over is put into
-the group's retry topic. How far a queue of the revive topic is done with is the consumer offset of
-``CID_RMQ_SYS_REVIVE_GROUP``, which says the last record that is, as Java has it.
+A checkpoint is a ``ck`` record in a queue of the revive topic, stored before the client receives
+its messages. Acks are in memory, and in ``bAck`` records within ``ACK_SAVE_MS``, unless the queue's
+progress has passed their checkpoint by then. Messages that are not acknowledged when their
+invisible time is over are copied to the group's retry topic. The progress in a queue of the revive
+topic is the consumer offset of ``CID_RMQ_SYS_REVIVE_GROUP``; as in Java, it is the offset of the
+last finished record, not of the one after it.
 
-Java's brokers have checkpoints and acks wait in the timer, and find them in the revive topic when
-their time comes. So what stands there and was not put here is read, too, and acks that may follow a
-checkpoint are waited for. docs/decisions/ has why it is otherwise here.
-Source: rocketmq 5.5.0 ``PopReviveService``, ``PopBufferMergeService``.
+Java's brokers park checkpoints and acks in the timer, which delivers them to the revive topic when
+they are due. Records in the revive topic that were not put here are therefore read too, and acks
+that may follow a checkpoint are waited for. docs/decisions/ explains the difference. Source:
+rocketmq 5.5.0 ``PopReviveService``, ``PopBufferMergeService``.
 """
 
 import logging
@@ -20,7 +21,7 @@ from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key, of_record
 from reput.broker.pop.retry_topics import V1, PopRetries
 from reput.broker.quarantine import Quarantine
-from reput.broker.republish import again
+from reput.broker.republish import RETRY_MS, copied_message
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, WriteFailed
@@ -29,29 +30,27 @@ from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
-from reput.store.message_store import MessageStore
-from reput.store.pop_reader import Taken
+from reput.store.interface import BrokerStore
+from reput.store.pop_reader import PopBatch
 from reput.store.table_files import ConsumerOffsetTable
 
 LOOP = "pops"
 RETRY_QUEUE_COUNT = 1
 ACK_SAVE_MS = 1_000
-"""Acks are on their way to disk after so long: a crash delivers later ones again."""
+"""Interval at which acks are put, in ms; after a crash, later ones are delivered again."""
 LATE_MS = 2_000
-"""How much later checkpoints of others are due: their acks come when their time is over."""
-RETRY_MS = 1_000
-"""What the store refused is tried again after so long."""
+"""Extra delay of checkpoints of Java's brokers, in ms: their acks arrive when they are due."""
 _BODY_BYTES_MAX = 1024
-"""Of records that are put without being looked at: far below any limit of the store."""
+"""Largest body that takes the fast path; far below every limit of the store."""
 _REVIVED_PER_STEP = 128
 _REVIVED_BYTES_PER_STEP = 1024 * 1024
-"""Likewise, of bodies; the first message always goes."""
+"""Limit of the body bytes that a step copies; the first message is always copied."""
 _READ_PER_STEP = 32
 _ACKS_PER_STEP = 256
 _CARRIED_PER_STEP = 64
 
-# Java's revive takes the newest deliver time it has seen for the time, and looks at the clock only
-# if there was one. That of the pop is over: it never makes it early.
+# Java's revive uses the newest deliver time that it has seen as the current time, and the clock
+# only if there was one. The pop's own time is past, so it never makes Java revive early.
 _MARKS = props.encode({props.TAGS: "%b", props.TIMER_DELIVER_MS: "%d"})
 """Properties of a record of the revive topic: its tag, and the time of the pop."""
 _CHECKPOINT = pop_codec.CHECKPOINT_TAG.encode()
@@ -61,26 +60,26 @@ _log = logging.getLogger(__name__)
 
 
 class Revive:
-    """Keeps checkpoints on disk, and puts again what is due.
+    """Stores checkpoints in the revive topic, and copies due messages to retry topics.
 
-    For the thread that puts. ``load`` comes first.
+    To be used only by the thread that puts. ``load`` must be called first.
 
     Args:
-        store: Where messages, checkpoints and acks are.
-        topics: Where retry topics are made.
-        groups: Who there is to see a message again.
+        store: The store with messages, checkpoints and acks.
+        topics: Creates the revive topic and retry topics.
+        groups: The subscription groups; messages of deleted ones are dropped.
         offsets: Returns the table of consumer offsets.
-        cluster_name: The revive topic is called after it.
-        broker_name: Checkpoints say it.
-        queue_count: Queues of the revive topic, if it is to be made.
-        retries: How retry topics are called.
-        quarantine: Takes what cannot be processed.
-        is_fast: Pops that find messages are one kernel call.
+        cluster_name: Suffix of the name of the revive topic.
+        broker_name: Broker name in the checkpoints.
+        queue_count: Queues of the revive topic when it is created.
+        retries: Naming of the retry topics.
+        quarantine: Takes records that cannot be processed.
+        is_fast: True if pops use a kernel.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         groups: SubscriptionGroups,
         offsets: Callable[[], ConsumerOffsetTable],
@@ -96,11 +95,11 @@ class Revive:
         self.checkpoints = Checkpoints()
         self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
         self._topic_bytes = java.encode_utf8(self.topic)
-        # One for all that is put: the store keeps its record, and a new one costs 3 us.
+        # Reused for all puts: a new one costs 3 us, and the store caches its encoded record.
         self._envelope = IncomingMessage(self.topic, b"", waits=False, is_due=True)
         self.revived_count = 0
         self.lost_count = 0
-        """Messages that were due and could not be read, or that no store takes."""
+        """Due messages that could not be read, or that the store refuses permanently."""
         self._is_fast = is_fast
         self._store = store
         self._topics = topics
@@ -111,36 +110,36 @@ class Revive:
         self._retries = retries
         self._next_queue = 0
         self._read: dict[int, int] = {}
-        """Queue of the revive topic -> the record to be looked at next."""
+        """Revive queue -> offset of the next record to be read."""
         self._own: dict[int, set[int]] = {}
-        """Records behind that one that were put here."""
+        """Revive queue -> offsets of later records that were put here."""
         self._done: DurableProgress[int] = DurableProgress()
-        self._told: dict[int, int] = {}
+        self._published: dict[int, int] = {}
         self.checkpoints_end = 0
-        """Physical offset behind the last checkpoint that was put."""
+        """Physical offset after the last checkpoint."""
         self._copies_end = 0
-        """Physical offset behind the last message that was put again."""
+        """Physical offset after the last message that was copied."""
         self._acks_saved_ms: int | None = None
         self._bytes_left = 0
-        """Of bodies that may still be put again in a step."""
+        """Body bytes that the current step may still copy."""
         self._problem = ""
         self.store_host = LOCAL_HOST
 
-    # At the start -----------------------------------------------------------------------------
+    # Start ------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take up the checkpoints that are not over, and what is known of their acks."""
+        """Read the unfinished checkpoints and their acks from the revive topic."""
         for queue_id, queue in sorted(self._store.queues.of_topic(self.topic).items()):
             known = self._offsets().get(self.topic, names.REVIVE_GROUP, queue_id)
             begin = queue.min_offset if known is None else known + 1
             self._read[queue_id] = max(queue.min_offset, min(begin, queue.max_offset))
-            self._told[queue_id] = self._read[queue_id] - 1
-            while self._read_on(queue_id):
+            self._published[queue_id] = self._read[queue_id] - 1
+            while self._read_records(queue_id):
                 pass
 
     @property
     def store_host(self) -> Host:
-        """What its records say of where they are."""
+        """Address of this broker in its records."""
         return self._store_host
 
     @store_host.setter
@@ -153,10 +152,10 @@ class Revive:
             broker_name=self._broker_name, topic=self.topic, marks=marks % _CHECKPOINT, host=host
         )
 
-    # What pops and acks do --------------------------------------------------------------------
+    # Pops and acks ----------------------------------------------------------------------------
 
     def next_queue(self) -> int:
-        """Return the queue of the revive topic whose turn it is."""
+        """Return the revive queue for the next checkpoint, in turn."""
         self._next_queue = (self._next_queue + 1) % self._queue_count
         return self._next_queue
 
@@ -170,18 +169,18 @@ class Revive:
         *,
         is_suspended: bool = False,
     ) -> PutResult:
-        """Put a checkpoint: nobody else sees its messages until its time is over.
+        """Put a checkpoint: its messages are invisible to the group until they are due.
 
         Args:
-            key: Of the checkpoint, which is not known yet.
-            queue_offsets: Of its messages; 1 to 32. Kept.
-            invisible_ms: Counted from ``key.pop_ms``.
-            revive_queue_id: Where it goes.
+            key: Key of the new checkpoint.
+            queue_offsets: Queue offsets of its messages, 1 to 32. The sequence is kept.
+            invisible_ms: Invisible time, counted from ``key.pop_ms``, in ms.
+            revive_queue_id: Queue of the revive topic.
             now_ms: The time.
-            is_suspended: The next delivery does not count as an attempt.
+            is_suspended: True if the next delivery does not count as an attempt.
 
         Returns:
-            What became of the put; unless it is stored, there is no such checkpoint.
+            The result of the put; the checkpoint exists only if it is stored.
         """
         self._topics.for_group(self.topic, self._queue_count, READ_WRITE, now_ms)
         body = pop_codec.encode_checkpoint(
@@ -210,29 +209,30 @@ class Revive:
             )
         return result
 
-    def take(
+    def pop_messages(
         self,
         key: Key,
         count_max: int,
         tags_codes: tuple[int, ...],
         invisible_ms: int,
         revive_queue_id: int,
-    ) -> Taken | None:
-        """Get messages and ``hold`` them, in one go.
+    ) -> PopBatch | None:
+        """Read messages and ``hold`` them in one kernel call.
 
         Args:
-            key: Of the checkpoint: says where to begin, for whom, and when, which is now.
+            key: Key of the checkpoint: the first queue offset, the group, and the time of the pop.
             count_max: Messages at most.
-            tags_codes: Only messages with one of these; all, if none is given.
-            invisible_ms: Counted from ``key.pop_ms``.
-            revive_queue_id: Where the checkpoint goes.
+            tags_codes: Tags codes to select; empty for all messages.
+            invisible_ms: Invisible time, counted from ``key.pop_ms``, in ms.
+            revive_queue_id: Queue of the revive topic.
 
         Returns:
-            None if there are none, or it is not that simple: nothing was done.
+            The popped messages; None if there are none or the fast path does not apply. Nothing was
+            changed then.
         """
         if key in self.checkpoints or self._topics.get(self.topic) is None:
             return None
-        taken = self._store.pop_reader.take(
+        taken = self._store.pop_reader.pop(
             key.topic,
             key.group,
             key.queue_id,
@@ -244,7 +244,7 @@ class Revive:
             revive_queue_id=revive_queue_id,
         )
         if taken is not None:
-            self._note_put(revive_queue_id, taken.revive_offset)
+            self._record_put(revive_queue_id, taken.revive_offset)
             self.checkpoints_end = taken.end_offset
             self.checkpoints.add(
                 Checkpoint(
@@ -271,20 +271,20 @@ class Revive:
         message.property_bytes = _MARKS % (tag, pop_ms)
         message.born_timestamp = now_ms
         message.born_host = message.store_host = self.store_host
-        result = self._put_record(message, now_ms) or self._store.put(message)
+        result = self._put_fast(message, now_ms) or self._store.put(message)
         if result.status.is_stored:
-            self._note_put(revive_queue_id, result.queue_offset)
+            self._record_put(revive_queue_id, result.queue_offset)
         return result
 
-    def _note_put(self, revive_queue_id: int, revive_offset: int) -> None:
-        """Take note of a record of ours: it need not be read."""
+    def _record_put(self, revive_queue_id: int, revive_offset: int) -> None:
+        """Record that this broker put a record, so that it is not read."""
         if self._read.setdefault(revive_queue_id, 0) == revive_offset:
             self._read[revive_queue_id] += 1
         else:
             self._own.setdefault(revive_queue_id, set()).add(revive_offset)
 
-    def _put_record(self, message: IncomingMessage, now_ms: int) -> PutResult | None:
-        """Put a record the quick way; None if that does not do, for whatever reason."""
+    def _put_fast(self, message: IncomingMessage, now_ms: int) -> PutResult | None:
+        """Put a record on the fast path; return None if that is not possible."""
         is_long = max(len(message.body), 8 * len(self._topic_bytes)) > _BODY_BYTES_MAX
         if is_long or self._store.config.enabled_append_prop_crc:
             return None
@@ -292,22 +292,22 @@ class Revive:
         count, place = self._store.put_encoded(data, 1, now_ms)
         if not count:
             return None
-        # What the class would do, without looking at nine names.
+        # The same as the constructor, without its nine keyword arguments.
         stored = PutStatus.PUT_OK, place[0], len(data), place[1], now_ms, 1, self.store_host, (), ""
         return tuple.__new__(PutResult, stored)
 
     # Steps ------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> bool:
-        """Do what is due, a bounded part of it.
+        """Do a bounded part of the work that is due.
 
         Returns:
-            Whether anything was put again: there may be more.
+            True if anything was done: there may be more.
         """
         did = False
         for queue_id in self._store.queues.of_topic(self.topic):
             self._read.setdefault(queue_id, 0)
-            did = self._read_on(queue_id) or did
+            did = self._read_records(queue_id) or did
         did = self._revive(now_ms) or did
         saved_ms = self._acks_saved_ms
         if saved_ms is None or not 0 <= now_ms - saved_ms < ACK_SAVE_MS:
@@ -318,18 +318,18 @@ class Revive:
         return did
 
     def next_due_ms(self) -> int | None:
-        """Return when there may be work again; None: nothing waits."""
+        """Return when there may be work again; None if nothing is pending."""
         return self.checkpoints.next_due_ms()
 
     def save_acks(self, now_ms: int) -> None:
-        """Put all acks on their way to disk, at the end."""
+        """Put records of all acks, at shutdown."""
         while self._save_acks(now_ms, _ACKS_PER_STEP):
             pass
 
     # Records of the revive topic --------------------------------------------------------------
 
-    def _read_on(self, queue_id: int) -> bool:
-        """Look at records that others put; return whether there may be more."""
+    def _read_records(self, queue_id: int) -> bool:
+        """Read records that other brokers put; return whether there may be more."""
         begin = self._read[queue_id]
         own = self._own.get(queue_id)
         if own:
@@ -339,10 +339,10 @@ class Revive:
             self._read[queue_id] = begin
         if begin >= self._store.max_offset(self.topic, queue_id):
             return False
-        found = self._store.get(self.topic, queue_id, begin, _READ_PER_STEP)
-        for data in found.records:
+        result = self._store.get(self.topic, queue_id, begin, _READ_PER_STEP)
+        for data in result.records:
             self._take_up(queue_id, data, own or set())
-        self._read[queue_id] = max(found.next_offset, begin)
+        self._read[queue_id] = max(result.next_offset, begin)
         return self._read[queue_id] > begin
 
     def _take_up(self, queue_id: int, data: memoryview, own: set[int]) -> None:
@@ -351,35 +351,37 @@ class Revive:
             if stored.queue_offset in own:
                 own.remove(stored.queue_offset)
             elif stored.tags == pop_codec.CHECKPOINT_TAG:
-                body = pop_codec.decode_checkpoint(stored.body)
-                one = of_record(body, queue_id, stored.queue_offset, LATE_MS)
-                if one.queue_offsets:
-                    self.checkpoints.add(one)
+                checkpoint_record = pop_codec.decode_checkpoint(stored.body)
+                checkpoint = of_record(checkpoint_record, queue_id, stored.queue_offset, LATE_MS)
+                if checkpoint.queue_offsets:
+                    self.checkpoints.add(checkpoint)
             elif stored.tags in (pop_codec.ACK_TAG, pop_codec.BATCH_ACK_TAG):
-                self.checkpoints.take_up_ack(pop_codec.decode_ack(stored.body))
+                self.checkpoints.apply_ack(pop_codec.decode_ack(stored.body))
             else:
-                self._pass_over(queue_id, data, f"neither checkpoint nor ack: tags {stored.tags!r}")
+                self._skip(queue_id, data, f"neither checkpoint nor ack: tags {stored.tags!r}")
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - any bad record: the records after it must still be read
-            self._pass_over(queue_id, data, error)
+            self._skip(queue_id, data, error)
 
-    def _pass_over(self, queue_id: int, data: memoryview, reason: Exception | str) -> None:
-        """Report a record of the revive topic."""
+    def _skip(self, queue_id: int, data: memoryview, reason: Exception | str) -> None:
+        """Report an unreadable record of the revive topic."""
         start = record.POSITION_PHYSICAL_OFFSET
         physical_offset = int.from_bytes(data[start : start + 8], "big")
         place = f"{self.topic}/{queue_id}, physical offset {physical_offset}"
         self._quarantine.add(LOOP, place, reason)
 
     def _save_acks(self, now_ms: int, count_max: int) -> bool:
-        """Put acks; return whether there may be more."""
+        """Put records of acks; return whether there may be more."""
         for queue_id in self._read:
-            self.checkpoints.first_open(queue_id)  # what lies before it needs no acks any more
+            self.checkpoints.first_open(
+                queue_id
+            )  # drops checkpoints before it, whose acks need no record
         taken = self.checkpoints.take_unsaved(count_max)
-        for at, one in enumerate(taken):
-            key = one.key
+        for number, checkpoint in enumerate(taken):
+            key = checkpoint.key
             ack = AckRecord(
-                ack_offsets=one.unsaved,
+                ack_offsets=checkpoint.unsaved,
                 broker_name=self._broker_name,
                 group=key.group,
                 pop_ms=key.pop_ms,
@@ -387,130 +389,135 @@ class Revive:
                 start_offset=key.start_offset,
                 topic=key.topic,
             )
-            settled = one.settled
+            settled = checkpoint.settled
             body = pop_codec.encode(ack)
-            result = self._put(body, _BATCH_ACK, one.revive_queue_id, key.pop_ms, now_ms)
+            result = self._put(body, _BATCH_ACK, checkpoint.revive_queue_id, key.pop_ms, now_ms)
             if not result.status.is_stored:
-                for other in taken[at:]:
-                    self.checkpoints.keep_unsaved(other)
+                for unsaved in taken[number:]:
+                    self.checkpoints.return_unsaved(unsaved)
                 problem = f"{result.status.name}: {result.reason}"
-                self._refused("acknowledgements stay in memory", problem)
+                self._refused("acknowledgements are only in memory", problem)
                 return False
-            one.saved = settled
+            checkpoint.saved = settled
         return len(taken) == count_max
 
     def _carry(self, queue_id: int, now_ms: int) -> None:
-        """Put checkpoints that wait for long at the queue's end, so that a start begins behind."""
+        """Rewrite old open checkpoints at the end of the queue, so that a start reads less."""
         for _ in range(_CARRIED_PER_STEP):
-            one = self.checkpoints.stale(queue_id, self._read[queue_id])
-            if one is None:
+            checkpoint = self.checkpoints.stale(queue_id, self._read[queue_id])
+            if checkpoint is None:
                 return
-            key = one.key
+            key = checkpoint.key
             body = pop_codec.encode_checkpoint(
                 self._broker_name,
                 key.group,
                 key.topic,
                 key.queue_id,
                 key.start_offset,
-                [one.queue_offsets[number] for number in one.left],
+                [checkpoint.queue_offsets[number] for number in checkpoint.left],
                 key.pop_ms,
-                max(0, one.due_ms - key.pop_ms),
-                is_suspended=one.is_suspended,
+                max(0, checkpoint.due_ms - key.pop_ms),
+                is_suspended=checkpoint.is_suspended,
             )
             result = self._put(body, _CHECKPOINT, queue_id, key.pop_ms, now_ms)
             if not result.status.is_stored:
                 return
-            self.checkpoints.carried(one, result.queue_offset)
+            self.checkpoints.carried(checkpoint, result.queue_offset)
             self._copies_end = max(self._copies_end, result.end_offset)
 
-    def tell_progress(self) -> None:
-        """Tell the table of consumer offsets what is done with and on disk."""
+    def publish_progress(self) -> None:
+        """Publish the consumer offsets of finished and durable records."""
         for queue_id, read in self._read.items():
-            open_at = self.checkpoints.first_open(queue_id)
-            last = (read if open_at is None else open_at) - 1
-            if last > self._told.get(queue_id, -1):
-                self._told[queue_id] = last
-                self._done.note(queue_id, last, self._copies_end)
+            first_open = self.checkpoints.first_open(queue_id)
+            last = (read if first_open is None else first_open) - 1
+            if last > self._published.get(queue_id, -1):
+                self._published[queue_id] = last
+                self._done.add(queue_id, last, self._copies_end)
         for queue_id, last in self._done.durable(self._store.log.flushed_offset):
             self._offsets().put(self.topic, names.REVIVE_GROUP, queue_id, last)
 
-    # Again ------------------------------------------------------------------------------------
+    # Copies to retry topics -------------------------------------------------------------------
 
     def _revive(self, now_ms: int) -> bool:
         count = 0
         self._bytes_left = _REVIVED_BYTES_PER_STEP
-        for one in self.checkpoints.due(now_ms):
+        for checkpoint in self.checkpoints.due(now_ms):
             if count >= _REVIVED_PER_STEP or self._bytes_left <= 0:
-                self.checkpoints.put_off(one, one.due_ms)
+                self.checkpoints.put_off(checkpoint, checkpoint.due_ms)
                 break
-            count += len(one.left)
-            due_ms = self._revive_one(one, now_ms)
+            count += len(checkpoint.left)
+            due_ms = self._revive_checkpoint(checkpoint, now_ms)
             if due_ms is not None:
-                self.checkpoints.put_off(one, due_ms)
+                self.checkpoints.put_off(checkpoint, due_ms)
         return count > 0
 
-    def _revive_one(self, one: Checkpoint, now_ms: int) -> int | None:
-        """Put again what is left of a checkpoint, as far as the store takes it.
+    def _revive_checkpoint(self, checkpoint: Checkpoint, now_ms: int) -> int | None:
+        """Copy the remaining messages of a checkpoint, as far as the store accepts them.
 
         Returns:
-            When to go on with it; None: it is over.
+            The time of the next attempt, in ms; None if the checkpoint is finished.
         """
         try:
-            if not self._is_wanted(one, now_ms):
-                self.checkpoints.end(one)
+            if not self._is_needed(checkpoint, now_ms):
+                self.checkpoints.end(checkpoint)
                 return None
         except Exception as error:  # noqa: BLE001 - clients choose the names in it
-            self._quarantine.add(LOOP, f"checkpoint {one.key}", error)
-            self.checkpoints.end(one)
+            self._quarantine.add(LOOP, f"checkpoint {checkpoint.key}", error)
+            self.checkpoints.end(checkpoint)
             return None
-        for number in one.left:
+        for number in checkpoint.left:
             if self._bytes_left <= 0:
-                return one.due_ms
+                return checkpoint.due_ms
             try:
-                if not self._revive_message(one, number, now_ms):
+                if not self._revive_message(checkpoint, number, now_ms):
                     return now_ms + RETRY_MS
             except (WriteFailed, OSError, MemoryError) as error:
-                self._refused(f"group {one.key.group} sees messages again later", repr(error))
+                self._refused(
+                    f"group {checkpoint.key.group} gets unacknowledged messages later", repr(error)
+                )
                 return now_ms + RETRY_MS
-            except Exception as error:  # noqa: BLE001 - clients decide what is in a message
+            except Exception as error:  # noqa: BLE001 - clients choose the content of a message
                 self.lost_count += 1
-                place = f"{one.key.topic}/{one.key.queue_id}, message {one.queue_offsets[number]}"
+                key, queue_offset = checkpoint.key, checkpoint.queue_offsets[number]
+                place = f"{key.topic}/{key.queue_id}, message {queue_offset}"
                 self._quarantine.add(LOOP, place, error)
-            self.checkpoints.settle(one, number)
+            self.checkpoints.settle(checkpoint, number)
         self._problem = ""
         return None
 
-    def _is_wanted(self, one: Checkpoint, now_ms: int) -> bool:
-        """Whether topic and group of a checkpoint are there still."""
-        key = one.key
+    def _is_needed(self, checkpoint: Checkpoint, now_ms: int) -> bool:
+        """Return True if the topic and group of a checkpoint still exist."""
+        key = checkpoint.key
         topic = names.popped_topic(key.topic, key.group)
-        is_wanted = self._groups.find(key.group, now_ms) is not None
-        if self._topics.get(topic) is None or not is_wanted:
+        has_group = self._groups.find(key.group, now_ms) is not None
+        if self._topics.get(topic) is None or not has_group:
             _log.warning(
-                "%d messages that group %s popped of %s are dropped: one of both is gone",
-                len(one.left), key.group, topic,
+                "%d messages that group %s popped from %s are dropped: group or topic was deleted",
+                len(checkpoint.left), key.group, topic,
             )  # fmt: skip
             return False
         return True
 
-    def _revive_message(self, one: Checkpoint, number: int, now_ms: int) -> bool:
-        """Put a message of a checkpoint again; return False if it is to be tried again."""
-        for stored in self._messages(one.key, one.queue_offsets[number]):
-            result = self._put_again(stored, one, now_ms)
+    def _revive_message(self, checkpoint: Checkpoint, number: int, now_ms: int) -> bool:
+        """Copy a message to the retry topic; return False if it must be retried."""
+        for stored in self._messages(checkpoint.key, checkpoint.queue_offsets[number]):
+            result = self._republish(stored, checkpoint, now_ms)
             if not result.status.is_stored and not result.status.is_final:
                 problem = f"{result.status.name}: {result.reason}"
-                self._refused(f"group {one.key.group} sees messages again later", problem)
+                self._refused(
+                    f"group {checkpoint.key.group} gets unacknowledged messages later", problem
+                )
                 return False
             self._bytes_left -= len(stored.body)
-            self._took(result, stored)
+            self._count_copy(result, stored)
         return True
 
     def _messages(self, key: Key, queue_offset: int) -> list[StoredMessage]:
-        """Return a message; of a batch queue those that are inside of one, for plain queues."""
-        found = self._store.get(key.topic, key.queue_id, queue_offset, 1)
-        # Not the next one that is there (known-bugs.md#pop-offsets).
-        is_that = found.next_offset == queue_offset + max(found.message_count, 1)
-        for data in found.records if is_that else ():
+        """Return a message; if it is a batch, its messages, as retry topics have plain queues."""
+        result = self._store.get(key.topic, key.queue_id, queue_offset, 1)
+        # Not the next message after a gap (known-bugs.md#pop-offsets).
+        is_requested = result.next_offset == queue_offset + max(result.message_count, 1)
+        for data in result.records if is_requested else ():
             try:
                 stored = record.decode(bytes(data), check_crc=False)
                 if stored.queue_offset == queue_offset or names.is_light(key.topic):
@@ -520,32 +527,32 @@ class Revive:
                 break
         self.lost_count += 1
         _log.error(
-            "message %d of queue %d of %s, which group %s has not acknowledged, is not there",
+            "message %d of queue %d of %s, not acknowledged by group %s, does not exist",
             queue_offset, key.queue_id, key.topic, key.group,
         )  # fmt: skip
         return []
 
-    def _put_again(self, stored: StoredMessage, one: Checkpoint, now_ms: int) -> PutResult:
-        key = one.key
+    def _republish(self, stored: StoredMessage, checkpoint: Checkpoint, now_ms: int) -> PutResult:
+        key = checkpoint.key
         topic = key.topic
         if not names.is_retry_topic(topic):
             topic = self._retries.target(topic, key.group)
         self._topics.for_group(topic, RETRY_QUEUE_COUNT, READ_WRITE, now_ms)
-        reconsume_times = min(stored.reconsume_times + (not one.is_suspended), JAVA_INT_MAX)
+        reconsume_times = min(stored.reconsume_times + (not checkpoint.is_suspended), JAVA_INT_MAX)
         properties = dict(stored.properties)
         if stored.reconsume_times == 0 or props.FIRST_POP_TIME not in properties:
             properties[props.FIRST_POP_TIME] = str(key.pop_ms)
         properties[props.ORIGIN_GROUP] = key.group
         try:
-            message = again(
+            message = copied_message(
                 stored, topic, 0, properties=properties, reconsume_times=reconsume_times
             )
-        except Refused:  # no room for more: it comes without
-            message = again(stored, topic, 0, reconsume_times=reconsume_times)
+        except Refused:  # no room for more properties: copy without them
+            message = copied_message(stored, topic, 0, reconsume_times=reconsume_times)
         message.is_due = True
         return self._store.put(message)
 
-    def _took(self, result: PutResult, stored: StoredMessage) -> None:
+    def _count_copy(self, result: PutResult, stored: StoredMessage) -> None:
         if result.status.is_stored:
             self.revived_count += 1
             self._copies_end = max(self._copies_end, result.end_offset)
@@ -558,4 +565,4 @@ class Revive:
     def _refused(self, what: str, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            _log.error("%s, every %d ms: %s", what, RETRY_MS, problem)
+            _log.error("%s, retried every %d ms: %s", what, RETRY_MS, problem)

@@ -1,4 +1,4 @@
-"""Processors: a function for each request code, listed in ``table``.
+"""Processors: one function for each request code, listed in ``table``.
 
 A processor decodes the header, calls the parts of the broker, and encodes the reply.
 """

@@ -1,4 +1,4 @@
-"""400, 401, 402: how groups read topics, and which queues a member gets.
+"""Codes 400, 401, 402: request modes of groups, and the queues of a member.
 
 Source: rocketmq 5.5.0 ``QueryAssignmentProcessor``.
 """
@@ -37,110 +37,114 @@ _log = logging.getLogger(__name__)
 
 
 def query_assignment(parts: Parts, channel: Channel, request: Command) -> LongReply | None:
-    """Return the queues of a member, on all brokers; name servers say which there are."""
-    asked = bodies.decode(QueryAssignmentBody, request.body)
-    parts.subscription_groups.check_name(asked.consumer_group)
-    check_client_id(asked.client_id)
-    check_subscribed_topic(asked.topic)
+    """Return the queues of a member on all brokers, according to the name server's route."""
+    query = bodies.decode(QueryAssignmentBody, request.body)
+    parts.subscription_groups.check_name(query.consumer_group)
+    check_client_id(query.client_id)
+    check_subscribed_topic(query.topic)
     if not parts.settings.broker.name_servers:
-        known = parts.topics.get(asked.topic)
-        count = known.read_queue_count if known is not None else 0
-        own = TopicQueues(asked.topic, {parts.settings.broker.broker_name: count})
-        return _reply(parts, request, asked, own if known is not None else None)
+        topic = parts.topics.get(query.topic)
+        count = topic.read_queue_count if topic is not None else 0
+        own = TopicQueues(query.topic, {parts.settings.broker.broker_name: count})
+        return _reply(parts, request, query, own if topic is not None else None)
     request = commands.envelope(request)
     tasks = parts.assignment_tasks
     limits.ASSIGNMENTS_ASKED.check(len(tasks) + 1)
-    task = asyncio.get_running_loop().create_task(_ask_route(parts, channel, request, asked))
+    task = asyncio.get_running_loop().create_task(_reply_with_route(parts, channel, request, query))
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     parts.tasks.keep(task)
     return None
 
 
-async def _ask_route(
-    parts: Parts, channel: Channel, request: Command, asked: QueryAssignmentBody
+async def _reply_with_route(
+    parts: Parts, channel: Channel, request: Command, query: QueryAssignmentBody
 ) -> None:
-    answer = commands.reply(request)
+    reply = commands.reply(request)
 
     def divide(route: TopicRouteData | None) -> Steps[None]:
-        nonlocal answer
-        queues = None if route is None else queues_of(asked.topic, route)
-        answer = yield from _reply(parts, request, asked, queues)
+        nonlocal reply
+        queues = None if route is None else queues_of(query.topic, route)
+        reply = yield from _reply(parts, request, query, queues)
 
     try:
-        await run_in_slices(divide(await parts.registration.route(asked.topic)))
+        await run_in_slices(divide(await parts.registration.route(query.topic)))
     except ReputError as error:
-        answer = commands.reply(request, error.response_code, str(error))
+        reply = commands.reply(request, error.response_code, str(error))
     except Exception as error:  # noqa: BLE001 - the outermost edge of a request
         _log.exception("request %d of %s failed", request.code, channel.peer)
         text = f"{type(error).__name__}: {error}"
-        answer = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
-    channel.answer(request, answer)
+        reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
+    channel.answer(request, reply)
 
 
 def _reply(
     parts: Parts,
     request: Command,
-    asked: QueryAssignmentBody,
+    query: QueryAssignmentBody,
     queues: TopicQueues | None,
 ) -> Steps[Command]:
-    """Return a member's share; without one, members keep what they have."""
-    mode = parts.request_modes.find(asked.topic, asked.consumer_group)
+    """Return the share of a member; without one, the member keeps its current queues."""
+    mode = parts.request_modes.find(query.topic, query.consumer_group)
     mine = None if queues is None else queues.select(range(len(queues)))
     is_divided = (
-        parts.settings.broker.server_load_balancer_enable and asked.message_model != BROADCASTING
+        parts.settings.broker.server_load_balancer_enable and query.message_model != BROADCASTING
     )
     if queues is not None and is_divided:
-        group = parts.groups.consumer(asked.consumer_group)
+        group = parts.groups.consumer(query.consumer_group)
         client_ids = group.client_ids if group is not None else []
-        mine = assignments.divide(mode, asked.strategy_name, asked.client_id, queues, client_ids)
+        mine = assignments.divide(mode, query.strategy_name, query.client_id, queues, client_ids)
     if mine is None:
         return commands.reply(request, body=bodies.encode(Assignments()))
-    body = LongBody(f"queues of topic {asked.topic}")
+    body = LongBody(f"queues of topic {query.topic}")
     while part := list(islice(mine, CHUNK)):
-        body.add(*(QueueAssignment(message_queue=one, mode=mode.mode) for one in part))
+        body.add(*(QueueAssignment(message_queue=queue, mode=mode.mode) for queue in part))
         yield
-    answer = Assignments(message_queue_assignments=[])
-    return commands.reply(request, body=body.encode_in(answer, "message_queue_assignments"))
+    assigned = Assignments(message_queue_assignments=[])
+    return commands.reply(request, body=body.encode_in(assigned, "message_queue_assignments"))
 
 
 def set_request_mode(parts: Parts, channel: Channel, request: Command) -> None:
-    """Set how a group reads a topic; members hear of it when they ask again."""
-    asked = bodies.decode(RequestModeBody, request.body)
-    if asked.mode not in (PULL, POP):
+    """Set how a group reads a topic; members get it with their next query."""
+    requested = bodies.decode(RequestModeBody, request.body)
+    if requested.mode not in (PULL, POP):
         raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER, f"mode is {asked.mode!r}; allowed: PULL, POP"
+            ResponseCode.INVALID_PARAMETER, f"mode is {requested.mode!r}; allowed: PULL, POP"
         )
-    if names.is_retry_topic(asked.topic):
+    if names.is_retry_topic(requested.topic):
         raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-    if parts.topics.get(asked.topic) is None:
-        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist")
+    if parts.topics.get(requested.topic) is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{requested.topic}] not exist")
     now_ms = parts.clock.now_ms()
-    if parts.subscription_groups.obtain(asked.consumer_group, now_ms, channel.address) is None:
+    if parts.subscription_groups.obtain(requested.consumer_group, now_ms, channel.address) is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
-    if not -JAVA_INT_MAX - 1 <= asked.pop_share_queue_num <= JAVA_INT_MAX:
+    if not -JAVA_INT_MAX - 1 <= requested.pop_share_queue_num <= JAVA_INT_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
-            f"popShareQueueNum is {asked.pop_share_queue_num}; allowed: at most {JAVA_INT_MAX}",
+            f"popShareQueueNum is {requested.pop_share_queue_num}; allowed: at most {JAVA_INT_MAX}",
         )
     table = parts.request_modes.table
-    if table.get(asked.topic, asked.consumer_group) is None:
+    if table.get(requested.topic, requested.consumer_group) is None:
         limits.REQUEST_MODES.check(table.count + 1)
-    table.put(RequestMode(asked.topic, asked.consumer_group, asked.mode, asked.pop_share_queue_num))
+    table.put(
+        RequestMode(
+            requested.topic, requested.consumer_group, requested.mode, requested.pop_share_queue_num
+        )
+    )
     parts.table_writes.answer(channel, request, table)
 
 
 def all_request_modes(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how groups read topics, where somebody has said."""
-    found: dict[str, dict[str, RequestModeBody]] = {}
-    for one in parts.request_modes.table.all():
-        found.setdefault(one.topic, {})[one.group] = RequestModeBody(
-            consumer_group=one.group,
-            mode=one.mode,
-            pop_share_queue_num=one.share_count,
-            topic=one.topic,
+    """Return all request modes that were set."""
+    modes_by_topic: dict[str, dict[str, RequestModeBody]] = {}
+    for mode in parts.request_modes.table.all():
+        modes_by_topic.setdefault(mode.topic, {})[mode.group] = RequestModeBody(
+            consumer_group=mode.group,
+            mode=mode.mode,
+            pop_share_queue_num=mode.share_count,
+            topic=mode.topic,
         )
-    body = RequestModesBody(message_request_mode_map=found)
+    body = RequestModesBody(message_request_mode_map=modes_by_topic)
     return commands.reply(request, body=bodies.encode(body))

@@ -1,8 +1,7 @@
-"""25, 26: the broker's settings; 27, 329: make room on the disk now.
+"""Codes 25, 26: the broker's settings; 27, 329: delete expired files now.
 
-What a change comes to ``parts.settings`` decides. Keys and texts are Java's, 4.9.8: a key on
-the black list is code 16. Java takes values that it cannot use without a word; here they are
-refused.
+``parts.settings`` decides about changes. Keys and texts are Java's, 4.9.8: a key on the black list
+gets code 16. Java silently accepts values that it cannot use; here they are refused.
 """
 
 import logging
@@ -16,13 +15,13 @@ from reput.format.headers import BrokerConfigReplyHeader
 from reput.remoting.channel import Channel
 
 _SHOWN = 300
-"""Letters of a value in the log."""
+"""Characters of a value in the log."""
 
 _log = logging.getLogger(__name__)
 
 
 def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
-    """Change settings; the remark says what is in force only after a restart."""
+    """Change settings; the remark lists settings that require a restart."""
     limits.SETTINGS_BYTES.check(len(request.body))
     try:
         changes = config.parse_properties(request.body.decode())
@@ -32,7 +31,7 @@ def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
 
     async def change_settings() -> str | None:
         change = await parts.settings.change(changes, parts.clock)
-        # As a dict: what keys and values hold is escaped.
+        # Logged as a dict, so that keys and values are escaped.
         known = {key: remote_settings.shown(key, text)[:_SHOWN] for key, text in changes.items()}
         _log.warning("settings changed by %s: %s; %s", channel.peer, known, change)
         return str(change) or None
@@ -41,7 +40,7 @@ def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
 
 
 def settings(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return all settings, a line each."""
+    """Return all settings, one per line."""
     live = parts.settings
     version = bodies.encode(live.version).decode()
     fields = headers.encode(BrokerConfigReplyHeader(version=version))
@@ -49,7 +48,7 @@ def settings(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def delete_expired_files(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Delete expired files of the log at this hour, from the next step on."""
+    """Delete expired files of the log from the next step on, regardless of the hour."""
     parts.store.retention.expire_now()
-    _log.warning("expired files are deleted now: %s asks for it", channel.peer)
+    _log.warning("expired files are deleted now, as requested by %s", channel.peer)
     return commands.reply(request)

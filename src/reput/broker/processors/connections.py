@@ -1,7 +1,7 @@
-"""203, 204, 328; 222, 223, 307, 309; 314: clients, and what only they know.
+"""Codes 203, 204, 328; 222, 223, 307, 309; 314: clients, and information that only they have.
 
-What only a client knows is asked of it, and the reply follows when it has answered. Source:
-rocketmq 4.9.7 ``AdminBrokerProcessor``, ``Broker2Client``.
+For such information the broker sends a request to the client, and replies when the client has
+replied. Source: rocketmq 4.9.7 ``AdminBrokerProcessor``, ``Broker2Client``.
 """
 
 import asyncio
@@ -51,31 +51,31 @@ from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
 
 CLIENT_TIMEOUT_MS = 10_000
-"""For what one client is asked."""
+"""Timeout of a request to one client, in ms."""
 STATUS_TIMEOUT_MS = 5_000
-"""For what all members of a group are asked."""
+"""Timeout of a request to all members of a group, in ms."""
 LATEST = -1
-"""As a time: the end of each queue."""
+"""Timestamp that means the end of each queue."""
 _COPIED_AT_ONCE = 250
-"""Offsets of a clone."""
+"""Offsets that a clone copies between two yields."""
 _LOGGED_QUEUES = 100
-"""Of one reset, in a line of the log."""
+"""Queues of one reset in a line of the log."""
 
 _log = logging.getLogger(__name__)
 
 
-# --- who is connected ---------------------------------------------------------------
+# --- connected clients --------------------------------------------------------------
 
 
 def consumer_connections(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return the members of a consumer group and what they subscribe to."""
+    """Return the members of a consumer group and their subscriptions."""
     name = headers.decode(ConsumerGroupHeader, request.ext_fields).consumer_group
     group = parts.groups.consumer(name)
     if group is None:
         raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
-    answer = ConsumerConnection(
+    template = ConsumerConnection(
         connection_set=[],
         consume_from_where=group.consume_from_where,
         consume_type=group.consume_type,
@@ -83,7 +83,7 @@ def consumer_connections(parts: Parts, channel: Channel, request: Command) -> Lo
         subscription_table=dict(group.subscriptions),
     )
     members = yield from _connections(group.members.values(), f"consumer group {name}")
-    return commands.reply(request, body=members.encode_in(answer, "connection_set"))
+    return commands.reply(request, body=members.encode_in(template, "connection_set"))
 
 
 def producer_connections(parts: Parts, channel: Channel, request: Command) -> LongReply:
@@ -93,8 +93,8 @@ def producer_connections(parts: Parts, channel: Channel, request: Command) -> Lo
     if not known:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
     members = yield from _connections(known, f"producer group {name}")
-    answer = ProducerConnection(connection_set=[])
-    return commands.reply(request, body=members.encode_in(answer, "connection_set"))
+    template = ProducerConnection(connection_set=[])
+    return commands.reply(request, body=members.encode_in(template, "connection_set"))
 
 
 def _connections(members: Iterable[Member[Channel]], place: str) -> Steps[LongBody]:
@@ -108,13 +108,13 @@ def _connections(members: Iterable[Member[Channel]], place: str) -> Steps[LongBo
 
 def all_producers(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the members of all producer groups."""
-    # They were seen by monotonic time; what is told is of the clock.
+    # Their times are monotonic; the reply has times of the clock.
     begun_ms = parts.clock.now_ms() - parts.clock.monotonic_ms()
     groups = LongBody("producers of all groups; ask for single groups with request 204")
     for name, known in parts.groups.producer_groups().items():
         members = LongBody(f"members of producer group {name}")
         for chunk in chunks(known):
-            members.add(*(_producer(one, begun_ms) for one in chunk))
+            members.add(*(_producer(member, begun_ms) for member in chunk))
             yield
         groups.add_text(bodies.encode(name) + b":" + members.as_list())
     return commands.reply(request, body=groups.encode_in(ProducerTable(data={}), "data"))
@@ -125,7 +125,7 @@ def _producer(member: Member[Channel], begun_ms: int) -> ProducerInfo:
         client_id=member.client_id,
         language=_language(member),
         last_update_timestamp=begun_ms + member.seen_ms,
-        remote_ip=f"/{member.channel.peer}",  # as Java prints an address
+        remote_ip=f"/{member.channel.peer}",  # in Java's format of an address
         version=member.version,
     )
 
@@ -146,11 +146,11 @@ def _language(member: Member[Channel]) -> str:
         return LanguageCode.OTHER.name
 
 
-# --- what one member is asked -------------------------------------------------------
+# --- requests to one member ---------------------------------------------------------
 
 
 def consumer_running_info(parts: Parts, channel: Channel, request: Command) -> None:
-    """Ask a consumer what it is doing."""
+    """Request a consumer's running info."""
     header = headers.decode(ConsumerRunningInfoHeader, request.ext_fields)
     member = _member(parts, header.consumer_group, header.client_id)
     question = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=request.ext_fields)
@@ -187,50 +187,54 @@ def _member(parts: Parts, group_name: str, client_id: str | None) -> Member[Chan
 def forward(
     channel: Channel, request: Command, group: str, member: Member[Channel], question: Command
 ) -> None:
-    """Ask a member of a group, and reply with its answer when it comes, or with why it does not.
+    """Forward a request to a member of a group; its reply, or the failure, becomes the reply.
 
     Args:
-        channel: Who asks.
-        request: What is replied to.
-        group: The member's.
-        member: Who is asked.
-        question: What it is asked.
+        channel: Connection of the admin client.
+        request: The request to reply to.
+        group: Group of the member.
+        member: The member.
+        question: The request to the member.
     """
 
     def answered(future: "asyncio.Future[Command]") -> None:
-        who = f"consumer <{group}> <{member.client_id}>"
+        recipient = f"consumer <{group}> <{member.client_id}>"
         error = future.exception()
         if error is None:
-            one = future.result()
-            reply = commands.reply(request, one.code, one.remark, one.ext_fields, one.body)
+            response = future.result()
+            reply = commands.reply(
+                request, response.code, response.remark, response.ext_fields, response.body
+            )
         elif isinstance(error, RequestTimedOut):
-            remark = f"{who} Timeout: {error}"
+            remark = f"{recipient} Timeout: {error}"
             reply = commands.reply(request, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
         else:
-            remark = f"invoke {who} Exception: {error}"
+            remark = f"invoke {recipient} Exception: {error}"
             reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         channel.send(reply)
 
-    ask(member, question, CLIENT_TIMEOUT_MS).add_done_callback(answered)
+    send_request(member, question, CLIENT_TIMEOUT_MS).add_done_callback(answered)
 
 
-def ask(member: Member[Channel], question: Command, timeout_ms: int) -> "asyncio.Future[Command]":
-    """Return what gets a client's answer; it never raises by itself."""
+def send_request(
+    member: Member[Channel], question: Command, timeout_ms: int
+) -> "asyncio.Future[Command]":
+    """Send a request to a client; every failure is raised by the returned future."""
     try:
-        return member.channel.ask(question, timeout_ms)
+        return member.channel.send_request(question, timeout_ms)
     except (ConnectionLost, Overloaded) as error:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        # Without its traceback: that would keep this frame, with the question, until garbage is
+        # Without its traceback: that would keep this frame, with the request, until garbage is
         # collected.
         future.set_exception(error.with_traceback(None))
         return future
 
 
-# --- what all members are asked or told ---------------------------------------------
+# --- requests to all members --------------------------------------------------------
 
 
 def consumer_status(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Ask the members of a group, or one of them, how far they have consumed a topic."""
+    """Request the positions of a group's members in a topic, or of one member."""
     header = headers.decode(ConsumerStatusHeader, request.ext_fields)
     group = parts.groups.consumer(header.group)
     if group is None:
@@ -248,26 +252,26 @@ def consumer_status(parts: Parts, channel: Channel, request: Command) -> LongRep
     answers = []
     for number, member in enumerate(asked, 1):
         question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
-        answers.append(ask(member, question, STATUS_TIMEOUT_MS))
+        answers.append(send_request(member, question, STATUS_TIMEOUT_MS))
         if number % CHUNK == 0:
             yield
-    task = asyncio.create_task(_tell_status(channel, request, asked, answers))
+    task = asyncio.create_task(_reply_with_status(channel, request, asked, answers))
     parts.tasks.keep(task)
     return None
 
 
-async def _tell_status(
+async def _reply_with_status(
     channel: Channel,
     request: Command,
     members: list[Member[Channel]],
     answers: "list[asyncio.Future[Command]]",
 ) -> None:
-    """Reply with how far members say that they are."""
+    """Reply with the positions of the members."""
     table = LongBody("members of the group; clientAddr names one")
     try:
         for member, answer in zip(members, answers, strict=True):
-            (found,) = await asyncio.gather(answer, return_exceptions=True)
-            offsets = await asyncio.to_thread(_status_of, member, found)
+            (response,) = await asyncio.gather(answer, return_exceptions=True)
+            offsets = await asyncio.to_thread(_status_of, member, response)
             if offsets is not None:
                 table.add_pair(member.client_id, offsets)
         status: dict[str, object] = {"consumerTable": {}, "messageQueueTable": {}}
@@ -280,31 +284,32 @@ async def _tell_status(
         reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
     finally:
         for answer in answers:
-            answer.cancel()  # nobody waits for those that are left
+            answer.cancel()  # no longer awaited
     channel.answer(request, reply)
 
 
 def _status_of(member: Member[Channel], answer: Command | BaseException) -> QueueOffsets | None:
-    """Return how far a member is; None, with a line in the log, if it does not say so."""
+    """Return a member's positions; None, with a line in the log, if its reply has none."""
     try:
         if isinstance(answer, BaseException):
             raise answer
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, member.channel.peer)
-        # Java's is of the dialect, and one of the standard takes no less time: its keys are JSON.
+        # Java's reply is in its JSON dialect. One in standard JSON takes as long: its keys are
+        # JSON.
         limit = limits.LENIENT_JSON_BYTES
         status = bodies.decode(ConsumerStatus, answer.body, size_limit=limit, lenient_limit=limit)
         return status.message_queue_table
     except ReputError as error:
-        _log.warning("consumer %s does not say how far it is: %s", member.client_id, error)
+        _log.warning("consumer %s does not return its positions: %s", member.client_id, error)
         return None
 
 
 def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Let a group go on elsewhere in a topic.
+    """Set the consumer offsets of a group in a topic.
 
-    4.9's tools name a time, and its members are told. Those of 5.x name a queue as well, or that
-    all are meant: then each member hears of it when it pulls, and there need be none.
+    Tools of 4.9 send a timestamp, and the members are notified. Tools of 5.x also send a queue, or
+    -1 for all: then each member gets its new offset with its next pull, and none need be connected.
     """
     header = headers.decode(ResetOffsetHeader, request.ext_fields)
     if header.queue_id is not None and parts.settings.broker.use_server_side_reset_offset:
@@ -320,7 +325,7 @@ def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
     body = yield from _encoded_offsets(parts, header.topic, wanted)
     list_body = yield from _encoded_list(parts, header.topic, wanted)
     is_list = request.language == LanguageCode.CPP
-    yield from _tell_offsets(group, header, body, list_body, is_list=is_list)
+    yield from _notify_offsets(group, header, body, list_body, is_list=is_list)
     _log.info(
         "offsets of %r in %r set by %s: %s",
         header.group, header.topic, channel.peer, _shortened(wanted),
@@ -331,18 +336,18 @@ def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
 def _reset_here(
     parts: Parts, channel: Channel, request: Command, header: ResetOffsetHeader
 ) -> Steps[Command]:
-    """Source: rocketmq 5.5 ``AdminBrokerProcessor.resetOffsetInner``."""
+    """Set the offsets on this side; rocketmq 5.5 ``AdminBrokerProcessor.resetOffsetInner``."""
     topic, group = header.topic, header.group
     if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-    known = parts.topics.get(topic)
-    if known is None:
+    config = parts.topics.get(topic)
+    if config is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
     if parts.subscription_groups.get(group) is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
         )
-    wanted = yield from _wanted_offsets(parts, header, known.read_queue_count)
+    wanted = yield from _wanted_offsets(parts, header, config.read_queue_count)
     parts.commits.check_room(
         len(wanted) - parts.deliveries.consumer_offsets.queue_count(topic, group)
     )
@@ -351,7 +356,7 @@ def _reset_here(
     for chunk in chunks(wanted.items()):
         if parts.topics.get(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} was deleted")
-        parts.store.pull_subscriptions.clear()  # it answers pulls without a look at what is here
+        parts.store.pull_subscriptions.clear()  # its pulls bypass the resets
         for queue_id, queue_offset in chunk:
             parts.deliveries.consumer_offsets.put(topic, group, queue_id, queue_offset)
             parts.resets.assign(topic, group, queue_id, queue_offset)
@@ -363,7 +368,7 @@ def _reset_here(
 
 
 def _shortened(offsets: dict[int, int]) -> str:
-    """Return offsets for the log: all of a usual topic, the first of a large one."""
+    """Format offsets for the log: all of a usual topic, the first of a large one."""
     text = ", ".join(f"{key}: {value}" for key, value in islice(offsets.items(), _LOGGED_QUEUES))
     return text if len(offsets) <= _LOGGED_QUEUES else f"{text} ... {len(offsets)} queues"
 
@@ -371,7 +376,7 @@ def _shortened(offsets: dict[int, int]) -> str:
 def _wanted_offsets(
     parts: Parts, header: ResetOffsetHeader, queue_count: int
 ) -> Steps[dict[int, int]]:
-    """Return queue id -> where to go on. Raises ``RequestRefused``."""
+    """Return queue id -> new offset. Raises ``RequestRefused``."""
     queue_id, store = header.queue_id, parts.store
     if queue_id is None or queue_id < 0:
         queue_ids = range(queue_count)
@@ -395,26 +400,26 @@ def _wanted_offsets(
         return {queue_id: header.queue_offset}
     else:
         queue_ids = range(queue_id, queue_id + 1)
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for chunk in chunks(queue_ids):
-        for one in chunk:
+        for id_ in chunk:
             if header.timestamp < 0:
-                found[one] = store.max_offset(header.topic, one)
+                offsets[id_] = store.max_offset(header.topic, id_)
             else:
-                found[one] = store.offset_by_time(header.topic, one, header.timestamp)
+                offsets[id_] = store.offset_by_time(header.topic, id_, header.timestamp)
         yield
-    return found
+    return offsets
 
 
 def _offsets_by_time(parts: Parts, header: ResetOffsetHeader) -> Steps[dict[int, int]]:
-    """Return queue id -> where a group is to go on. Raises ``RequestRefused``."""
+    """Return queue id -> new offset at a timestamp. Raises ``RequestRefused``."""
     topic = parts.topics.get(header.topic)
     if topic is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
         )
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for queue_id in range(topic.write_queue_count):
         known = parts.deliveries.consumer_offsets.get(topic.name, header.group, queue_id)
         if known is None:
@@ -425,10 +430,10 @@ def _offsets_by_time(parts: Parts, header: ResetOffsetHeader) -> Steps[dict[int,
             wanted = parts.store.max_offset(topic.name, queue_id)
         else:
             wanted = parts.store.offset_by_time(topic.name, queue_id, header.timestamp)
-        found[queue_id] = wanted if header.is_force else min(wanted, known)
+        offsets[queue_id] = wanted if header.is_force else min(wanted, known)
         if queue_id % CHUNK == CHUNK - 1:
             yield
-    return found
+    return offsets
 
 
 def _encoded_offsets(parts: Parts, topic: str, offsets: dict[int, int]) -> Steps[bytes]:
@@ -456,7 +461,7 @@ def _encoded_list(parts: Parts, topic: str, offsets: dict[int, int]) -> Steps[by
     return body.encode_in(ResetOffsetList(offset_table=[]), "offset_table")
 
 
-def _tell_offsets(
+def _notify_offsets(
     group: ConsumerGroup[Channel],
     header: ResetOffsetHeader,
     body: bytes,
@@ -468,7 +473,7 @@ def _tell_offsets(
         ResetOffsetHeader(topic=header.topic, group=header.group, timestamp=header.timestamp)
     )
     for member in list(group.members.values()):
-        # Java asks who the administrator is; what the consumer reads is what matters.
+        # Java checks the language of the admin client; what matters is what the consumer can read.
         takes_list = is_list or member.language == LanguageCode.CPP
         member.channel.notify(
             Command(
@@ -481,11 +486,11 @@ def _tell_offsets(
         yield
 
 
-# --- offsets of a group for another ---------------------------------------------------
+# --- copying offsets ------------------------------------------------------------------
 
 
 def clone_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Let a group go on where another one is."""
+    """Copy the consumer offsets of a group to another group."""
     header = headers.decode(CloneGroupOffsetHeader, request.ext_fields)
     group, other = header.src_group, header.dest_group
     parts.commits.check_group(other)
@@ -512,15 +517,15 @@ def clone_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply
         elif work >= _COPIED_AT_ONCE:
             work = 0
             yield
-    _log.info("group %r goes on where %r is, says %s: %d topics", other, group, channel.peer,
+    _log.info("offsets of group %r set to those of %r by %s: %d topics", other, group, channel.peer,
               len(topics))  # fmt: skip
     return commands.reply(request)
 
 
 def topics_of_group(parts: Parts, group: str) -> Steps[list[str]]:
     """Return the topics in which a group has offsets."""
-    found: set[str] = set()
+    topics: set[str] = set()
     for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
-        found.update(topic for topic, one in chunk if one == group)
+        topics.update(topic for topic, reader in chunk if reader == group)
         yield
-    return (yield from sort(found))
+    return (yield from sort(topics))

@@ -1,4 +1,4 @@
-"""34, 35, 46, 38, 41, 42: clients, their groups, their locks."""
+"""Codes 34, 35, 46, 38, 41, 42: clients, their groups and locks."""
 
 from reput import limits
 from reput.broker.filter import selection
@@ -25,37 +25,37 @@ from reput.remoting.time_slices import Steps
 from reput.store.table_files import SubscriptionGroup
 
 _WORD_LETTERS_MAX = 64
-"""Of what is one of a few words: how a group consumes."""
+"""Longest value of a heartbeat's enumerations, such as the message model."""
 _QUEUES_AT_ONCE = 200
 """Queues that are locked between two yields."""
 
 
 def heartbeat(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Register a client, its groups and what they subscribe to.
+    """Register a client, its groups and its subscriptions.
 
-    All of it is checked first, and whether there is room for all of it. After that a heartbeat is
-    refused only where other clients take the room between two slices, or where there are too many
-    filters in SQL92, which are compiled one by one: groups before that one are registered then.
-    Other members are notified, and tables written, once for the whole heartbeat.
+    Everything is checked first, including the limits. After that a heartbeat is refused only if
+    other clients reach a limit between two slices, or if there are too many SQL92 filters, which
+    are compiled singly: groups before that one are registered then. Other members are notified, and
+    tables written, once for the whole heartbeat.
     """
     data = bodies.decode(HeartbeatData, request.body)
     yield
     consumers = data.consumer_data_set
-    producers = [one.group_name for one in data.producer_data_set]
+    producers = [data_set.group_name for data_set in data.producer_data_set]
     limits.HEARTBEAT_GROUPS.check(len(consumers) + len(producers))
-    subscription_count = sum(len(one.subscription_data_set) for one in consumers)
+    subscription_count = sum(len(data_set.subscription_data_set) for data_set in consumers)
     limits.HEARTBEAT_SUBSCRIPTIONS.check(subscription_count)
     check_client_id(data.client_id)
-    more_bytes = 0
+    added_bytes = 0
     for consumer in consumers:
         _check_consumer(parts, consumer)
-        more_bytes += parts.groups.more_bytes(consumer)
+        added_bytes += parts.groups.more_bytes(consumer)
         yield
     for name in producers:
         _check_producer_group(name)
     parts.groups.check_room(channel, consumers, producers)
-    parts.groups.check_subscriptions(more_bytes, data.client_id)
-    _check_making(parts, [one.group_name for one in consumers], channel.address)
+    parts.groups.check_subscriptions(added_bytes, data.client_id)
+    _check_making(parts, [data_set.group_name for data_set in consumers], channel.address)
     now_ms, monotonic_ms = parts.clock.now_ms(), parts.clock.monotonic_ms()
     newest_ms: dict[str, int] = {}
     saves_filters = False
@@ -86,7 +86,7 @@ def heartbeat(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def _check_making(parts: Parts, groups: list[str], address: str) -> None:
-    """Check that groups can be made, and their retry topics. Raises ``LimitExceeded``."""
+    """Check that groups and their retry topics can be created. Raises ``LimitExceeded``."""
     parts.subscription_groups.check_making(groups, address)
     retry_topics = {}
     for name in groups:
@@ -112,32 +112,32 @@ def check_client_id(client_id: str) -> None:
 
 
 def _check_consumer(parts: Parts, data: ConsumerData) -> None:
-    """Check what a member says of itself. Raises ``RequestRefused``."""
+    """Check a member's data for a group. Raises ``RequestRefused``."""
     parts.subscription_groups.check_name(data.group_name)
-    for word in (data.consume_type, data.message_model, data.consume_from_where):
-        if len(word) > _WORD_LETTERS_MAX or not names.is_printable(word):
+    for value in (data.consume_type, data.message_model, data.consume_from_where):
+        if len(value) > _WORD_LETTERS_MAX or not names.is_printable(value):
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"group {data.group_name}: {names.printable(word)!r} is no consumeType, "
+                f"group {data.group_name}: {names.printable(value)!r} is no consumeType, "
                 "messageModel or consumeFromWhere",
             )
-    for one in data.subscription_data_set:
-        check_subscribed_topic(one.topic)
-        place = f"group {data.group_name}, topic {one.topic}"
-        limits.SUBSCRIPTION_BYTES.check(len(one.sub_string or ""), place)
-        limits.SUBSCRIPTION_TAGS.check(len(one.tags_set), place)
-        limits.SUBSCRIPTION_TAGS.check(len(one.code_set), place)
-        limits.SUBSCRIPTION_BYTES.check(sum(map(len, one.tags_set)), place)
-        if len(one.expression_type or "") > _WORD_LETTERS_MAX:
+    for subscription in data.subscription_data_set:
+        check_subscribed_topic(subscription.topic)
+        place = f"group {data.group_name}, topic {subscription.topic}"
+        limits.SUBSCRIPTION_BYTES.check(len(subscription.sub_string or ""), place)
+        limits.SUBSCRIPTION_TAGS.check(len(subscription.tags_set), place)
+        limits.SUBSCRIPTION_TAGS.check(len(subscription.code_set), place)
+        limits.SUBSCRIPTION_BYTES.check(sum(map(len, subscription.tags_set)), place)
+        if len(subscription.expression_type or "") > _WORD_LETTERS_MAX:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"{place}: expressionType is too long"
             )
 
 
 def check_subscribed_topic(topic: str) -> None:
-    """Check the name of a topic that somebody consumes. Raises ``RequestRefused``.
+    """Check the name of a topic that is consumed. Raises ``RequestRefused``.
 
-    The topic need not be there. It may be a retry topic, whose name has that of a group in it.
+    The topic need not exist. It may be a retry topic, whose name contains the group's.
     """
     limits.SUBSCRIBED_TOPIC_LETTERS.check(len(topic))
     if not names.is_printable(topic):
@@ -148,7 +148,7 @@ def check_subscribed_topic(topic: str) -> None:
 
 
 def _check_producer_group(name: str) -> None:
-    """Check the name of a producer group: it is nowhere saved. Raises ``RequestRefused``."""
+    """Check the name of a producer group, which is saved nowhere. Raises ``RequestRefused``."""
     limits.GROUP_NAME_LETTERS.check(len(name))
     if not names.is_printable(name):
         raise RequestRefused(
@@ -158,7 +158,7 @@ def _check_producer_group(name: str) -> None:
 
 
 def unregister_client(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Forget a client that leaves."""
+    """Remove a client that leaves."""
     header = headers.decode(UnregisterClientHeader, request.ext_fields)
     if header.producer_group:
         parts.groups.unregister_producer(channel, header.producer_group)
@@ -169,11 +169,11 @@ def unregister_client(parts: Parts, channel: Channel, request: Command) -> Comma
 
 def check_client_config(parts: Parts, channel: Channel, request: Command) -> Command:
     """Check an expression before a consumer subscribes with it."""
-    one = bodies.decode(CheckClientBody, request.body).subscription_data
-    if one.class_filter_mode:
+    subscription = bodies.decode(CheckClientBody, request.body).subscription_data
+    if subscription.class_filter_mode:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
-    if not selection.is_tag_type(one.expression_type):
-        parts.filters.of_expression(one.expression_type, one.sub_string)
+    if not selection.is_tag_type(subscription.expression_type):
+        parts.filters.of_expression(subscription.expression_type, subscription.sub_string)
     return commands.reply(request)
 
 
@@ -186,51 +186,51 @@ def consumer_list(parts: Parts, channel: Channel, request: Command) -> LongReply
             ResponseCode.SYSTEM_ERROR,
             f"no consumer for this group, {header.consumer_group}",
         )
-    found = LongBody(f"members of group {header.consumer_group}")
+    members = LongBody(f"members of group {header.consumer_group}")
     for chunk in chunks(group.client_ids, LIGHT_CHUNK):
-        found.add(*chunk)
+        members.add(*chunk)
         yield
-    body = found.encode_in(ConsumerList(consumer_id_list=[]), "consumer_id_list")
+    body = members.encode_in(ConsumerList(consumer_id_list=[]), "consumer_id_list")
     return commands.reply(request, body=body)
 
 
 def lock_queues(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Lock queues for a client that consumes in order."""
-    asked = yield from _queues(parts, request)
-    got = []
-    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
-        got += parts.locks.lock(
-            asked.consumer_group,
-            asked.client_id,
+    requested = yield from _queues(parts, request)
+    locked = []
+    for chunk in chunks(requested.mq_set, _QUEUES_AT_ONCE):
+        locked += parts.locks.lock(
+            requested.consumer_group,
+            requested.client_id,
             chunk,
             parts.clock.monotonic_ms(),
             channel.address,
         )
         yield
-    return commands.reply(request, body=bodies.encode(LockReply(lock_ok_mq_set=got)))
+    return commands.reply(request, body=bodies.encode(LockReply(lock_ok_mq_set=locked)))
 
 
 def unlock_queues(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Give locks back."""
-    asked = yield from _queues(parts, request)
-    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
-        parts.locks.unlock(asked.consumer_group, asked.client_id, chunk)
+    """Release locks."""
+    requested = yield from _queues(parts, request)
+    for chunk in chunks(requested.mq_set, _QUEUES_AT_ONCE):
+        parts.locks.unlock(requested.consumer_group, requested.client_id, chunk)
         yield
     return commands.reply(request)
 
 
 def _queues(parts: Parts, request: Command) -> Steps[LockBody]:
-    """Return who wants to lock or unlock what. Raises ``RequestRefused``."""
-    asked = bodies.decode(LockBody, request.body)
+    """Decode and check a request to lock or unlock queues. Raises ``RequestRefused``."""
+    requested = bodies.decode(LockBody, request.body)
     yield
-    limits.LOCK_QUEUES.check(len(asked.mq_set))
-    parts.subscription_groups.check_name(asked.consumer_group)
-    check_client_id(asked.client_id)
-    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
+    limits.LOCK_QUEUES.check(len(requested.mq_set))
+    parts.subscription_groups.check_name(requested.consumer_group)
+    check_client_id(requested.client_id)
+    for chunk in chunks(requested.mq_set, _QUEUES_AT_ONCE):
         for queue in chunk:
             _check_queue(queue)
         yield
-    return asked
+    return requested
 
 
 def _check_queue(queue: MessageQueue) -> None:

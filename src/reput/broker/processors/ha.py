@@ -1,7 +1,7 @@
-"""907, 908 of 5.x: what a master knows of its slaves.
+"""Codes 907, 908 of 5.x: the master's state of replication.
 
-There are none: slaves of RocketMQ copy a master's log over a port of their own, on which nothing
-listens here.
+There are no slaves: RocketMQ's slaves copy a master's log over a separate port, on which this
+broker does not listen.
 """
 
 from reput.broker.parts import Parts
@@ -14,14 +14,14 @@ from reput.remoting.channel import Channel
 
 
 def ha_status(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how far the log goes, and that no slave has it."""
+    """Return the end of the log, without slaves."""
     _check_master(parts)
-    found = HaRuntimeInfo(master_commit_log_max_offset=parts.store.max_physical_offset)
-    return commands.reply(request, body=bodies.encode(found))
+    info = HaRuntimeInfo(master_commit_log_max_offset=parts.store.max_physical_offset)
+    return commands.reply(request, body=bodies.encode(info))
 
 
 def reset_master_flush_offset(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Do nothing, as every master: slaves note there how far their master's disk has the log."""
+    """Do nothing, like every master: a slave stores its master's flushed offset."""
     _check_master(parts)
     return commands.reply(request)
 
@@ -29,5 +29,5 @@ def reset_master_flush_offset(parts: Parts, channel: Channel, request: Command) 
 def _check_master(parts: Parts) -> None:
     if not parts.identity.is_master:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, "this slave copies nothing: there is no replication here"
+            ResponseCode.SYSTEM_ERROR, "this slave does not replicate: replication is not supported"
         )

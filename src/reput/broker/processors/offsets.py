@@ -1,4 +1,4 @@
-"""14, 15, 29 to 32, 308: where groups are, where queues begin and end."""
+"""Codes 14, 15, 29 to 32, 308: consumer offsets, and the bounds of queues."""
 
 from reput.broker.parts import Parts
 from reput.config import JAVA_LONG_MAX
@@ -23,13 +23,13 @@ from reput.store.reader import Boundary
 
 
 def query_consumer_offset(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return which message of a queue a group reads next."""
+    """Return a group's consumer offset in a queue."""
     header = headers.decode(QueryConsumerOffsetHeader, request.ext_fields)
     topic, queue_id = header.topic, header.queue_id
-    known = parts.deliveries.consumer_offsets.get(topic, header.consumer_group, queue_id)
-    if known is not None:
-        return _offset(request, known)
-    # A new group on a young queue begins at its beginning, whatever the client would choose.
+    consumer_offset = parts.deliveries.consumer_offsets.get(topic, header.consumer_group, queue_id)
+    if consumer_offset is not None:
+        return _offset(request, consumer_offset)
+    # A new group starts at the beginning of a young queue, regardless of the client's choice.
     is_young = parts.store.min_offset(topic, queue_id) <= 0 and not parts.store.is_on_disk(
         topic, queue_id
     )
@@ -42,10 +42,10 @@ def query_consumer_offset(parts: Parts, channel: Channel, request: Command) -> C
 
 
 def update_consumer_offset(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Take note of which message of a queue a group reads next.
+    """Set a group's consumer offset in a queue.
 
-    4.9 takes those of topics that were deleted, whose offsets so come back
-    (known-bugs.md#deleted-topics); 5.x not.
+    4.9 accepts offsets of deleted topics, which so reappear (known-bugs.md#deleted-topics); 5.x
+    refuses them.
     """
     header = headers.decode(UpdateConsumerOffsetHeader, request.ext_fields)
     topic = parts.topics.get(header.topic)
@@ -60,14 +60,14 @@ def update_consumer_offset(parts: Parts, channel: Channel, request: Command) -> 
 
 
 def correction_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return how far the last of a topic's groups is in each queue.
+    """Return the lowest consumer offset of a topic's groups in each queue.
 
-    A group whose next message has expired does not count there. If it is the group to compare with,
-    and others count, the answer is the largest number there is.
+    Groups whose next message has expired are ignored. If the group to compare with is among them
+    and others are not, the result is the largest number there is.
 
-    As Java 5.5, but for two things. Java forgets for good where the groups are that are to be left
-    out; here asking changes nothing. Java fails if the group to compare with is in a queue in which
-    none counts; here that queue is left out. 4.9 compares with nothing: it looks for a group of the
+    As Java 5.5, with two differences. Java permanently deletes the offsets of the groups to leave
+    out; here a query changes nothing. Java fails if the group to compare with is in a queue without
+    other groups; here that queue is left out. 4.9 does not compare: it looks for a group with the
     topic's name.
     """
     header = headers.decode(QueryCorrectionOffsetHeader, request.ext_fields)
@@ -75,36 +75,40 @@ def correction_offsets(parts: Parts, channel: Channel, request: Command) -> Long
     left_out = set((header.filter_groups or "").split(","))
     groups = []
     for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
-        groups += [group for one, group in chunk if one == topic and group not in left_out]
+        groups += [
+            group for topic_name, group in chunk if topic_name == topic and group not in left_out
+        ]
         yield
-    found: dict[int, int] = {}
+    lowest: dict[int, int] = {}
     for group in groups:
         for consumer_offsets in chunks(
             parts.deliveries.consumer_offsets.of(topic, group).items(), 4 * CHUNK
         ):
             for queue_id, consumer_offset in consumer_offsets:
                 if consumer_offset >= parts.store.min_offset(topic, queue_id):
-                    found[queue_id] = min(found.get(queue_id, consumer_offset), consumer_offset)
+                    lowest[queue_id] = min(lowest.get(queue_id, consumer_offset), consumer_offset)
             yield
     if header.compare_group in groups:
         compared = parts.deliveries.consumer_offsets.of(topic, header.compare_group)
         for queue_id, compared_offset in compared.items():
-            if found.get(queue_id, 0) > compared_offset:
-                found[queue_id] = JAVA_LONG_MAX
-    body = bodies.encode(CorrectionOffsets(correction_offsets=found))
+            if lowest.get(queue_id, 0) > compared_offset:
+                lowest[queue_id] = JAVA_LONG_MAX
+    body = bodies.encode(CorrectionOffsets(correction_offsets=lowest))
     return commands.reply(request, body=body)
 
 
 def search_offset(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the queue offset that a time names."""
+    """Return the queue offset at a timestamp."""
     header = headers.decode(SearchOffsetHeader, request.ext_fields)
     boundary = Boundary.UPPER if header.boundary_type == "UPPER" else Boundary.LOWER
-    found = parts.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
-    return _offset(request, found)
+    queue_offset = parts.store.offset_by_time(
+        header.topic, header.queue_id, header.timestamp, boundary
+    )
+    return _offset(request, queue_offset)
 
 
 def max_offset(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the queue offset behind the newest message."""
+    """Return the queue offset after the newest message."""
     header = headers.decode(QueueHeader, request.ext_fields)
     return _offset(request, parts.store.max_offset(header.topic, header.queue_id))
 
@@ -116,11 +120,11 @@ def min_offset(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def earliest_store_time(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return when the oldest message of a queue was stored; -1 if there is none."""
+    """Return the store time of the oldest message of a queue; -1 if there is none."""
     header = headers.decode(QueueHeader, request.ext_fields)
-    found = parts.store.earliest_message_time(header.topic, header.queue_id)
-    answer = TimestampReplyHeader(timestamp=-1 if found is None else found)
-    return commands.reply(request, ext_fields=headers.encode(answer))
+    stored_ms = parts.store.earliest_message_time(header.topic, header.queue_id)
+    fields = TimestampReplyHeader(timestamp=-1 if stored_ms is None else stored_ms)
+    return commands.reply(request, ext_fields=headers.encode(fields))
 
 
 def _offset(request: Command, value: int) -> Command:

@@ -1,7 +1,7 @@
-"""200050, 200052, 200054, 200055: messages that members of a group take from any queue.
+"""Codes 200050, 200052, 200054, 200055: pops, and queries about them.
 
-The order of the checks and the codes are Java's ``PopMessageProcessor``, ``PeekMessageProcessor``,
-``NotificationProcessor`` and ``PollingInfoProcessor`` of 5.5.0.
+The order of the checks and the codes are those of Java's ``PopMessageProcessor``,
+``PeekMessageProcessor``, ``NotificationProcessor`` and ``PollingInfoProcessor`` of 5.5.0.
 """
 
 from typing import Protocol
@@ -29,37 +29,37 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import MESSAGES_MAX
 from reput.remoting.channel import Channel
-from reput.store.pop_reader import Taken
+from reput.store.pop_reader import PopBatch
 
 _STARTS_AT_END = 1
 _LATE_MS = 500
-"""So long behind a pop's time nobody waits for it any more."""
+"""Time after the deadline of a pop at which its client has given up, in ms."""
 _HELD_MS_MIN = 50
-"""A pop with less time than this is answered at once."""
+"""Shortest time for which a pop is held, in ms."""
 
 
-class _AsksForQueue(Protocol):
+class _QueueHeader(Protocol):
     consumer_group: str
     topic: str
     queue_id: int
 
 
 def pop_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Return messages that nobody else sees for a while, or hold the request until there are."""
-    found, born_ms, poll_ms = wanted(parts, request, channel.address)
-    return answer(parts, channel, request, found, time_left(parts, born_ms, poll_ms))
+    """Return messages and hide them from the group for a while, or hold the request."""
+    parameters, born_ms, poll_ms = wanted(parts, request, channel.address)
+    return answer(parts, channel, request, parameters, time_left(parts, born_ms, poll_ms))
 
 
 def time_left(parts: Parts, born_ms: int, poll_ms: int) -> int:
-    """Return how long a pop may still wait, ms; it has been on its way since it was made.
+    """Return how long a pop can still be held, in ms, after its time on the way.
 
     Args:
         parts: The parts of the broker.
-        born_ms: When it was made; 0: not said.
-        poll_ms: How long it may take from then on.
+        born_ms: When the request was created; 0 if unknown.
+        poll_ms: Its total time from then on.
 
     Raises:
-        RequestRefused: Nobody waits for it any more.
+        RequestRefused: Its client has given up.
     """
     left_ms = poll_ms - _on_way_ms(parts, born_ms)
     if left_ms < -_LATE_MS:
@@ -75,16 +75,16 @@ def _on_way_ms(parts: Parts, born_ms: int) -> int:
 
 
 def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[Wanted, int, int]:
-    """Return what a pop asks for, which its group may have, when it was made, and its time, ms.
+    """Decode and check a pop; return its parameters, its born time and its total time in ms.
 
     Args:
         parts: The parts of the broker.
         request: The pop.
-        address: Of the client.
+        address: Address of the client.
 
     Raises:
-        RequestRefused: It is wrong, or may not.
-        InvalidHeader: It cannot be read.
+        RequestRefused: A value is wrong, or the group has no permission.
+        InvalidHeader: The header cannot be decoded.
     """
     header = headers.decode(PopMessageHeader, request.ext_fields)
     time_left(parts, header.born_time, header.poll_time)
@@ -112,7 +112,7 @@ def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[W
         parts.pops.orders.check_room(
             header.topic, header.consumer_group, 1 if header.queue_id >= 0 else queue_count
         )
-    found = Wanted(
+    parameters = Wanted(
         header.topic,
         header.consumer_group,
         max(header.queue_id, ANY_QUEUE),
@@ -127,28 +127,28 @@ def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[W
             parts.subscription_groups.get(header.consumer_group),
         ),
     )
-    return found, header.born_time, header.poll_time
+    return parameters, header.born_time, header.poll_time
 
 
 def answer(
     parts: Parts, channel: Channel, request: Command, wanted: Wanted, poll_ms: int
 ) -> Command | None:
-    """Return the reply to a pop; None: it is sent, or comes when there are messages.
+    """Return the reply to a pop; None if it is sent directly, or the pop is held.
 
     Raises:
-        RequestRefused: Nothing was taken, as a checkpoint cannot be stored.
+        RequestRefused: No message was popped, as a checkpoint cannot be stored.
     """
-    found = pop(parts, wanted)
+    popped = pop(parts, wanted)
     is_plain_request = not request.flag and request.serialization is Serialization.JSON
-    if is_plain_request and is_plain(wanted, found):
-        send_plain(parts, channel, request.opaque, wanted, found)
+    if is_plain_request and is_plain(wanted, popped):
+        send_plain(parts, channel, request.opaque, wanted, popped)
         return None
-    return answer_popped(parts, channel, request, wanted, poll_ms, found)
+    return answer_popped(parts, channel, request, wanted, poll_ms, popped)
 
 
-def is_plain(wanted: Wanted, found: Popped) -> bool:
-    """Whether ``send_plain`` may be called."""
-    return found.count > 0 and not wanted.is_ordered
+def is_plain(wanted: Wanted, popped: Popped) -> bool:
+    """Return True if ``send_plain`` can send the reply."""
+    return popped.count > 0 and not wanted.is_ordered
 
 
 def answer_popped(
@@ -157,20 +157,20 @@ def answer_popped(
     request: Command,
     wanted: Wanted,
     poll_ms: int,
-    found: Popped,
+    popped: Popped,
 ) -> Command | None:
-    """Return the reply to a pop that found something, or nothing yet; None: it is held."""
-    if _is_answer(found) or poll_ms < _HELD_MS_MIN:
-        return _reply(parts, request, wanted, found)
+    """Return the reply to a pop with its result; None if the pop is held."""
+    if _has_result(popped) or poll_ms < _HELD_MS_MIN:
+        return _reply(parts, request, wanted, popped)
     deadline_ms = parts.clock.monotonic_ms() + poll_ms
     held = HeldPop(channel, commands.envelope(request), wanted, deadline_ms)
     if parts.pops.held.hold(held):
         return None
-    return _reply(parts, request, wanted, found, ResponseCode.POLLING_FULL)
+    return _reply(parts, request, wanted, popped, ResponseCode.POLLING_FULL)
 
 
 def notification(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Tell whether there is something to pop, or wait until there is."""
+    """Return whether there are messages to pop, or hold the request until there are."""
     header = headers.decode(NotificationHeader, request.ext_fields)
     _check_broker(parts, "peeking message is")
     limits.POP_ATTEMPT_LETTERS.check(len(header.attempt_id or ""))
@@ -188,8 +188,8 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
     left_ms = header.poll_time - _on_way_ms(parts, header.born_time)
     if not has_messages and left_ms >= _HELD_MS_MIN:
         deadline_ms = parts.clock.monotonic_ms() + left_ms
-        kept = commands.envelope(request)
-        held = HeldPop(channel, kept, wanted, deadline_ms, is_question=True)
+        envelope = commands.envelope(request)
+        held = HeldPop(channel, envelope, wanted, deadline_ms, is_question=True)
         if parts.pops.held.hold(held):
             return None
         return _answer(request, NotificationReplyHeader(has_msg=False, polling_full=True))
@@ -197,49 +197,49 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
 
 
 def peek_message(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return messages that a pop would find, without taking them."""
+    """Return messages that a pop would find, without popping them."""
     header = headers.decode(PeekMessageHeader, request.ext_fields)
     _check_broker(parts, "peeking message is")
     _check_queue(parts, header, channel.address)
     queue_id = max(header.queue_id, ANY_QUEUE)
     wanted = Wanted(header.topic, header.consumer_group, queue_id, header.max_msg_nums, 0)
-    found = parts.pops.peek(wanted)
-    reply = PopMessageReplyHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=found.rest)
-    code = ResponseCode.SUCCESS if found.count else ResponseCode.PULL_NOT_FOUND
-    remark = "FOUND" if found.count else "NO_MESSAGE_IN_QUEUE"
-    _count(parts, wanted, found, has_taken=False)
+    popped = parts.pops.peek(wanted)
+    reply = PopMessageReplyHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=popped.rest)
+    code = ResponseCode.SUCCESS if popped.count else ResponseCode.PULL_NOT_FOUND
+    remark = "FOUND" if popped.count else "NO_MESSAGE_IN_QUEUE"
+    _count(parts, wanted, popped, has_taken=False)
     fields = headers.encode(reply)
-    return commands.reply(request, code, remark, fields, b"".join(found.data))
+    return commands.reply(request, code, remark, fields, b"".join(popped.data))
 
 
 def polling_info(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how many pops of a group wait at a queue."""
+    """Return the number of a group's held pops at a queue."""
     header = headers.decode(PollingInfoHeader, request.ext_fields)
     _check_broker(parts, "peeking message is")
     _check_queue(parts, header, channel.address)
     waiting = parts.pops.held.held_at(header.topic, max(header.queue_id, ANY_QUEUE))
     count = sum(
-        one.wanted.group == header.consumer_group and not one.is_question for one in waiting
+        held.wanted.group == header.consumer_group and not held.is_question for held in waiting
     )
     return _answer(request, PollingInfoReplyHeader(polling_num=count))
 
 
 def retry_held(parts: Parts, held: HeldPop, *, is_last: bool = False) -> bool:
-    """Look whether a pop that waits finds something now, and answer it if so.
+    """Retry a held pop, and send its reply if there is one.
 
     Args:
         parts: The parts of the broker.
         held: The pop.
-        is_last: Its time is over: answer it anyway.
+        is_last: True at its deadline: a reply is sent in any case.
 
     Returns:
-        Whether it was answered.
+        True if it was answered.
     """
     return held_requests.answer(held, lambda: _retry(parts, held, is_last=is_last))
 
 
 def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
-    """Return the answer; None if there is none yet. Raises ``RequestRefused``."""
+    """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
     wanted = held.wanted
     _check_broker(parts, "pop message is")
     address = held.channel.address
@@ -249,36 +249,36 @@ def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
         if not has_messages and not is_last:
             return None
         return _answer(held.request, NotificationReplyHeader(has_msg=has_messages))
-    found = pop(parts, wanted)
-    if not _is_answer(found) and not is_last:
+    popped = pop(parts, wanted)
+    if not _has_result(popped) and not is_last:
         return None
-    return _reply(parts, held.request, wanted, found)
+    return _reply(parts, held.request, wanted, popped)
 
 
 def pop(parts: Parts, wanted: Wanted) -> Popped:
-    """Take messages; what was found has to be answered.
+    """Pop messages; the caller must send the result.
 
     Raises:
-        RequestRefused: Nothing was taken, as a checkpoint cannot be stored.
+        RequestRefused: No message was popped, as a checkpoint cannot be stored.
     """
-    found = parts.pops.pop(wanted, parts.clock.now_ms())
-    if not found.count and found.refusal is not None:
-        status, reason = found.refusal.status.name, found.refusal.reason
+    popped = parts.pops.pop(wanted, parts.clock.now_ms())
+    if not popped.count and popped.refusal is not None:
+        status, reason = popped.refusal.status.name, popped.refusal.reason
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no checkpoint: {status}: {reason}")
-    return found
+    return popped
 
 
-def _is_answer(found: Popped) -> bool:
-    """Whether it is worth an answer now: messages, or unwanted ones with others behind them."""
-    return found.count > 0 or (found.has_skipped and found.rest > 0)
+def _has_result(popped: Popped) -> bool:
+    """Return True if the pop has a result now: messages, or skipped ones with others after them."""
+    return popped.count > 0 or (popped.has_skipped and popped.rest > 0)
 
 
 def _check_broker(parts: Parts, what: str) -> None:
-    if parts.identity.is_stopping:  # as pulls: consumers come back in seconds
+    if parts.identity.is_stopping:  # as with pulls: consumers retry within seconds
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
     if not parts.identity.is_master:
         raise RequestRefused(
-            ResponseCode.NO_PERMISSION, "a slave keeps no checkpoints: pop from its master"
+            ResponseCode.NO_PERMISSION, "a slave has no checkpoints: pop from its master"
         )
     if not parts.identity.is_readable:
         raise RequestRefused(
@@ -287,22 +287,22 @@ def _check_broker(parts: Parts, what: str) -> None:
         )
 
 
-def _check_queue(parts: Parts, header: _AsksForQueue, address: str) -> None:
+def _check_queue(parts: Parts, header: _QueueHeader, address: str) -> None:
     _check_group(parts, header.topic, header.consumer_group, header.queue_id, address)
 
 
 def _check_group(parts: Parts, topic: str, group: str, queue_id: int, address: str) -> None:
-    known = parts.topics.readable(topic)
-    if queue_id >= known.read_queue_count:
+    topic_config = parts.topics.readable(topic)
+    if queue_id >= topic_config.read_queue_count:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-            f"topicConfig.readQueueNums:[{known.read_queue_count}] consumer:[{group}]",
+            f"topicConfig.readQueueNums:[{topic_config.read_queue_count}] consumer:[{group}]",
         )
     groups = parts.subscription_groups
     groups.check_consuming(group, parts.clock.now_ms(), address)
-    parts.commits.check_reading(known, group, queue_id)
-    if groups.is_forbidden(group, topic):  # Java refuses pulls alone, and lets the group pop
+    parts.commits.check_reading(topic_config, group, queue_id)
+    if groups.is_forbidden(group, topic):  # Java refuses only pulls, and lets the group pop
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{group}] is forbidden for topic[{topic}]",
@@ -315,18 +315,18 @@ def _selection(parts: Parts, expression_type: str | None, expression: str | None
     return parts.filters.of_expression(expression_type, expression)
 
 
-def send_plain(parts: Parts, channel: Channel, opaque: int, wanted: Wanted, found: Popped) -> None:
-    """Send what ``_reply`` returns, where messages were found and it is plain how."""
-    _count(parts, wanted, found, has_taken=True)
-    body = b"".join(found.data)
+def send_plain(parts: Parts, channel: Channel, opaque: int, wanted: Wanted, popped: Popped) -> None:
+    """Send what ``_reply`` returns, for a plain request with messages."""
+    _count(parts, wanted, popped, has_taken=True)
+    body = b"".join(popped.data)
     head = pop_reply.found_head(
         opaque,
-        found.pop_ms,
+        popped.pop_ms,
         wanted.invisible_ms,
-        found.revive_queue_id,
-        found.rest,
-        ";".join(found.start_infos),
-        ";".join(found.message_infos),
+        popped.revive_queue_id,
+        popped.rest,
+        ";".join(popped.start_infos),
+        ";".join(popped.message_infos),
         len(body),
     )
     channel.write(head)
@@ -337,32 +337,32 @@ def _reply(
     parts: Parts,
     request: Command,
     wanted: Wanted,
-    found: Popped,
+    popped: Popped,
     empty: ResponseCode = ResponseCode.POLLING_TIMEOUT,
 ) -> Command:
-    _count(parts, wanted, found, has_taken=True)
+    _count(parts, wanted, popped, has_taken=True)
     header = PopMessageReplyHeader(
-        pop_time=found.pop_ms,
+        pop_time=popped.pop_ms,
         invisible_time=wanted.invisible_ms,
-        revive_qid=found.revive_queue_id,
-        rest_num=found.rest,
-        start_offset_info=";".join(found.start_infos),
-        msg_offset_info=";".join(found.message_infos),
-        order_count_info=";".join(found.order_infos) if wanted.is_ordered else None,
+        revive_qid=popped.revive_queue_id,
+        rest_num=popped.rest,
+        start_offset_info=";".join(popped.start_infos),
+        msg_offset_info=";".join(popped.message_infos),
+        order_count_info=";".join(popped.order_infos) if wanted.is_ordered else None,
     )
     return commands.reply(
         request,
-        ResponseCode.SUCCESS if found.count else empty,
-        pop_reply.FOUND if found.count else "NO_MESSAGE_IN_QUEUE",
+        ResponseCode.SUCCESS if popped.count else empty,
+        pop_reply.FOUND if popped.count else "NO_MESSAGE_IN_QUEUE",
         headers.encode(header),
-        b"".join(found.data),
+        b"".join(popped.data),
     )
 
 
-def _count(parts: Parts, wanted: Wanted, found: Popped, *, has_taken: bool) -> None:
+def _count(parts: Parts, wanted: Wanted, popped: Popped, *, has_taken: bool) -> None:
     stats, group = parts.deliveries.stats, wanted.group
-    for topic, queue_id, result in found.results:
-        if isinstance(result, Taken) or (has_taken and not wanted.is_ordered):
+    for topic, queue_id, result in popped.results:
+        if isinstance(result, PopBatch) or (has_taken and not wanted.is_ordered):
             stats.popped(topic, group, queue_id, result.message_count, len(result.data))
         else:
             stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)

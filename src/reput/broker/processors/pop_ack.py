@@ -1,6 +1,6 @@
-"""200051, 200151, 200053, 200056: what becomes of messages that were popped.
+"""Codes 200051, 200151, 200053, 200056: acks and new invisible times of popped messages.
 
-The order of the checks and the codes are Java's ``AckMessageProcessor`` and
+The order of the checks and the codes are those of Java's ``AckMessageProcessor`` and
 ``ChangeInvisibleTimeProcessor`` of 5.5.0.
 """
 
@@ -26,7 +26,7 @@ from reput.remoting.server import LongReply
 
 
 def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Take note that a message was consumed. One that nobody holds any more is left as it is."""
+    """Record that a message was consumed. An ack of a message that is not held is ignored."""
     header = headers.decode(AckMessageHeader, request.ext_fields)
     low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
     if not low <= header.offset <= high:
@@ -49,47 +49,47 @@ def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def batch_ack(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Take note that many messages were consumed."""
-    found: list[Named] = []
+    """Record that several messages were consumed."""
+    acks: list[AckedMessages] = []
     for chunk in chunks(_acks(request.body)):
-        found += _named(chunk)
+        acks += _acked_messages(chunk)
         yield
-    for taken in chunks(found):
-        for one in taken:
-            take(parts, one)
+    for part in chunks(acks):
+        for ack in part:
+            acknowledge(parts, ack)
         yield
     return commands.reply(request)
 
 
-class Named(NamedTuple):
-    """Messages of one checkpoint that were consumed."""
+class AckedMessages(NamedTuple):
+    """Acknowledged messages of one checkpoint."""
 
     ack: BatchAck
     topic: str
-    """Where they are: of a retry topic, that."""
+    """Topic of the queue, which may be a retry topic."""
     distances: int
-    """Bit i: the message ``i`` behind the start."""
+    """Bit i is set for the message at ``start_offset + i``."""
 
 
-def named(body: bytes) -> list[Named]:
-    """Return which messages the body of a batch of acks names. Nothing is done if one is wrong.
+def decode_batch(body: bytes) -> list[AckedMessages]:
+    """Decode a batch of acks. If one is invalid, the whole batch is refused.
 
     Raises:
-        RequestRefused: It names none, or more than is allowed.
-        InvalidBody: It cannot be read.
+        RequestRefused: It is empty, or exceeds a limit.
+        InvalidBody: It cannot be decoded.
     """
-    return _named(_acks(body))
+    return _acked_messages(_acks(body))
 
 
-def _named(acks: Iterable[BatchAck]) -> list[Named]:
+def _acked_messages(acks: Iterable[BatchAck]) -> list[AckedMessages]:
     return [
-        Named(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
+        AckedMessages(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
         for ack in acks
     ]
 
 
 def _acks(body: bytes) -> list[BatchAck]:
-    """Return the entries of the body of a batch of acks. Raises as ``named``."""
+    """Return the entries of a batch of acks. Raises the same errors as ``decode_batch``."""
     limits.ACK_BODY_BYTES.check(len(body))
     acks = pop_codec.decode_batch_ack(body).acks if body else []
     if not acks:
@@ -97,38 +97,38 @@ def _acks(body: bytes) -> list[BatchAck]:
     return acks
 
 
-def take(parts: Parts, named: Named) -> None:
-    """Take note that messages were consumed. Raises ``RequestRefused`` for some of an order."""
-    one, topic, distances = named
-    if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
-        _count(parts, topic, one.group, distances.bit_count())
-        known = parts.topics.get(topic)
-        if known is None or not 0 <= one.queue_id < known.read_queue_count:
+def acknowledge(parts: Parts, acked: AckedMessages) -> None:
+    """Record that messages were consumed. Raises ``RequestRefused`` for some ordered ones."""
+    ack, topic, distances = acked
+    if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
+        _count(parts, topic, ack.group, distances.bit_count())
+        config = parts.topics.get(topic)
+        if config is None or not 0 <= ack.queue_id < config.read_queue_count:
             return
-        low = parts.store.min_offset(topic, one.queue_id)
-        high = parts.store.max_offset(topic, one.queue_id)
+        low = parts.store.min_offset(topic, ack.queue_id)
+        high = parts.store.max_offset(topic, ack.queue_id)
         for distance in pop_codec.bit_numbers(distances):
-            queue_offset = one.start_offset + distance
-            if low <= queue_offset <= high:  # as Java: what is not there is passed over
-                _ack_in_order(parts, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
+            queue_offset = ack.start_offset + distance
+            if low <= queue_offset <= high:  # as in Java, other offsets are ignored
+                _ack_in_order(parts, topic, ack.group, ack.queue_id, queue_offset, ack.pop_ms)
         return
-    key = Key(topic, one.group, one.queue_id, one.start_offset, one.pop_ms)
-    if parts.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances):
-        # What was popped has a topic and a group.
-        parts.deliveries.stats.acknowledged(topic, one.group, distances.bit_count())
+    key = Key(topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_ms)
+    if parts.pops.revive.checkpoints.acknowledge(key, ack.start_offset, distances):
+        # Popped messages always have a topic and a group.
+        parts.deliveries.stats.acknowledged(topic, ack.group, distances.bit_count())
     else:
-        _count(parts, topic, one.group, distances.bit_count())
+        _count(parts, topic, ack.group, distances.bit_count())
 
 
 def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Let a message be seen by others earlier or later."""
+    """Change the time at which a message becomes visible to the group again."""
     header = headers.decode(ChangeInvisibleTimeHeader, request.ext_fields)
     low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
     if not low <= header.offset < high:
         raise RequestRefused(
             ResponseCode.NO_MESSAGE,
-            f"message {header.offset} of queue {header.queue_id} of {header.topic} is not there: "
-            f"they are {low} to {high - 1}",
+            f"message {header.offset} of queue {header.queue_id} of {header.topic} does not exist: "
+            f"the queue has {low} to {high - 1}",
         )
     if header.invisible_time < 0:
         raise RequestRefused(
@@ -145,7 +145,7 @@ def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> C
 
 
 def roll_back(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Move what a key-value store of checkpoints holds to the revive topic: there is none."""
+    """Do nothing: Java moves checkpoints from a key-value store, which this broker lacks."""
     return commands.reply(request)
 
 
@@ -155,16 +155,16 @@ def _replace_checkpoint(
     revive = parts.pops.revive
     old = _key(header.topic, header.consumer_group, handle)
     if not revive.checkpoints.holds(old, header.offset):
-        # Java holds it once more, and it would be delivered twice.
+        # Java adds a second checkpoint, and the message would be delivered twice.
         raise RequestRefused(
             ResponseCode.NO_MESSAGE,
-            f"nobody holds message {header.offset} of queue {header.queue_id} of {header.topic} "
-            f"by {header.extra_info!r}: it was acknowledged, or its time is over",
+            f"message {header.offset} of queue {header.queue_id} of {header.topic} is not held "
+            f"under {header.extra_info!r}: it was acknowledged, or its time is over",
         )
     now_ms = parts.clock.now_ms()
     pop_ms = now_ms
     new = Key(header.topic, header.consumer_group, header.queue_id, header.offset, pop_ms)
-    while new in revive.checkpoints:  # within the same millisecond
+    while new in revive.checkpoints:  # an equal key within the same millisecond
         pop_ms += 1
         new = new._replace(pop_ms=pop_ms)
     invisible_ms = max(0, now_ms + header.invisible_time - pop_ms)
@@ -215,47 +215,47 @@ def _ack_in_order(
     settings = parts.topics.get(topic)
     is_queue = settings is not None and 0 <= queue_id < settings.read_queue_count
     if settings is None or not is_queue or parts.subscription_groups.get(group) is None:
-        return  # a batch names anything: where nobody can be is not written down
+        return  # a batch may contain any names: nothing is stored for unknown ones
     parts.commits.check_reading(settings, group, queue_id)
-    known = pops.offsets.find(topic, group, queue_id)
-    if known is not None and queue_offset < known:
+    consumer_offset = pops.offsets.find(topic, group, queue_id)
+    if consumer_offset is not None and queue_offset < consumer_offset:
         return
     try:
-        behind = pops.orders.acknowledge(topic, group, queue_id, queue_offset, pop_ms)
+        next_offset = pops.orders.acknowledge(topic, group, queue_id, queue_offset, pop_ms)
     except ValueError as error:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{known}, "
+            f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{consumer_offset}, "
             f"commit:{queue_offset}: {error}",
         ) from error
-    if behind is not None:
-        pops.offsets.set(topic, group, queue_id, behind)
+    if next_offset is not None:
+        pops.offsets.set(topic, group, queue_id, next_offset)
         parts.pops.arrived(topic, queue_id)
 
 
 def _count(parts: Parts, topic: str, group: str, count: int) -> None:
-    """Count what was acknowledged, unless there is no such topic or group: anybody says so."""
+    """Count acknowledged messages of an existing topic and group: names come from clients."""
     if parts.topics.get(topic) is not None and parts.subscription_groups.get(group) is not None:
         parts.deliveries.stats.acknowledged(topic, group, count)
 
 
 def _check(parts: Parts, topic: str, queue_id: int, group: str) -> tuple[int, int]:
-    """Return where the queue begins and ends. Raises ``RequestRefused``."""
+    """Return the first offset of a queue and the one after its end. Raises ``RequestRefused``."""
     if not parts.identity.is_master:
         raise RequestRefused(
-            ResponseCode.NO_PERMISSION, "a slave keeps no checkpoints: tell its master"
+            ResponseCode.NO_PERMISSION, "a slave has no checkpoints: send acks to its master"
         )
     parts.subscription_groups.check_name(group)
-    known = parts.topics.get(topic)
-    if known is None:
+    config = parts.topics.get(topic)
+    if config is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
         )
-    if not 0 <= queue_id < known.read_queue_count:
+    if not 0 <= queue_id < config.read_queue_count:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-            f"topicConfig.readQueueNums:[{known.read_queue_count}] consumer:[{group}]",
+            f"topicConfig.readQueueNums:[{config.read_queue_count}] consumer:[{group}]",
         )
     return parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
 

@@ -1,6 +1,6 @@
-"""11, 361: messages to consumers, and pulls that wait.
+"""Codes 11, 361: pulls, and held pulls.
 
-The order of the checks and the codes are Java's ``PullMessageProcessor``.
+The order of the checks and the codes are those of Java's ``PullMessageProcessor``.
 """
 
 from msgspec import structs
@@ -57,9 +57,10 @@ def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | 
             if is_long
             else parts.settings.broker.short_polling_time_mills
         )
-        kept = structs.replace(header, subscription=None, expression_type=None)  # it is `wanted`
+        # `wanted` has the subscription
+        held_header = structs.replace(header, subscription=None, expression_type=None)
         held = HeldPull(
-            channel, commands.envelope(request), kept, wanted, header.queue_offset,
+            channel, commands.envelope(request), held_header, wanted, header.queue_offset,
             parts.clock.monotonic_ms() + wait_ms,
         )  # fmt: skip
         if parts.held_pulls.hold(held):
@@ -73,7 +74,7 @@ def retry_held(parts: Parts, held: HeldPull, *, is_last: bool = False) -> bool:
     Args:
         parts: The parts of the broker.
         held: The pull.
-        is_last: Answer it even if there is nothing.
+        is_last: True at its deadline: a reply is sent in any case.
 
     Returns:
         True if it was answered.
@@ -82,8 +83,8 @@ def retry_held(parts: Parts, held: HeldPull, *, is_last: bool = False) -> bool:
 
 
 def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
-    """Return the answer; None if there is none yet. Raises ``RequestRefused``."""
-    _check(parts, held.channel, held.header)  # what was allowed may be so no longer
+    """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
+    _check(parts, held.channel, held.header)  # permissions may have changed
     moved = _moved(parts, held.request, held.header)
     if moved is not None:
         return moved
@@ -91,21 +92,21 @@ def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
     result = _get(parts, held.header, held.selection, held.queue_offset)
     code = _code(result, held.queue_offset)
     if result.status is GetStatus.NO_MATCHED_MESSAGE:
-        held.queue_offset = result.next_offset  # what came is not wanted: do not look at it again
+        held.queue_offset = result.next_offset  # do not read filtered messages again
     has_nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    # One look goes so far only; behind it may be what is wanted.
+    # A read covers a limited range; later messages may match.
     has_more = result.next_offset < result.max_offset
     if has_nothing and not has_more and not is_last:
         return None
     if has_nothing and held.queue_offset != held.header.queue_offset:
-        code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer makes progress
     return _reply(parts, held.request, held.header, result, code, begun_ms)
 
 
 def _moved(parts: Parts, request: Command, header: PullMessageHeader) -> Command | None:
-    """Return the answer to a pull whose group is to go on elsewhere; None if it is not.
+    """Return the reply with an offset that an operator has set; None if there is none.
 
-    What that pull commits is from before, and does not count.
+    The offset that this pull commits is older, and is ignored.
     """
     topic, queue_id = header.topic, header.queue_id
     next_offset = parts.resets.take(topic, header.consumer_group, queue_id)
@@ -123,10 +124,10 @@ def _moved(parts: Parts, request: Command, header: PullMessageHeader) -> Command
 
 
 def _check(parts: Parts, channel: Channel, header: PullMessageHeader) -> TopicConfig:
-    """Return the topic, which may be pulled. Raises ``RequestRefused``."""
+    """Return the topic if it can be pulled. Raises ``RequestRefused``."""
     if parts.identity.is_stopping:
-        # Consumers come back in seconds. A plain "nothing there" makes those of 4.x pull again at
-        # once, and wait half a minute for the answer that the end of the connection takes away.
+        # Consumers retry within seconds. After a plain "not found" those of 4.x would pull again at
+        # once, and wait half a minute for the reply when the connection closes.
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
     if not parts.identity.is_readable:
         raise _forbidden(
@@ -163,14 +164,14 @@ def _forbidden(kind: ForbiddenType, remark: str) -> RequestRefused:
 
 
 def _typed(error: RequestRefused, kind: ForbiddenType) -> RequestRefused:
-    """Return an error that says why there is no permission, if that is what is wrong."""
+    """Add the kind of a missing permission to an error, if that is the reason."""
     if error.response_code == ResponseCode.NO_PERMISSION:
         error.reply_fields = {"forbiddenType": str(int(kind))}
     return error
 
 
 def _selection(parts: Parts, header: PullMessageHeader) -> Selection:
-    """Return what is wanted. Raises ``RequestRefused``."""
+    """Return the filter of a pull. Raises ``RequestRefused``."""
     if header.sys_flag & PullFlag.CLASS_FILTER:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if header.sys_flag & PullFlag.HAS_SUBSCRIPTION:
@@ -192,41 +193,41 @@ def _selection(parts: Parts, header: PullMessageHeader) -> Selection:
             ForbiddenType.BROADCASTING,
             f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
         )
-    known = group.subscriptions.get(header.topic)
-    if known is None:
+    subscription = group.subscriptions.get(header.topic)
+    if subscription is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
         )
-    if known.sub_version < header.sub_version:
+    if subscription.sub_version < header.sub_version:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
-    if known.class_filter_mode:
+    if subscription.class_filter_mode:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
-    if selection.is_tag_type(known.expression_type):
-        return selection.of_subscription(known)
-    parts.filters.check_type(known.expression_type)
-    one = parts.consumer_filters.find(header.topic, header.consumer_group)
-    if one is None:
+    if selection.is_tag_type(subscription.expression_type):
+        return selection.of_subscription(subscription)
+    parts.filters.check_type(subscription.expression_type)
+    group_filter = parts.consumer_filters.find(header.topic, header.consumer_group)
+    if group_filter is None:
         raise RequestRefused(
             ResponseCode.FILTER_DATA_NOT_EXIST,
             "The broker's consumer filter data is not exist!Your expression may be wrong!",
         )
-    if one.client_version < header.sub_version:
+    if group_filter.client_version < header.sub_version:
         raise RequestRefused(
             ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
         )
-    return parts.filters.of_group(one)
+    return parts.filters.of_group(group_filter)
 
 
 def _let_kernel_answer(
     parts: Parts, header: PullMessageHeader, topic: TopicConfig, wanted: Selection
 ) -> None:
-    """Let the kernel answer the pulls that follow this one, if it can."""
+    """Let the kernel answer the following pulls of this group, if it can."""
     if wanted.message_filter is not None or not parts.identity.is_master:
         return
     if parts.resets.is_waiting(header.topic, header.consumer_group):
-        return  # of one of its queues, to which this kernel would answer
+        return  # the kernel would bypass the resets of its queues
     has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
     reader = Reader(
         header.topic,
@@ -293,7 +294,7 @@ def _reply(
 
 
 def _record_move(parts: Parts, header: PullMessageHeader, next_offset: int) -> None:
-    """Store a message that says where a consumer was sent whose offset is not in the queue."""
+    """Store a message about a consumer whose offset was outside of the queue."""
     if not parts.identity.is_master:
         return
     event = OffsetMovedEvent(
@@ -308,7 +309,7 @@ def _record_move(parts: Parts, header: PullMessageHeader, next_offset: int) -> N
     try:
         property_bytes, body = props.encode(properties), bodies.encode(event)
     except ValueError:
-        return  # no property can hold the group's name: the pull is answered all the same
+        return  # a property cannot hold the group's name: the pull is answered without an event
     host = parts.identity.store_host
     parts.store.put(
         IncomingMessage(

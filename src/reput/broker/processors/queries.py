@@ -48,31 +48,31 @@ from reput.remoting.server import LongReply
 from reput.store.consume_queue import ConsumeQueue
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
-"""Of a reply: what a frame has room for beside its header."""
+"""Longest body of a reply, in bytes: a frame without room for its header."""
 UNIT_COUNT_MAX = 4096
-"""Units that one query of a queue returns: half a megabyte of text."""
+"""Units that one query of a queue returns at most: half a megabyte of text."""
 
 Taking = Callable[[ExtUnit], bool]
-"""Whether a group may want a message, as far as its unit says."""
+"""Predicate of a group's filter on units."""
 
 
 def query_message(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return the newest messages of a topic that carry a key, in the order of the log."""
+    """Return the newest messages of a topic with a key, in log order."""
     header = headers.decode(QueryMessageHeader, request.ext_fields)
     limits.QUERY_KEY_LETTERS.check(len(header.topic) + len(header.key), "with its topic")
     max_count = (
         parts.settings.broker.default_query_max_num if header.is_unique_key else header.max_num
     )
-    found = yield from parts.store.query_in_steps(
+    query = yield from parts.store.query_in_steps(
         header.topic,
         header.key,
         max_count,
         header.begin_timestamp,
         header.end_timestamp,
-        is_tags=_asks_for_tags(parts, header),
+        is_tags=_is_tags_query(parts, header),
         bytes_max=BODY_BYTES_MAX,
     )
-    records = found.records
+    records = query.records
     index = parts.store.index
     fields = headers.encode(
         QueryMessageReplyHeader(
@@ -80,17 +80,17 @@ def query_message(parts: Parts, channel: Channel, request: Command) -> LongReply
             index_last_update_phyoffset=max(index.end_physical_offset, 0),
         )
     )
-    if not records and found.is_given_up:
+    if not records and query.is_given_up:
         raise limits.INDEX_STEPS.exceeded(place=f"topic {header.topic}, key {header.key[:200]!r}")
     if not records:
         text = "can not find message, maybe time range not correct"
         return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, text, fields)
-    remark = f"the newest {len(records)}; there may be more" if found.is_truncated else None
+    remark = f"the newest {len(records)}; there may be more" if query.is_truncated else None
     return commands.reply(request, 0, remark, fields, b"".join(records))
 
 
-def _asks_for_tags(parts: Parts, header: QueryMessageHeader) -> bool:
-    """Return whether a key is tags. Raises ``RequestRefused``."""
+def _is_tags_query(parts: Parts, header: QueryMessageHeader) -> bool:
+    """Return True if a key is tags. Raises ``RequestRefused``."""
     if header.is_unique_key or header.index_type in (None, "", "K", "U"):
         return False
     if header.index_type != "T":
@@ -108,10 +108,10 @@ def _asks_for_tags(parts: Parts, header: QueryMessageHeader) -> bool:
 
 
 def view_message(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the record at a physical offset.
+    """Return the record at a physical offset, of any topic.
 
-    Of whatever topic: the id of a message that waits, or of a half message, points at the record in
-    a topic of the broker's, and clients of 5.x name the topic that it is for.
+    The id of a delayed or half message refers to the record in an internal topic, while clients of
+    5.x send the destination topic.
     """
     header = headers.decode(ViewMessageHeader, request.ext_fields)
     data = parts.store.record_at(header.offset)
@@ -123,13 +123,13 @@ def view_message(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def query_queue(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return units of a queue as they stand in its files."""
+    """Return units of a queue as stored in its files."""
     header = headers.decode(QueryConsumeQueueHeader, request.ext_fields)
     place = f"{header.queue_id}@{header.topic}"
     queue = parts.store.queues.find(header.topic, header.queue_id)
     if queue is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{place} is not exist!")
-    # Java says success here, with no body, which its own tool cannot read.
+    # Java returns success without a body, which its own tool cannot read.
     if not queue.first_offset <= header.index < queue.max_offset:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {place} is not exist!"
@@ -143,7 +143,7 @@ def query_queue(parts: Parts, channel: Channel, request: Command) -> LongReply:
         else:
             filter_text = _filter_text(parts, header.topic, header.consumer_group)
             taking = _taking(parts, header.consumer_group, subscription)
-    answer = ConsumeQueueUnits(
+    template = ConsumeQueueUnits(
         filter_data=filter_text,
         max_queue_index=queue.max_offset,
         min_queue_index=queue.min_offset,
@@ -152,13 +152,13 @@ def query_queue(parts: Parts, channel: Channel, request: Command) -> LongReply:
     )
     units = LongBody(f"units of queue {place}; ask for fewer at once")
     for chunk in chunks(queue.units(header.index, max(0, min(header.count, UNIT_COUNT_MAX)))):
-        units.add(*(_unit(queue, one, taking) for one in chunk))
+        units.add(*(_unit(queue, unit, taking) for unit in chunk))
         yield
-    return commands.reply(request, body=units.encode_in(answer, "queue_data"))
+    return commands.reply(request, body=units.encode_in(template, "queue_data"))
 
 
 def _filter_text(parts: Parts, topic: str, group: str) -> str:
-    """Return the SQL filter of a group for people to read; ``null`` if it has none."""
+    """Return the SQL filter of a group in readable form; ``null`` if it has none."""
     return fastjson.pretty(parts.consumer_filters.table.entry(topic, group))
 
 
@@ -166,12 +166,14 @@ def _taking(parts: Parts, group: str, subscription: SubscriptionData) -> Taking:
     if selection.is_tag_type(subscription.expression_type):
         codes = selection.of_subscription(subscription).tags_codes
         return lambda unit: not codes or unit.tags_code in codes
-    one = parts.consumer_filters.find(subscription.topic, group)
-    if one is None or not parts.settings.broker.enable_property_filter:
+    group_filter = parts.consumer_filters.find(subscription.topic, group)
+    if group_filter is None or not parts.settings.broker.enable_property_filter:
         return lambda _: True
-    wanted = parts.filters.of_group(one).message_filter
-    assert wanted is not None  # of an expression
-    return lambda unit: wanted.takes_unit(unit.tags_code, unit.bit_map, unit.store_timestamp)
+    message_filter = parts.filters.of_group(group_filter).message_filter
+    assert message_filter is not None  # expressions always have a filter
+    return lambda unit: message_filter.takes_unit(
+        unit.tags_code, unit.bit_map, unit.store_timestamp
+    )
 
 
 def _unit(queue: ConsumeQueue, unit: np.void, taking: Taking | None) -> ConsumeQueueUnit:
@@ -190,36 +192,38 @@ def _unit(queue: ConsumeQueue, unit: np.void, taking: Taking | None) -> ConsumeQ
 def _extension(queue: ConsumeQueue, address: int, taking: Taking | None) -> dict[str, Any]:
     assert queue.extension is not None
     try:
-        one = queue.extension.unit(address)
+        ext_unit = queue.extension.unit(address)
     except CorruptRecord:
         return {"msg": f"Cq extend not exist!addr: {address}"}
-    bits = {"filterBitMap": base64.b64encode(one.bit_map).decode()} if one.bit_map else {}
+    bits = {"filterBitMap": base64.b64encode(ext_unit.bit_map).decode()} if ext_unit.bit_map else {}
     data = {
         **bits,
-        "msgStoreTime": one.store_timestamp,
-        "size": one.size,
-        "tagsCode": one.tags_code,
+        "msgStoreTime": ext_unit.store_timestamp,
+        "size": ext_unit.size,
+        "tagsCode": ext_unit.tags_code,
     }
     return {
         "extend_data_json": bodies.encode(data).decode(),
-        "bit_map": _bits_text(one.bit_map) or None,
-        "eval": taking is not None and taking(one),
+        "bit_map": _bits_text(ext_unit.bit_map) or None,
+        "eval": taking is not None and taking(ext_unit),
     }
 
 
 def _bits_text(bit_map: bytes) -> str:
-    """Return bits from the last one to the first, 64 of them a line, as Java prints them."""
-    texts = [f"{byte:08b}" + ("" if at % 8 else "\n") for at, byte in enumerate(bit_map)]
+    """Format bits from the last to the first, 64 per line, like Java."""
+    texts = [f"{byte:08b}" + ("" if number % 8 else "\n") for number, byte in enumerate(bit_map)]
     return "".join(reversed(texts))
 
 
 def consume_time_span(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return of when the messages of each queue are, and those that a group has read."""
+    """Return the store times of each queue's messages, and of a group's consumed ones."""
     header = headers.decode(TimeSpanHeader, request.ext_fields)
     topic = existing(parts, header.topic)
     spans = LongBody(f"topic {topic.name}; ask for single queues with requests 29 to 32")
     for queue_ids in chunks(range(topic.write_queue_count), CHUNK):
-        spans.add(*(_time_span(parts, topic.name, header.group, one) for one in queue_ids))
+        spans.add(
+            *(_time_span(parts, topic.name, header.group, queue_id) for queue_id in queue_ids)
+        )
         yield
     body = spans.encode_in(TimeSpans(consume_time_span_set=[]), "consume_time_span_set")
     return commands.reply(request, body=body)
@@ -229,17 +233,17 @@ def _time_span(parts: Parts, topic: str, group: str, queue_id: int) -> QueueTime
     store = parts.store
 
     def time_of(queue_offset: int) -> int:
-        found = store.store_time(topic, queue_id, queue_offset)
-        return -1 if found is None else found
+        stored_ms = store.store_time(topic, queue_id, queue_offset)
+        return -1 if stored_ms is None else stored_ms
 
     earliest_ms = store.earliest_message_time(topic, queue_id)
     begin_ms = -1 if earliest_ms is None else earliest_ms
     max_offset = store.max_offset(topic, queue_id)
-    known = parts.deliveries.consumer_offsets.get(topic, group, queue_id)
-    consumer_offset = -1 if known is None else known
-    is_behind = consumer_offset < max_offset
-    # A group that has read nothing yet waits for the oldest message.
-    next_ms = time_of(max(consumer_offset, store.min_offset(topic, queue_id))) if is_behind else -1
+    saved_offset = parts.deliveries.consumer_offsets.get(topic, group, queue_id)
+    consumer_offset = -1 if saved_offset is None else saved_offset
+    has_lag = consumer_offset < max_offset
+    # A group without an offset starts at the oldest message.
+    next_ms = time_of(max(consumer_offset, store.min_offset(topic, queue_id))) if has_lag else -1
     return QueueTimeSpan(
         consume_time_stamp=time_of(consumer_offset - 1) if consumer_offset > 0 else begin_ms,
         delay_time=parts.clock.now_ms() - next_ms if next_ms >= 0 else 0,
@@ -250,7 +254,7 @@ def _time_span(parts: Parts, topic: str, group: str, queue_id: int) -> QueueTime
 
 
 def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return how far each group has read each queue."""
+    """Return the consumer offsets of all groups in all queues."""
     table = LongBody("offsets of all groups; ask for single groups with request 208")
     queue_count = 0
     for topic, group in list(parts.deliveries.consumer_offsets.readers()):
@@ -267,6 +271,6 @@ def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> Lo
 
 
 def all_delay_offsets(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how far each delay level has delivered."""
+    """Return the position of each delay level."""
     table = OffsetTable(offset_table=parts.delayed.table.all())
     return commands.reply(request, body=bodies.encode(table))

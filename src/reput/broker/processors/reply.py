@@ -1,9 +1,9 @@
-"""324, 325: a reply to a request goes to the client that asked, wherever it is connected.
+"""Codes 324, 325: the reply to a request message goes to the requesting client.
 
-A request is a message like others, with the id of its producer's client in REPLY_TO_CLIENT. Who
-consumes it sends a reply message, which the broker hands to that client (326). The client's answer
-is the sender's. Texts and codes are those of Java's ``ReplyMessageProcessor``, which also stores
-the reply (``storeReplyMessageEnable``), whether it was taken or not.
+A request is a message with the id of its producer's client in REPLY_TO_CLIENT. Its consumer sends a
+reply message, which the broker pushes to that client (326). The client's response becomes the
+response to the consumer. Texts and codes are those of Java's ``ReplyMessageProcessor``, which also
+stores the reply (``storeReplyMessageEnable``), whether the push succeeded or not.
 """
 
 import asyncio
@@ -22,55 +22,55 @@ from reput.remoting.channel import Channel
 from reput.store.incoming import PutResult
 
 NOT_STORED_ID = "0"
-"""As the id of a reply that is not kept: clients cannot do without one."""
+"""Message id of a reply that is not stored: clients require one."""
 
 _log = logging.getLogger(__name__)
 
 
 def send_reply_message(parts: Parts, channel: Channel, request: Command) -> None:
-    """Hand a reply to the client that asked, and store it; the answer comes when that is done."""
+    """Push a reply to the requesting client, and store it; the response follows afterwards."""
     header = send.decode_header(request)
     topic, queue_id = send.destination(parts, header, channel.address)
     property_bytes = props.without_those_of_brokers(java.encode_utf8(header.properties or ""))
     properties = props.decode(property_bytes)
 
-    def handed_over(problem: str | None) -> None:
+    def on_pushed(problem: str | None) -> None:
         if problem is not None:
             _log.warning("reply of %s to %s: %s", channel.peer, header.topic, problem)
         code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
         fields = send.trace_fields(parts)
         if problem is None:
             fields = send_reply.fields(NOT_STORED_ID, queue_id, 0) | fields
-        answer = commands.reply(request, code, problem, fields)
+        response = commands.reply(request, code, problem, fields)
         if parts.settings.broker.store_reply_message_enable:
             message = send.incoming(parts, channel, request, header, topic, queue_id)
             message.waits = properties.get(props.WAIT, "true").lower() == "true"
             message.property_bytes = property_bytes
             try:
-                stored = parts.pending_replies.put(
+                put_reply = parts.pending_replies.put(
                     channel,
                     request,
                     message,
-                    lambda result: _with_place(parts, answer, queue_id, result),
+                    lambda result: _with_position(parts, response, queue_id, result),
                 )
-            except LimitExceeded as error:  # as one that the store refuses: no error of the sender
+            except LimitExceeded as error:  # as if the store refused it: no error of the sender
                 parts.serving.refusals.add(error.limit)
                 parts.serving.faults.warn(error.limit, "a reply is not stored: %s", error)
             else:
-                if stored is None:
-                    return  # the answer comes when the disk has it
+                if put_reply is None:
+                    return  # the response follows when the message is durable
         if not request.is_oneway:
-            channel.answer(request, answer)
+            channel.answer(request, response)
 
     requester_id = properties.get(props.REPLY_TO_CLIENT)
     if requester_id is None:
-        handed_over(f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
+        on_pushed(f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
         return
     requester = parts.groups.producer_of_client(requester_id)
     if requester is None:
-        handed_over(f"push reply message fail, channel of <{requester_id}> not found.")
+        on_pushed(f"push reply message fail, channel of <{requester_id}> not found.")
         return
-    _push(requester, _push_request(parts, channel, request, header, property_bytes), handed_over)
+    _push(requester, _push_request(parts, channel, request, header, property_bytes), on_pushed)
 
 
 def _push_request(
@@ -104,32 +104,32 @@ def _push_request(
 
 
 def _push(
-    requester: Member[Channel], push_request: Command, handed_over: Callable[[str | None], None]
+    requester: Member[Channel], push_request: Command, on_pushed: Callable[[str | None], None]
 ) -> None:
-    """Hand a reply to a client, and say whether it took it: None, or why not."""
+    """Push a reply to a client; report None on success, else the reason."""
 
     def answered(future: "asyncio.Future[Command]") -> None:
         error = future.exception()
         if error is None and future.result().code == ResponseCode.SUCCESS:
-            handed_over(None)
+            on_pushed(None)
             return
         _log.warning(
-            "client %s does not take a reply: %s",
+            "client %s refuses a reply: %s",
             requester.client_id,
             error or future.result().remark,
         )
-        handed_over(f"push reply message to {requester.client_id}fail.")  # sic
+        on_pushed(f"push reply message to {requester.client_id}fail.")  # sic
 
-    connections.ask(requester, push_request, connections.CLIENT_TIMEOUT_MS).add_done_callback(
-        answered
-    )
+    connections.send_request(
+        requester, push_request, connections.CLIENT_TIMEOUT_MS
+    ).add_done_callback(answered)
 
 
-def _with_place(parts: Parts, answer: Command, queue_id: int, result: PutResult) -> Command:
-    """Add where a reply is stored. That it is not is no error: it was handed over, or not."""
+def _with_position(parts: Parts, response: Command, queue_id: int, result: PutResult) -> Command:
+    """Add the position of a stored reply. A failure to store it is not reported to the sender."""
     if result.status.is_stored:
-        place = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
-        answer.ext_fields = place | send.trace_fields(parts)
+        position = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
+        response.ext_fields = position | send.trace_fields(parts)
     else:
         _log.warning("a reply is not stored: %s", result.reason or result.status.name)
-    return answer
+    return response

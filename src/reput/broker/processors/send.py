@@ -1,7 +1,7 @@
-"""10, 310, 320: messages of producers.
+"""Codes 10, 310, 320: messages of producers.
 
-The order of the checks and the codes are Java's ``SendMessageProcessor``. What is common does not
-come here: ``parts.intake`` has a kernel for it, and this is what the kernel's work must equal.
+The order of the checks and the codes are those of Java's ``SendMessageProcessor``. Most sends take
+the fast path (``fastpath/``), which must have the same effects as this module.
 """
 
 import random
@@ -41,11 +41,11 @@ CODES = {
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.SYSTEM_ERROR,
     PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
 }
-"""What becomes of a put -> what the producer is told."""
+"""Response code for each status of a put."""
 
 
 def decode_header(request: Command) -> SendMessageHeader:
-    """Return the header, whichever names it has. Raises ``InvalidHeader``."""
+    """Return the header in either of its encodings. Raises ``InvalidHeader``."""
     if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return headers.decode(SendMessageHeader, request.ext_fields)
     return headers.decode_v2(request.ext_fields)
@@ -60,14 +60,14 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
     for name in props.OF_BROKERS & properties.keys():
         del properties[name]
-    told_id = queue_id  # the producer is told what it asked for
+    reply_queue_id = queue_id  # queue id in the reply: the one that was requested
     if names.is_retry_topic(header.topic):
         topic, queue_id = parts.retries.redirect(
             header, request.version, topic, queue_id, properties, channel.address
         )
-    wanted_id = priority.queue_of(properties, topic.write_queue_count)
-    if wanted_id is not None:
-        queue_id = told_id = wanted_id
+    priority_queue_id = priority.queue_of(properties, topic.write_queue_count)
+    if priority_queue_id is not None:
+        queue_id = reply_queue_id = priority_queue_id
     is_half = transactions.is_half(properties, header.reconsume_times or 0)
     wait = properties.pop(props.WAIT, None)
     properties[props.CLUSTER] = parts.settings.broker.broker_cluster_name
@@ -75,21 +75,24 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
     message.waits = wait is None or wait.lower() == "true"
     if is_half:
         if wait is not None:
-            properties[props.WAIT] = wait  # as Java: of half messages it is kept
+            properties[props.WAIT] = wait  # as in Java, half messages keep it
         parts.transactions.hold_back(message, properties, parts.clock.now_ms())
     handle = ""
-    if not is_half and _is_parked(parts, message, properties):
+    if not is_half and _park(parts, message, properties):
         if wait is not None:
             properties[props.WAIT] = wait  # likewise
         handle = timer.recall_handle(parts, properties)
     message.property_bytes = _encode_properties(properties)
     return parts.pending_replies.put(
-        channel, request, message, lambda result: _reply(parts, request, told_id, result, handle)
+        channel,
+        request,
+        message,
+        lambda result: _reply(parts, request, reply_queue_id, result, handle),
     )
 
 
-def _is_parked(parts: Parts, message: IncomingMessage, properties: dict[str, str]) -> bool:
-    """Lead a message that is to wait for the timer there, and mark its properties."""
+def _park(parts: Parts, message: IncomingMessage, properties: dict[str, str]) -> bool:
+    """Redirect a message to the timer if it must wait there, and mark its properties."""
     now_ms = parts.clock.now_ms()
     if not parts.timers.park(message.topic, message.queue_id, properties, now_ms):
         return False
@@ -129,7 +132,7 @@ def _send_batch(
             f"sysFlag {message.sys_flag}: topic[{topic.name}] has no batch queues",
         )
     batch_key = properties.get(props.UNIQ_KEY, "") if BATCH_QUEUES in topic.attributes else ""
-    if batch_key:  # of a producer of 5.x: it stays whole, in one record
+    if batch_key:  # of a producer of 5.x: it is stored as one record
         if message.sys_flag & flags.COMPRESSED:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not compressed")
         properties[props.CLUSTER] = parts.settings.broker.broker_cluster_name
@@ -145,10 +148,10 @@ def _send_batch(
 
 
 def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[TopicConfig, int]:
-    """Return where a message goes; the topic is made if need be, for the producer's address.
+    """Return the destination of a message; create the topic if necessary.
 
     Raises:
-        RequestRefused: It goes nowhere.
+        RequestRefused: There is no such topic or queue, or it cannot be written.
     """
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
@@ -209,7 +212,7 @@ def _encode_properties(properties: dict[str, str]) -> bytes:
 
 
 def trace_fields(parts: Parts) -> dict[str, str]:
-    """Return what a reply tells a producer for its traces."""
+    """Return the fields of a reply for the producer's traces."""
     config = parts.settings.broker
     return {
         "TRACE_ON": "true" if config.trace_on else "false",
@@ -227,17 +230,17 @@ def _reply(
     batch_key: str = "",
 ) -> Command:
     code = CODES[result.status]
-    answer = commands.reply(request, code)
+    reply = commands.reply(request, code)
     traces = trace_fields(parts)
     if result.status.is_stored:
-        where = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
-        answer.ext_fields = where | traces
+        position = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
+        reply.ext_fields = position | traces
         if recall_handle:
-            answer.ext_fields[send_reply.RECALL_HANDLE] = recall_handle
+            reply.ext_fields[send_reply.RECALL_HANDLE] = recall_handle
         if batch_key:
-            answer.ext_fields["batchUniqId"] = batch_key
+            reply.ext_fields["batchUniqId"] = batch_key
     else:
-        answer.ext_fields = traces
+        reply.ext_fields = traces
     if code is not ResponseCode.SUCCESS:
-        answer.remark = result.reason or result.status.name
-    return answer
+        reply.remark = result.reason or result.status.name
+    return reply

@@ -1,7 +1,7 @@
-"""36: a consumer wants to see a message later again.
+"""Code 36: a consumer sends a message back, to receive it again later.
 
-The order of the checks and the codes are Java's ``asyncConsumerSendMsgBack``. What is common does
-not come here but goes through ``parts.send_backs``, whose work must equal this.
+The order of the checks and the codes are those of Java's ``asyncConsumerSendMsgBack``. Most of
+these requests take the fast path (``fastpath/``), which must have the same effects.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def send_back(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Put a copy of a message into its group's retry topic, delayed, or among the dead letters."""
+    """Put a copy of a message into its group's retry topic or dead-letter topic."""
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,

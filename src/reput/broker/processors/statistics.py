@@ -1,8 +1,8 @@
-"""28, 208, 315, 317: how a broker is doing, and how far behind groups are.
+"""Codes 28, 208, 315, 317: the broker's state, and the progress of groups.
 
-Names are Java's (4.9.7 ``AdminBrokerProcessor.prepareRuntimeInfo``, ``StoreStatsService``). What a
-broker of threads and queues has and this one has not (pools, locks) is given where admin tools read
-it, with the value that is true here.
+Names are Java's (4.9.7 ``AdminBrokerProcessor.prepareRuntimeInfo``, ``StoreStatsService``). Values
+about thread pools, queues and locks, which this broker lacks, are included for admin tools, with
+the value that is true here.
 """
 
 import shutil
@@ -37,17 +37,17 @@ _RATES = ("putTps", "getFoundTps", "getMissTps", "getTransferedTps")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _ALL_GROUPS = "all groups; ask for each group with request 208"
 _NO_POOL = 2**31 - 1
-"""Java's count of free pool buffers where there is no pool."""
+"""Java's count of free pool buffers if there is no pool."""
 _NO_LIMIT = str(2**31 - 1)
-"""Of queues in front of thread pools: none can be full here."""
+"""Capacity of the queues of thread pools, which cannot be full here."""
 
 
 # --- the broker -----------------------------------------------------------------------
 
 
 def runtime_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return how the broker is doing, a text a name."""
-    yield from parts.deliveries.stats.look()
+    """Return the state of the broker as a table of texts."""
+    yield from parts.deliveries.stats.update()
     table = _described(parts)
     for part in (_counted, _timed, _parked, _stored):
         table |= part(parts)
@@ -73,14 +73,17 @@ def _counted(parts: Parts) -> dict[str, str]:
     stats = parts.deliveries.stats
     mornings = stats.mornings
     rates = [stats.rates(span_ms) for span_ms in _RATE_SPANS_MS]
-    found = {
-        name: " ".join(str(one[number]) for one in rates) for number, name in enumerate(_RATES)
+    values = {
+        name: " ".join(str(rates_of_span[number]) for rates_of_span in rates)
+        for number, name in enumerate(_RATES)
     }
-    found["getTransferredTps"] = found["getTransferedTps"]  # its name in 5.x
-    found["getTotalTps"] = " ".join(str(one[1] + one[2]) for one in rates)
-    # What waits for the disk is what Java keeps in the queue of its pool for sends.
+    values["getTransferredTps"] = values["getTransferedTps"]  # its name in 5.x
+    values["getTotalTps"] = " ".join(
+        str(rates_of_span[1] + rates_of_span[2]) for rates_of_span in rates
+    )
+    # Sends that wait for the disk correspond to the queue of Java's send pool.
     waiting_count = len(parts.pending_replies)
-    return found | {
+    return values | {
         "msgGetTotalTodayMorning": str(mornings.got_today),
         "msgGetTotalTodayNow": str(stats.got_count),
         "msgGetTotalYesterdayMorning": str(mornings.got_yesterday),
@@ -100,7 +103,7 @@ def _counted(parts: Parts) -> dict[str, str]:
         "sendThreadPoolQueueSize": str(waiting_count),
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": _NO_LIMIT,
-        "dispatchMaxBuffer": "0",  # nothing ever sets it in Java either
+        "dispatchMaxBuffer": "0",  # never set in Java either
         "getMessageEntireTimeMax": str(stats.get_ms_max),
         "pullThreadPoolQueueCapacity": _NO_LIMIT,
         "queryThreadPoolQueueCapacity": _NO_LIMIT,
@@ -126,7 +129,7 @@ def _timed(parts: Parts) -> dict[str, str]:
 
 
 def _parked(parts: Parts) -> dict[str, str]:
-    """Return how the timer is doing; 5.x."""
+    """Return the state of the timer; 5.x."""
     timers, stats, now_ms = parts.timers, parts.deliveries.stats, parts.clock.now_ms()
     read_ms = timers.check(now_ms).read_time_ms
     cluster = parts.settings.broker.broker_cluster_name
@@ -134,7 +137,7 @@ def _parked(parts: Parts) -> dict[str, str]:
         "timerCongestNum": str(len(timers)),
         "timerDequeueTps": str(stats.tps(TIMER_DEQUEUE_NUMS, cluster)),
         "timerEnqueueTps": str(stats.tps(TOPIC_PUT_NUMS, names.TIMER_TOPIC)),
-        "timerOffsetBehind": str(timers.behind_count),
+        "timerOffsetBehind": str(timers.pending_count),
         "timerReadBehind": str(max(now_ms - read_ms, 0) // 1000),
     }
 
@@ -145,7 +148,7 @@ def _stored(parts: Parts) -> dict[str, str]:
     disk = Disk()
     used = {folder: disk.usage(folder) for folder in parts.settings.store.commit_log_folders}
     space = shutil.disk_usage(root)
-    found = {
+    state = {
         "commitLogDirCapacity": f"Total : {readable(space.total)}, Free : {readable(space.free)}.",
         "commitLogDiskRatio": str(min(used.values())),
         "commitLogMaxOffset": str(store.max_physical_offset),
@@ -157,21 +160,21 @@ def _stored(parts: Parts) -> dict[str, str]:
         "remainTransientStoreBufferNumbs": str(log.pool.available if log.pool else _NO_POOL),
     }
     if log.pool:
-        found["remainHowManyDataToCommit"] = readable(log.written_offset - log.readable_offset)
-    found |= {f"commitLogDiskRatio_{folder}": str(ratio) for folder, ratio in used.items()}
-    # Of a level that has no queue any more only the table knows.
+        state["remainHowManyDataToCommit"] = readable(log.written_offset - log.readable_offset)
+    state |= {f"commitLogDiskRatio_{folder}": str(ratio) for folder, ratio in used.items()}
+    # The table has positions of levels without a queue, too.
     levels = {level: (reached, 0) for level, reached in parts.delayed.table.all().items()}
-    found |= {
+    state |= {
         f"scheduleMessageOffset_{level}": f"{reached},{end}"
         for level, (reached, end) in (levels | parts.delayed.progress()).items()
     }
     if refusal := store.refusal:
-        found["putRefusal"] = refusal  # not in Java: why nothing can be put
-    return found
+        state["putRefusal"] = refusal  # not in Java: why puts are refused
+    return state
 
 
 def readable(byte_count: int) -> str:
-    """Return bytes as Java prints them: ``2.0 GiB``."""
+    """Format a number of bytes like Java: ``2.0 GiB``."""
     size, unit = float(byte_count), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size /= 1024
@@ -180,18 +183,18 @@ def readable(byte_count: int) -> str:
 
 
 def broker_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return what a counter did in the last minute, hour and day."""
+    """Return the values of a counter for the last minute, hour and day."""
     header = headers.decode(StatsHeader, request.ext_fields)
-    yield from parts.deliveries.stats.look()  # a counter is there as soon as something is counted
-    found = parts.deliveries.stats.find(header.stats_name, header.stats_key)
-    if found is None:
+    yield from parts.deliveries.stats.update()  # so that new counters exist
+    totals = parts.deliveries.stats.find(header.stats_name, header.stats_key)
+    if totals is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
         )
-    minute, hour, day = map(_item, found)
-    answer = BrokerStats(stats_day=day, stats_hour=hour, stats_minute=minute)
-    return commands.reply(request, body=bodies.encode(answer))
+    minute, hour, day = map(_item, totals)
+    stats = BrokerStats(stats_day=day, stats_hour=hour, stats_minute=minute)
+    return commands.reply(request, body=bodies.encode(stats))
 
 
 def _item(sums: Sums) -> StatsItem:
@@ -202,11 +205,11 @@ def _item(sums: Sums) -> StatsItem:
 
 
 def consume_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return how far a group is in each queue that it reads."""
+    """Return the progress of a group in each queue that it reads."""
     header = headers.decode(ConsumeStatsHeader, request.ext_fields)
     group = header.consumer_group
-    is_one = bool(header.topic and header.topic.strip())
-    topic_names = [header.topic or ""] if is_one else (yield from topics_of_group(parts, group))
+    has_topic = bool(header.topic and header.topic.strip())
+    topic_names = [header.topic or ""] if has_topic else (yield from topics_of_group(parts, group))
     consume_tps = 0.0
     progress = LongBody(f"group {group}; name one topic")
     for number, name in enumerate(topic_names, 1):
@@ -221,42 +224,40 @@ def consume_stats(parts: Parts, channel: Channel, request: Command) -> LongReply
 
 
 def all_consume_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return how far each group is in each topic that it reads."""
+    """Return the progress of each group in each topic that it reads."""
     header = headers.decode(ConsumeStatsInBrokerHeader, request.ext_fields)
     topics_by_group: dict[str, list[str]] = {}
     for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
         for topic_name, group in chunk:
             topics_by_group.setdefault(group, []).append(topic_name)
         yield
-    behind_count = 0
+    lag = 0
     groups = LongBody(_ALL_GROUPS)
     for number, group in enumerate(parts.subscription_groups.all(), 1):
         if number % CHUNK == 0:
             yield
-        found = LongBody(_ALL_GROUPS)
-        for place, name in enumerate((yield from sort(topics_by_group.get(group, ()))), 1):
-            if place % CHUNK == 0:
-                yield  # also behind those that are left out
+        body = LongBody(_ALL_GROUPS)
+        for topic_number, name in enumerate((yield from sort(topics_by_group.get(group, ()))), 1):
+            if topic_number % CHUNK == 0:
+                yield  # also after topics that are left out
             topic = _readable(parts, group, name)
             if topic is None or (header.is_order and not topic.order):
                 continue
             progress = LongBody(_ALL_GROUPS)
-            behind_count += yield from _add_progress(
-                parts, progress, group, topic, topic.write_queue_count
-            )
+            lag += yield from _add_progress(parts, progress, group, topic, topic.write_queue_count)
             tps = parts.deliveries.stats.get_tps(name, group)
             stats = ConsumeStats(consume_tps=tps, offset_table=OffsetWrappers())
-            found.add_text(progress.encode_in(stats, "offset_table"))
+            body.add_text(progress.encode_in(stats, "offset_table"))
             yield
-        groups.add_text(b"{%b:%b}" % (bodies.encode(group), found.as_list()))
+        groups.add_text(b"{%b:%b}" % (bodies.encode(group), body.as_list()))
     answer = ConsumeStatsInBroker(
-        broker_addr=parts.identity.address, consume_stats_list=[], total_diff=behind_count
+        broker_addr=parts.identity.address, consume_stats_list=[], total_diff=lag
     )
     return commands.reply(request, body=groups.encode_in(answer, "consume_stats_list"))
 
 
 def _readable(parts: Parts, group: str, name: str) -> TopicConfig | None:
-    """Return a group's topic if it exists, and if its members have not given it up."""
+    """Return a group's topic if it exists, and if its members still subscribe to it."""
     members = parts.groups.consumer(group)
     subscribed = members.subscriptions if members is not None else {}
     return parts.topics.get(name) if not subscribed or name in subscribed else None
@@ -265,8 +266,8 @@ def _readable(parts: Parts, group: str, name: str) -> TopicConfig | None:
 def _add_progress(
     parts: Parts, body: LongBody, group: str, topic: TopicConfig, queue_count: int
 ) -> Steps[int]:
-    """Add where a group is in the queues of a topic; return how many messages it is behind."""
-    behind_count = 0
+    """Add a group's progress in the queues of a topic; return its consumer lag."""
+    lag = 0
     consumer_offsets = parts.deliveries.consumer_offsets.of(topic.name, group)
     for queue_id in range(queue_count):
         consumer_offset = max(consumer_offsets.get(queue_id, 0), 0)
@@ -277,12 +278,12 @@ def _add_progress(
             broker_offset=parts.store.max_offset(topic.name, queue_id),
             consumer_offset=consumer_offset,
             last_timestamp=last_ms or 0,
-            pull_offset=consumer_offset,  # what it has pulled since is not kept
+            pull_offset=consumer_offset,  # positions of pulls are not stored
         )
-        behind_count += progress.broker_offset - consumer_offset
+        lag += progress.broker_offset - consumer_offset
         body.add_pair(
             MessageQueue(topic.name, parts.settings.broker.broker_name, queue_id), progress
         )
         if len(body) % CHUNK == 0:
             yield
-    return behind_count
+    return lag

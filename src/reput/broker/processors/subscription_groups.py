@@ -1,6 +1,6 @@
-"""200, 201, 207, 225, 352, 353: the settings of consumer groups.
+"""Codes 200, 201, 207, 225, 352, 353: the settings of consumer groups.
 
-Source: rocketmq 4.9.7 ``AdminBrokerProcessor``; 225, 352 and 353 are 5.x's.
+Source: rocketmq 4.9.7 ``AdminBrokerProcessor``; 225, 352 and 353 are of 5.x.
 """
 
 import logging
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def create_group(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Make or change a group."""
+    """Create or change a group."""
     refuse_on_slave(parts)
     wanted = [bodies.decode(SubscriptionGroupConfig, request.body)]
     yield from table_lists.put(parts, channel, parts.subscription_groups, wanted, _changed)
@@ -45,7 +45,7 @@ def create_group(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def create_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Make or change several groups: all of them, or none; see ``table_lists``."""
+    """Create or change several groups: all of them, or none; see ``table_lists``."""
     refuse_on_slave(parts)
     wanted = bodies.decode(SubscriptionGroupList, request.body).group_config_list
     limits.LISTED_GROUPS.check(len(wanted))
@@ -56,12 +56,12 @@ def create_groups(parts: Parts, channel: Channel, request: Command) -> LongReply
 
 
 def _changed(parts: Parts, group: SubscriptionGroupConfig) -> SubscriptionGroup:
-    """Return the settings that a group gets. Raises ``RequestRefused``."""
+    """Return the new settings of a group. Raises ``RequestRefused``."""
     name = group.group_name
     if not name.strip():
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the group's name is blank")
     parts.subscription_groups.check_name(name)
-    for what, value, low, high in (
+    for setting, value, low, high in (
         ("retryQueueNums", group.retry_queue_nums, 0, limits.GROUP_RETRY_QUEUES.maximum),
         ("retryMaxTimes", group.retry_max_times, -1, JAVA_INT_MAX),
         ("brokerId", group.broker_id, JAVA_LONG_MIN, JAVA_LONG_MAX),
@@ -76,17 +76,21 @@ def _changed(parts: Parts, group: SubscriptionGroupConfig) -> SubscriptionGroup:
     ):
         if low <= value <= high:
             continue
-        known = parts.subscription_groups.get(name)
-        if what == "retryQueueNums" and known is not None and known.retry_queue_count == value:
-            continue  # from before there was a limit
-        if what == "retryQueueNums" and value > high:
+        existing = parts.subscription_groups.get(name)
+        if (
+            setting == "retryQueueNums"
+            and existing is not None
+            and existing.retry_queue_count == value
+        ):
+            continue  # from before the limit existed
+        if setting == "retryQueueNums" and value > high:
             raise limits.GROUP_RETRY_QUEUES.exceeded(value, name)
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"group {name}: {what} is {value}; allowed: {low} to {high}",
+            f"group {name}: {setting} is {value}; allowed: {low} to {high}",
         )
     _check_retry_policy(group)
-    known = parts.subscription_groups.get(name)
+    existing = parts.subscription_groups.get(name)
     return SubscriptionGroup(
         name=name,
         consume_enable=group.consume_enable,
@@ -101,7 +105,7 @@ def _changed(parts: Parts, group: SubscriptionGroupConfig) -> SubscriptionGroup:
         consume_timeout_minute=group.consume_timeout_minute,
         sys_flag=group.group_sys_flag,
         attributes=attributes.changed(
-            dict(known.attributes) if known is not None else None,
+            dict(existing.attributes) if existing is not None else None,
             group.attributes or {},
             attributes.OF_GROUPS,
         ),
@@ -121,7 +125,7 @@ def _check_retry_policy(group: SubscriptionGroupConfig) -> None:
 
 
 def delete_group(parts: Parts, channel: Channel, request: Command) -> None:
-    """Delete the settings of a group, and its offsets if that is asked for."""
+    """Delete the settings of a group, and its offsets if requested."""
     refuse_on_slave(parts)
     header = headers.decode(GroupNameHeader, request.ext_fields)
     group, keeps_offsets = header.group_name, not (header.remove_offset or header.clean_offset)
@@ -153,7 +157,7 @@ def all_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def group_settings(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the settings of a group. Asking makes none (known-bugs.md#deleted-topics)."""
+    """Return the settings of a group. A query creates none (known-bugs.md#deleted-topics)."""
     name = headers.decode(GroupHeader, request.ext_fields).group
     group = parts.subscription_groups.get(name)
     if group is None:
@@ -164,7 +168,7 @@ def group_settings(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def forbid_topic(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Forbid a group to read a topic, or allow it again; say whether it may."""
+    """Forbid a group to read a topic, or allow it; return whether it is allowed."""
     header = headers.decode(GroupForbiddenHeader, request.ext_fields)
     groups = parts.subscription_groups
     if header.readable is not None:
@@ -174,8 +178,10 @@ def forbid_topic(parts: Parts, channel: Channel, request: Command) -> Command | 
         if parts.topics.get(header.topic) is None:
             parts.topics.check_name(header.topic)
         groups.forbid(header.group, header.topic, now_ms, is_forbidden=not header.readable)
-        _log.info("group %r may read %r: %s, says %s", header.group, header.topic, header.readable,
-                  channel.peer)  # fmt: skip
+        _log.info(
+            "group %r may read %r: %s, set by %s",
+            header.group, header.topic, header.readable, channel.peer,
+        )  # fmt: skip
     is_readable = not groups.is_forbidden(header.group, header.topic)
     body = GroupForbidden(group=header.group, topic=header.topic, readable=is_readable)
     reply = commands.reply(request, body=bodies.encode(body))
@@ -186,7 +192,7 @@ def forbid_topic(parts: Parts, channel: Channel, request: Command) -> Command | 
 
 
 def _settings(group: SubscriptionGroup) -> dict[str, Any]:
-    """Return all settings under their names, those with Java's defaults too: not all is Java."""
+    """Return all settings by name, including Java's defaults, as clients need not be Java."""
     settings: dict[str, Any] = {
         "attributes": dict(group.attributes),
         "brokerId": group.broker_id,

@@ -1,11 +1,11 @@
-"""Request code to function: the whole protocol of the broker.
+"""Request code to function: the complete protocol of the broker.
 
-A processor decodes the header, calls a part of the parts, and encodes the reply. It returns None
-where the reply comes later, or never. What it raises is the reply: its ``response_code`` and text.
+A processor decodes the header, calls the parts, and encodes the reply. It returns None if the reply
+is sent later, or never. An exception becomes the reply: its ``response_code`` and text.
 
-One whose work grows with what the broker holds (topics, groups, queues, connections) is a
-generator: it yields wherever others may have their turn, at least once a millisecond, and returns
-the reply. What it iterates over is a copy: anything may change while it pauses.
+A processor whose work grows with the broker's contents (topics, groups, queues, connections) is a
+generator: it yields at least once a millisecond so that other requests are served, and returns the
+reply. It iterates over copies: anything may change while it pauses.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ from reput.remoting.server import LongReply
 Processor = Callable[[Parts, Channel, Command], Command | LongReply | None]
 
 PROCESSORS: Mapping[int, Processor] = {
-    # messages in
+    # sending
     Code.SEND_MESSAGE: send.send_message,
     Code.SEND_MESSAGE_V2: send.send_message,
     Code.SEND_BATCH_MESSAGE: send.send_batch,
@@ -49,7 +49,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.END_TRANSACTION: transactions.end_transaction,
     Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
     Code.RECALL_MESSAGE: timer.recall_message,
-    # messages out
+    # receiving
     Code.PULL_MESSAGE: pull.pull_message,
     Code.LITE_PULL_MESSAGE: pull.pull_message,
     Code.POP_MESSAGE: pop.pop_message,
@@ -104,12 +104,12 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.all_groups,
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.group_settings,
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: subscription_groups.forbid_topic,
-    # finding
+    # queries of messages
     Code.QUERY_MESSAGE: queries.query_message,
     Code.VIEW_MESSAGE_BY_ID: queries.view_message,
     Code.QUERY_CONSUME_QUEUE: queries.query_queue,
     Code.QUERY_CONSUME_TIME_SPAN: queries.consume_time_span,
-    # who is connected, and what only they know
+    # connected clients, and requests to them
     Code.GET_CONSUMER_CONNECTION_LIST: connections.consumer_connections,
     Code.GET_PRODUCER_CONNECTION_LIST: connections.producer_connections,
     Code.GET_ALL_PRODUCER_INFO: connections.all_producers,
@@ -117,7 +117,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.CONSUME_MESSAGE_DIRECTLY: connections.consume_directly,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: connections.reset_offset,
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: connections.consumer_status,
-    # how it is
+    # state
     Code.GET_BROKER_RUNTIME_INFO: statistics.runtime_info,
     Code.VIEW_BROKER_STATS_DATA: statistics.broker_stats,
     Code.GET_CONSUME_STATS: statistics.consume_stats,

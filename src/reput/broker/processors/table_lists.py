@@ -1,12 +1,12 @@
-"""Lists of topics or groups that one request makes or changes: checked first, then put.
+"""Lists of topics or groups that one request creates or changes: checked first, then put.
 
-    check, in slices    each entry; of a list that is refused nothing is put
+    check, in slices    each entry; if one is refused, nothing is put
     one step            room for all of them is reserved
-    put, in slices      to the end, even if who asked is gone meanwhile
+    put, in slices      to the end, even if the client disconnects
 
-Other requests are served between two slices. An entry of the table that one of them has changed is
-merged once more with what the list says, when it is put; if that is refused, the entry stays as it
-is, the others are put, and the reply is the refusal.
+Other requests are served between two slices. If one of them has changed an entry, the list's values
+are merged with it again when it is put; if that is refused, the entry is unchanged, the others are
+put, and the reply is the refusal.
 """
 
 import logging
@@ -22,7 +22,7 @@ from reput.remoting.long_replies import chunks
 from reput.remoting.time_slices import Steps, to_the_end
 
 LOGGED_MAX = 10
-"""Entries of a list that get a line each in the log."""
+"""Entries of a list that are logged individually."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the topic or group."""
+        """Name of the topic or group."""
 
 
 _N = TypeVar("_N", bound=Named)
@@ -46,13 +46,13 @@ class Entries(Protocol[_N]):
         """Return an entry, or None."""
 
     def check_room(self, entries: Iterable[_N]) -> None:
-        """Refuse more entries than there may be. Raises ``LimitExceeded``."""
+        """Refuse entries that exceed a limit. Raises ``LimitExceeded``."""
 
     def reserve(self, entries: Iterable[_N]) -> Reservation:
         """Reserve room for entries. Raises ``LimitExceeded``."""
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what is left of a reservation."""
+        """Release the rest of a reservation."""
 
     def put(self, entry: _N, now_ms: int, reservation: Reservation | None = None) -> None:
         """Add or replace an entry."""
@@ -65,27 +65,27 @@ def put(
     wanted: list[_W],
     settings_of: Callable[[Parts, _W], _N],
 ) -> Steps[None]:
-    """Put a list.
+    """Check and put a list.
 
     Args:
         parts: The parts of the broker.
-        channel: Who asked.
+        channel: Connection of the client.
         entries: The table.
         wanted: The list.
-        settings_of: Checks an entry of the list, and merges it with what the table has. Raises
+        settings_of: Checks an entry of the list, and merges it with the existing one. Raises
             ``RequestRefused``.
 
     Raises:
-        RequestRefused: Nothing has changed, unless others have changed the same entries meanwhile.
+        RequestRefused: Nothing has changed, except entries that other requests changed meanwhile.
     """
     merged: dict[str, tuple[_W, _N | None, _N]] = {}
     for chunk in chunks(wanted):
-        for one in chunk:
-            settings = settings_of(parts, one)
+        for item in chunk:
+            settings = settings_of(parts, item)
             if parts.settings.store.enable_lmq and names.is_light(settings.name):
-                _log.info("%s is there without being made, and stays as it is", settings.name)
+                _log.info("%s exists implicitly, and is not changed", settings.name)
             else:
-                merged[settings.name] = one, entries.get(settings.name), settings
+                merged[settings.name] = item, entries.get(settings.name), settings
         yield
     work = _put(parts, channel, entries, merged, settings_of)
     yield from to_the_end(work, parts.serving.slices.run)
@@ -103,10 +103,10 @@ def _put(
     refusal: RequestRefused | None = None
     try:
         for chunk in chunks(merged.items()):
-            for name, (one, known, settings) in chunk:
-                if entries.get(name) is not known:  # somebody else changed it in between
+            for name, (item, known, settings) in chunk:
+                if entries.get(name) is not known:  # changed by another request
                     try:
-                        settings = settings_of(parts, one)
+                        settings = settings_of(parts, item)
                         entries.check_room([settings])
                     except RequestRefused as error:
                         _log.info(

@@ -1,4 +1,4 @@
-"""370, 60, 61, 5001: messages that wait for the timer, taken back or counted; which timer."""
+"""Codes 370, 60, 61, 5001: recall of timer messages, state of the timer, choice of its engine."""
 
 from collections.abc import Mapping
 
@@ -29,10 +29,10 @@ _NO_SERVICE = "recall failed, broker service not available"
 
 
 def recall_handle(parts: Parts, properties: Mapping[str, str]) -> str:
-    """Return the handle of a message that is parked; empty if it cannot be recalled.
+    """Return the recall handle of a parked message; empty if it cannot be recalled.
 
-    It names a time 1 ms behind the one at which the message leaves, less a precision: sent as a
-    deliver time, that leads to the same place in the timer.
+    Its time is 1 ms after the one at which the message leaves, less the precision: as a deliver
+    time, it leads to the same slot of the timer.
     """
     topic = properties[props.REAL_TOPIC]
     key = properties.get(props.UNIQ_KEY)
@@ -45,7 +45,7 @@ def recall_handle(parts: Parts, properties: Mapping[str, str]) -> str:
 
 
 def recall_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Park a message that takes another one away when both leave."""
+    """Park a message that cancels another one when both are due."""
     header = headers.decode(RecallMessageHeader, request.ext_fields)
     closed_topics.refuse(header.topic)
     now_ms = parts.clock.now_ms()
@@ -83,7 +83,7 @@ def _encoded(properties: dict[str, str]) -> bytes:
 
 
 def _checked(parts: Parts, header: RecallMessageHeader, now_ms: int) -> RecallHandle:
-    """Return what a handle says, if all of it is right; checks are in Java's order."""
+    """Decode and check a handle; the order of the checks is Java's."""
     config = parts.settings.broker
     if not config.recall_message_enable:
         raise RequestRefused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
@@ -104,14 +104,14 @@ def _checked(parts: Parts, header: RecallMessageHeader, now_ms: int) -> RecallHa
         problem = "recall failed, topic not match"
     elif handle.broker_name != config.broker_name:
         problem = _NO_SERVICE
-    elif not _is_ahead(parts, handle.deliver_ms, now_ms):
+    elif not _is_in_future(parts, handle.deliver_ms, now_ms):
         problem = "recall failed, timestamp invalid"
     else:
         return handle
     raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, problem)
 
 
-def _is_ahead(parts: Parts, deliver_ms: str, now_ms: int) -> bool:
+def _is_in_future(parts: Parts, deliver_ms: str, now_ms: int) -> bool:
     number = props.number(deliver_ms)
     if number is None:
         return False
@@ -127,7 +127,7 @@ def _reply(parts: Parts, request: Command, key: str, result: PutResult) -> Comma
 
 
 def timer_progress(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how far the timer is, as timercheck has it."""
+    """Return the position of the timer in the form of timercheck."""
     if not parts.settings.store.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
     check = parts.timers.check(parts.clock.now_ms())
@@ -135,16 +135,16 @@ def timer_progress(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def timer_metrics(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return how many messages of each topic wait."""
+    """Return the number of waiting messages per topic."""
     if not parts.settings.store.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
     return commands.reply(request, body=bodies.encode(parts.timers.metrics.body()))
 
 
 def switch_engine(parts: Parts, channel: Channel, request: Command) -> None:
-    """Let the timer of the files take up what is to wait, if it was told to stop (5.4).
+    """Let the file-based timer resume taking up messages if it was stopped (5.4).
 
-    Java has another one, in RocksDB, and refuses it like this where it was not started with it.
+    Java has a second engine, in RocksDB, and refuses it like this unless it was enabled at start.
     """
 
     async def resume() -> str:
@@ -156,7 +156,7 @@ def switch_engine(parts: Parts, channel: Channel, request: Command) -> None:
         problem = "broker timerWheelEnable is false"
     elif engine == _OF_ROCKSDB:
         problem = (
-            "timerRocksDBEnable must be configured true when broker start; there is no RocksDB here"
+            "timerRocksDBEnable must be configured true when broker start; RocksDB is not supported"
         )
     elif engine != _OF_FILES:
         problem = f"param error: {_ENGINE} is {engine!r}; allowed: {_OF_FILES}"

@@ -1,8 +1,8 @@
-"""17, 18, 21, 202, 215, 300, 305, 306, 316, 343, 345, 351: topics, their queues and readers.
+"""Codes 17, 18, 21, 202, 215, 300, 305, 306, 316, 343, 345, 351: topics, queues and readers.
 
-Checks and texts are Java's ``AdminBrokerProcessor``, 4.9.7; 18, 343, 345, 351 and attributes are
-5.x's. What is changed is in the file when the reply is sent, and what is deleted on disk: it does
-not come back (known-bugs.md#deleted-topics).
+Checks and texts are those of Java's ``AdminBrokerProcessor``, 4.9.7; 18, 343, 345, 351 and
+attributes are of 5.x. Changes are in the file when the reply is sent, and deletions are on disk:
+deleted topics do not come back (known-bugs.md#deleted-topics).
 """
 
 import logging
@@ -42,7 +42,7 @@ from reput.remoting.time_slices import Steps
 from reput.store.config_tables import TopicConfig
 
 QUEUE_COUNT_MAX = limits.TOPIC_QUEUES.maximum
-"""Of a topic: each queue is a folder, a file and a line in what admin tools print."""
+"""Queues per topic: each is a folder, a file and a line in the output of admin tools."""
 PERM_MAX = 7
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def create_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Make or change a topic."""
+    """Create or change a topic."""
     refuse_on_slave(parts)
     header = headers.decode(CreateTopicHeader, request.ext_fields)
     topic = TopicConfigData(
@@ -69,7 +69,7 @@ def create_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def create_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Make or change several topics: all of them, or none; see ``table_lists``."""
+    """Create or change several topics: all of them, or none; see ``table_lists``."""
     refuse_on_slave(parts)
     wanted = bodies.decode(TopicConfigList, request.body).topic_config_list
     limits.LISTED_TOPICS.check(len(wanted))
@@ -80,7 +80,7 @@ def create_topics(parts: Parts, channel: Channel, request: Command) -> LongReply
 
 
 def _settings(parts: Parts, topic: TopicConfigData) -> TopicConfig:
-    """Return the settings that a topic gets. Raises ``RequestRefused``."""
+    """Return the new settings of a topic. Raises ``RequestRefused``."""
     check_topic(parts, topic.topic_name)
     _check_settings(topic)
     return TopicConfig(
@@ -96,7 +96,7 @@ def _settings(parts: Parts, topic: TopicConfigData) -> TopicConfig:
 
 
 def _attributes(parts: Parts, topic: TopicConfigData) -> tuple[tuple[str, str], ...]:
-    """Return the attributes that a topic gets. Raises ``RequestRefused``."""
+    """Return the new attributes of a topic. Raises ``RequestRefused``."""
     changes = topic.attributes or {}
     is_mixed = changes.get("+" + attributes.MESSAGE_TYPE) == attributes.MIXED
     if is_mixed and not parts.settings.broker.enable_mixed_message_type:
@@ -111,10 +111,10 @@ def _attributes(parts: Parts, topic: TopicConfigData) -> tuple[tuple[str, str], 
 
 
 def check_topic(parts: Parts, name: str) -> None:
-    """Check the name of a topic that somebody wants to change.
+    """Check the name of a topic that is to be changed.
 
     Raises:
-        RequestRefused: No topic can have it, or it is RocketMQ's own.
+        RequestRefused: The name is not valid, or it is a system topic.
     """
     parts.topics.check_name(name)
     is_system = name in parts.topics.system_topics or names.is_system_topic(name)
@@ -125,16 +125,16 @@ def check_topic(parts: Parts, name: str) -> None:
 
 
 def _check_settings(topic: TopicConfigData) -> None:
-    for what, value, least, most in (
+    for setting, value, low, high in (
         ("readQueueNums", topic.read_queue_nums, 0, QUEUE_COUNT_MAX),
         ("writeQueueNums", topic.write_queue_nums, 0, QUEUE_COUNT_MAX),
         ("perm", topic.perm, 0, PERM_MAX),
         ("topicSysFlag", topic.topic_sys_flag, -JAVA_INT_MAX - 1, JAVA_INT_MAX),
     ):
-        if not least <= value <= most:
+        if not low <= value <= high:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{what} of topic[{topic.topic_name}] is {value}; allowed: {least} to {most}",
+                f"{setting} of topic[{topic.topic_name}] is {value}; allowed: {low} to {high}",
             )
     if topic.topic_filter_type not in FILTER_TYPES:
         raise RequestRefused(
@@ -146,7 +146,7 @@ def _check_settings(topic: TopicConfigData) -> None:
 
 
 def refuse_on_slave(parts: Parts) -> None:
-    """Raises ``RequestRefused`` if this broker has its tables from a master."""
+    """Raise ``RequestRefused`` if this broker copies its tables from a master."""
     if not parts.identity.is_master:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
@@ -156,17 +156,17 @@ def refuse_on_slave(parts: Parts) -> None:
 
 
 def delete_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Delete a topic: its settings, its queues, and how far groups have read them."""
+    """Delete a topic: its settings, its queues, and the consumer offsets of its groups."""
     refuse_on_slave(parts)
     name = headers.decode(TopicHeader, request.ext_fields).topic
     check_topic(parts, name)
     doomed = [name]
     if parts.settings.broker.clear_retry_topic_when_delete_topic:
-        # Those that 5.x made for pop consumption of this topic alone, in both of its spellings.
+        # Retry topics that 5.x creates for pops of this topic only, in both spellings.
         for group in (yield from groups_of_topic(parts, name)):
             retry = names.retry_topic(group)
-            doomed += [one for one in (f"{retry}_{name}", f"{retry}+{name}")
-                       if parts.topics.get(one) is not None]  # fmt: skip
+            doomed += [retry_name for retry_name in (f"{retry}_{name}", f"{retry}+{name}")
+                       if parts.topics.get(retry_name) is not None]  # fmt: skip
     parts.deletion_requests.check_room()
     for topic in doomed:
         parts.topics.delete(topic, parts.clock.now_ms())
@@ -183,20 +183,20 @@ def all_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
 def topic_settings(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the settings of a topic."""
     name = headers.decode(TopicHeader, request.ext_fields).topic
-    known = parts.topics.get(name)
-    if known is None:
+    topic = parts.topics.get(name)
+    if topic is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
         )
-    return commands.reply(request, body=bodies.encode(topic_data(known)))
+    return commands.reply(request, body=bodies.encode(topic_data(topic)))
 
 
 def topic_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return where each queue of a topic begins and ends, and when something was put last."""
+    """Return the bounds of each queue of a topic, and the time of the last put."""
     topic = existing(parts, headers.decode(TopicHeader, request.ext_fields).topic)
     store = parts.store
     offsets = LongBody(f"topic {topic.name}; ask for single queues with requests 30 and 31")
-    # Java 4.9 leaves out queues that are only read; 5.x has them.
+    # Java 4.9 leaves out queues that are only readable; 5.x has them.
     for queue_id in range(max(topic.write_queue_count, topic.read_queue_count)):
         max_offset = store.max_offset(topic.name, queue_id)
         updated_ms = store.store_time(topic.name, queue_id, max_offset - 1) if max_offset else 0
@@ -215,7 +215,7 @@ def topic_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 
 def existing(parts: Parts, name: str) -> TopicConfig:
-    """Return a topic. Raises ``RequestRefused``."""
+    """Return an existing topic. Raises ``RequestRefused``."""
     topic = parts.topics.get(name)
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
@@ -224,11 +224,11 @@ def existing(parts: Parts, name: str) -> TopicConfig:
 
 def groups_of_topic(parts: Parts, topic: str) -> Steps[list[str]]:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    found = set(parts.groups.groups_of_topic(topic))
+    group_names = set(parts.groups.groups_of_topic(topic))
     for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
-        found.update(group for one, group in chunk if one == topic)
+        group_names.update(group for name, group in chunk if name == topic)
         yield
-    return (yield from sort(found))
+    return (yield from sort(group_names))
 
 
 def consumed_by(parts: Parts, channel: Channel, request: Command) -> LongReply:
@@ -254,18 +254,18 @@ def topics_of_group(parts: Parts, channel: Channel, request: Command) -> LongRep
 
 
 def subscription_of_group(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return what the members of a group subscribe to in a topic; nothing, if it has none."""
+    """Return a group's subscription to a topic, if it has one."""
     header = headers.decode(GroupAndTopicHeader, request.ext_fields)
     group = parts.groups.consumer(header.group)
-    found = group.subscriptions.get(header.topic) if group is not None else None
-    body = GroupSubscription(group=header.group, topic=header.topic, subscription_data=found)
+    subscription = group.subscriptions.get(header.topic) if group is not None else None
+    body = GroupSubscription(group=header.group, topic=header.topic, subscription_data=subscription)
     return commands.reply(request, body=bodies.encode(body))
 
 
 def system_topics(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the topics that are RocketMQ's own."""
-    found = TopicList(topic_list=sorted(parts.topics.system_topics))
-    return commands.reply(request, body=bodies.encode(found))
+    """Return RocketMQ's system topics."""
+    topic_list = TopicList(topic_list=sorted(parts.topics.system_topics))
+    return commands.reply(request, body=bodies.encode(topic_list))
 
 
 def clean_unused_topics(parts: Parts, channel: Channel, request: Command) -> None:

@@ -1,7 +1,7 @@
-"""37, 323: how transactions end; and 39, which asks producers of those that have not.
+"""Codes 37, 323: ends of transactions; and 39, the check that asks a producer.
 
-A producer sends 37 without waiting for an answer, so what is wrong with it is logged and counted,
-too. The order of the checks and the texts are Java's ``EndTransactionProcessor``.
+A producer sends 37 without waiting for a reply, so failures are also logged and counted. The order
+of the checks and the texts are those of Java's ``EndTransactionProcessor``.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Deliver a half message or drop it; nothing, and no reply, if its producer does not know."""
+    """Deliver or drop a half message; do nothing, without a reply, if the producer is undecided."""
     header = headers.decode(EndTransactionHeader, request.ext_fields)
     if parts.identity.is_master and header.commit_or_rollback not in DECISIONS:
         _log.debug(
-            "transaction %s of %s stays open, says %s: %s",
+            "transaction %s of %s remains open, according to %s: %s",
             header.msg_id, header.producer_group, channel.peer, request.remark or "not known yet",
         )  # fmt: skip
         return None
@@ -57,7 +57,7 @@ def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command
 
 def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Command:
     if not parts.identity.is_master:
-        raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
+        raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end transactions")
     half = parts.transactions.half_at(header.commit_log_offset)
     if half is None:
         raise _wrong("Find prepared transaction message failed")
@@ -74,10 +74,10 @@ def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Comman
 
 
 def resume_check(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Ask again about a half message that was given up."""
+    """Check a half message that was given up again."""
     header = headers.decode(ResumeCheckHeader, request.ext_fields)
     if not parts.identity.is_master:
-        raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave asks no producers")
+        raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot check transactions")
     try:
         physical_offset = ids.decode_offset_id(header.msg_id).physical_offset
     except ValueError as error:
@@ -101,9 +101,9 @@ def _answer(parts: Parts, request: Command, result: PutResult) -> Command:
 
 
 def notify_readers(parts: Parts) -> None:
-    """Let those hear of it at once who wait for messages."""
+    """Wake the requests that wait for messages."""
     if parts.store.flusher.is_sync:
-        parts.pending_replies.sync_soon()  # before that nobody can read it
+        parts.pending_replies.sync_soon()  # before that clients cannot read it
     elif len(parts.held_pulls):
         parts.store.notify()
 
@@ -113,16 +113,18 @@ def _wrong(text: str) -> RequestRefused:
 
 
 def ask_producer(parts: Parts, half: StoredMessage) -> bool:
-    """Ask one of the producers of a half message's group, in turn, what became of it.
+    """Ask one of the producers of a half message's group, in turn, for its decision.
 
     Returns:
-        Whether there is one.
+        True if one is connected.
     """
     group = half.properties.get(props.PRODUCER_GROUP, "")
-    channel = parts.groups.next_producer(group, lambda one: not one.is_closed and one.is_writable)
+    channel = parts.groups.next_producer(
+        group, lambda candidate: not candidate.is_closed and candidate.is_writable
+    )
     if channel is None:
         _log.warning(
-            "no producer of group %r is here to ask about half message %d",
+            "no producer of group %r is connected to check half message %d",
             group, half.queue_offset,
         )  # fmt: skip
         return False
@@ -130,7 +132,7 @@ def ask_producer(parts: Parts, half: StoredMessage) -> bool:
         topic, queue_id = real_place(half)
         body = record.encode(dataclasses.replace(half, topic=topic, queue_id=queue_id))
     except (Refused, ValueError) as error:
-        _log.error("nobody can be asked about half message %d: %s", half.queue_offset, error)
+        _log.error("half message %d cannot be checked: %s", half.queue_offset, error)
         return False
     unique_key = half.unique_key
     header = CheckTransactionStateHeader(

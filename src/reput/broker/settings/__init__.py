@@ -1,1 +1,1 @@
-"""Settings of a broker: broker.conf, and what of it changes while the broker runs."""
+"""Settings of a broker: broker.conf, and changes at run time."""

@@ -1,7 +1,7 @@
-"""The broker's settings: what broker.conf says of it, under the same names and defaults.
+"""The broker's settings in broker.conf, with RocketMQ's names and defaults.
 
-Those of its store are ``reput.store.config``; one file holds both, and ``load`` reads both. Java
-has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig``. Reference:
+The settings of its store are in ``reput.store.config``; one file has both, and ``load`` reads both.
+Java has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig``. Reference:
 docs/reference/broker-options.md.
 """
 
@@ -34,7 +34,7 @@ class MessageRequestMode(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig:
-    """Who the broker is, where it listens, and what it allows.
+    """Names, addresses and limits of a broker.
 
     Raises:
         InvalidOption: A value is outside its range, or two contradict each other.
@@ -46,208 +46,211 @@ class BrokerConfig:
         only=ONLY,
     )
 
-    # --- who ---------------------------------------------------------------
+    # --- identity ----------------------------------------------------------
 
     broker_cluster_name: str = "DefaultCluster"
-    """Brokers of one cluster share their topics' names."""
+    """Name of the cluster; its brokers share the names of their topics."""
     broker_name: str = field(default_factory=socket.gethostname)
-    """Master and slaves of one name have the same messages."""
+    """Name of the broker; master and slaves with the same name have the same messages."""
     broker_id: Annotated[int, Range(0, JAVA_LONG_MAX)] = 0
-    """0 is the master."""
+    """Id of the broker; 0 is the master."""
 
-    # --- where -------------------------------------------------------------
+    # --- addresses ---------------------------------------------------------
 
     namesrv_addr: str = ""
-    """Name servers, ``host:port`` separated by semicolons; none: it does not register."""
+    """Name servers, ``host:port`` separated by semicolons; if empty, the broker does not register.
+    """
     broker_ip1: str = field(default_factory=lambda: own_address())
-    """The address that clients get in routes: they must be able to reach it."""
+    """Address in routes; clients must be able to reach it."""
     bind_address: str = "0.0.0.0"
-    """The address to listen on."""
+    """Address to listen on."""
     listen_port: Port = 10911
-    """The port to listen on; 0 takes any that is free."""
+    """Port to listen on; 0 takes any free port."""
     fast_port_enable: bool = True
-    """Listen on ``listenPort - 2`` too, for all but pulls: the VIP channel of clients."""
+    """Also listen on ``listenPort - 2``, for all requests except pulls: the VIP channel of clients.
+    """
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
-    """A connection without traffic for so long is closed."""
+    """Idle time after which a connection is closed."""
     register_name_server_period: Annotated[int, Range(1)] = 30_000
-    """Between two registrations, drawn into 10 to 60 s; a change is told at once."""
+    """Interval of registrations, limited to 10 to 60 s; a change is registered at once."""
     register_broker_timeout_mills: Annotated[int, Range(1)] = 24_000
-    """A name server that takes longer is not waited for (4.x: 6000)."""
+    """Timeout of a registration with a name server (4.x: 6000)."""
     reput_fast_path: bool = True
-    """Serve common requests together, by kernels; false: each goes through its processor."""
+    """Serve frequent requests in batches, by kernels; false: each by its processor."""
     metrics_port: Port = 0
-    """Where /metrics and /health are served over HTTP; 0: nowhere."""
+    """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
-    """The address that they are served at; 0.0.0.0 lets other machines read them."""
+    """Address of that port; 0.0.0.0 gives other machines access."""
 
-    # --- what connections may cost --------------------------------------------
+    # --- resources of connections ---------------------------------------------
 
     reput_connections_max: Count = limits.CONNECTIONS.maximum
-    """Connections at most; one more is closed at once."""
+    """Connections at most; further ones are closed at once."""
     reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
     """Connections from one address at most."""
     reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
-    """Bytes of frames that have not come whole; above it the largest such connection is closed."""
+    """Bytes of incomplete frames at most; above it the connection with the most is closed."""
     reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
-    """The same, of the connections from one address."""
+    """The same, for the connections from one address."""
     reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
-    """Bytes of replies that clients do not read; above it the largest such connection is closed."""
+    """Bytes of unread replies at most; above it the connection with the most is closed."""
     reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
-    """The same, of the connections from one address."""
+    """The same, for the connections from one address."""
 
     # --- topics and groups ---------------------------------------------------
 
     broker_permission: Annotated[int, Range(0, 7)] = PERM_READ | PERM_WRITE
-    """What the broker as a whole allows: 4 to read, 2 to write."""
+    """Permissions of the whole broker: 4 to read, 2 to write."""
     auto_create_topic_enable: bool = True
-    """Make a topic when somebody sends to it."""
+    """Create a topic when a client sends to it."""
     default_topic_queue_nums: Count = 8
-    """Queues of such a topic at most; clients ask for 4."""
+    """Queues of such a topic at most; clients request 4."""
     auto_create_subscription_group: bool = True
-    """Make a group when somebody consumes in it."""
+    """Create a group when a client consumes with it."""
     cluster_topic_enable: bool = True
-    """Make a topic that is called like the cluster."""
+    """Create a topic with the name of the cluster."""
     broker_topic_enable: bool = True
-    """Make a topic that is called like the broker."""
+    """Create a topic with the name of the broker."""
     trace_topic_enable: bool = False
-    """Make the topic that clients write their traces to."""
+    """Create the topic for the traces of clients."""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    """What that topic is called."""
+    """Name of that topic."""
     reput_topics_max: Count = limits.TOPICS.maximum
     """Topics at most."""
     reput_auto_created_topics_max: Count = limits.AUTO_CREATED_TOPICS.maximum
-    """With so many topics none is made any more by sending or consuming."""
+    """Topics above which none is created automatically."""
     reput_auto_created_topics_per_address_max: Count = (
         limits.AUTO_CREATED_TOPICS_PER_ADDRESS.maximum
     )
-    """Topics that one address makes by sending or consuming, from a start to the next."""
+    """Topics that one address creates automatically at most, until the next start."""
     reput_queues_max: Count = limits.QUEUES.maximum
-    """Queues of all topics at most: read or write queues of each, whichever are more."""
+    """Queues of all topics at most, counting the read or write queues of each, whichever are more.
+    """
     reput_groups_max: Count = limits.GROUPS.maximum
     """Groups at most."""
     reput_auto_created_groups_max: Count = limits.AUTO_CREATED_GROUPS.maximum
-    """With so many groups none is made any more by consuming."""
+    """Groups above which none is created automatically."""
     reput_auto_created_groups_per_address_max: Count = (
         limits.AUTO_CREATED_GROUPS_PER_ADDRESS.maximum
     )
-    """Groups that one address makes by consuming, from a start to the next."""
+    """Groups that one address creates automatically at most, until the next start."""
     reput_consumer_offsets_max: Count = limits.CONSUMER_OFFSETS.maximum
     """Consumer offsets at most: one per group and queue."""
     reput_consumer_offsets_per_address_max: Count = limits.CONSUMER_OFFSETS_PER_ADDRESS.maximum
-    """Consumer offsets of new queues or groups that one address tells, from a start to the next."""
+    """Consumer offsets that one address adds at most, until the next start."""
     reput_stats_series_max: Count = limits.STATS_SERIES.maximum
-    """Counters of topics, groups and queues; what would be more is counted in the totals alone."""
+    """Counters of topics, groups and queues at most; further ones are only in the totals."""
     clear_retry_topic_when_delete_topic: bool = True
     """Delete the retry topics of a topic's groups along with it."""
     validate_system_topic_when_update_topic: bool = True
-    """Refuse to change a topic of RocketMQ's own."""
+    """Refuse changes of system topics."""
     enable_mixed_message_type: bool = False
-    """Let a topic say that it takes messages of every kind: ``message.type=MIXED``."""
+    """Allow topics with messages of every kind: ``message.type=MIXED``."""
 
     # --- sending -------------------------------------------------------------
 
     region_id: str = "DefaultRegion"
-    """What producers are told with each message, for their traces."""
+    """Region that replies to sends contain, for traces."""
     trace_on: bool = True
-    """Likewise: whether to write traces."""
+    """Ask producers in replies to write traces."""
     recall_message_enable: bool = False
-    """Let producers take back messages that wait for the timer."""
+    """Allow producers to recall messages that wait for the timer."""
     allow_recall_when_broker_not_writeable: bool = True
-    """Likewise while ``brokerPermission`` forbids to write."""
+    """Allow that even while ``brokerPermission`` forbids writing."""
     store_reply_message_enable: bool = True
-    """Keep replies to requests as well, in the reply topic of the cluster."""
+    """Also store replies to request messages, in the reply topic of the cluster."""
 
     # --- transactions --------------------------------------------------------
 
     reject_transaction_message: bool = False
     """Refuse messages of transactions."""
     transaction_time_out: Milliseconds = 6_000
-    """How old a half message must be before its producer is asked what became of it."""
+    """Age of a half message before its producer is asked for a decision."""
     transaction_check_interval: Annotated[int, Range(1, JAVA_LONG_MAX)] = 30_000
-    """Between two rounds of asking (4.x: 60000)."""
+    """Interval of checks (4.x: 60000)."""
     transaction_check_max: Count = 15
-    """How often a producer is asked; then the message goes to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
+    """Checks of a half message; afterwards it is moved to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
 
     # --- pulling -------------------------------------------------------------
 
     long_polling_enable: bool = True
-    """Hold a pull that finds nothing until something arrives."""
+    """Hold a pull without messages until a message arrives."""
     short_polling_time_mills: Milliseconds = 1_000
-    """How long it is held without long polling."""
+    """Time for which it is held without long polling."""
     pull_hold_max: Annotated[int, Range(0)] = 100_000
-    """Held pulls at most; more are answered at once."""
+    """Held pulls at most; further ones are answered at once."""
     enable_property_filter: bool = False
     """Allow subscriptions by SQL92."""
     expect_consumer_num_use_filter: Count = 32
-    """With so many groups with SQL filters on a topic bits of messages are of use
+    """Groups with SQL filters on a topic for which the filter bits of messages are dimensioned
     (``enableCalcFilterBitMap``)."""
     max_error_rate_of_bloom_filter: Annotated[int, Range(1, 99)] = 20
-    """Of the messages that such a group does not want, how many of 100 may look wanted then."""
+    """False positives of the filter bits in percent, for that number of groups."""
     filter_data_clean_time_span: Milliseconds = 24 * 3_600_000
-    """An SQL filter is kept for so long after its group has left."""
+    """Time for which an SQL filter is kept after its group has left."""
     notify_consumer_ids_changed_enable: bool = True
-    """Tell the members of a group when one comes or goes."""
+    """Notify the members of a group when one joins or leaves."""
     reput_connection_groups_max: Count = limits.CONNECTION_GROUPS.maximum
-    """Groups that a connection is a member of at most, producers' and consumers'."""
+    """Groups per connection at most, of producers and consumers."""
     reput_memberships_max: Count = limits.MEMBERSHIPS.maximum
     """Memberships of connections in groups at most."""
     reput_memberships_per_address_max: Count = limits.MEMBERSHIPS_PER_ADDRESS.maximum
-    """The same, of the connections from one address."""
+    """The same, for the connections from one address."""
     reput_group_members_max: Count = limits.GROUP_MEMBERS.maximum
     """Members of a group at most."""
     reput_subscription_bytes_max: Count = limits.ALL_SUBSCRIPTION_BYTES.maximum
-    """Bytes of what all groups with members subscribe to."""
+    """Bytes of the subscriptions of all groups with members at most."""
     reput_held_per_connection_max: Count = limits.HELD_PER_CONNECTION.maximum
-    """Pulls that wait at most of one connection, and pops; more are answered at once."""
+    """Held pulls per connection at most, and held pops; further ones are answered at once."""
     reput_held_per_address_max: Count = limits.HELD_PER_ADDRESS.maximum
-    """The same, of the connections from one address."""
+    """The same, for the connections from one address."""
     reput_locks_max: Count = limits.LOCKS.maximum
-    """Queues that groups have locked at most."""
+    """Queues locked by groups at most."""
     channel_expired_timeout: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
-    """A client that sent no heartbeat for so long is gone."""
+    """Time without a heartbeat after which a client is removed."""
     rebalance_lock_max_live_time: Annotated[int, Range(1, JAVA_LONG_MAX)] = 60_000
-    """How long a lock of a queue lasts without being renewed."""
+    """Lifetime of a lock of a queue that is not renewed."""
 
     # --- popping -------------------------------------------------------------
 
     default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL
-    """How groups read, unless ``mqadmin setConsumeMode`` has said; they ask if told to."""
+    """How groups read a topic, unless ``mqadmin setConsumeMode`` has set it."""
     default_pop_share_queue_num: int = -1
-    """Members whose queues a member pops beside its own; 0 or less: those of all."""
+    """Members whose queues a member pops besides its own; 0 or less: those of all."""
     server_load_balancer_enable: bool = True
-    """Divide queues for members that ask; otherwise each gets all."""
+    """Divide queues among the members that query their assignment; otherwise each gets all."""
     revive_queue_num: Annotated[int, Range(1, 999)] = 8
-    """Queues of the topic that remembers what was popped."""
+    """Queues of the topic with the checkpoints of pops."""
     pop_from_retry_probability: Annotated[int, Range(0, 100)] = 20
-    """So many of a hundred pops look for retries first; the others afterwards."""
+    """Percentage of pops that read retry topics first; the others read them last."""
     pop_from_retry_probability_for_priority: Annotated[int, Range(0, 100)] = 0
-    """The same, of pops that read a topic of `message.type=PRIORITY` by priority."""
+    """The same, for pops from a topic of `message.type=PRIORITY` in order of priority."""
     priority_order_asc: bool = True
-    """The higher the queue, the higher the priority: such pops begin with the last queue."""
+    """Higher queues have higher priority: such pops begin with the last queue."""
     enable_retry_topic_v2: bool = False
     """Retry topics of pops are `%RETRY%group+topic`, not `%RETRY%group_topic`."""
     retrieve_message_from_pop_retry_topic_v1: bool = True
-    """With those, what waits in the others is popped as well."""
+    """Also pop from the retry topics with the old names, if the new ones are enabled."""
     max_pop_polling_size: Annotated[int, Range(0)] = 100_000
-    """Pops that wait at most; more are answered at once."""
+    """Held pops at most; further ones are answered at once."""
 
     # --- tables --------------------------------------------------------------
 
     flush_consumer_offset_interval: Annotated[int, Range(1)] = 5_000
-    """Between two savings of the consumer offsets."""
+    """Interval of saving consumer offsets."""
     use_server_side_reset_offset: bool = True
-    """Obey a reset of offsets that names queues (5.x admin tools do) at the next pull, with and
-    without members; else tell the members, as for a reset of 4.9."""
+    """Apply a reset of offsets with queues (from 5.x admin tools) at the next pull, with or without
+    members; else notify the members, as for a reset of 4.9."""
     flush_delay_offset_interval: Annotated[int, Range(1)] = 10_000
-    """Between two savings of how far each delay level, and the timer, have delivered."""
+    """Interval of saving the positions of delay levels and of the timer."""
     default_query_max_num: Count = 32
     """Messages that a query by unique key returns at most."""
     config_black_list: str = "configBlackList;brokerConfigPath"
-    """Keys, separated by semicolons, that nobody may change over the network."""
+    """Keys, separated by semicolons, that cannot be changed over the network."""
     reput_remote_settings: RemoteSettings = RemoteSettings.SAFE
-    """What else may be changed over the network: ``java``: all; ``none``: nothing; ``safe``: what
-    does not say who the broker is, where it registers, where it listens and where its files are;
-    no key that begins with ``reput``, nor ``pullHoldMax`` and ``rebalanceLockMaxLiveTime``."""
+    """Other settings that can be changed over the network: ``java``: all; ``none``: none; ``safe``:
+    all except names, name servers, addresses, ports and paths, keys that begin with ``reput``,
+    ``pullHoldMax`` and ``rebalanceLockMaxLiveTime``."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)
@@ -267,7 +270,7 @@ class BrokerConfig:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """``host:port`` of each name server."""
+        """Address ``host:port`` of each name server."""
         words = self.namesrv_addr.replace(",", ";").split(";")
         return tuple(word.strip() for word in words if word.strip())
 
@@ -279,12 +282,12 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """All that a broker.conf says."""
+    """All settings of a broker.conf."""
 
     broker: BrokerConfig
     store: StoreConfig
     warnings: tuple[str, ...]
-    """A sentence for each key that is unknown, or means nothing here."""
+    """A sentence for each key that is unknown or has no effect."""
 
 
 def load(
@@ -293,7 +296,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     explicit: Mapping[str, object] | None = None,
 ) -> BrokerSettings:
-    """Return the settings of a broker and its store; arguments as those of ``config.Settings``.
+    """Return the settings of a broker and its store; arguments as of ``config.Settings``.
 
     Raises:
         InvalidOption: The file cannot be read, or a value is not allowed.
@@ -301,28 +304,28 @@ def load(
     settings = config.Settings(source, environment=environment, explicit=explicit)
     broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
     honoured = pairs(broker, store).keys()
-    warnings = [str(one) for one in settings.unknown()]
+    warnings = [str(unknown) for unknown in settings.unknown()]
     warnings += [
         f"{key} has no effect: {reason}"
         for key, reason in settings.without_effect.items()
-        if key not in honoured  # what means nothing to the store may mean something to the broker
+        if key not in honoured  # a key without effect on the store may affect the broker
     ]
     return BrokerSettings(broker, store, tuple(warnings))
 
 
 def pairs(*parts: BrokerConfig | StoreConfig) -> dict[str, str]:
-    """Return the settings of parts as a broker.conf has them; what is unset has an empty text."""
+    """Return the settings of parts in the form of broker.conf; unset ones are empty."""
     return {key: text or "" for part in parts for key, text in config.texts(part).items()}
 
 
 def own_address() -> str:
-    """Return the address that others reach this machine by, as far as routes tell.
+    """Return the address by which other machines reach this one, according to the routes.
 
-    Asks the system which address it would send from; nothing is sent.
+    The system is queried for the source address of a packet; nothing is sent.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # a documentation address: behind the default route
+            probe.connect(("192.0.2.1", 9))  # a documentation address, which uses the default route
         except OSError:
             return "127.0.0.1"
         address: str = probe.getsockname()[0]

@@ -1,7 +1,7 @@
-"""Keys of broker.conf that RocketMQ has and the broker here does not need, each with the reason.
+"""Keys of broker.conf that RocketMQ has and this broker does not need, each with the reason.
 
-They are those of Java's ``BrokerConfig``, ``NettyServerConfig``, ``NettyClientConfig`` and
-``AuthConfig``, 4.5 to 5.5. The store's are in ``reput.store.config``.
+They belong to Java's ``BrokerConfig``, ``NettyServerConfig``, ``NettyClientConfig`` and
+``AuthConfig``, 4.5 to 5.5. The keys of the store are in ``reput.store.config``.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             asyncSendEnable serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
             serverNettyWorkerGroupEnable clientWorkerThreads clientCallbackExecutorThreads
             disableCallbackExecutor disableNettyWorkerGroup enableFastChannelEventProcess""",
-        "requests do not wait in a queue": """
+        "requests are not queued": """
             sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
             litePullThreadPoolQueueCapacity ackThreadPoolQueueCapacity
             replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity
@@ -34,34 +34,34 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
             waitTimeMillsInAdminBrokerQueue serverOnewaySemaphoreValue serverAsyncSemaphoreValue
             clientOnewaySemaphoreValue clientAsyncSemaphoreValue""",
-        "buffers and sockets are as the system has them": """
+        "buffers and sockets use the system's defaults": """
             serverSocketSndBufSize serverSocketRcvBufSize serverSocketBacklog
             writeBufferHighWaterMark writeBufferLowWaterMark serverPooledByteBufAllocatorEnable
             clientSocketSndBufSize clientSocketRcvBufSize clientPooledByteBufAllocatorEnable
             useEpollNativeSelector transferMsgByHeap""",
-        "a connection to a name server is made when it is needed and again when it is lost": """
+        "connections to name servers are opened when needed and reopened when lost": """
             connectTimeoutMillis channelNotActiveInterval clientChannelMaxIdleTimeSeconds
             clientCloseSocketIfTimeout scanAvailableNameSrv
             maxReconnectIntervalTimeSeconds enableReconnectForGoAway""",
-        "a stop answers what was asked before and waits for nothing else": """
+        "a stop answers pending requests and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
-        "nothing is read from there": "rocketmqHome brokerConfigPath",
-        "all topics are told in one piece; between two periods a change is told alone": """
+        "nothing is read from that path": "rocketmqHome brokerConfigPath",
+        "all topics are registered together; between two periods only changes": """
             forceRegister compressedRegister enableSplitRegistration splitRegistrationSize
             enableSingleTopicRegister skipPreOnline compatibleWithOldNameSrv enableSplitMetadata
             splitMetadataSize""",
         "name servers are those of namesrvAddr": """
             fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval updateNameServerAddrPeriod
             loadBalancePollNameServerInterval""",
-        "replication between brokers is not here": """
+        "replication between brokers is not supported": """
             brokerIP2 slaveReadEnable syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
             brokerElectionPriority enableRemoteEscape forwardTimeout""",
-        "there is no controller here (enableControllerMode is refused)": """
+        "controllers are not supported (enableControllerMode is refused)": """
             controllerAddr controllerHeartBeatTimeoutMills checkSyncStateSetPeriod
             syncControllerMetadataPeriod fetchControllerAddrByDnsLookup brokerHeartbeatInterval
             brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
-        "filter servers ended with RocketMQ 4.2": "filterServerNums",
-        "what is counted is at metricsPort": """
+        "RocketMQ has no filter servers since 4.2": "filterServerNums",
+        "metrics are at metricsPort": """
             enableDetailStat autoDeleteUnusedStats maxStatsIdleTimeInMinutes accountStatsEnable
             accountStatsPrintZeroValues enableLmqStats commercialEnable commercialTimerCount
             commercialTransCount commercialBigCount commercialBaseCount commercialSizePerMsg
@@ -77,32 +77,32 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "logs go to stderr": """
             isolateLogEnable printChannelGroups printChannelGroupsMinNum enableLitePopLog
             enablePopLog popConsumerKVServiceLog""",
-        "a group that is behind is never cut off": """
+        "a group that lags is never disabled": """
             disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold""",
-        "reading from disk slows nobody else down": """
+        "reads from disk do not slow down other requests": """
             coldCtrStrategyEnable usePIDColdCtrStrategy cgColdReadThreshold globalColdReadThreshold
             enableNetWorkFlowControl""",
-        "offsets are saved whole, when they have changed": """
+        "offsets are saved completely, when they have changed": """
             flushConsumerOffsetHistoryInterval consumerOffsetUpdateVersionStep
             delayOffsetUpdateVersionStep persistConsumerOffsetIncrementally""",
         "tables are files, not in RocksDB": """
             configManagerVersion useSingleRocksDBForAllConfigs""",
-        "producers and the groups of the system are always known": """
+        "producers and system groups are always registered": """
             enableRegisterProducer enableCreateSysGroup""",
-        "nobody else has queues to lock": "lockInStrictMode",
-        "clients say themselves what they subscribe to": """
+        "queues are only on this broker": "lockInStrictMode",
+        "subscriptions come from clients": """
             useStaticSubscription subscriptionExpiredTimeout""",
-        "members are told of each change at once": "realTimeNotifyConsumerChange",
-        "pop keeps acks in memory, and saves them every second": """
+        "members are notified of each change at once": "realTimeNotifyConsumerChange",
+        "acks of pops are in memory, and saved every second": """
             appendAckAsync appendCkAsync enablePopBatchAck enablePopBufferMerge
             popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
             popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
             enableSkipLongAwaitingAck reviveAckWaitMs""",
-        "what is due is popped again at once, for as long as it takes": """
+        "due messages are delivered again at once, without a limit of attempts": """
             popReviveConcurrency popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
             popReviveSkipIfGroupAbsent reviveInterval reviveMaxSlow reviveScanTime
             skipWhenCKRePutReachMaxTimes""",
-        "pop waits and retries in one way here": """
+        "pops are held and retried in one way": """
             enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
             enablePopMessageThreshold initPopOffsetByCheckMsgInMem
             maxMessageFilterNumForNotification
@@ -110,22 +110,22 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
             popResponseReturnActualRetryTopic
             useMessageFilterForNotification useSeparateRetryQueue""",
-        "there are no light topics of 5.5 here": """
+        "light topics of 5.5 are not supported": """
             enableLiteEventMode liteEventCheckInterval liteEventFullDispatchDelayTime
             liteEventFullDispatchDelayTimeForWildcardGroup liteSubscriptionCheckInterval
             liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxLiteSubscriptionCount
             minLiteTTl""",
-        "there are no proxies that keep offsets of broadcasts here": """
+        "proxies, which store offsets of broadcasts, are not supported": """
             enableBroadcastOffsetStore broadcastOffsetExpireSecond
             broadcastOffsetExpireMaxSecond""",
-        "each decision about a half message is an op message of its own, as 4.9 reads them": """
+        "each decision about a half message has a separate op message, as 4.9 requires": """
             transactionOpBatchInterval transactionOpMsgMaxSize""",
         "half messages are never kept in RocksDB": """
             transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
             transactionCheckRocksdbQueueCapacity""",
-        "RocketMQ does not read them either": """
+        "RocketMQ ignores them, too": """
             highSpeedMode maxDelayTime cleanOfflineBrokerInterval""",
-        "there is no authentication here (what would switch it on is refused)": """
+        "authentication is not supported (keys that would enable it are refused)": """
             authConfigPath configName clusterName initAuthenticationUser
             innerClientAuthenticationCredentials authenticationProvider
             authenticationMetadataProvider authenticationStrategy authenticationWhitelist
@@ -137,25 +137,25 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             statefulAuthorizationCacheExpiredSecond""",
     }
 )
-"""Keys that RocketMQ has and that change nothing here, each with the reason."""
+"""Keys of RocketMQ that have no effect here, each with the reason."""
 
-_NO_AUTH = "there is no authentication here: keep others out with a firewall"
-_NO_CONTROLLER = "there is no controller here: name a master and its slaves yourself"
+_NO_AUTH = "authentication is not supported: restrict access with a firewall"
+_NO_CONTROLLER = "controllers are not supported: configure a master and its slaves"
 
 ONLY: Mapping[str, tuple[str, str]] = {
     "aclEnable": ("false", _NO_AUTH),
     "authenticationEnabled": ("false", _NO_AUTH),
     "authorizationEnabled": ("false", _NO_AUTH),
-    "useTLS": ("false", "connections are not encrypted here"),
-    "socksProxyConfig": ("{}", "name servers are reached directly"),
+    "useTLS": ("false", "encryption is not supported"),
+    "socksProxyConfig": ("{}", "proxies are not supported"),
     "enableControllerMode": ("false", _NO_CONTROLLER),
-    "enableSlaveActingMaster": ("false", "a slave never stands in for its master here"),
-    "inBrokerContainer": ("false", "a process has one broker; start as many as you need"),
+    "enableSlaveActingMaster": ("false", "a slave never replaces its master"),
+    "inBrokerContainer": ("false", "a process has one broker; start several processes"),
     "messageStorePlugIn": ("", "plug-ins are Java classes"),
-    "fetchNamesrvAddrByAddressServer": ("false", "name the name servers in namesrvAddr"),
-    "filterSupportRetry": ("false", "a retried message was taken by the filter before"),
+    "fetchNamesrvAddrByAddressServer": ("false", "set the name servers in namesrvAddr"),
+    "filterSupportRetry": ("false", "a retried message has already passed the filter"),
     "rejectPullConsumerEnable": ("false", "every kind of consumer may pull"),
     "litePullMessageEnable": ("true", "every kind of consumer may pull"),
-    "startAcceptSendRequestTimeStamp": ("0", "messages are taken from the start on"),
+    "startAcceptSendRequestTimeStamp": ("0", "messages are accepted from the start on"),
 }
-"""Keys that must be left as they are: what else they can be, this broker would not do."""
+"""Keys with a single allowed value: this broker does not support others."""

@@ -1,9 +1,8 @@
-"""The settings in force: shown to and changed by who administers the broker, while it runs.
+"""The current settings, which admin clients can read and change while the broker runs.
 
-A change is checked as at the start, then written into the broker.conf that the broker was started
-with, and then takes effect: some settings at once, the others at the next start. Nothing is changed
-if anything is wrong with it. Which keys may be changed at all: ``reput.remote_settings``, and the
-black list.
+A change is checked as at the start, then written to the broker.conf of the broker, and then
+applied: some settings at once, the others at the next start. If anything is wrong, nothing is
+changed. ``reput.remote_settings`` and the black list define which keys can be changed.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ _BROKER_AT_ONCE = frozenset(
         "validate_system_topic_when_update_topic",
     }
 )
-"""What is looked at each time it matters; all else was built in at the start."""
+"""Fields that are read whenever they are needed; all others are used at the start only."""
 
 _STORE_AT_ONCE = frozenset(
     {
@@ -66,29 +65,29 @@ _STORE_AT_ONCE = frozenset(
         "timer_stop_enqueue",
     }
 )
-"""Those of retention, and what holds the timer."""
+"""Fields of retention, and the one that stops the timer."""
 
-_ALSO_TOLD = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
-"""What is so here, and what ``mqadmin exportConfigs`` cannot do without."""
+_EXTRA_SETTINGS = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+"""Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
 
 _RENAMED = {**BrokerConfig.keys.renamed, **StoreConfig.keys.renamed}
-"""Other name of a key -> the one that its field has."""
+"""Alternative name of a key -> its field's name."""
 
 _Part = TypeVar("_Part", BrokerConfig, StoreConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change came to."""
+    """Result of a change."""
 
     at_once: frozenset[str]
     """Keys whose new values are in force."""
     after_restart: frozenset[str]
     is_written: bool
-    """False: there is no file, so that a start forgets it."""
+    """False if there is no file, so that the change is lost at the next start."""
 
     def __str__(self) -> str:
-        """Return what is to be said of it; nothing if all is in force and written."""
+        """Return a message for the client; empty if everything is in force and written."""
         parts = []
         if self.after_restart:
             parts.append(f"in force after a restart: {', '.join(sorted(self.after_restart))}")
@@ -97,8 +96,8 @@ class Change:
         return "; ".join(parts)
 
 
-class Plan(NamedTuple):
-    """A change of settings that was checked."""
+class CheckedChange(NamedTuple):
+    """A checked change of settings."""
 
     changes: Mapping[str, str]
     """Key of broker.conf -> text."""
@@ -112,47 +111,49 @@ class LiveConfig:
     """The settings of a broker and its store.
 
     Args:
-        broker: As at the start.
-        store: As at the start.
-        path: The broker.conf; None: there is none.
+        broker: Settings of the broker at the start.
+        store: Settings of the store at the start.
+        path: Path of broker.conf, or None.
     """
 
     def __init__(self, broker: BrokerConfig, store: StoreConfig, path: str | None = None) -> None:
         self.broker = broker
-        """In force."""
+        """Current settings of the broker."""
         self.store = store
-        """In force."""
+        """Current settings of the store."""
         self.version = DataVersion()
         self.on_change: list[Callable[[Change], object]] = []
         """Called when new settings are in force."""
         self._path = path
-        self._wanted_broker, self._wanted_store = broker, store  # with what waits for a restart
+        self._wanted_broker, self._wanted_store = broker, store  # including changes after a restart
         self._text = ""
 
     def text(self) -> str:
-        """Return all settings, a line each, with what waits for a restart."""
-        if not self._text:  # to make it takes a millisecond
+        """Return all settings, one per line, including changes after a restart."""
+        if not self._text:  # takes a millisecond, hence cached
             self._text = self._make_text()
         return self._text
 
     def _make_text(self) -> str:
         folders = ",".join(self._wanted_store.commit_log_folders)
-        known = _ALSO_TOLD | pairs(self._wanted_broker, self._wanted_store)
+        known = _EXTRA_SETTINGS | pairs(self._wanted_broker, self._wanted_store)
         known["storePathCommitLog"] = folders
-        return "".join(config.property_line(key, one) for key, one in sorted(known.items()) if one)
+        return "".join(
+            config.property_line(key, text) for key, text in sorted(known.items()) if text
+        )
 
     def check_remote(self, changes: Mapping[str, str]) -> None:
-        """Refuse what may not be changed over the network.
+        """Refuse keys that cannot be changed over the network.
 
         Args:
             changes: Key of broker.conf -> text.
 
         Raises:
             RequestRefused: A key is on the black list, or protected.
-            InvalidOption: A key is written as no key is.
+            InvalidOption: A key is not in its canonical form.
         """
         for key, value in changes.items():
-            # What is read as a field's name would pass by the lists below.
+            # A key in the form of a field's name would bypass the following lists.
             if config.key_of(key) != key:
                 raise InvalidOption(key, value, f"a key that exists, such as {config.key_of(key)}")
         keys = frozenset(_RENAMED.get(key, key) for key in changes)
@@ -165,8 +166,8 @@ class LiveConfig:
             )
         remote_settings.check(keys, self.broker.reput_remote_settings, file="broker.conf")
 
-    def plan(self, changes: Mapping[str, str]) -> Plan:
-        """Check a change of settings; ``write`` and ``apply`` it before the next one is planned.
+    def plan(self, changes: Mapping[str, str]) -> CheckedChange:
+        """Check a change of settings; call ``write`` and ``apply`` before the next one is planned.
 
         Args:
             changes: Key of broker.conf -> text.
@@ -174,7 +175,7 @@ class LiveConfig:
         Raises:
             InvalidOption: A key is unknown or a value not allowed.
         """
-        given = _given(self._wanted_broker) | _given(self._wanted_store)
+        given = _values(self._wanted_broker) | _values(self._wanted_store)
         settings = config.Settings(given, explicit=changes)
         broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
         for unknown in settings.unknown():
@@ -184,7 +185,7 @@ class LiveConfig:
                 else "see GET_BROKER_CONFIG"
             )
             raise InvalidOption(unknown.key, changes[unknown.key], f"a key that exists; {hint}")
-        return Plan(changes, broker, store)
+        return CheckedChange(changes, broker, store)
 
     async def change(self, changes: Mapping[str, str], clock: Clock) -> Change:
         """Change settings in broker.conf and in the running broker; one change at a time.
@@ -201,8 +202,8 @@ class LiveConfig:
         await asyncio.to_thread(self.write, plan)
         return self.apply(plan, clock.now_ms())
 
-    def write(self, plan: Plan) -> None:
-        """Write a change to broker.conf, if the broker has one; for any thread.
+    def write(self, plan: CheckedChange) -> None:
+        """Write a change to broker.conf, if the broker has one; can run in any thread.
 
         Raises:
             InvalidOption: The file cannot be read.
@@ -211,16 +212,16 @@ class LiveConfig:
         if self._path is not None and plan.changes:
             _write(self._path, plan.changes)
 
-    def apply(self, plan: Plan, now_ms: int) -> Change:
-        """Put a change in force that ``write`` has written."""
+    def apply(self, plan: CheckedChange, now_ms: int) -> Change:
+        """Apply a change that ``write`` has written."""
         broker, store = plan.broker, plan.store
         changed = _changed(self._wanted_broker, broker) | _changed(self._wanted_store, store)
         self._wanted_broker, self._wanted_store = broker, store
         self._text = ""
         self.broker = _updated(self.broker, broker, _BROKER_AT_ONCE)
         self.store = _updated(self.store, store, _STORE_AT_ONCE)
-        in_force = _given(self.broker) | _given(self.store)
-        wanted = _given(broker) | _given(store)
+        in_force = _values(self.broker) | _values(self.store)
+        wanted = _values(broker) | _values(store)
         at_once = frozenset(key for key in changed if in_force.get(key) == wanted.get(key))
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
         change = Change(at_once, changed - at_once, self._path is not None)
@@ -229,19 +230,21 @@ class LiveConfig:
         return change
 
 
-def _given(part: BrokerConfig | StoreConfig) -> dict[str, object]:
-    """Return what is set, under its key."""
-    values = {config.key_of(one.name): getattr(part, one.name) for one in dataclasses.fields(part)}
+def _values(part: BrokerConfig | StoreConfig) -> dict[str, object]:
+    """Return the values that are set, by key."""
+    values = {
+        config.key_of(field.name): getattr(part, field.name) for field in dataclasses.fields(part)
+    }
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _changed(old: _Part, new: _Part) -> frozenset[str]:
-    before, after = _given(old), _given(new)
+    before, after = _values(old), _values(new)
     return frozenset(key for key in before | after if before.get(key) != after.get(key))
 
 
 def _updated(old: _Part, new: _Part, names: frozenset[str]) -> _Part:
-    """Return settings with the new values of some."""
+    """Return settings with the new values of some fields."""
     return dataclasses.replace(old, **{name: getattr(new, name) for name in names})
 
 
@@ -250,7 +253,9 @@ def _write(path: str, changes: Mapping[str, str]) -> None:
         text = Path(path).read_bytes().decode("latin-1")
     except OSError as error:
         raise InvalidOption("configuration file", path, f"a readable file: {error}") from error
-    # A key may stand there under its other name, and only one of them may.
+    # The file may have a key under its alternative name, and only one of them is allowed.
     spelling = {_RENAMED.get(key, key): key for key in config.parse_properties(text)}
-    wanted = {spelling.get(_RENAMED.get(key, key), key): one for key, one in changes.items()}
-    Disk().replace(path, config.replace_properties(text, wanted).encode("latin-1"))
+    replacements = {
+        spelling.get(_RENAMED.get(key, key), key): value for key, value in changes.items()
+    }
+    Disk().replace(path, config.replace_properties(text, replacements).encode("latin-1"))

@@ -1,1 +1,1 @@
-"""Small tables on disk: when they are written, and what happens if one is lost."""
+"""Small tables on disk: saving, and recovery of lost ones."""

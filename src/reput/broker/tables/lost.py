@@ -1,15 +1,15 @@
-"""Tables that are gone while the store has what they spoke of: derived from it, or reported.
+"""Recovery of lost tables from the store, or a report if that is impossible.
 
-A broker that starts without its topics refuses every message and says that no topic exists; one
-without its consumer offsets lets groups begin where ``consumeFromWhere`` says. So:
+A broker that starts without its topics would refuse every message because its topic does not exist;
+one without its consumer offsets would let groups start where ``consumeFromWhere`` points. So:
 
-    topics.json             topics and their queues follow from the folders of the queues; their
-                            permissions, order and attributes do not, but for batch queues
-    subscriptionGroup.json  groups follow from consumerOffset.json, with default settings
-    consumerOffset.json     follows from nothing: reported
+    topics.json             topics and their numbers of queues are derived from the queue folders;
+                            permissions, order and attributes are lost, except batch queues
+    subscriptionGroup.json  groups are derived from consumerOffset.json, with default settings
+    consumerOffset.json     cannot be derived: reported
 
-Each is a warning in the log and in ``/health`` until the next start. Damaged text is no table that
-is gone: it refuses the start, since somebody may still read what it says.
+Each is a warning in the log and in ``/health`` until the next start. A damaged file is not treated
+as lost: the start is refused, since its text may still be readable.
 """
 
 import logging
@@ -18,7 +18,7 @@ from reput import limits
 from reput.broker.topic.topics import READ_WRITE
 from reput.format import names
 from reput.store.config_tables import BATCH_QUEUES, TopicConfig
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -34,7 +34,7 @@ _NAMED_MAX = 5
 _log = logging.getLogger(__name__)
 
 
-def recover_topics(table: TopicTable, store: MessageStore, now_ms: int) -> list[str]:
+def recover_topics(table: TopicTable, store: BrokerStore, now_ms: int) -> list[str]:
     """Put the topics that have queues into an empty table; return the warnings."""
     if len(table):
         return []
@@ -58,8 +58,8 @@ def recover_topics(table: TopicTable, store: MessageStore, now_ms: int) -> list[
     if not counts:
         return []
     return _warned(
-        f"{_absence(table)} while the store has queues: {len(counts)} topics were made from the "
-        f"folders of their queues ({_some(sorted(counts))}); check their permissions, order and "
+        f"{_absence(table)} while the store has queues: {len(counts)} topics were derived from "
+        f"the folders of their queues ({_some(sorted(counts))}); check permissions, order and "
         "attributes"
     )
 
@@ -76,42 +76,42 @@ def recover_groups(
     if not groups:
         return []
     return _warned(
-        f"{_absence(table)} while groups have consumer offsets: {len(groups)} groups were made "
+        f"{_absence(table)} while groups have consumer offsets: {len(groups)} groups were derived "
         f"with default settings ({_some(groups)})"
     )
 
 
 def warnings_of_lost_tables(
-    store: MessageStore,
+    store: BrokerStore,
     groups: SubscriptionGroupTable,
     offsets: ConsumerOffsetTable,
     delays: DelayOffsetTable,
     timer: TimerTable,
 ) -> list[str]:
-    """Return the warnings about tables that cannot be derived; before groups are made."""
-    warnings = [one.damage for one in (delays, timer) if one.damage]
+    """Return warnings about tables that cannot be derived; call it before deriving groups."""
+    warnings = [table.damage for table in (delays, timer) if table.damage]
     known = [name for name in groups.all() if not names.is_system_group(name)]
     has_offsets = any(True for _ in offsets.readers())
     if offsets.is_new and not has_offsets and known and store.max_physical_offset:
         warnings += _warned(
             f"{_absence(offsets)} while the store has messages and {len(known)} groups: each "
-            "begins where its consumers' consumeFromWhere says, or where an operator resets it to"
+            "starts where its consumers' consumeFromWhere points, or where an operator resets it to"
         )
     if delays.is_new and not delays.damage and store.queue_counts().get(names.SCHEDULE_TOPIC):
         warnings += _warned(
-            f"{_absence(delays)} while the store has delayed messages: those that are in the log "
+            f"{_absence(delays)} while the store has delayed messages: messages in the log "
             "are delivered again"
         )
     return warnings
 
 
 def _absence(table: SavedTable) -> str:
-    return f"{table.path} is gone" if table.is_new else f"{table.path} has no entries"
+    return f"{table.path} is missing" if table.is_new else f"{table.path} has no entries"
 
 
-def _some(found: list[str]) -> str:
-    more = len(found) - _NAMED_MAX
-    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _some(all_names: list[str]) -> str:
+    more = len(all_names) - _NAMED_MAX
+    return ", ".join(all_names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _warned(text: str) -> list[str]:

@@ -14,12 +14,12 @@ _log = logging.getLogger(__name__)
 
 
 class SavedTables:
-    """Tables that are saved from time to time, and at the end.
+    """Tables that are saved at intervals and at shutdown.
 
     Args:
         tables: The tables.
         clock: The clock.
-        failures: What cannot be written for now.
+        failures: Files that cannot be written at present.
         disk_thread: The thread that writes.
     """
 
@@ -58,7 +58,7 @@ class SavedTables:
                 await self.save(table)
 
     def save_all(self) -> None:
-        """Save all tables at once: the broker stops.
+        """Save all tables at once, at shutdown.
 
         Raises:
             WriteFailed: The first failure. The other tables are saved.
@@ -69,6 +69,6 @@ class SavedTables:
                 table.save(self._clock.now_ms())
             except WriteFailed as error:
                 failure = failure or error
-                _log.error("a table stays unsaved: %s", error)
+                _log.error("a table is not saved: %s", error)
         if failure is not None:
             raise failure

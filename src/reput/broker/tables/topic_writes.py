@@ -1,4 +1,4 @@
-"""Writes topics.json soon after sends have made topics: the replies to those sends wait for it."""
+"""Writes topics.json after sends have created topics; their replies wait for it."""
 
 import asyncio
 import contextlib
@@ -9,26 +9,26 @@ from reput.broker.tables.writes import write_table
 from reput.broker.topic.topics import Topics
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 
 class TopicWrites:
-    """Writes the topics that sends have made, once for all of a turn of the loop.
+    """Writes the topics that sends have created, once per turn of the event loop.
 
-    The file is as durable as the messages: under SYNC_FLUSH the disk is waited for.
+    The file is as durable as the messages: under SYNC_FLUSH it is synced to disk.
 
     Args:
         topics: The topics.
         store: The store.
         pending_replies: The replies that wait.
         clock: The clock.
-        failures: What cannot be written for now.
+        failures: Files that cannot be written at present.
     """
 
     def __init__(
         self,
         topics: Topics,
-        store: MessageStore,
+        store: BrokerStore,
         pending_replies: PendingReplies,
         clock: Clock,
         failures: WriteFailures,
@@ -38,18 +38,18 @@ class TopicWrites:
         self._pending_replies = pending_replies
         self._clock = clock
         self._failures = failures
-        # A thread of its own: replies wait for it, and must not wait for other work of the disk.
+        # A separate thread: replies wait for it, and must not wait for other work of the disk.
         self._thread = WorkerThread("reput-topics")
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     @property
     def are_pending(self) -> bool:
-        """True if topics were made that are not in the file."""
+        """True if created topics are missing in the file."""
         return self._topics.written_count < self._topics.made_count
 
     def write_soon(self) -> None:
-        """Write the topics that were made; on the loop."""
+        """Write the created topics; to be called on the event loop."""
         if self._is_stopped:
             return  # the broker writes them before it sends the last replies
         if self._task is None or self._task.done():
@@ -68,9 +68,10 @@ class TopicWrites:
         is_durable = self._flusher.is_sync
         try:
             while self.are_pending:
-                await asyncio.sleep(0)  # the end of this turn: other sends may make topics in it
+                # the end of this turn, in which other sends may create topics
+                await asyncio.sleep(0)
                 made_count = topics.made_count
-                # The messages may have room where the table has none: the failure is noted and
+                # The log may have space where the table has none: the failure is recorded and
                 # logged, and the table is written again in a second, with all others.
                 with contextlib.suppress(Exception):
                     await write_table(
@@ -82,7 +83,7 @@ class TopicWrites:
                     )
                 topics.written(made_count)
                 self._pending_replies.settle()
-        except Exception as error:  # noqa: BLE001 - the store's loop begins again
+        except Exception as error:  # noqa: BLE001 - the store's loop retries
             self._failures.add("topics", error)
         else:
             self._failures.clear("topics")

@@ -1,8 +1,8 @@
-"""Writes of small tables that requests wait for: off the loop, and one for all who wait.
+"""Writes of small tables that requests wait for: off the event loop, and shared.
 
-Requests change a table in memory and are answered once the file has the change. However many do so
-while the file is being written, one more write is for all of them. It outlives the process, not the
-machine: ``loops`` makes tables durable a little later.
+A request changes a table in memory and is answered once the file has the change. All changes that
+are made while the file is being written share the next write. The result survives the process, not
+a power cut: ``loops`` makes tables durable a little later.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _NOT_WRITTEN = ReputError("not written: the broker stops")
 
 
 def place_of(table: SavedTable) -> str:
-    """Return what a table is called among what cannot be written."""
+    """Return the name of a table for messages."""
     return f"table {table.path}"
 
 
@@ -39,21 +39,21 @@ async def write_table(
     *,
     is_durable: bool,
 ) -> None:
-    """Write what a table holds now, off the loop; a failure is noted until a write succeeds.
+    """Write the current content of a table off the loop; record failure or success.
 
-    When it returns, the file has the entries that the table had when it was called, or later ones.
+    When it returns, the file has the entries that the table had at the call, or newer ones.
 
     Args:
-        table: What is written.
-        thread: Who writes it.
-        clock: What the time is.
-        failures: What cannot be written.
-        is_durable: Wait for the disk.
+        table: The table.
+        thread: The thread that writes.
+        clock: The clock.
+        failures: Files that cannot be written at present.
+        is_durable: True to sync the file to disk.
 
     Raises:
-        WriteFailed: It stays dirty.
+        WriteFailed: The table remains unsaved.
     """
-    written = Written.OVERTAKEN  # by another thread that writes the table, perhaps not through
+    written = Written.OVERTAKEN  # if another thread writes the table, its write may have failed
     try:
         while written is Written.OVERTAKEN:
             await run_in_slices(table.prepare())
@@ -68,11 +68,11 @@ async def write_table(
 
 
 class TableWrites:
-    """Writes tables in a thread of its own.
+    """Writes tables in a separate thread.
 
     Args:
-        clock: What the time is.
-        failures: What cannot be written.
+        clock: The clock.
+        failures: Files that cannot be written at present.
     """
 
     def __init__(self, clock: "Clock", failures: WriteFailures) -> None:
@@ -83,10 +83,10 @@ class TableWrites:
         self._tasks: dict[SavedTable, asyncio.Task[None]] = {}
         self._is_stopped = False
         self.write_count = 0
-        """Writes that were begun, each for all who waited."""
+        """Writes that were started, each for all waiting requests."""
 
     async def stop(self) -> None:
-        """End; whoever waits is answered first, and who comes later is refused."""
+        """Stop; waiting requests are answered first, and later ones are refused."""
         self._is_stopped = True
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._thread.stop()
@@ -94,13 +94,13 @@ class TableWrites:
     def answer(
         self, channel: "Channel", request: Command, table: SavedTable, reply: Command | None = None
     ) -> None:
-        """Answer a request once what a table holds now is in its file.
+        """Answer a request once the current content of a table is in its file.
 
         Args:
-            channel: Who is answered.
-            request: To what.
-            table: What was changed.
-            reply: The answer; None: a plain success.
+            channel: Connection of the client.
+            request: The request.
+            table: The changed table.
+            reply: The reply; None for a plain success.
         """
         request = commands.envelope(request)
 
@@ -119,9 +119,9 @@ class TableWrites:
         self.soon(table).add_done_callback(answered)
 
     def soon(self, table: SavedTable) -> _Done:
-        """Write a table soon; return a future that is done when the file has what it holds now.
+        """Write a table soon; return a future that is done when the file has its current content.
 
-        The future raises ``WriteFailed``. It is cancelled at the end of the broker.
+        The future raises ``WriteFailed``. It is cancelled when the broker stops.
         """
         loop = asyncio.get_running_loop()
         done: _Done = loop.create_future()
@@ -137,7 +137,8 @@ class TableWrites:
         waiting: list[_Done] = []
         try:
             while self._waiting.get(table):
-                await asyncio.sleep(0)  # the end of this turn: others may change it in it
+                # the end of this turn, in which other requests may change the table
+                await asyncio.sleep(0)
                 waiting = self._waiting.pop(table)
                 error = await self._write(table)
                 for done in waiting:
@@ -150,11 +151,11 @@ class TableWrites:
                     done.cancel()
 
     async def _write(self, table: SavedTable) -> Exception | None:
-        """Write a table; return what went wrong."""
+        """Write a table; return the error, or None."""
         self.write_count += 1
         try:
             await write_table(table, self._thread, self._clock, self._failures, is_durable=False)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - waiting requests get the error
             return error
         return None
 

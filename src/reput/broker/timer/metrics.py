@@ -1,7 +1,7 @@
-"""How many messages of each topic wait for the timer: what code 61 tells.
+"""Number of messages of each topic that wait for the timer, as request code 61 returns it.
 
-Messages come with a hash of their topic, which costs nothing to count; what topic that is is asked
-once. Source: rocketmq 5.5.0 ``TimerMetrics``.
+Messages come with a hash of their topic, which is cheap to count; the topic's name is looked up
+once per hash. Source: rocketmq 5.5.0 ``TimerMetrics``.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class _Topic:
 
 
 class TimerMetrics:
-    """Counts by topic; a topic stays once it was seen."""
+    """Counts by topic; a topic is never removed."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -29,31 +29,33 @@ class TimerMetrics:
         self._changed_ms = 0
 
     def add(self, topic: str, change: int, now_ms: int) -> None:
-        """Count messages of a topic that came, or left."""
-        found = self._topics.setdefault(topic, _Topic())
-        found.count = max(found.count + change, 0)
-        found.changed_ms = self._changed_ms = now_ms
+        """Add a change of a topic's count."""
+        entry = self._topics.setdefault(topic, _Topic())
+        entry.count = max(entry.count + change, 0)
+        entry.changed_ms = self._changed_ms = now_ms
         self._version += abs(change)
 
     def add_all(
         self, hashes: Hashes, change: int, topic_of: Callable[[int], str], now_ms: int
     ) -> None:
-        """Count messages.
+        """Count several messages.
 
         Args:
-            hashes: Of the topic of each.
-            change: 1: they came; -1: they left.
-            topic_of: Returns the topic of one, by its number among them.
+            hashes: Hash of each message's topic.
+            change: 1 for new messages, -1 for messages that left.
+            topic_of: Returns the topic of a message by its index in ``hashes``.
             now_ms: The time.
         """
-        found, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
-        for one, first, count in zip(found.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            if one not in self._names:
-                self._names[one] = topic_of(first)
-            self.add(self._names[one], change * count, now_ms)
+        distinct, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
+        for topic_hash, first, count in zip(
+            distinct.tolist(), firsts.tolist(), counts.tolist(), strict=True
+        ):
+            if topic_hash not in self._names:
+                self._names[topic_hash] = topic_of(first)
+            self.add(self._names[topic_hash], change * count, now_ms)
 
     def body(self) -> dict[str, object]:
-        """Return what is told of it."""
+        """Return the reply body of request code 61."""
         return {
             "dataVersion": {
                 "counter": self._version,
@@ -61,7 +63,7 @@ class TimerMetrics:
                 "timestamp": self._changed_ms,
             },
             "timingCount": {
-                name: {"count": one.count, "timeStamp": one.changed_ms}
-                for name, one in self._topics.items()
+                name: {"count": entry.count, "timeStamp": entry.changed_ms}
+                for name, entry in self._topics.items()
             },
         }

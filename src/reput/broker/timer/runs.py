@@ -1,12 +1,12 @@
-"""Which messages wait for the timer, and until when: sorted arrays, no object a message.
+"""The messages that wait for the timer, ordered by time: sorted arrays, no object per message.
 
-    newest run:   few entries, sorted by the time they leave
+    newest run:   few entries, sorted by due time
     ...
     oldest run:   most entries; a run is at least twice as long as the next newer one, or full
 
-What comes is a run of its own; neighbours that are too much alike are merged, unless that takes too
-long at a time. So each entry is moved a few times, and the first ones that leave are found at the
-heads of a few runs. 36 bytes a message.
+New messages form a new run. Neighbouring runs of similar length are merged, unless a merge would
+take too long. So each entry is moved a few times, and the first due entries are at the heads of a
+few runs. Memory: 36 bytes per message.
 """
 
 from dataclasses import dataclass
@@ -17,37 +17,37 @@ import numpy.typing as npt
 ENTRY_TYPE = np.dtype(
     [("leaves_ms", "<i8"), ("queue_offset", "<i8"), ("physical_offset", "<i8"), ("size", "<i4")]
 )
-"""A message: when it leaves, ms, and where it stands."""
+"""An entry: due time in ms, and the position of the message."""
 
 Entries = npt.NDArray[np.void]
 
 ENTRIES_PER_RUN = 1 << 17
-"""Runs that would be longer are not merged: it takes 5 ms, in which nobody else is served."""
+"""Longest run that results from a merge, which takes 5 ms and blocks all other requests."""
 
 _EXACT_MAX = 4096
-"""Entries of a run that are looked at each time."""
+"""Entries of a run that are examined each time."""
 
 _RAW = np.dtype((np.void, ENTRY_TYPE.itemsize))
-"""An entry as bytes: what is to be moved moves a tenth as long as field by field."""
+"""An entry as bytes, which numpy moves ten times as fast as separate fields."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """Entries, sorted by time, then by queue offset; those before ``head`` are gone."""
+    """Entries sorted by time, then by queue offset; those before ``head`` are removed."""
 
     times: npt.NDArray[np.int64]
-    """``leaves_ms`` of each, side by side, to be searched."""
+    """Contiguous copy of ``leaves_ms`` for binary searches."""
     entries: Entries
     head: int = 0
     _lowest: int = -1
     _lowest_until: int = -1
-    """Up to this head it holds."""
+    """Head up to which ``_lowest`` is valid."""
 
     @property
     def lowest(self) -> int:
-        """A queue offset that none of its entries is below; exact in short runs.
+        """Lower bound of the queue offsets of its entries; exact in short runs.
 
-        Looking at all of a long run for each step's few that leave would take longer than the step.
+        Examining all of a long run after each step would take longer than the step itself.
         """
         if self.head > self._lowest_until:
             self._lowest = int(self.entries["queue_offset"][self.head :].min())
@@ -59,22 +59,22 @@ class _Run:
         return len(self.entries) - self.head
 
     def count_to(self, limit_ms: int) -> int:
-        """Return how many leave at ``limit_ms`` or before."""
+        """Return the number of entries that are due at ``limit_ms`` or before."""
         return int(np.searchsorted(self.times[self.head :], limit_ms, "right"))
 
 
 class TimerRuns:
-    """The messages that wait. Queue offsets come in their order, times in any."""
+    """The waiting messages. They are added in order of queue offset, with any times."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []  # oldest first: its queue offsets are below the next one's
+        self._runs: list[_Run] = []  # oldest first: all queue offsets are below the next run's
         self._seen: npt.NDArray[np.intp] = np.empty(0, np.intp)
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def add(self, entries: Entries) -> None:
-        """Add messages that are behind all others in the queue."""
+        """Add messages with higher queue offsets than all others."""
         if len(entries):
             self._push(entries)
 
@@ -85,21 +85,21 @@ class TimerRuns:
             if len(runs[-2]) + len(runs[-1]) > ENTRIES_PER_RUN:
                 break
             newer, older = runs.pop(), runs.pop()
-            # The older run comes first: of one time, by queue offset.
+            # The older run first: entries with equal times are ordered by queue offset.
             times = np.concatenate((older.times[older.head :], newer.times[newer.head :]))
             parts = (_raw(older.entries[older.head :]), _raw(newer.entries[newer.head :]))
             runs.append(_sorted(times, np.concatenate(parts)))
 
     def first_ms(self) -> int | None:
-        """Return when the first one leaves; None if none waits."""
+        """Return the earliest due time in ms; None if no message waits."""
         return min((int(run.times[run.head]) for run in self._runs), default=None)
 
     def first(self, limit_ms: int, count_max: int) -> Entries:
-        """Return those that leave first, by time and queue offset.
+        """Return the first due entries, by time and queue offset.
 
         Args:
-            limit_ms: Only those that leave then or before.
-            count_max: How many at most.
+            limit_ms: Latest due time to include.
+            count_max: Entries at most.
         """
         counts = [min(run.count_to(limit_ms), count_max) for run in self._runs]
         heads = [
@@ -109,13 +109,13 @@ class TimerRuns:
         if not heads:
             return np.empty(0, ENTRY_TYPE)
         times = np.concatenate([run.times[part] for part, run in heads])
-        found = np.concatenate([_raw(run.entries[part]) for part, run in heads])
+        raw = np.concatenate([_raw(run.entries[part]) for part, run in heads])
         order = np.argsort(times, kind="stable")[:count_max]
         self._seen = np.repeat(np.arange(len(heads)), counts)[order]
-        return np.take(found, order).view(ENTRY_TYPE)
+        return np.take(raw, order).view(ENTRY_TYPE)
 
     def drop(self, count: int) -> None:
-        """Remove so many of those that ``first`` returned last."""
+        """Remove the first ``count`` entries that ``first`` returned last."""
         gone = np.bincount(self._seen[:count], minlength=len(self._runs))
         for run, number in zip(self._runs, gone, strict=True):
             run.head += int(number)
@@ -123,13 +123,13 @@ class TimerRuns:
         self._seen = self._seen[:0]
 
     def count_at(self, time_ms: int) -> int:
-        """Return how many leave at a time."""
+        """Return the number of entries that are due at exactly this time."""
         return sum(run.count_to(time_ms) - run.count_to(time_ms - 1) for run in self._runs)
 
     def min_queue_offset(self) -> int | None:
-        """Return a queue offset that none of those that wait is below; None if none waits.
+        """Return a lower bound of the waiting queue offsets; None if no message waits.
 
-        It is the lowest one, or one that was so a few thousand messages ago.
+        It is the lowest one, or was so a few thousand messages ago.
         """
         return min((run.lowest for run in self._runs), default=None)
 
@@ -139,6 +139,6 @@ def _raw(entries: Entries) -> Entries:
 
 
 def _sorted(times: npt.NDArray[np.int64], raw: Entries) -> _Run:
-    """Return a run of entries, as bytes, and the times at which they leave; those of one stay."""
+    """Sort entries (as bytes) by their times, stably, into a run."""
     order = np.argsort(times, kind="stable")
     return _Run(np.take(times, order), np.take(raw, order).view(ENTRY_TYPE))

@@ -1,6 +1,6 @@
-"""Attributes of topics and groups (5.x): which there are, and how a request changes them.
+"""Attributes of topics and groups (5.x): their values, and changes by requests.
 
-A request names each with a sign in front: ``+message.type`` sets, ``-message.type`` takes away.
+A request gives each name with a sign: ``+message.type`` sets it, ``-message.type`` removes it.
 Java: ``AttributeParser``, ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
 """
 
@@ -21,14 +21,14 @@ _DIGITS_MAX = 19
 
 
 class Values(Protocol):
-    """What an attribute may be."""
+    """The allowed values of an attribute."""
 
     def allows(self, value: str) -> bool:
-        """Whether it may be this."""
+        """Return True if a value is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _Choice:
     words: tuple[str, ...]
 
     def allows(self, value: str) -> bool:
@@ -67,15 +67,15 @@ class Attribute:
 
     values: Values
     is_changeable: bool = True
-    """Whether it may be set or taken away once the topic or group is there."""
+    """True if it can be set or removed after creation."""
 
 
 OF_TOPICS: Mapping[str, Attribute] = {
-    "queue.type": Attribute(_Words(("BatchCQ", "SimpleCQ")), is_changeable=False),
-    # Java's topics may be compacted, too: not here.
-    "cleanup.policy": Attribute(_Words(("DELETE",)), is_changeable=False),
+    "queue.type": Attribute(_Choice(("BatchCQ", "SimpleCQ")), is_changeable=False),
+    # Java's topics may be compacted, which is not supported here.
+    "cleanup.policy": Attribute(_Choice(("DELETE",)), is_changeable=False),
     MESSAGE_TYPE: Attribute(
-        _Words(
+        _Choice(
             ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE")
         )
     ),
@@ -85,9 +85,9 @@ OF_TOPICS: Mapping[str, Attribute] = {
 OF_GROUPS: Mapping[str, Attribute] = {
     "priority.factor": Attribute(_Number(0, 100)),
     "lite.bind.topic": Attribute(_Text()),
-    "lite.sub.model": Attribute(_Words(("Shared", "Exclusive"))),
-    "lite.sub.reset.offset.exclusive": Attribute(_Words(("true", "false"))),
-    "lite.sub.reset.offset.unsubscribe": Attribute(_Words(("true", "false"))),
+    "lite.sub.model": Attribute(_Choice(("Shared", "Exclusive"))),
+    "lite.sub.reset.offset.exclusive": Attribute(_Choice(("true", "false"))),
+    "lite.sub.reset.offset.unsubscribe": Attribute(_Choice(("true", "false"))),
     "lite.sub.client.quota": Attribute(_Number(-1, JAVA_LONG_MAX)),
     "lite.sub.client.max.event.cnt": Attribute(_Number(10, JAVA_LONG_MAX)),
     "lite.sub.wildcard": Attribute(_Text()),
@@ -98,7 +98,7 @@ def parse(text: str | None) -> dict[str, str]:
     """Return the changes of ``+name=value,-name``, each with its sign.
 
     Raises:
-        RequestRefused: It is not of that form.
+        RequestRefused: The text has another form.
     """
     changes: dict[str, str] = {}
     pairs = text.split(",") if text else []
@@ -118,17 +118,17 @@ def parse(text: str | None) -> dict[str, str]:
 def changed(
     known: Mapping[str, str] | None, changes: Mapping[str, str], all_: Mapping[str, Attribute]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the attributes of a topic or group after a change, by name.
+    """Return the sorted attributes of a topic or group after a change.
 
     Args:
-        known: Those it has; None if it is new.
-        changes: By name with a sign: what is set to a value, or taken away.
-        all_: Those that there are.
+        known: Current attributes; None if it is new.
+        changes: Name with its sign -> new value, which is ignored for a removal.
+        all_: All existing attributes.
 
     Raises:
-        RequestRefused: A change is not allowed; says what is.
+        RequestRefused: A change is not allowed; the message lists allowed values.
     """
-    found = dict(known or {})
+    merged = dict(known or {})
     seen = set()
     limits.ATTRIBUTES.check(len(changes))
     for signed, value in changes.items():
@@ -142,14 +142,14 @@ def changed(
             raise _refused(f"only add attribute is supported while creating topic. key: {name}")
         if sign not in ("+", "-"):
             raise _refused(f"wrong format key: {name}")
-        if sign == "-" and name not in found:
+        if sign == "-" and name not in merged:
             raise _refused(f"attempt to delete a nonexistent key: {name}")
         _check(name, value, all_, is_new=known is None, is_set=sign == "+")
         if sign == "+":
-            found[name] = value
+            merged[name] = value
         else:
-            del found[name]
-    return tuple(sorted(found.items()))
+            del merged[name]
+    return tuple(sorted(merged.items()))
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""Topics where only brokers put messages: their loops read them back and believe what they say."""
+"""Topics to which only brokers send: their loops read the messages back and trust them."""
 
 from reput.errors import RequestRefused
 from reput.format import names
@@ -6,10 +6,10 @@ from reput.format.codes import ResponseCode
 
 
 def refuse(topic: str) -> None:
-    """Refuse a topic where no client may send.
+    """Refuse a topic to which clients cannot send.
 
     Raises:
-        RequestRefused: NO_PERMISSION, as Java.
+        RequestRefused: NO_PERMISSION, as in Java.
     """
     if names.is_written_by_brokers(topic):
         raise RequestRefused(

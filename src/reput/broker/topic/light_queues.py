@@ -1,9 +1,9 @@
-"""Light queues (LMQ): queues of one consumer each, whose messages stand in another topic.
+"""Light queues (LMQ): queues of one consumer each, whose messages are in another topic.
 
-A message names them in INNER_MULTI_DISPATCH; the store gives it a unit in each. With ``enableLmq``
-each has a topic ``%LMQ%name`` of one queue, and each ``%LMQ%name`` is a group: both are there
-without being made, saved or told to name servers. Source: ``LmqTopicConfigManager``,
-``LmqSubscriptionGroupManager``.
+A message lists its light queues in INNER_MULTI_DISPATCH; the store adds a unit to each. With
+``enableLmq`` each has a topic ``%LMQ%name`` with one queue, and each ``%LMQ%name`` is a group: both
+exist implicitly, and are neither saved nor registered with name servers. Source:
+``LmqTopicConfigManager``, ``LmqSubscriptionGroupManager``.
 """
 
 from reput.format import names
@@ -13,7 +13,7 @@ from reput.store.table_files import SubscriptionGroup
 
 
 def topic_of(name: str) -> TopicConfig | None:
-    """Return the topic of a light queue; None if the name is another's."""
+    """Return the topic of a light queue; None if the name is not one of a light queue."""
     if not names.is_light(name):
         return None
     return TopicConfig(
@@ -22,5 +22,5 @@ def topic_of(name: str) -> TopicConfig | None:
 
 
 def group_of(name: str) -> SubscriptionGroup | None:
-    """Return the group that reads light queues; None if the name is another's."""
+    """Return the group that reads light queues; None if the name is not one of a light queue."""
     return SubscriptionGroup(name=name) if names.is_light(name) else None

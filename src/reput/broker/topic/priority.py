@@ -1,8 +1,8 @@
-"""Priorities (5.4): a number that says in which queue of its topic a message goes.
+"""Priorities (5.4): a number that selects the queue of a message within its topic.
 
-The higher ones are in the higher queues, which pops of a topic with ``message.type=PRIORITY`` read
-first; for all others it is a queue like any other.
-Source: rocketmq 5.5.0 ``SendMessageProcessor``, ``TopicMessageType``, ``PopMessageProcessor``.
+Higher priorities are in higher queues, which pops of a topic with ``message.type=PRIORITY`` read
+first; for other consumers they are ordinary queues. Source: rocketmq 5.5.0
+``SendMessageProcessor``, ``TopicMessageType``, ``PopMessageProcessor``.
 """
 
 import re
@@ -13,7 +13,7 @@ from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup
 
 _OTHER_KINDS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
-"""What a message is before it is one with a priority."""
+"""Properties of kinds of messages whose priority is ignored."""
 _INT = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
 _INT_MAX = (1 << 31) - 1
 _OF_PRIORITIES = (MESSAGE_TYPE, "PRIORITY")
@@ -22,16 +22,16 @@ _PERCENT_MAX = 100
 
 
 def queue_of(properties: dict[str, str], write_queue_count: int) -> int | None:
-    """Return the queue that a message's priority asks for; None if any will do.
+    """Return the queue for a message's priority; None for any queue.
 
     Args:
-        properties: Of the message. A priority is removed if the message is of another kind:
-            delayed, in order, or part of a transaction.
-        write_queue_count: Of its topic. Priorities beyond it go to the last queue.
+        properties: Properties of the message. The priority is removed if the message is of another
+            kind: delayed, ordered, or part of a transaction.
+        write_queue_count: Write queues of its topic. Higher priorities go to the last queue.
     """
     text = properties.get(props.PRIORITY)
     if text is None or not _INT.fullmatch(text) or not 0 <= int(text) <= _INT_MAX:
-        return None  # as Java, which leaves what is no number
+        return None  # as in Java, which ignores invalid numbers
     is_half = properties.get(props.TRANSACTION_PREPARED, "").lower() == "true"
     if is_half or any(name in properties for name in _OTHER_KINDS):
         del properties[props.PRIORITY]
@@ -40,7 +40,7 @@ def queue_of(properties: dict[str, str], write_queue_count: int) -> int | None:
 
 
 def read_percent(topic: TopicConfig, group: SubscriptionGroup | None) -> int:
-    """Return in how many of a hundred pops a group reads the higher queues of a topic first."""
+    """Return the percentage of a group's pops that read the higher queues of a topic first."""
     if _OF_PRIORITIES not in topic.attributes:
         return 0
     text = dict(group.attributes).get(_FACTOR, "") if group is not None else ""

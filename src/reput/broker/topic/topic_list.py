@@ -1,4 +1,4 @@
-"""All topics as brokers tell them: megabytes with 10,000 of them, so made once a change."""
+"""The reply with all topics: megabytes for 10,000 of them, so encoded once per change."""
 
 from reput.broker.topic.topics import Topics, topic_data
 from reput.format.bodies import DataVersion, TopicConfigTable
@@ -10,10 +10,10 @@ _PART = 200
 
 
 class TopicList:
-    """The body of all topics, kept until one of them changes.
+    """The encoded list of all topics, cached until a topic changes.
 
     Args:
-        topics: Which.
+        topics: The topics.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -22,7 +22,7 @@ class TopicList:
         self._body = b""
 
     def encode(self) -> Steps[bytes]:
-        """Return the JSON, as it was when it was asked for.
+        """Return the JSON of all topics at the time of the call.
 
         Raises:
             LimitExceeded: There are too many topics for one reply.

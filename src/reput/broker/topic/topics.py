@@ -1,4 +1,4 @@
-"""The topics of a broker: which there are, who may use them, how they come to be."""
+"""The topics of a broker: lookup, permissions, creation and deletion."""
 
 import dataclasses
 import logging
@@ -30,36 +30,36 @@ class Topics:
     """The topic table, and its rules.
 
     Args:
-        table: What is saved.
-        config: The settings in force: who may create topics, and how large.
-        has_light: Whether each light queue is a topic.
+        table: The saved table.
+        config: Current settings, with the rules of automatic creation.
+        has_light: True if each light queue is a topic.
     """
 
     def __init__(self, table: TopicTable, config: BrokerConfig, *, has_light: bool = False) -> None:
         self.table = table
         self.config = config
         self.on_change: list[Callable[[str], object]] = []
-        """Called with the name of a topic that was made, changed or deleted."""
+        """Called with the name of a topic that was created, changed or deleted."""
         self.on_written: list[Callable[[str], object]] = []
-        """Called with the name of a topic that a send has made, once the file has it."""
+        """Called with the name of a topic created by a send, once it is in the file."""
         self.on_make: Callable[[], None] | None = None
-        """Called when a send has made a topic: writes the file soon and calls ``written``. None:
-        the file is written at once."""
+        """Called when a send has created a topic: writes the file soon and calls ``written``. If
+        None, the file is written at once."""
         self.made_count = 0
-        """How many topics requests of clients have made."""
+        """Number of topics created by requests of clients."""
         self.written_count = 0
-        """How many of them the file has."""
-        self._unwritten: dict[str, int] = {}  # name -> its number among those that were made
+        """Number of them that are in the file."""
+        self._unwritten: dict[str, int] = {}  # name -> its number among the created ones
         self._has_light = has_light
         self.system_topics: frozenset[str] = frozenset()
         """The built-in topics of this broker."""
-        self.queue_count = sum(_queues_of(one) for one in table.all().values())
-        """Queues of all topics: read or write queues of each, whichever are more."""
+        self.queue_count = sum(_queues_of(topic) for topic in table.all().values())
+        """Queues of all topics, counting the read or write queues of each, whichever are more."""
         self._made_by = AddressQuota()
         self._reserved = Reservations()
 
     def add_built_in(self, now_ms: int, delay_level_count: int = SCHEDULE_QUEUE_COUNT) -> None:
-        """Make the topics that every broker has; those that exist stay as they are."""
+        """Create the topics that every broker has; existing ones are not changed."""
         config = self.config
         built_in = {
             names.SELF_TEST_TOPIC: (1, READ_WRITE),
@@ -82,7 +82,7 @@ class Topics:
                 self._store(_topic(name, queue_count, perm), now_ms)
         self.system_topics = frozenset(built_in) | names.SYSTEM_TOPICS
 
-    # Looking up -------------------------------------------------------------------------------
+    # Lookup -----------------------------------------------------------------------------------
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None."""
@@ -94,7 +94,7 @@ class Topics:
         return self.table.all()
 
     def readable(self, name: str) -> TopicConfig:
-        """Return a topic that may be read.
+        """Return a topic that can be read.
 
         Raises:
             RequestRefused: TOPIC_NOT_EXIST, NO_PERMISSION.
@@ -111,7 +111,7 @@ class Topics:
         return topic
 
     def write_queue_count(self, name: str) -> int:
-        """Return how many queues of a topic anybody may send to without being looked at; else 0."""
+        """Return the number of write queues; 0 if sends to the topic need further checks."""
         topic = self.table.get(name)
         if (
             topic is None
@@ -127,7 +127,7 @@ class Topics:
             return 0
         return topic.write_queue_count
 
-    # Sending ----------------------------------------------------------------------------------
+    # Creation ---------------------------------------------------------------------------------
 
     def for_sending(
         self,
@@ -139,19 +139,20 @@ class Topics:
         is_unit: bool = False,
         address: str = OWN,
     ) -> TopicConfig:
-        """Return the topic that a message goes to, made if need be.
+        """Return the topic of a message; create it if necessary and allowed.
 
         Args:
-            name: Of the topic.
-            default_topic: Whose settings a new one gets.
-            queue_count: How many queues the producer would like.
+            name: Name of the topic.
+            default_topic: Topic whose settings a new one inherits.
+            queue_count: Number of queues that the producer requests.
             now_ms: The time.
-            is_unit: The producer is in unit mode.
-            address: Of the producer: one address makes a limited number of topics.
+            is_unit: True if the producer is in unit mode.
+            address: Address of the producer: the number of topics that it can create is limited.
 
         Raises:
-            RequestRefused: The name is not allowed, or the topic does not exist and cannot be made.
-            LimitExceeded: There are too many topics, or too many that this address has made.
+            RequestRefused: The name is not allowed, or the topic does not exist and cannot be
+                created.
+            LimitExceeded: There are too many topics, or too many created by this address.
         """
         topic = self.get(name)
         if topic is not None:
@@ -183,10 +184,10 @@ class Topics:
             )
 
     def check_name(self, name: str) -> None:
-        """Check the name of a topic that somebody wants to send to or make.
+        """Check the name of a topic to create or to send to.
 
         Raises:
-            RequestRefused: It is not allowed; says what is.
+            RequestRefused: The name is not allowed; the message lists allowed characters.
         """
         if not name.strip():
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
@@ -209,7 +210,7 @@ class Topics:
         if parent is None or not parent.perm & PERM_INHERIT:
             return None
         if default_topic == names.AUTO_CREATE_TOPIC and not self.config.auto_create_topic_enable:
-            return None  # it may be left over from when it was enabled
+            return None  # it may exist from a time when this was enabled
         count = max(0, min(queue_count, parent.write_queue_count))
         return _topic(name, count, parent.perm & ~PERM_INHERIT, parent.filter_type)
 
@@ -223,21 +224,21 @@ class Topics:
         *,
         address: str = OWN,
     ) -> TopicConfig:
-        """Return the retry or dead-letter topic of a group, or one of RocketMQ's own.
+        """Return the retry or dead-letter topic of a group, or an internal topic.
 
-        It is made if need be.
+        It is created if necessary.
 
         Args:
-            name: Of the topic.
-            queue_count: How many queues a new one gets.
-            perm: What may be done with a new one.
+            name: Name of the topic.
+            queue_count: Number of queues of a new topic.
+            perm: Permissions of a new topic.
             now_ms: The time.
-            sys_flag: Of a new one.
-            address: Of the client that it is made for.
+            sys_flag: Flags of a new topic.
+            address: Address of the client that it is created for.
 
         Raises:
-            RequestRefused: A group of that name can have no such topic.
-            LimitExceeded: There are too many topics, or too many that this address has made.
+            RequestRefused: The group's name is not valid in a topic name.
+            LimitExceeded: There are too many topics, or too many created by this address.
         """
         topic = self.table.get(name)
         if topic is None:
@@ -247,7 +248,7 @@ class Topics:
                 if not names.is_legal_group_topic(name):
                     raise RequestRefused(
                         ResponseCode.SYSTEM_ERROR,
-                        f"topic {names.printable(name)!r} of a group cannot be made; allowed: "
+                        f"topic {names.printable(name)!r} of a group cannot be created; allowed: "
                         f"^[%|a-zA-Z0-9_-]+$, at most {names.LONG_TOPIC_LENGTH_MAX} characters",
                     )
                 self._make_for(topic, now_ms, address)
@@ -262,14 +263,14 @@ class Topics:
         self._made_by.add(address)
 
     def check_making(self, queue_counts: Mapping[str, int], address: str) -> None:
-        """Refuse to make topics of groups for a client, those of them that are not there.
+        """Refuse to create missing topics of groups for a client beyond the limits.
 
         Args:
-            queue_counts: Topic -> queues of it.
-            address: Of the client.
+            queue_counts: Topic -> number of its queues.
+            address: Address of the client.
 
         Raises:
-            LimitExceeded: There would be too many topics, or too many that this address has made.
+            LimitExceeded: There would be too many topics, or too many created by this address.
         """
         new = [
             _topic(name, count, READ_WRITE)
@@ -286,7 +287,7 @@ class Topics:
         self.check_room(topics)
 
     def check_room(self, topics: Iterable[TopicConfig]) -> None:
-        """Refuse topics that are more than a broker has, with those that are there.
+        """Refuse topics that exceed the limits of a broker, together with existing ones.
 
         Raises:
             LimitExceeded: There would be too many topics or queues.
@@ -302,11 +303,11 @@ class Topics:
         return self._reserved.reserve(*self._check_room(topics))
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what is left of a reservation."""
+        """Release the rest of a reservation."""
         self._reserved.release(reservation)
 
     def _check_room(self, topics: Iterable[TopicConfig]) -> tuple[int, int]:
-        """Return how many more topics and queues there would be. Raises ``LimitExceeded``."""
+        """Return the additional topics and queues. Raises ``LimitExceeded``."""
         new_count, queue_count = 0, 0
         for topic in topics:
             known = self.table.get(topic.name)
@@ -321,10 +322,10 @@ class Topics:
             raise limits.QUEUES.at(queue_max).exceeded(queues_all)
         return new_count, queue_count
 
-    # Changing ---------------------------------------------------------------------------------
+    # Changes ----------------------------------------------------------------------------------
 
     def put(self, topic: TopicConfig, now_ms: int, reservation: Reservation | None = None) -> None:
-        """Add or replace a topic, in the room that is reserved for it, if any is."""
+        """Add or replace a topic, using its reservation if there is one."""
         known = self.table.get(topic.name)
         if known != topic:
             if reservation is not None:
@@ -339,11 +340,11 @@ class Topics:
         self.table.put(topic, now_ms)
 
     def _make(self, topic: TopicConfig, now_ms: int) -> None:
-        """Add a topic that a client's request makes.
+        """Add a topic that a client's request creates.
 
-        It is in the file before a message in it is acknowledged: after a kill nobody finds a
-        message whose topic is not known. The file is written once for all topics of a turn of the
-        loop, off the loop; replies wait for ``written_count``.
+        It is in the file before a message in it is acknowledged: after a kill there is no message
+        with an unknown topic. The file is written once for all topics of a turn of the event loop,
+        in a thread; replies wait for ``written_count``.
         """
         if self.on_make is not None:
             self.made_count += 1
@@ -355,12 +356,12 @@ class Topics:
         try:
             self.table.save(now_ms, is_durable=False)
         except WriteFailed as error:
-            _log.error("topic %s stays unsaved for now: %s", topic.name, error)
+            _log.error("topic %s is not saved at present: %s", topic.name, error)
 
     def written(self, made_count: int) -> None:
-        """Record that the file has the first ``made_count`` topics that sends have made."""
+        """Record that the file has the first ``made_count`` topics created by sends."""
         self.written_count = max(self.written_count, made_count)
-        for name, number in list(self._unwritten.items()):  # in the order they were made
+        for name, number in list(self._unwritten.items()):  # in order of creation
             if number > made_count:
                 break
             del self._unwritten[name]
@@ -368,9 +369,9 @@ class Topics:
                 subscriber(name)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Remove a topic; return whether it was there."""
+        """Delete a topic; return False if it did not exist."""
         known = self.table.get(name)
-        self._unwritten.pop(name, None)  # made again, it would keep its old place in the order
+        self._unwritten.pop(name, None)  # if it is created again, it must not keep its old number
         is_gone = self.table.delete(name, now_ms)
         if known is not None:
             self.queue_count -= _queues_of(known)
@@ -378,18 +379,18 @@ class Topics:
         return is_gone
 
     def notify(self, name: str) -> None:
-        """Notify the subscribers that a topic was made, changed or deleted."""
+        """Notify the subscribers that a topic was created, changed or deleted."""
         for subscriber in self.on_change:
             subscriber(name)
 
     def take_ordered(self, names_in_order: Iterable[str], now_ms: int) -> None:
-        """Mark topics that a name server lists as consumed in order.
+        """Mark topics that a name server lists as ordered.
 
-        A topic that is not listed keeps its mark, as in 5.x; 4.9 takes it back. Other name servers
-        get the mark with the next registration: if two disagree, each would trigger the other.
+        A topic that is not listed keeps its mark, as in 5.x; 4.9 removes it. Other name servers get
+        the mark with the next registration: if two disagree, each would trigger the other.
 
         Args:
-            names_in_order: The topics that are listed.
+            names_in_order: The listed topics.
             now_ms: The time, ms since 1970.
         """
         for name in names_in_order:
@@ -398,7 +399,7 @@ class Topics:
                 self.table.put(dataclasses.replace(topic, order=True), now_ms)
 
     def describe(self) -> TopicConfigTable:
-        """Return all topics as brokers tell them."""
+        """Return all topics in the form of a reply."""
         version = self.table.version
         return TopicConfigTable(
             data_version=DataVersion(counter=version.counter, timestamp=version.timestamp_ms),
@@ -410,7 +411,7 @@ class Topics:
 
 _UNIT = 1
 _PLAIN_ATTRIBUTES = frozenset({"message.type", "reserve.time"})
-"""Attributes that change nothing in how a message is stored: proxies look at them."""
+"""Attributes that do not affect how messages are stored; proxies use them."""
 
 
 def _queues_of(topic: TopicConfig) -> int:
@@ -428,7 +429,7 @@ def _topic(name: str, queue_count: int, perm: int, filter_type: str = "SINGLE_TA
 
 
 def topic_data(topic: TopicConfig) -> TopicConfigData:
-    """Return a topic as it travels."""
+    """Return a topic in the form of a message body."""
     return TopicConfigData(
         attributes=dict(topic.attributes) or None,
         order=topic.order,

@@ -1,1 +1,1 @@
-"""Transactions: half messages, their ends, and the checks with producers."""
+"""Half messages, their decisions, and the checks that ask producers."""

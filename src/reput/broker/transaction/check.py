@@ -1,8 +1,8 @@
-"""What becomes of a half message that nobody has decided: pure rules.
+"""What a round does with an undecided half message: pure rules.
 
-Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl.check``. Two things are other than there:
-at the very age that it is immune up to a message is due, not in between (rmq#9486); and a round in
-which it is immune is no check, so that it is never given up without having been asked about.
+Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl.check``. Two differences: a message is due
+at exactly the age at which its immunity ends (rmq#9486); and a round in which it is immune does not
+count as a check, so that it is never given up before its producer was asked.
 """
 
 import enum
@@ -13,66 +13,66 @@ from reput.format import properties as props
 from reput.format.message import StoredMessage
 
 
-class Verdict(enum.Enum):
+class CheckAction(enum.Enum):
     """What a round does with a half message."""
 
     YOUNG = enum.auto()
-    """Too young, and so are those behind it: the round ends."""
+    """Too young, and so are all messages after it: the round ends."""
     IMMUNE = enum.auto()
-    """Its producer wants it left alone for longer than others: on to the next."""
+    """Its producer asked for a longer immunity: the round continues with the next message."""
     DUE = enum.auto()
     """Its producer is asked."""
     GIVEN_UP = enum.auto()
-    """Asked often enough, or so old that its producer cannot be expected to know."""
+    """Checked the maximum number of times, or too old for its producer to remember."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Times are in ms."""
+    """Limits of the checks; times are in ms."""
 
     timeout_ms: int
-    """Up to this age a message is left alone, unless it says otherwise."""
+    """Age up to which a message is not checked, unless it has its own immunity."""
     checks_max: int
     age_max_ms: int
 
 
-def judge(half: StoredMessage, rules: Rules, begun_ms: int, now_ms: int) -> Verdict:
-    """Return what is to be done with a half message.
+def judge(half: StoredMessage, rules: Rules, begun_ms: int, now_ms: int) -> CheckAction:
+    """Decide what a round does with a half message.
 
     Args:
         half: The message.
         rules: The limits.
-        begun_ms: When the round began: what came later is left for the next.
-        now_ms: The time. A message's age counts from when its producer made it; one from the future
-            is due, as nobody knows how old it is.
+        begun_ms: Start of the round; later messages are left for the next round.
+        now_ms: The time. A message's age counts from its born timestamp; a message from the future
+            is due, as its age is unknown.
 
-    However long a message wants to be left alone: not for longer than messages are kept.
+    The immunity of a message is limited to the retention time of messages.
     """
     age_ms = now_ms - half.born_timestamp
     if check_count(half.properties) >= rules.checks_max or age_ms > rules.age_max_ms:
-        return Verdict.GIVEN_UP
+        return CheckAction.GIVEN_UP
     if half.store_timestamp >= begun_ms:
-        return Verdict.YOUNG
+        return CheckAction.YOUNG
     immunity_ms = immunity_of(half.properties)
     if immunity_ms is not None:
         immunity_ms = min(immunity_ms, rules.age_max_ms)
-        return Verdict.IMMUNE if -immunity_ms < age_ms < immunity_ms else Verdict.DUE
-    return Verdict.YOUNG if 0 <= age_ms < rules.timeout_ms else Verdict.DUE
+        return CheckAction.IMMUNE if -immunity_ms < age_ms < immunity_ms else CheckAction.DUE
+    return CheckAction.YOUNG if 0 <= age_ms < rules.timeout_ms else CheckAction.DUE
 
 
 def check_count(properties: Mapping[str, str]) -> int:
-    """Return how often the producer was asked."""
+    """Return how many times the producer was asked."""
     return max(_number(properties.get(props.TRANSACTION_CHECK_TIMES)) or 0, 0)
 
 
 def immunity_of(properties: Mapping[str, str]) -> int | None:
-    """Return up to which age a message wants to be left alone, ms; None if it does not say."""
+    """Return a message's own immunity in ms; None if it has none."""
     seconds = _number(properties.get(props.CHECK_IMMUNITY_TIME))
     return None if seconds is None or seconds < 0 else seconds * 1000
 
 
 def first_offset(half: StoredMessage) -> int:
-    """Return the queue offset of the first of a half message's copies: what names all of them."""
+    """Return the queue offset of the first copy of a half message, which identifies all copies."""
     first = _number(half.properties.get(props.TRANSACTION_HALF_OFFSET))
     return first if first is not None and 0 <= first <= half.queue_offset else half.queue_offset
 
@@ -81,7 +81,7 @@ _DIGITS_MAX = 19
 
 
 def _number(text: str | None) -> int | None:
-    """Return a whole number as Java reads it; None if it is none."""
+    """Return a whole number as Java parses it, or None."""
     if text is None or len(text) > _DIGITS_MAX or "_" in text or text != text.strip():
         return None
     try:

@@ -1,16 +1,16 @@
-"""Transactions: messages that nobody sees before their producer has decided.
+"""Transactions: messages that are invisible until their producer has decided them.
 
-    half message   where a prepared message waits, with its own topic and queue as properties
-    op message     says of a half message, by its queue offset, that it is decided
-    round          asks the producers of those that are not, after a while, again and again
+    half message   a prepared message that waits, with its own topic and queue as properties
+    op message     records by its queue offset that a half message is decided
+    round          asks the producers of undecided half messages, at intervals
 
-A half message that is left undecided by a round is put again at the end of the queue, so that the
-rest of the queue can be forgotten: of how far that is, CID_RMQ_SYS_TRANS's consumer offsets tell.
-All copies of a message bear the queue offset of the first. So a decision about any of them counts
-for the one that waits now; Java delivers a message twice whose producer decides while it is asked.
+A round puts each undecided half message again at the end of its queue, so that the rest of the
+queue can be deleted; the consumer offsets of CID_RMQ_SYS_TRANS record the progress. All copies of a
+message carry the queue offset of the first. So a decision about any copy applies to the current
+one; Java delivers a message twice if its producer decides while it is being asked.
 
-In memory is a byte for each half message from the first undecided one on. After a restart op
-messages and copies are read again from where the offsets say; nothing is asked before that is done.
+Memory holds one byte per half message from the first undecided one on. After a restart op messages
+and copies are read again from the saved offsets; no producer is asked before that is finished.
 Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.
 """
 
@@ -25,11 +25,11 @@ import numpy as np
 
 from reput.broker.durable import DurableProgress
 from reput.broker.quarantine import Quarantine
-from reput.broker.republish import again
+from reput.broker.republish import RETRY_MS, RetryPause, copied_message, make_durable
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.broker.transaction import check
-from reput.broker.transaction.check import Rules, Verdict
+from reput.broker.transaction.check import CheckAction, Rules
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
@@ -38,30 +38,28 @@ from reput.store import incoming
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import ConsumerOffsetTable
 
 TOPICS = names.HALF_TOPIC, names.OP_HALF_TOPIC
-"""Where half and op messages are; made with the first half message."""
+"""Topics of half and op messages; created with the first half message."""
 QUEUE_ID = 0
-"""They have one queue each."""
+"""Their only queue."""
 LOOP = "transactions"
 MESSAGES_PER_STEP = 32
 BYTES_PER_STEP = 1024 * 1024
-"""Likewise, of half messages that are put back; the first one always goes."""
-RETRY_MS = 1_000
-"""A round whose message the store refused goes on after so long."""
+"""Limit of the bytes of half messages that a step copies; the first is always copied."""
 OPS_PER_RUN = 256
 """Op messages that are forgotten together."""
 GIVEN_UP_MAX = 100_000
-"""Of so many messages that were given up is known that no producer has decided them.
+"""Given up messages that are remembered as undecided by their producers.
 
-As many are remembered of those from before the start that were decided since.
+The same number applies to messages from before the start that were decided since.
 """
 OP_TAG = "d"
 OF_COPIES = (props.TRANSACTION_HALF_OFFSET, props.TRANSACTION_CHECK_TIMES)
-"""What only copies have that are put back. Whoever sends it, a message that was consumed and is
-sent on has it too, does not speak of this one."""
+"""Properties that only a copy of a half message has. They are removed from sent messages: one that
+was consumed and is sent on has them from its previous transaction."""
 
 _HOUR_MS = 3_600_000
 _DISPATCH_STEPS_MAX = 16
@@ -71,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
-    """What a producer says of a half message."""
+    """A producer's decision about a half message."""
 
     queue_offset: int
     physical_offset: int
@@ -80,9 +78,9 @@ class End(NamedTuple):
 
 
 def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
-    """Whether a message that is sent is a transaction's.
+    """Return True if a sent message is a half message.
 
-    Not one that a consumer sends back: clients before 4.6.1 leave the mark on it.
+    False for one that a consumer sends back: clients before 4.6.1 leave the mark on it.
     """
     if properties.get(props.TRANSACTION_PREPARED, "").lower() != "true":
         return False
@@ -90,20 +88,22 @@ def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
 
 
 class Transactions:
-    """Half messages and what becomes of them. For the thread that puts; ``load`` comes first.
+    """Keeps half messages and decides them.
+
+    To be used only by the thread that puts. ``load`` must be called first.
 
     Args:
-        store: Where messages wait, and where they go.
-        topics: Where the topics for that are made.
-        offsets: How far half and op messages are dealt with. Saved by its owner.
-        config: When producers are asked.
-        ask: Asks a producer about a half message; returns whether one is there.
-        quarantine: Takes what cannot be processed.
+        store: The store of half messages and delivered messages.
+        topics: Creates the topics of half and op messages.
+        offsets: Progress in the half and op queues. Saved by its owner.
+        config: Intervals and limits of the checks.
+        ask: Asks a producer about a half message; returns whether one is connected.
+        quarantine: Takes messages that cannot be processed.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         offsets: ConsumerOffsetTable,
         config: BrokerConfig,
@@ -113,23 +113,23 @@ class Transactions:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.config = config
         self.store_host = Host(b"\x7f\0\0\1", 0)
-        """Of the broker; op messages bear it."""
+        """Address of the broker in op messages."""
         self.committed_count = 0
         self.rolled_back_count = 0
         self.refused_count = 0
-        """Decisions that were not taken, since this broker was started."""
+        """Decisions that were refused since the start of the broker."""
         self.repeated_count = 0
-        """Decisions about what was decided."""
+        """Decisions about messages that were decided before."""
         self.asked_count = 0
         """Checks that were sent to a producer."""
         self.unasked_count = 0
-        """Checks for which no producer of the group was there."""
+        """Checks for which no producer of the group was connected."""
         self.given_up_count = 0
-        """Half messages that went to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
+        """Half messages that were moved to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
         self.lost_count = 0
-        """Half messages that cannot be read, or put anywhere, and are passed."""
+        """Half messages that were skipped, as they cannot be read or put anywhere."""
         self.put_end = 0
-        """Physical offset behind what was put last."""
+        """Physical offset after the last record that was put."""
         self._store = store
         self._topics = topics
         self._offsets = offsets
@@ -138,31 +138,31 @@ class Transactions:
         self._marks = _Marks(0)
         self._ops = _Ops(0)
         self._copies: dict[int, int] = {}
-        """Of half messages that wait and were put again: queue offset of the first -> last."""
+        """Waiting half messages that were copied: queue offset of the first copy -> of the last.
+        """
         self._given_up: dict[int, None] = {}
         """Queue offsets of first copies, in the order of giving up."""
         self._known_from = 0
-        """From this copy on what does not wait, and was not given up, is decided."""
-        self._told: dict[int, None] = {}
-        """First copies of messages from before that which were decided since, the last ones."""
+        """First copy from which on a message is decided if it neither waits nor was given up."""
+        self._decided_since: dict[int, None] = {}
+        """First copies of older messages that were decided since the start; bounded."""
         self._forgotten_to = 0
-        """Of which of the first copies before this one were given up is not known any more."""
+        """First copies before this offset may have been given up without being remembered."""
         self._early_ops: set[int] = set()
-        """While reading again: decided queue offsets that lie before the first undecided one."""
+        """While reading again: decided queue offsets that are before the first undecided one."""
         self._copies_from = self._copies_to = 0
-        self._noted = 0, 0
+        self._published = 0, 0
         self._round: _Round | None = None
         self._round_ms = 0
-        self._refused_ms: int | None = None
-        self._problem = ""
+        self._pause = RetryPause()
 
-    # Where it is ------------------------------------------------------------------------------
+    # Position ---------------------------------------------------------------------------------
 
     def load(self, now_ms: int) -> None:
-        """Take up where the offsets say, or at the nearest message that is there."""
+        """Start at the saved offsets, or at the nearest existing messages."""
         self._marks = _Marks(self._load_offset(names.HALF_TOPIC))
         self._ops = _Ops(self._load_offset(names.OP_HALF_TOPIC))
-        self._noted = self._marks.start, self._ops.next_offset
+        self._published = self._marks.start, self._ops.next_offset
         self._copies_from = self._known_from = self._marks.start
         halves = self._queue(names.HALF_TOPIC)
         self._copies_to = halves.next_offset if halves is not None else 0
@@ -171,11 +171,11 @@ class Transactions:
             self._put_missing_op(now_ms)
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - a client's message may end the log
+        except Exception as error:  # noqa: BLE001 - a client's message may be the last of the log
             self._quarantine.add(LOOP, "the last record of the log", error)
 
     def _put_missing_op(self, now_ms: int) -> None:
-        """Put the op message of a final one that ends the log: a crash came between the two."""
+        """Put the op message that is missing if a crash came right after a final message."""
         data = self._store.last_record()
         final = _decoded(memoryview(data)) if data is not None else None
         if final is None or flags.transaction_type(final.sys_flag) != flags.TRANSACTION_COMMIT:
@@ -184,9 +184,12 @@ class Transactions:
         if half is None or half.queue_offset < self._marks.start or not _is_final_of(final, half):
             return
         result = self._put(self._op(b"%d" % half.queue_offset, now_ms), now_ms)
-        if result.status.is_stored:  # it will be read with those from before
+        if result.status.is_stored:  # it is read with the older op messages
             self._marks.add(half.queue_offset)
-            _log.warning("half message %d was delivered, and is decided now", half.queue_offset)
+            _log.warning(
+                "half message %d was delivered before a crash, and is marked as decided",
+                half.queue_offset,
+            )
 
     def _load_offset(self, topic: str) -> int:
         known = self._offsets.get(topic, names.TRANSACTION_GROUP, QUEUE_ID)
@@ -195,8 +198,8 @@ class Transactions:
         offset = low if known is None else max(low, min(known, high))
         if known is not None and known != offset:
             _log.error(
-                "%s was said to be dealt with up to %d of a queue from %d to %d; now up to %d",
-                topic, known, low, high, offset,
+                "saved offset %d of %s is outside of the queue from %d to %d; corrected to %d",
+                known, topic, low, high, offset,
             )  # fmt: skip
             self._offsets.put(topic, names.TRANSACTION_GROUP, QUEUE_ID, offset)
         return offset
@@ -205,25 +208,25 @@ class Transactions:
         return self._store.queues.find(topic, QUEUE_ID)
 
     def progress(self) -> tuple[int, int]:
-        """Return the queue offset of the first undecided half message, and the queue's end."""
+        """Return the queue offset of the first undecided half message, and the end of the queue."""
         queue = self._queue(names.HALF_TOPIC)
         return self._marks.start, queue.max_offset if queue is not None else 0
 
     @property
     def end_count(self) -> int:
-        """How often producers have said what they know, since this broker was started."""
+        """Number of decisions from producers since the start of the broker."""
         taken = self.committed_count + self.rolled_back_count
         return taken + self.refused_count + self.repeated_count
 
     @property
     def waiting_count(self) -> int:
-        """How many half messages are not decided."""
+        """Number of undecided half messages."""
         start, end = self.progress()
         return max(end - start - self._marks.done_count, 0)
 
     @property
     def is_read(self) -> bool:
-        """Whether all op messages and copies of before the start are known."""
+        """True once all op messages and copies from before the start are read."""
         ops = self._queue(names.OP_HALF_TOPIC)
         has_all = ops is None or self._ops.next_offset >= ops.max_offset
         return has_all and self._copies_from >= self._copies_to
@@ -232,12 +235,12 @@ class Transactions:
 
     @property
     def takes_halves(self) -> bool:
-        """Whether half messages can be put without a second look."""
+        """True if half messages can be put on the fast path."""
         is_refused = self.config.reject_transaction_message
-        return not is_refused and all(self._topics.get(one) is not None for one in TOPICS)
+        return not is_refused and all(self._topics.get(topic) is not None for topic in TOPICS)
 
     def hold_back(self, message: IncomingMessage, properties: dict[str, str], now_ms: int) -> None:
-        """Make a message a half message, and give it the properties of one.
+        """Turn a message into a half message, and add the properties of one.
 
         Args:
             message: The message, without its properties.
@@ -245,7 +248,7 @@ class Transactions:
             now_ms: The time.
 
         Raises:
-            RequestRefused: NO_PERMISSION, by configuration. MESSAGE_ILLEGAL: it is delayed as well.
+            RequestRefused: NO_PERMISSION, by configuration. MESSAGE_ILLEGAL: it is also delayed.
         """
         if self.config.reject_transaction_message:
             raise RequestRefused(
@@ -274,14 +277,14 @@ class Transactions:
     # Deciding ---------------------------------------------------------------------------------
 
     def half_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the half message at a physical offset; None if none stands there.
+        """Return the half message at a physical offset; None if there is none.
 
-        What is inside of a message's body may look like one: the queue says whether it is.
+        The body of a message may contain bytes that look like one; its unit decides.
         """
         store = self._store
         if store.max_physical_offset <= physical_offset < store.log.written_offset:
             try:
-                store.flusher.commit()  # it is in a pool, not in the file yet
+                store.flusher.commit()  # it is still in a pooled buffer, not in the file
             except WriteFailed as error:
                 _log.error("half message at %d: %s", physical_offset, error)
         data = store.record_at(physical_offset)
@@ -289,32 +292,32 @@ class Transactions:
         is_half = half is not None and half.topic == names.HALF_TOPIC and self._is_queued(half)
         return half if is_half else None
 
-    def _is_queued(self, one: StoredMessage) -> bool:
-        """Whether a record is the message of its queue that it says it is."""
-        queue = self._store.queues.find(one.topic, one.queue_id)
+    def _is_queued(self, stored: StoredMessage) -> bool:
+        """Return True if the unit at a record's queue offset refers to this record."""
+        queue = self._store.queues.find(stored.topic, stored.queue_id)
         if queue is None:
             return False
-        if queue.max_offset <= one.queue_offset < queue.next_offset:
+        if queue.max_offset <= stored.queue_offset < queue.next_offset:
             self._dispatch()
-        return self._unit_places(queue, [one.queue_offset])[0] == one.physical_offset
+        return self._unit_places(queue, [stored.queue_offset])[0] == stored.physical_offset
 
     def _dispatch(self) -> None:
-        """Let the units of what was put be made, as far as the disk goes along."""
+        """Dispatch pending records, unless the disk fails."""
         try:
             for _ in range(_DISPATCH_STEPS_MAX):
                 if not self._store.step_memory():
                     break
         except WriteFailed as error:
-            _log.error("half messages get into no queue: %s", error)
+            _log.error("half messages cannot be dispatched: %s", error)
 
     @staticmethod
     def _unit_places(queue: ConsumeQueue, queue_offsets: Sequence[int]) -> list[int]:
-        """Return the physical offsets of messages of a queue; -1 of what is not there."""
+        """Return the physical offsets of messages of a queue; -1 for missing ones."""
         low, high = min(queue_offsets), max(queue_offsets)
         if queue.min_offset <= low and high < queue.max_offset and high - low < OPS_PER_RUN:
             places: list[int] = queue.units(low, high + 1 - low)["physical_offset"].tolist()
             if len(places) == high + 1 - low:
-                return [places[one - low] for one in queue_offsets]
+                return [places[queue_offset - low] for queue_offset in queue_offsets]
 
         def place_of(queue_offset: int) -> int:
             if not queue.min_offset <= queue_offset < queue.max_offset:
@@ -322,20 +325,20 @@ class Transactions:
             units = queue.units(queue_offset, 1)
             return int(units["physical_offset"][0]) if len(units) else -1
 
-        return [place_of(one) for one in queue_offsets]
+        return [place_of(queue_offset) for queue_offset in queue_offsets]
 
     def decide(self, half: StoredMessage, *, is_commit: bool, now_ms: int) -> PutResult:
-        """Deliver a half message, or not, and remember that.
+        """Deliver or drop a half message, and record the decision.
 
-        A crash in between makes it undecided again, unless ``load`` finds the final message where
-        the log ends. Then its producer is asked, says the same, and a committed message is there
-        twice.
+        A crash in between makes it undecided again, unless ``load`` finds the final message at the
+        end of the log. Then its producer is asked again, decides the same, and a committed message
+        is delivered twice.
 
         Returns:
-            What became of the last put; ``PUT_OK`` of nothing if it was decided before.
+            The result of the last put; an empty ``PUT_OK`` if it was decided before.
 
         Raises:
-            Refused: Its properties do not say where it belongs, or it cannot be put there.
+            Refused: Its properties do not name a valid destination, or it cannot be put there.
         """
         first = check.first_offset(half)
         waiting = self._copies.get(first, half.queue_offset)
@@ -349,46 +352,46 @@ class Transactions:
         result = self._put_op(waiting, now_ms, is_delivered=is_commit)
         if not result.status.is_stored and not is_commit:
             return result
-        self._take_note(first, waiting, is_commit=is_commit)
+        self._record_decision(first, waiting, is_commit=is_commit)
         return PutResult(PutStatus.PUT_OK)
 
     def decide_all(self, ends: Sequence[End], now_ms: int) -> int:
-        """Do in one put what ``decide`` does one by one, up to the first that is not common.
+        """Decide half messages in one put, up to the first that the fast path cannot handle.
 
-        Common is what is said of an undecided first copy, by its group, and a record that a kernel
-        can put again; final and op message stand side by side, as those of ``decide``.
+        It handles undecided first copies that their own group decides, whose records a kernel can
+        copy. Final and op messages are adjacent in the log, as with ``decide``.
 
         Returns:
-            How many are decided: the first ones.
+            The number of leading ends that are decided.
         """
         ends = ends[: self._undecided_count(ends)]
-        count, data, told = self._decided(ends, now_ms) if ends else (0, b"", _NOTHING)
-        sizes = told[told > 0].tolist()
+        count, data, placed = self._decided(ends, now_ms) if ends else (0, b"", _NOTHING)
+        sizes = placed[placed > 0].tolist()
         if not sizes:
             return 0
-        stored, words = self._store.put_encoded(data, len(sizes), now_ms)
+        stored, unit_words = self._store.put_encoded(data, len(sizes), now_ms)
         if not stored:
             return 0
-        stored_at = words.tolist()
-        self.put_end = stored_at[2 * stored - 2] + sizes[stored - 1]
+        unit_values = unit_words.tolist()
+        self.put_end = unit_values[2 * stored - 2] + sizes[stored - 1]
         if stored == len(sizes):
-            self._take_notes(ends[:count], stored_at[2 * stored - 1])
+            self._record_decisions(ends[:count], unit_values[2 * stored - 1])
             return count
-        at = 0  # in ``sizes``
+        record_count = 0  # index into ``sizes``
         for number, end in enumerate(ends[:count]):
-            if at == stored:
+            if record_count == stored:
                 return number
-            at += 2 if end.is_commit else 1
-            if at <= stored:
-                self._ops.put(stored_at[2 * at - 1], end.queue_offset)
+            record_count += 2 if end.is_commit else 1
+            if record_count <= stored:
+                self._ops.put(unit_values[2 * record_count - 1], end.queue_offset)
             else:
                 self._put_op(end.queue_offset, now_ms, is_delivered=True)
-                at = stored
-            self._take_note(end.queue_offset, end.queue_offset, is_commit=end.is_commit)
+                record_count = stored
+            self._record_decision(end.queue_offset, end.queue_offset, is_commit=end.is_commit)
         return count
 
     def _decided(self, ends: Sequence[End], now_ms: int) -> tuple[int, bytes, Places]:
-        """Return of how many ends, the first ones, there are records, these, and their sizes."""
+        """Return the number of leading ends with records, these records, and their sizes."""
         groups = b""
         cuts: dict[bytes, tuple[int, int]] = {}
         rows = []
@@ -398,16 +401,16 @@ class Transactions:
                 groups += group
             rows.append((half_offset, physical_offset, 0, 0, 0, *cuts[group], is_commit))
         op = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
-        return self._store.copier.decided(np.array(rows, np.int64), _FINAL, op, groups)
+        return self._store.copier.decision_records(np.array(rows, np.int64), _FINAL, op, groups)
 
     def _undecided_count(self, ends: Sequence[End]) -> int:
-        """Return of how many, the first ones, it is known that they wait and have no copy."""
+        """Return the number of leading ends whose half messages wait and have no copy."""
         seen: set[int] = set()
         copies, is_done = self._copies, self._marks.is_done
         queue = self._queue(names.HALF_TOPIC)
         if queue is None or not ends:
             return 0
-        places = self._unit_places(queue, [one.queue_offset for one in ends])
+        places = self._unit_places(queue, [end.queue_offset for end in ends])
         for count, (half_offset, physical_offset, *_) in enumerate(ends):
             if half_offset in seen or half_offset in copies or is_done(half_offset):
                 return count
@@ -421,48 +424,48 @@ class Transactions:
         if result.status.is_stored:
             self._ops.put(result.queue_offset, half_offset)
         elif is_delivered:
-            # Unless the broker ends before it has passed, it counts as decided.
+            # Unless the broker stops before its round has passed it, it counts as decided.
             _log.error("no op message for half message %d: %s", half_offset, result.reason)
         return result
 
-    def _take_note(self, first: int, waiting: int, *, is_commit: bool) -> None:
+    def _record_decision(self, first: int, waiting: int, *, is_commit: bool) -> None:
         self._copies.pop(first, None)
         self._given_up.pop(first, None)
-        self._note_decided(waiting)
+        self._mark_decided(waiting)
         if first < self._known_from:
-            self._note_told(first)
+            self._remember_decided(first)
         if is_commit:
             self.committed_count += 1
         else:
             self.rolled_back_count += 1
 
-    def _take_notes(self, ends: Sequence[End], last_op_offset: int) -> None:
-        """Take note of ends whose op messages follow each other, of undecided first copies."""
+    def _record_decisions(self, ends: Sequence[End], last_op_offset: int) -> None:
+        """Record consecutive decisions about undecided first copies."""
         decided = [end.queue_offset for end in ends]
         self._ops.put_all(last_op_offset + 1 - len(ends), decided)
         self._marks.add_all(decided)
         for first in decided if min(decided) < self._known_from else ():
             if first < self._known_from:
-                self._note_told(first)
+                self._remember_decided(first)
         commit_count = sum(end.is_commit for end in ends)
         self.committed_count += commit_count
         self.rolled_back_count += len(ends) - commit_count
 
-    def _note_told(self, first: int) -> None:
-        """Remember that one of those from before the start was decided."""
-        self._told[first] = None
-        if len(self._told) > GIVEN_UP_MAX:
-            del self._told[next(iter(self._told))]
+    def _remember_decided(self, first: int) -> None:
+        """Remember that a message from before the start was decided."""
+        self._decided_since[first] = None
+        if len(self._decided_since) > GIVEN_UP_MAX:
+            del self._decided_since[next(iter(self._decided_since))]
 
     def _is_decided(self, first: int, waiting: int) -> bool:
-        """Whether a message is known to be decided, since the start if it is from before that."""
+        """Return True if a message is decided; for older messages, decided since the start."""
         if not self._marks.is_done(waiting):
             return False
         is_known = waiting >= self._known_from and first >= self._forgotten_to
-        return first in self._told or (is_known and first not in self._given_up)
+        return first in self._decided_since or (is_known and first not in self._given_up)
 
     def _op(self, body: bytes, now_ms: int) -> IncomingMessage:
-        # 5.x writes several offsets, each with a comma behind it, which 4.9 cannot read.
+        # 5.x writes several offsets, each followed by a comma, which 4.9 cannot read.
         return IncomingMessage(
             topic=names.OP_HALF_TOPIC,
             body=body,
@@ -475,10 +478,10 @@ class Transactions:
         )
 
     def resume(self, stored: StoredMessage, now_ms: int) -> PutResult:
-        """Put a half message that was given up back, to be asked about from the beginning.
+        """Put a given up half message back into the half topic, to be checked from the beginning.
 
         Raises:
-            RequestRefused: It is none.
+            RequestRefused: It is no such message.
             Refused: It cannot be put.
         """
         if stored.topic not in (names.CHECK_MAX_TIME_TOPIC, names.HALF_TOPIC):
@@ -490,7 +493,7 @@ class Transactions:
         if not self._is_queued(stored):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"no message of topic {stored.topic} stands at {stored.physical_offset}",
+                f"no message of topic {stored.topic} is at {stored.physical_offset}",
             )
         properties = dict(stored.properties)
         properties[props.TRANSACTION_CHECK_TIMES] = "0"
@@ -506,10 +509,10 @@ class Transactions:
     # Steps ------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> bool:
-        """Do some of what is to be done, at most ``MESSAGES_PER_STEP`` messages.
+        """Do a bounded part of the work, at most ``MESSAGES_PER_STEP`` messages.
 
         Returns:
-            Whether there may be more: call it again.
+            True if there may be more: call it again.
         """
         queue = self._queue(names.HALF_TOPIC)
         if queue is None:
@@ -518,28 +521,24 @@ class Transactions:
         if not self.is_read:
             return self._read_ops() or self._read_copies(queue)
         did = self._step_round(queue, now_ms)
-        self._note_progress()
+        self._publish_progress()
         return did
 
     def close(self) -> None:
-        """Make durable what was put, so that the offsets say all of it; save those then."""
-        try:
-            self._store.flusher.commit()
-            self._store.sync()
-        except WriteFailed as error:
-            _log.error("some half messages may be asked about again: %s", error)
-        self._note_progress()
+        """Make all puts durable, so that the offsets cover them; save the offsets afterwards."""
+        make_durable(self._store)
+        self._publish_progress()
 
-    def _note_progress(self) -> None:
+    def _publish_progress(self) -> None:
         if not self.is_read:
             return
         self._early_ops.clear()
         self._marks.pass_done()
         reached = self._marks.start, self._ops.needed_from(self._marks.start)
-        if reached != self._noted:
-            self._noted = reached
+        if reached != self._published:
+            self._published = reached
             for topic, offset in zip(TOPICS, reached, strict=True):
-                self._durable.note(topic, offset, self.put_end)
+                self._durable.add(topic, offset, self.put_end)
         for topic, offset in self._durable.durable(self._store.log.flushed_offset):
             self._offsets.put(topic, names.TRANSACTION_GROUP, QUEUE_ID, offset)
 
@@ -549,64 +548,64 @@ class Transactions:
             self.lost_count += count
             _log.error("%d undecided half messages before %d have expired", count, queue.min_offset)
 
-    # Reading again ----------------------------------------------------------------------------
+    # Reading again after a start --------------------------------------------------------------
 
     def _read_ops(self) -> bool:
-        """Read op messages that are not known: of before the start."""
+        """Read op messages from before the start."""
         queue = self._queue(names.OP_HALF_TOPIC)
         if queue is None or self._ops.next_offset >= queue.max_offset:
             return False
         halves = self._queue(names.HALF_TOPIC)
         end = halves.next_offset if halves is not None else 0
         begin = max(self._ops.next_offset, queue.min_offset)
-        found = self._store.get(names.OP_HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
-        for op in filter(None, map(_decoded, found.records)):
+        result = self._store.get(names.OP_HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        for op in filter(None, map(_decoded, result.records)):
             place = f"{names.OP_HALF_TOPIC}, message {op.queue_offset}"
             half_offsets = _decided_by(op)
             if half_offsets is None:
-                self._quarantine.add(LOOP, place, f"it says nothing known: {op.body[:80]!r}")
+                self._quarantine.add(LOOP, place, f"its content is not valid: {op.body[:80]!r}")
                 continue
             for half_offset in half_offsets:
                 if half_offset >= end:
                     reason = f"it is about half message {half_offset}; there are {end}"
                     self._quarantine.add(LOOP, place, reason)
                     continue
-                self._ops.note(op.queue_offset, half_offset)
-                self._note_decided(half_offset)
-        self._ops.next_offset = max(found.next_offset, begin + 1)
+                self._ops.add(op.queue_offset, half_offset)
+                self._mark_decided(half_offset)
+        self._ops.next_offset = max(result.next_offset, begin + 1)
         return True
 
     def _read_copies(self, queue: ConsumeQueue) -> bool:
-        """Find which half messages are copies: the last one counts, decisions are about all."""
+        """Find half messages that are copies: the last copy waits, decisions apply to all."""
         begin = max(self._copies_from, queue.min_offset)
         if begin >= min(self._copies_to, queue.max_offset):
             self._copies_from = self._copies_to
             return False
-        found = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
-        for data in found.records:
+        result = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        for data in result.records:
             half = _decoded(data) if _FIRST in data.tobytes() else None
             if half is None or not begin <= half.queue_offset < self._copies_to:
                 continue
-            first, one = check.first_offset(half), half.queue_offset
-            if first == one:
-                continue  # whatever it says, it is a copy of none
+            first, current = check.first_offset(half), half.queue_offset
+            if first == current:
+                continue  # a copy never names itself as the first
             before = self._copies.pop(first, first)
-            if self._has_op(first) or self._has_op(before) or self._has_op(one):
-                self._note_decided(first)  # so are the copies behind this one
-                self._note_decided(one)
+            if self._has_op(first) or self._has_op(before) or self._has_op(current):
+                self._mark_decided(first)  # which also applies to later copies
+                self._mark_decided(current)
             else:
-                self._copies[first] = one
+                self._copies[first] = current
             self._marks.add_copied(before)
-        self._copies_from = max(found.next_offset, begin + 1)
+        self._copies_from = max(result.next_offset, begin + 1)
         return True
 
-    def _note_decided(self, half_offset: int) -> None:
+    def _mark_decided(self, half_offset: int) -> None:
         if half_offset < self._marks.start:
             self._early_ops.add(half_offset)
         self._marks.add(half_offset)
 
     def _has_op(self, half_offset: int) -> bool:
-        """Whether one is known to be decided, while reading again."""
+        """Return True if a half message has an op message; only while reading again."""
         if half_offset < self._marks.start:
             return half_offset in self._early_ops
         return self._marks.is_done(half_offset) and not self._marks.is_copied(half_offset)
@@ -614,10 +613,10 @@ class Transactions:
     # Rounds -----------------------------------------------------------------------------------
 
     def _step_round(self, queue: ConsumeQueue, now_ms: int) -> bool:
-        if self._refused_ms is not None and 0 <= now_ms - self._refused_ms < RETRY_MS:
+        if self._pause.is_active(now_ms):
             return False
         if self._round is None:
-            # A clock that was set back must not keep anybody waiting.
+            # If the clock was set back, do not wait for the old time.
             if 0 <= now_ms - self._round_ms < self.config.transaction_check_interval:
                 return False
             self._round = _Round(now_ms, self._marks.start, queue.max_offset)
@@ -627,53 +626,54 @@ class Transactions:
         if begin >= this.end:
             self._round = None
             return False
-        found = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
-        halves = {one.queue_offset: one for one in filter(None, map(_decoded, found.records))}
-        behind = min(max(found.next_offset, begin + 1), this.end)
+        result = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        halves = {half.queue_offset: half for half in filter(None, map(_decoded, result.records))}
+        end = min(max(result.next_offset, begin + 1), this.end)
         rules = Rules(
             self.config.transaction_time_out,
             self.config.transaction_check_max,
             self._store.config.file_reserved_time * _HOUR_MS,
         )
         bytes_left = BYTES_PER_STEP
-        for half_offset in range(begin, behind):
+        for half_offset in range(begin, end):
             if self._marks.is_done(half_offset):
                 continue
             if bytes_left <= 0:
-                behind = half_offset
+                end = half_offset
                 break
             half = halves.get(half_offset)
             if half is None:
                 self._lose(half_offset, "it cannot be read")
                 continue
             bytes_left -= len(half.body)
-            verdict = check.judge(half, rules, this.begun_ms, now_ms)
-            if verdict is Verdict.YOUNG:
+            action = check.judge(half, rules, this.begun_ms, now_ms)
+            if action is CheckAction.YOUNG:
                 self._round = None
                 return False
             try:
-                is_settled = self._settle(half, verdict, now_ms)
+                is_settled = self._settle(half, action, now_ms)
             except (WriteFailed, OSError, MemoryError) as error:
-                self._complain(half, repr(error))
+                self._report(half, repr(error), now_ms)
                 is_settled = False
-            except Exception as error:  # noqa: BLE001 - clients decide what is in a message
+            except Exception as error:  # noqa: BLE001 - clients choose the content of a message
                 self._lose(half_offset, repr(error))
                 continue
             if not is_settled:
                 this.position = half_offset
-                self._refused_ms = now_ms
                 return False
-        this.position = behind
-        self._refused_ms, self._problem = None, ""
+        this.position = end
+        self._pause.clear()
         return True
 
-    def _settle(self, half: StoredMessage, verdict: Verdict, now_ms: int) -> bool:
-        """Do with a half message what a round must; return False if it is to be tried again."""
-        if verdict is Verdict.GIVEN_UP:
-            return self._give_up(half, now_ms, "it was asked about often enough, or is too old")
+    def _settle(self, half: StoredMessage, action: CheckAction, now_ms: int) -> bool:
+        """Put a half message again or give it up; return False if it must be retried."""
+        if action is CheckAction.GIVEN_UP:
+            return self._give_up(
+                half, now_ms, "it was checked the maximum number of times, or is too old"
+            )
         properties = dict(half.properties)
         properties.pop(props.CRC32, None)
-        if verdict is Verdict.DUE:
+        if action is CheckAction.DUE:
             times = check.check_count(properties) + 1
             properties[props.TRANSACTION_CHECK_TIMES] = str(times)
         try:
@@ -683,16 +683,16 @@ class Transactions:
         if result.status.is_final:
             return self._give_up(half, now_ms, result.reason)
         if not result.status.is_stored:
-            self._complain(half, f"{result.status.name}: {result.reason}")
+            self._report(half, f"{result.status.name}: {result.reason}", now_ms)
             return False
-        if verdict is Verdict.DUE:
-            asked = self._ask(_as_asked(half, properties, result))
+        if action is CheckAction.DUE:
+            asked = self._ask(_check_copy(half, properties, result))
             self.asked_count += asked
             self.unasked_count += not asked
         return True
 
     def _put_back(self, half: StoredMessage, properties: dict[str, str], now_ms: int) -> PutResult:
-        """Put a copy at the end; it waits from now on. Raises ``Refused``."""
+        """Put a copy at the end of the queue, which replaces this one. Raises ``Refused``."""
         first = check.first_offset(half)
         properties[props.TRANSACTION_HALF_OFFSET] = str(first)
         result = self._put(_waiting(half, names.HALF_TOPIC, properties), now_ms)
@@ -707,26 +707,26 @@ class Transactions:
         if result.status.is_final:
             self._lose(half.queue_offset, result.reason)
         elif not result.status.is_stored:
-            self._complain(half, f"{result.status.name}: {result.reason}")
+            self._report(half, f"{result.status.name}: {result.reason}", now_ms)
             return False
         else:
             self.given_up_count += 1
             _log.error(
-                "half message %d of topic %s goes to %s: %s",
+                "half message %d of topic %s is moved to %s: %s",
                 half.queue_offset, half.properties.get(props.REAL_TOPIC),
                 names.CHECK_MAX_TIME_TOPIC, reason,
             )  # fmt: skip
-            self._let_go(check.first_offset(half), half.queue_offset)
+            self._abandon(check.first_offset(half), half.queue_offset)
         return True
 
     def _lose(self, half_offset: int, reason: str) -> None:
         self.lost_count += 1
         self._quarantine.add(LOOP, f"{names.HALF_TOPIC}, message {half_offset}", reason)
         copies = (first for first, last in self._copies.items() if last == half_offset)
-        self._let_go(next(copies, half_offset), half_offset)
+        self._abandon(next(copies, half_offset), half_offset)
 
-    def _let_go(self, first: int, half_offset: int) -> None:
-        """Take note that a message does not wait any more, and that nobody has decided it."""
+    def _abandon(self, first: int, half_offset: int) -> None:
+        """Record that a message does not wait any more, and is undecided."""
         self._copies.pop(first, None)
         self._marks.add(half_offset)
         self._given_up[first] = None
@@ -735,11 +735,10 @@ class Transactions:
             del self._given_up[oldest]
             self._forgotten_to = max(self._forgotten_to, oldest + 1)
 
-    def _complain(self, half: StoredMessage, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
+    def _report(self, half: StoredMessage, problem: str, now_ms: int) -> None:
+        if self._pause.begin(problem, now_ms):
             _log.error(
-                "half message %d cannot be put back, and is tried again every %d ms: %s",
+                "half message %d cannot be put back; retried every %d ms: %s",
                 half.queue_offset, RETRY_MS, problem,
             )  # fmt: skip
 
@@ -750,36 +749,36 @@ class Transactions:
         return result
 
 
-# --- what is known of half and op messages --------------------------------------------
+# --- states of half and op messages ---------------------------------------------------
 
 _OPEN, _DONE, _COPIED = 0, 1, 2
 
 
 class _Marks:
-    """Which half messages are done with, from the first on that is not; a byte each."""
+    """States of the half messages from the first open one on, one byte each."""
 
     def __init__(self, start: int) -> None:
         self.start = start
         self._states = bytearray()
 
     def add(self, half_offset: int) -> None:
-        """Mark one as decided, put again, given up or lost."""
-        at = half_offset - self.start
-        if at < 0:
+        """Mark a half message as decided, copied, given up or lost."""
+        index = half_offset - self.start
+        if index < 0:
             return
-        if at >= len(self._states):
-            self._states.extend(bytes(at + 1 - len(self._states)))
-        self._states[at] = _DONE
+        if index >= len(self._states):
+            self._states.extend(bytes(index + 1 - len(self._states)))
+        self._states[index] = _DONE
 
     def add_all(self, half_offsets: Sequence[int]) -> None:
-        """Mark several that are not done with."""
+        """Mark several open half messages."""
         self.add(max(half_offsets))
         states, start = self._states, self.start
-        for one in half_offsets:
-            states[one - start] = _DONE
+        for half_offset in half_offsets:
+            states[half_offset - start] = _DONE
 
     def add_copied(self, half_offset: int) -> None:
-        """Mark one as done with because a copy of it waits, or is decided, unless it is marked."""
+        """Mark an open half message as replaced by a copy that waits or is decided."""
         if not self.is_done(half_offset):
             self.add(half_offset)
             self._states[half_offset - self.start] = _COPIED
@@ -789,25 +788,25 @@ class _Marks:
         return len(self._states) - self._states.count(_OPEN)
 
     def is_done(self, half_offset: int) -> bool:
-        at = half_offset - self.start
-        return at < 0 or (at < len(self._states) and self._states[at] != _OPEN)
+        index = half_offset - self.start
+        return index < 0 or (index < len(self._states) and self._states[index] != _OPEN)
 
     def is_copied(self, half_offset: int) -> bool:
-        at = half_offset - self.start
-        return 0 <= at < len(self._states) and self._states[at] == _COPIED
+        index = half_offset - self.start
+        return 0 <= index < len(self._states) and self._states[index] == _COPIED
 
     def next_open(self, half_offset: int) -> int:
-        """Return the first that is not done with, from an offset on; it may not be there yet."""
-        at = max(half_offset - self.start, 0)
-        found = self._states.find(_OPEN, at)
-        return self.start + (max(len(self._states), at) if found < 0 else found)
+        """Return the first open half message from an offset on, possibly after the last one."""
+        index = max(half_offset - self.start, 0)
+        position = self._states.find(_OPEN, index)
+        return self.start + (max(len(self._states), index) if position < 0 else position)
 
     def pass_done(self) -> None:
-        """Forget those that are done with, up to the first that is not."""
+        """Drop the leading states that are not open."""
         self.pass_to(self.next_open(self.start))
 
     def pass_to(self, half_offset: int) -> int:
-        """Forget all before an offset; return how many of them were not done with."""
+        """Drop all states before an offset; return the number of open ones among them."""
         count = half_offset - self.start
         open_count = max(count - len(self._states), 0) + self._states.count(_OPEN, 0, count)
         del self._states[:count]
@@ -816,39 +815,39 @@ class _Marks:
 
 
 class _Ops:
-    """Which op messages are known, and which of them must be read after a restart."""
+    """Which op messages were read, and which of them are needed after a restart."""
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """Queue offset of the first that is not known."""
+        """Queue offset of the first op message that was not read."""
         self._runs: deque[_Run] = deque()
 
     def put(self, op_offset: int, half_offset: int) -> None:
-        """Take note of one that was put; if others come before it, it is read after them."""
+        """Record an op message that was put, unless earlier ones are still to be read."""
         if op_offset == self.next_offset:
-            self.note(op_offset, half_offset)
+            self.add(op_offset, half_offset)
             self.next_offset += 1
 
     def put_all(self, op_offset: int, half_offsets: Sequence[int]) -> None:
-        """Take note of some that were put and follow each other."""
+        """Record consecutive op messages that were put."""
         if op_offset != self.next_offset:
             return
         self.next_offset += len(half_offsets)
         done = 0
         while done < len(half_offsets):
-            self.note(op_offset + done, half_offsets[done])
+            self.add(op_offset + done, half_offsets[done])
             run = self._runs[-1]
-            behind = min(run.begin + OPS_PER_RUN - op_offset, len(half_offsets))
-            run.highest = max(run.highest, *half_offsets[done:behind])
-            done = behind
+            end = min(run.begin + OPS_PER_RUN - op_offset, len(half_offsets))
+            run.highest = max(run.highest, *half_offsets[done:end])
+            done = end
 
-    def note(self, op_offset: int, half_offset: int) -> None:
+    def add(self, op_offset: int, half_offset: int) -> None:
         if not self._runs or op_offset - self._runs[-1].begin >= OPS_PER_RUN:
             self._runs.append(_Run(op_offset, half_offset))
         self._runs[-1].highest = max(self._runs[-1].highest, half_offset)
 
     def needed_from(self, half_offset: int) -> int:
-        """Return the first that may be about a half message from an offset on."""
+        """Return the first op message that may decide a half message from an offset on."""
         while self._runs and self._runs[0].highest < half_offset:
             self._runs.popleft()
         return self._runs[0].begin if self._runs else self.next_offset
@@ -856,11 +855,11 @@ class _Ops:
 
 @dataclass(slots=True)
 class _Run:
-    """Some op messages in a row."""
+    """A run of consecutive op messages."""
 
     begin: int
     highest: int
-    """Of the half messages that they are about."""
+    """Highest queue offset of the half messages that they decide."""
 
 
 @dataclass(slots=True)
@@ -870,7 +869,7 @@ class _Round:
     begun_ms: int
     position: int
     end: int
-    """What is put from here on is for the next one."""
+    """End of the queue when the round began; later messages are left for the next round."""
 
 
 # --- messages -------------------------------------------------------------------------
@@ -883,7 +882,7 @@ _FINAL = CopyRule(
     sys_flags_on=flags.TRANSACTION_COMMIT,
     has_prepared_offset=True,
 )
-"""What ``_final`` does."""
+"""Does the same as ``_final``."""
 _NOTHING = np.zeros((0, 2), np.int64)
 
 
@@ -896,18 +895,18 @@ def _decoded(data: memoryview) -> StoredMessage | None:
 
 
 def _decided_by(op: StoredMessage) -> list[int] | None:
-    """Return the queue offsets of the half messages that an op message says are decided.
+    """Return the queue offsets of the half messages that an op message decides.
 
-    None: it says something else.
+    None if its content is not valid.
     """
-    words = op.body.decode("ascii", "replace").split(",")
-    numbers = [props.number(word) for word in words if word]
+    parts = op.body.decode("ascii", "replace").split(",")
+    numbers = [props.number(part) for part in parts if part]
     known = [number for number in numbers if number is not None]
     return known if op.tags == OP_TAG and len(known) == len(numbers) else None
 
 
 def real_place(half: StoredMessage) -> tuple[str, int]:
-    """Return topic and queue that a half message belongs to. Raises ``Refused``."""
+    """Return the topic and queue that a half message is meant for. Raises ``Refused``."""
     topic = half.properties.get(props.REAL_TOPIC, "")
     text = half.properties.get(props.REAL_QUEUE_ID, "")
     queue_id = props.number(text, names.QUEUE_ID_MAX)
@@ -924,31 +923,31 @@ def _waiting(
     half: StoredMessage, topic: str, properties: Mapping[str, str] | None = None
 ) -> IncomingMessage:
     """Return a copy of a half message. Raises ``Refused``."""
-    message = again(half, topic, QUEUE_ID, properties=properties)
-    message.is_due = True  # a delay among its properties is that of the final message
+    message = copied_message(half, topic, QUEUE_ID, properties=properties)
+    message.is_due = True  # a delay among its properties applies to the final message
     return message
 
 
 def _final(half: StoredMessage) -> IncomingMessage:
-    """Return what is delivered; it keeps the marks of its waiting, as with 4.9."""
+    """Return the message to deliver; it keeps the marks of a half message, as with 4.9."""
     topic, queue_id = real_place(half)
     sys_flag = half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
-    message = again(half, topic, queue_id, sys_flag=sys_flag)
+    message = copied_message(half, topic, queue_id, sys_flag=sys_flag)
     message.prepared_transaction_offset = half.physical_offset
     return message
 
 
 def _is_final_of(final: StoredMessage, half: StoredMessage) -> bool:
-    """Whether a committed message is that of a half one: clients may send what looks like one."""
+    """Return True if a committed message matches a half message; clients may send imitations."""
     kept = (
-        {name: value for name, value in one.properties.items() if name != props.CRC32}
-        for one in (final, half)
+        {name: value for name, value in message.properties.items() if name != props.CRC32}
+        for message in (final, half)
     )
     return final.body == half.body and next(kept) == next(kept)
 
 
-def _as_asked(half: StoredMessage, properties: dict[str, str], copy: PutResult) -> StoredMessage:
-    """Return the copy of a half message that its producer is asked about."""
+def _check_copy(half: StoredMessage, properties: dict[str, str], copy: PutResult) -> StoredMessage:
+    """Return the copy of a half message that is sent to its producer."""
     return dataclasses.replace(
         half,
         queue_offset=copy.queue_offset,

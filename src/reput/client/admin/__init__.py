@@ -1,18 +1,18 @@
-"""Asks and changes what administrators do: topics, groups, brokers, offsets, messages.
+"""Administration: topics, groups, brokers, offsets, messages.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queue_count=8)
         for name in await admin.topics():
             ...
 
-What a cluster's brokers know separately is put together here; what has to be told to each of them
-is told to each. A broker is meant by its name, which is its master, or by its ``host:port``. Topics
-and groups have their full names here: a namespace is not put before them.
-Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset`` count messages.
+Results of a cluster's brokers are merged, and changes are sent to each broker. A broker is given by
+name, which means its master, or by ``host:port``. Topics and groups have their full names: no
+namespace is added. Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset``
+count messages.
 
     brokers.py  name_servers.py  topics.py  groups.py  members.py  progress.py  offsets.py
-    messages.py  traces.py  the verbs, each a function with an ``Admin`` in front
-    cluster_calls.py    whom they ask and tell
+    messages.py  traces.py  the methods, each a function whose first argument is the ``Admin``
+    cluster_calls.py    requests to brokers, clusters and name servers
 """
 
 from reput.client.admin import (
@@ -43,8 +43,8 @@ class Admin(AdminConnection):
 
     Args:
         namesrv: ``host:port;host:port``; or ``client`` instead.
-        client: Name servers, and how long requests may take.
-        clock: The system's, unless a test has its own.
+        client: Settings of the client, with the timeout of requests.
+        clock: The clock; tests pass their own.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Admin(AdminConnection):
     producers = member_verbs.producers
     consumer_running_info = member_verbs.consumer_running_info
     consume_directly = member_verbs.consume_directly
-    # how far groups are
+    # progress of groups
     consume_stats = progress_verbs.consume_stats
     consume_time_spans = progress_verbs.consume_time_spans
     # offsets

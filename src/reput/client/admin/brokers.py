@@ -1,4 +1,4 @@
-"""Clusters and brokers: who is there, how they are, what they are set to."""
+"""Clusters and brokers: addresses, status, settings."""
 
 from collections.abc import Mapping
 
@@ -17,13 +17,13 @@ async def clusters(admin: AdminConnection) -> ClusterInfo:
 
 
 async def broker_status(admin: AdminConnection, broker: str) -> dict[str, str]:
-    """Return what a broker measures of itself: ``msgPutTotalTodayNow``, ``putTps``, ..."""
+    """Return the status values of a broker: ``msgPutTotalTodayNow``, ``putTps``, ..."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_RUNTIME_INFO))
     return dict(sorted(bodies.decode(bodies.KvTable, reply.body).table.items()))
 
 
 async def broker_config(admin: AdminConnection, broker: str) -> dict[str, str]:
-    """Return a broker's settings, by RocketMQ's names."""
+    """Return a broker's settings, under RocketMQ's names."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_CONFIG))
     return config.parse_properties(reply.body.decode())
 
@@ -31,7 +31,7 @@ async def broker_config(admin: AdminConnection, broker: str) -> dict[str, str]:
 async def update_broker_config(
     admin: AdminConnection, broker: str, settings: Mapping[str, str]
 ) -> None:
-    """Change settings of a running broker, by RocketMQ's names."""
+    """Change settings of a running broker, under RocketMQ's names."""
     await admin.calls.ask_broker(
         broker,
         requests.make(RequestCode.UPDATE_BROKER_CONFIG, body=requests.property_lines(settings)),
@@ -41,12 +41,12 @@ async def update_broker_config(
 async def broker_stats(
     admin: AdminConnection, broker: str, name: str, key: str
 ) -> BrokerStats | None:
-    """Return how often something happened in the last minute, hour and day.
+    """Return a statistic of a broker for the last minute, hour and day.
 
     Args:
         broker: Name or address.
         name: ``TOPIC_PUT_NUMS``, ``GROUP_GET_NUMS``, ...
-        key: A topic, ``topic@group``, or cluster, as the name demands.
+        key: A topic, ``topic@group``, or cluster, depending on the name.
 
     Returns:
         None if nothing was counted.
@@ -64,10 +64,10 @@ async def broker_stats(
 
 
 async def wipe_write_perm(admin: AdminConnection, broker_name: str) -> int:
-    """Take a broker out of the routes of producers; returns the number of its topics.
+    """Make a broker unwritable for producers; return the number of its topics.
 
     Raises:
-        PartlyDone: Some name servers did not do it.
+        PartlyDone: Some name servers failed.
     """
     replies = await admin.calls.tell_name_servers(
         lambda: requests.make(
@@ -80,7 +80,7 @@ async def wipe_write_perm(admin: AdminConnection, broker_name: str) -> int:
 
 
 async def add_write_perm(admin: AdminConnection, broker_name: str) -> int:
-    """Undo ``wipe_write_perm``; returns the number of its topics. Raises the same."""
+    """Undo ``wipe_write_perm``; return the number of its topics. Raises the same."""
     replies = await admin.calls.tell_name_servers(
         lambda: requests.make(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
@@ -94,11 +94,11 @@ async def add_write_perm(admin: AdminConnection, broker_name: str) -> int:
 async def clean_expired_queues(
     admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
-    """Delete queues whose messages have all expired; returns the brokers' addresses.
+    """Delete queues whose messages have all expired; return the brokers' addresses.
 
     Raises:
-        InvalidOption: It is not clear where.
-        PartlyDone: Some brokers did not do it.
+        InvalidOption: The target is ambiguous.
+        PartlyDone: Some brokers failed.
     """
     return await _tell(admin, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster, broker)
 
@@ -106,14 +106,14 @@ async def clean_expired_queues(
 async def clean_unused_topics(
     admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
-    """Delete queues of topics that are gone. Returns and raises as ``clean_expired_queues``."""
+    """Delete queues of deleted topics. Returns and raises as ``clean_expired_queues``."""
     return await _tell(admin, RequestCode.CLEAN_UNUSED_TOPIC, cluster, broker)
 
 
 async def delete_expired_log(
     admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
-    """Delete expired log files at this hour. Returns and raises as ``clean_expired_queues``."""
+    """Delete expired log files now. Returns and raises as ``clean_expired_queues``."""
     return await _tell(admin, RequestCode.DELETE_EXPIRED_COMMITLOG, cluster, broker)
 
 

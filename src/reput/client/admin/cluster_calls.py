@@ -1,7 +1,7 @@
-"""Whom to ask or tell: a broker, a queue's, all masters of a cluster, all name servers.
+"""Requests to a broker, to a queue's broker, to all masters of a cluster, to all name servers.
 
-What a cluster's brokers know separately is asked of each of them; what all have to be told is told
-to each, whatever the others say.
+Queries go to each broker of a cluster and their results are merged; changes go to each broker, even
+if some of them fail.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,11 +20,11 @@ from reput.format.command import Command
 
 
 class PartlyDone(ReputError):
-    """Something that every broker or name server had to be told was not done by all of them.
+    """A change that some brokers or name servers did not make.
 
     Args:
-        done: The addresses where it was done.
-        failed: Address -> why not there.
+        done: Addresses of servers that made it.
+        failed: Address to error of the others.
     """
 
     def __init__(self, done: Collection[str], failed: Mapping[str, RemotingError]) -> None:
@@ -42,8 +42,8 @@ class ClusterCalls:
     code and text, if the server refuses.
 
     Args:
-        client_config: Name servers, and how long requests may take.
-        clock: The system's, unless a test has its own.
+        client_config: Settings of the client, with the timeout of requests.
+        clock: The clock; tests pass their own.
     """
 
     def __init__(self, client_config: ClientConfig, clock: Clock | None) -> None:
@@ -53,27 +53,27 @@ class ClusterCalls:
         self._guest = Guest()
 
     async def start(self) -> None:
-        """Begin; nobody is asked anything yet."""
+        """Start; sends no requests."""
         if self._instance is None:
             self._instance = await ClientInstance.join(
                 self._client_config, self._guest, clock=self._clock
             )
 
     async def close(self) -> None:
-        """End; what waits for a reply fails."""
+        """Close; pending requests fail."""
         instance, self._instance = self._instance, None
         if instance is not None:
             await instance.leave(self._guest)
 
     @property
     def instance(self) -> ClientInstance:
-        """What the clients of this process share. Raises ``NotStarted``."""
+        """Return the process's client instance. Raises ``NotStarted``."""
         if self._instance is None:
             raise NotStarted("admin client")
         return self._instance
 
     async def ask(self, address: str, request: Command) -> Command:
-        """Ask whoever is at an address."""
+        """Send a request to an address."""
         return await self.instance.ask(address, request)
 
     async def clusters(self) -> ClusterInfo:
@@ -82,22 +82,22 @@ class ClusterCalls:
         return bodies.decode(ClusterInfo, reply.body)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic is, as of now. Raises ``NoRoute``."""
+        """Return the current route of a topic. Raises ``NoRoute``."""
         return await self.instance.route(topic, refresh=True)
 
     async def ask_name_server(self, request: Command) -> Command:
-        """Ask one name server."""
+        """Send a request to one name server."""
         reply = await self.instance.ask_name_server(request)
         if reply.code != ResponseCode.SUCCESS:
             raise BrokerError(reply.code, reply.remark)
         return reply
 
     async def ask_broker(self, broker: str, request: Command) -> Command:
-        """Ask a broker by its name or address."""
+        """Send a request to a broker, given by name or address."""
         return await self.ask(await self.address(broker), request)
 
     async def ask_queue(self, queue: MessageQueue, request: Command) -> Command:
-        """Ask the broker of a queue: its master, or a slave if that is gone."""
+        """Send a request to a queue's master, or to a slave if the master is gone."""
         route = await self.instance.route(queue.topic)
         if queue.broker_name not in route.brokers:
             route = await self.route(queue.topic)
@@ -110,7 +110,7 @@ class ClusterCalls:
         *,
         absent: int | None = None,
     ) -> list[Command]:
-        """Ask several brokers; a reply of the code ``absent`` is left out, others are raised."""
+        """Send a request to several brokers; omit replies with code ``absent``."""
         replies = []
         for address in addresses:
             try:
@@ -121,7 +121,7 @@ class ClusterCalls:
         return replies
 
     async def ask_any_of(self, addresses: Iterable[str], request: Callable[[], Command]) -> Command:
-        """Ask brokers one by one, until one knows. Raises what the last of them said."""
+        """Send a request to brokers one by one until one succeeds. Raises the last error."""
         refusal: BrokerError | None = None
         for address in addresses:
             try:
@@ -135,7 +135,7 @@ class ClusterCalls:
     async def tell_brokers(
         self, addresses: Iterable[str], request: Callable[[], Command]
     ) -> list[str]:
-        """Tell each of some brokers, whatever the others say; returns their addresses."""
+        """Send a change to each broker, even if some fail; return their addresses."""
         done: list[str] = []
         failed: dict[str, RemotingError] = {}
         for address in addresses:
@@ -150,7 +150,7 @@ class ClusterCalls:
         return done
 
     async def tell_name_servers(self, request: Callable[[], Command]) -> list[Command]:
-        """Tell each name server: they do not tell each other. Returns what each answers."""
+        """Send a change to each name server, as they do not replicate; return the replies."""
         replies: dict[str, Command] = {}
         failed: dict[str, RemotingError] = {}
         for address in self.instance.name_servers:
@@ -163,7 +163,7 @@ class ClusterCalls:
         return list(replies.values())
 
     async def masters_of_topic(self, topic: str) -> list[str]:
-        """Return the masters of a topic; where only slaves are left, nobody knows more."""
+        """Return the masters of a topic; brokers with slaves only are left out."""
         route = await self.route(topic)
         addresses = (route.address(broker_name) for broker_name in sorted(route.brokers))
         return [address for address in addresses if address is not None]
@@ -178,10 +178,10 @@ class ClusterCalls:
     async def masters(
         self, cluster: str | None, broker: str | None, *, is_one_cluster: bool = True
     ) -> list[str]:
-        """Return the masters' addresses of a cluster, of the only one or of all, or one broker's.
+        """Return the masters' addresses: of a cluster, of the only one, of all, or of one broker.
 
         Raises:
-            InvalidOption: There is no such cluster, or several to choose from, or both were given.
+            InvalidOption: The cluster does not exist, is ambiguous, or both were given.
         """
         if broker is not None:
             if cluster is not None:
@@ -203,7 +203,7 @@ class ClusterCalls:
         return [one[MASTER_ID] for one in addresses if MASTER_ID in one]
 
     async def address(self, broker: str) -> str:
-        """Return the address of a broker: of its master, by name, or as it is given."""
+        """Return the address of a broker: of its master, by name, or unchanged."""
         if ":" in broker:
             return broker
         table = (await self.clusters()).broker_addr_table
@@ -214,7 +214,7 @@ class ClusterCalls:
         return address
 
     async def name_of(self, address: str) -> str:
-        """Return the name of the broker at an address; empty if name servers do not know it."""
+        """Return the name of the broker at an address; "" if unknown to name servers."""
         table = (await self.clusters()).broker_addr_table
         found = (name for name, one in table.items() if address in one.broker_addrs.values())
         return next(found, "")
@@ -224,8 +224,8 @@ class AdminConnection:
     """Connection of an ``Admin``, whose methods are the functions of this package's modules.
 
     Args:
-        client_config: Name servers, and how long requests may take.
-        clock: The system's, unless a test has its own.
+        client_config: Settings of the client, with the timeout of requests.
+        clock: The clock; tests pass their own.
     """
 
     def __init__(self, client_config: ClientConfig, clock: Clock | None) -> None:
@@ -233,11 +233,11 @@ class AdminConnection:
         """The calls to clusters; not for users."""
 
     async def start(self) -> None:
-        """Start; nothing is requested yet."""
+        """Start; sends no requests."""
         await self.calls.start()
 
     async def close(self) -> None:
-        """Close; requests that wait for a reply fail."""
+        """Close; pending requests fail."""
         await self.calls.close()
 
     async def __aenter__(self) -> Self:

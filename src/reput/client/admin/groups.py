@@ -1,4 +1,4 @@
-"""Consumer groups: which there are, and how they are made."""
+"""Consumer groups and their settings."""
 
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
@@ -14,17 +14,17 @@ async def groups(
     """Return the consumer groups with their settings, by name.
 
     Args:
-        cluster: Whose brokers; all clusters', if neither is given.
+        cluster: Cluster; None: all clusters.
         broker: Name or address of one broker, instead of a cluster.
     """
     addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
-    found: dict[str, SubscriptionGroupConfig] = {}
+    by_name: dict[str, SubscriptionGroupConfig] = {}
     for reply in await admin.calls.ask_all(
         addresses, lambda: requests.make(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     ):
         table = bodies.decode(bodies.SubscriptionGroupTable, reply.body)
-        found.update(table.subscription_group_table)
-    return dict(sorted(found.items()))
+        by_name.update(table.subscription_group_table)
+    return dict(sorted(by_name.items()))
 
 
 async def create_group(
@@ -34,19 +34,19 @@ async def create_group(
     cluster: str | None = None,
     broker: str | None = None,
 ) -> list[str]:
-    """Make a consumer group, or change one that is there.
+    """Create or change a consumer group.
 
     Args:
         group: Its name, or all of its settings.
-        cluster: Whose brokers; may be left out where there is but one.
+        cluster: Cluster; optional if there is only one.
         broker: Name or address of one broker, instead of a cluster.
 
     Returns:
         The addresses of the brokers.
 
     Raises:
-        InvalidOption: The name is not allowed, or it is not clear where.
-        PartlyDone: Some brokers did not do it.
+        InvalidOption: The name is not allowed, or the target is ambiguous.
+        PartlyDone: Some brokers failed.
     """
     if isinstance(group, str):
         group = SubscriptionGroupConfig(group_name=group)
@@ -70,13 +70,13 @@ async def delete_group(
 
     Args:
         group: Its name.
-        has_offsets_removed: Its consumer offsets go too: a new group of the name begins anew.
-        cluster: Whose brokers; may be left out where there is but one.
+        has_offsets_removed: Delete its consumer offsets too.
+        cluster: Cluster; optional if there is only one.
         broker: Name or address of one broker, instead of a cluster.
 
     Raises:
-        InvalidOption: It is not clear where.
-        PartlyDone: Some brokers did not do it.
+        InvalidOption: The target is ambiguous.
+        PartlyDone: Some brokers failed.
     """
     header = headers.GroupNameHeader(
         group_name=group, remove_offset=has_offsets_removed, clean_offset=has_offsets_removed
@@ -90,11 +90,11 @@ async def delete_group(
 async def request_modes(
     admin: AdminConnection, broker: str, group: str | None = None
 ) -> list[RequestModeBody]:
-    """Return how groups read topics where somebody has said, by topic and group; of 5.x.
+    """Return the request modes that were set, by topic and group (5.x).
 
     Args:
         broker: Name or address.
-        group: Only this one; all, if not given.
+        group: Only this group; None: all groups.
     """
     reply = await admin.calls.ask_broker(
         broker, requests.make(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
@@ -118,22 +118,22 @@ async def set_request_mode(
     cluster: str | None = None,
     broker: str | None = None,
 ) -> list[str]:
-    """Set how a group reads a topic; of 5.x. Members hear of it when they ask for their queues.
+    """Set the mode in which a group reads a topic (5.x). Members learn it at their next rebalance.
 
     Args:
-        group: Of consumers.
-        topic: What it reads.
+        group: Consumer group.
+        topic: The topic.
         mode: ``PULL`` or ``POP``.
-        share_count: With ``POP``: how many members share a queue besides its own; 0: all of them.
-        cluster: Whose brokers; may be left out where there is but one.
+        share_count: With ``POP``: number of additional members that share a queue; 0: all members.
+        cluster: Cluster; optional if there is only one.
         broker: Name or address of one broker, instead of a cluster.
 
     Returns:
         The addresses of the brokers.
 
     Raises:
-        InvalidOption: It is not clear where.
-        PartlyDone: Some brokers did not do it.
+        InvalidOption: The target is ambiguous.
+        PartlyDone: Some brokers failed.
     """
     body = bodies.encode(
         RequestModeBody(

@@ -1,4 +1,4 @@
-"""The members of groups: who is connected, and what only they know."""
+"""Members of groups: connections, and requests to members."""
 
 from collections.abc import Iterable
 
@@ -17,27 +17,27 @@ from reput.format.codes import RequestCode, ResponseCode
 
 
 async def consumer_connection(admin: AdminConnection, group: str) -> ConsumerConnection | None:
-    """Return the members of a consumer group and what they want; None if it has none."""
+    """Return the members and subscriptions of a consumer group; None without members."""
     header = headers.ConsumerGroupHeader(consumer_group=group)
-    found: ConsumerConnection | None = None
+    connection: ConsumerConnection | None = None
     for reply in await admin.calls.ask_all(
         await admin.calls.masters_of_group(group),
         lambda: requests.make(RequestCode.GET_CONSUMER_CONNECTION_LIST, header),
         absent=ResponseCode.CONSUMER_NOT_ONLINE,
     ):
         part = bodies.decode(ConsumerConnection, reply.body)
-        if found is None:
-            found = part
+        if connection is None:
+            connection = part
         else:
-            found.subscription_table.update(part.subscription_table)
-            found.connection_set += part.connection_set
-    if found is not None:
-        found.connection_set = _each_client_once(found.connection_set)
-    return found
+            connection.subscription_table.update(part.subscription_table)
+            connection.connection_set += part.connection_set
+    if connection is not None:
+        connection.connection_set = _each_client_once(connection.connection_set)
+    return connection
 
 
 async def producer_connection(admin: AdminConnection, group: str, topic: str) -> list[Connection]:
-    """Return the members of a producer group, of the brokers of a topic."""
+    """Return the members of a producer group at the brokers of a topic."""
     header = headers.ProducerGroupHeader(producer_group=group)
     replies = await admin.calls.ask_all(
         await admin.calls.masters_of_topic(topic),
@@ -60,12 +60,12 @@ async def producers(admin: AdminConnection, broker: str) -> dict[str, list[Produ
 async def consumer_running_info(
     admin: AdminConnection, group: str, client_id: str, *, has_stacks: bool = False
 ) -> ConsumerRunningInfo:
-    """Return what a member of a consumer group tells of itself.
+    """Return the running info of a member of a consumer group.
 
     Args:
-        group: Of consumers.
-        client_id: One of ``consumer_connection``.
-        has_stacks: With the stacks of its threads.
+        group: Consumer group.
+        client_id: Member, from ``consumer_connection``.
+        has_stacks: Include the stacks of its threads.
     """
     header = headers.ConsumerRunningInfoHeader(
         consumer_group=group, client_id=client_id, jstack_enable=has_stacks
@@ -80,7 +80,7 @@ async def consumer_running_info(
 async def consume_directly(
     admin: AdminConnection, group: str, client_id: str, message: ReceivedMessage
 ) -> ConsumeDirectlyResult:
-    """Let a member of a consumer group consume a message again, and return how it went."""
+    """Make a member of a consumer group consume a message again, and return the result."""
     header = headers.ConsumeDirectlyHeader(
         consumer_group=group, client_id=client_id, msg_id=message.offset_message_id
     )
@@ -91,6 +91,6 @@ async def consume_directly(
 
 
 def _each_client_once(connections: Iterable[Connection]) -> list[Connection]:
-    """Return connections by client id: a client has one to each broker."""
+    """Return connections without duplicates: a client has one per broker."""
     found = {one.client_id: one for one in connections}
     return [found[client_id] for client_id in sorted(found)]

@@ -1,4 +1,4 @@
-"""Messages: found by id or key, wherever they are."""
+"""Queries of messages by id or key."""
 
 from reput import config
 from reput.client.admin import topics
@@ -10,19 +10,19 @@ from reput.format import headers, message_id as ids
 from reput.format.codes import RequestCode, ResponseCode
 
 KEY_QUERY_COUNT_MAX = 64
-"""A broker of 4.9 gives no more messages of one key, whatever is asked for."""
+"""Maximum number of messages of one key that a 4.9 broker returns."""
 END_OF_TIME_MS = config.JAVA_LONG_MAX
 
 
 async def message_by_offset_id(
     admin: AdminConnection, offset_message_id: str
 ) -> ReceivedMessage | None:
-    """Return the message that an offset id leads to; None if there is none.
+    """Return the message with an offset id; None if there is none.
 
-    The broker that the id names is asked, whether name servers know it or not.
+    The request goes to the broker in the id, known to name servers or not.
 
     Raises:
-        InvalidOption: It is no offset id.
+        InvalidOption: It is not an offset id.
     """
     try:
         place = ids.decode_offset_id(offset_message_id)
@@ -42,7 +42,7 @@ async def message_by_offset_id(
         (message,) = received(reply.body, await admin.calls.name_of(address))
         is_there = message.physical_offset == place.physical_offset
     except (CorruptRecord, ValueError):
-        # A broker sends what it finds there, and looks only at the first four bytes.
+        # A broker returns any bytes there and checks only the first four.
         return None
     return message if is_there else None
 
@@ -50,9 +50,9 @@ async def message_by_offset_id(
 async def message_by_unique_key(
     admin: AdminConnection, topic: str, unique_key: str
 ) -> ReceivedMessage | None:
-    """Return the message with this id, the one in ``SendResult``; None if there is none.
+    """Return the message with a unique key, as in ``SendResult``; None if there is none.
 
-    A message that was sent twice, after a lost reply, is given as it was stored first.
+    If a lost reply made the client send it twice, the first copy is returned.
     """
     header = headers.QueryMessageHeader(
         topic=topic,
@@ -79,17 +79,17 @@ async def messages_by_key(
     """Return messages of a topic that have a key, oldest first.
 
     Args:
-        topic: Where.
+        topic: The topic.
         key: One of a message's ``keys``.
-        count_max: Of each broker, which gives the newest; 4.9 gives no more than 64.
-        begin_ms: The earliest store time.
-        end_ms: The latest store time.
+        count_max: Maximum number of messages per broker, which returns the newest; 4.9: at most 64.
+        begin_ms: Earliest store time, in ms since the epoch.
+        end_ms: Latest store time, in ms since the epoch.
     """
     header = headers.QueryMessageHeader(
         topic=topic,
         key=key,
         max_num=count_max,
-        # The index has whole seconds: a broker passes over what is in the first of them.
+        # The index has whole seconds, and brokers skip the first, partial one.
         begin_timestamp=max(0, begin_ms - 1000),
         end_timestamp=end_ms,
         is_unique_key=False,
@@ -102,10 +102,10 @@ async def messages_by_key(
 
 
 async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None:
-    """Have the producer of a half message asked again: its broker had given that up.
+    """Resume the checks of a half message that its broker has given up.
 
     Args:
-        message: What was given up, of topic ``TRANS_CHECK_MAX_TIME_TOPIC``.
+        message: The message, of topic ``TRANS_CHECK_MAX_TIME_TOPIC``.
     """
     header = headers.ResumeCheckHeader(msg_id=message.offset_message_id)
     await admin.calls.ask(
@@ -116,9 +116,9 @@ async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None
 async def _query(
     admin: AdminConnection, topic: str, header: headers.QueryMessageHeader
 ) -> list[ReceivedMessage]:
-    """Ask one broker of each name; those of equal hashes are left out."""
+    """Query one broker per name; drop hash collisions."""
     route = await topics.topic_route(admin, topic)
-    found: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     for broker_name in sorted(route.brokers):
         request = requests.make(RequestCode.QUERY_MESSAGE, header)
         try:
@@ -127,5 +127,5 @@ async def _query(
             if error.response_code != ResponseCode.QUERY_NOT_FOUND:
                 raise
         else:
-            found += received(reply.body, broker_name)
-    return [one for one in found if topic in (one.stored.topic, one.topic)]
+            messages += received(reply.body, broker_name)
+    return [message for message in messages if topic in (message.stored.topic, message.topic)]

@@ -1,4 +1,4 @@
-"""Name servers: their settings, and the key-value table that clients share."""
+"""Name servers: their settings, and the key-value table."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ async def update_name_server_config(admin: AdminConnection, settings: Mapping[st
 
 
 async def kv(admin: AdminConnection, namespace: str, key: str) -> str | None:
-    """Return a value of the name servers' key-value table; None if there is none."""
+    """Return a value of the key-value table; None if missing."""
     header = headers.KvHeader(namespace=namespace, key=key)
     try:
         reply = await admin.calls.ask_name_server(requests.make(RequestCode.GET_KV_CONFIG, header))

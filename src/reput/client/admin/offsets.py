@@ -1,4 +1,4 @@
-"""Offsets: where groups are, where queues begin and end, and what their units say."""
+"""Offsets: of groups, of queues, and their units."""
 
 from reput.client.admin import members, topics
 from reput.client.admin.cluster_calls import AdminConnection
@@ -12,9 +12,9 @@ from reput.format.command import Command
 
 
 async def consumer_offset(admin: AdminConnection, group: str, queue: MessageQueue) -> int | None:
-    """Return where a group is in a queue; None if it has never been there.
+    """Return the consumer offset of a group; None if it has none.
 
-    A broker says 0, and not None, of a young queue that still has its first message.
+    For a young queue that still has its first message, brokers return 0 instead of None.
     """
     header = headers.QueryConsumerOffsetHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
@@ -33,7 +33,7 @@ async def consumer_offset(admin: AdminConnection, group: str, queue: MessageQueu
 async def update_consumer_offset(
     admin: AdminConnection, group: str, queue: MessageQueue, consumer_offset: int
 ) -> None:
-    """Set where a group is in a queue. Members that are running overwrite it: stop them."""
+    """Set the consumer offset of a group. Running members overwrite it: stop them first."""
     if consumer_offset < 0:
         raise InvalidOption("consumer_offset", consumer_offset, "0 or more")
     header = headers.UpdateConsumerOffsetHeader(
@@ -48,13 +48,13 @@ async def update_consumer_offset(
 async def reset_offsets(
     admin: AdminConnection, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
 ) -> dict[MessageQueue, int]:
-    """Let a group go on with the messages of a time, whether it is running or not.
+    """Reset a group to the messages of a time, whether it is running or not.
 
     Args:
-        group: Of consumers.
-        topic: Whose queues.
-        timestamp_ms: Store time of the first message; -1: only those that are yet to come.
-        is_forced: Also forwards; else only to where it has been before.
+        group: Consumer group.
+        topic: The topic.
+        timestamp_ms: Store time of the first message; -1: the end of the queues.
+        is_forced: Also forwards; otherwise only backwards.
 
     Returns:
         The new consumer offsets.
@@ -65,21 +65,21 @@ async def reset_offsets(
         topic=topic, group=group, timestamp=timestamp_ms, is_force=is_forced
     )
     route = await topics.topic_route(admin, topic)
-    found: dict[MessageQueue, int] = {}
+    consumer_offsets: dict[MessageQueue, int] = {}
     for broker_name in sorted(route.brokers):
         request = requests.make(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         try:
             reply = await admin.calls.ask(route.master(broker_name), request)
         except BrokerError:
-            # One of two codes if nobody runs who could be told. The table then decides alone.
+            # One of two codes if no member is connected; then only the table was changed.
             if await members.consumer_connection(admin, group) is not None:
                 raise
-            found.update(
+            consumer_offsets.update(
                 await _reset_offline(admin, group, route, broker_name, timestamp_ms, is_forced)
             )
         else:
-            found.update(bodies.decode(bodies.ResetOffsets, reply.body).offset_table)
-    return dict(sorted(found.items()))
+            consumer_offsets.update(bodies.decode(bodies.ResetOffsets, reply.body).offset_table)
+    return dict(sorted(consumer_offsets.items()))
 
 
 async def _reset_offline(
@@ -90,7 +90,7 @@ async def _reset_offline(
     timestamp_ms: int,
     is_forced: bool,
 ) -> dict[MessageQueue, int]:
-    found: dict[MessageQueue, int] = {}
+    consumer_offsets: dict[MessageQueue, int] = {}
     for queue in route.subscribe_queues:
         if queue.broker_name != broker_name:
             continue
@@ -102,12 +102,12 @@ async def _reset_offline(
             known = await consumer_offset(admin, group, queue)
             wanted = wanted if known is None else min(known, wanted)
         await update_consumer_offset(admin, group, queue, wanted)
-        found[queue] = wanted
-    return found
+        consumer_offsets[queue] = wanted
+    return consumer_offsets
 
 
 async def clone_offsets(admin: AdminConnection, from_group: str, to_group: str, topic: str) -> None:
-    """Let a group be where another one is, in the queues of a topic."""
+    """Copy the consumer offsets of a topic from one group to another."""
     header = headers.CloneGroupOffsetHeader(
         src_group=from_group, dest_group=to_group, topic=topic, offline=False
     )
@@ -118,19 +118,19 @@ async def clone_offsets(admin: AdminConnection, from_group: str, to_group: str, 
 
 
 async def min_offset(admin: AdminConnection, queue: MessageQueue) -> int:
-    """Return the queue offset of the oldest message."""
+    """Return the first queue offset of a queue."""
     return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MIN_OFFSET, queue)))
 
 
 async def max_offset(admin: AdminConnection, queue: MessageQueue) -> int:
-    """Return the queue offset that the next message will get."""
+    """Return the queue offset after the last message."""
     return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MAX_OFFSET, queue)))
 
 
 async def search_offset(admin: AdminConnection, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the queue offset of the first message stored at a time or later.
+    """Return the queue offset of the first message stored at or after a time.
 
-    Brokers before 5.1.1 return the nearest, which may be the one before.
+    Brokers before 5.1.1 return the nearest one, possibly the previous.
     """
     header = headers.SearchOffsetHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
@@ -140,9 +140,9 @@ async def search_offset(admin: AdminConnection, queue: MessageQueue, timestamp_m
 
 
 async def earliest_store_time(admin: AdminConnection, queue: MessageQueue) -> int:
-    """Return when the oldest message was stored, ms since the epoch.
+    """Return the store time of the oldest message, in ms since the epoch.
 
-    Of a queue that is empty brokers say -1, or what they like.
+    For an empty queue, brokers return -1 or an arbitrary value.
     """
     request = _queue(RequestCode.GET_EARLIEST_MSG_STORETIME, queue)
     reply = await admin.calls.ask_queue(queue, request)
@@ -156,7 +156,7 @@ async def consume_queue(
     count: int,
     group: str | None = None,
 ) -> ConsumeQueueUnits:
-    """Return units of a queue's index, and with a group whether its filter takes each."""
+    """Return units of a consume queue and, with a group, whether its filter matches each."""
     header = headers.QueryConsumeQueueHeader(
         topic=queue.topic,
         queue_id=queue.queue_id,

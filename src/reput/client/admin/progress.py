@@ -1,4 +1,4 @@
-"""How far groups are: in each queue, and how late."""
+"""Progress of groups: consumer offsets and consumer lag."""
 
 from dataclasses import dataclass
 
@@ -11,48 +11,48 @@ from reput.format.codes import RequestCode
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """Where a group is in a queue."""
+    """Progress of a group in a queue."""
 
     queue: MessageQueue
     broker_offset: int
-    """Where the next message goes."""
+    """Queue offset after the last message."""
     consumer_offset: int
     last_timestamp_ms: int
-    """Store time of the last message that was consumed; 0: none, or it is gone."""
+    """Store time of the last consumed message, in ms since the epoch; 0: none, or deleted."""
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not consumed yet."""
+        """Consumer lag, in messages."""
         return self.broker_offset - self.consumer_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """Where a group is in all of its queues."""
+    """Progress of a group in all of its queues."""
 
     queues: tuple[QueueProgress, ...]
-    """By topic, broker and queue."""
+    """Progress by queue, sorted by topic, broker and queue id."""
     consume_tps: float
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not consumed yet."""
+        """Consumer lag, in messages."""
         return sum(one.lag for one in self.queues)
 
     @property
     def topics(self) -> list[str]:
-        """What the group reads, its retry topic included."""
+        """Topics of the group, including its retry topic."""
         return sorted({one.queue.topic for one in self.queues})
 
 
 async def consume_stats(
     admin: AdminConnection, group: str, topic: str | None = None
 ) -> ConsumeStats:
-    """Return where a group is in its queues, and how much is left to consume.
+    """Return the progress of a group.
 
     Args:
-        group: Of consumers.
-        topic: Only this one; all that it reads, if not given.
+        group: Consumer group.
+        topic: Only this topic; None: all its topics.
     """
     header = headers.ConsumeStatsHeader(consumer_group=group, topic=topic)
     tps = 0.0
@@ -71,7 +71,7 @@ async def consume_stats(
 
 
 async def consume_time_spans(admin: AdminConnection, group: str, topic: str) -> list[QueueTimeSpan]:
-    """Return, by queue, from when to when there are messages, and how late a group is, ms."""
+    """Return, by queue, the store times of its messages and the delay of the group, in ms."""
     header = headers.TimeSpanHeader(topic=topic, group=group)
     replies = await admin.calls.ask_all(
         await admin.calls.masters_of_topic(topic),

@@ -1,4 +1,4 @@
-"""Topics: which there are, where, and how they are made."""
+"""Topics: names, routes, settings."""
 
 import itertools
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ DEFAULT_QUEUE_COUNT = 8
 
 
 async def topics(admin: AdminConnection, *, cluster: str | None = None) -> list[str]:
-    """Return all topics, or those of a cluster; retry and system topics too, sorted."""
+    """Return all topics, or those of a cluster, sorted; includes retry and system topics."""
     if cluster is None:
         request = requests.make(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     else:
@@ -27,7 +27,7 @@ async def topics(admin: AdminConnection, *, cluster: str | None = None) -> list[
 
 
 async def topic_route(admin: AdminConnection, topic: str) -> TopicRoute:
-    """Return where a topic is, as of now. Raises ``NoRoute``."""
+    """Return the current route of a topic. Raises ``NoRoute``."""
     return await admin.calls.route(topic)
 
 
@@ -50,24 +50,24 @@ async def create_topic(
     broker: str | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Make a topic, or change one that is there, on the masters of a cluster or on one broker.
+    """Create or change a topic, on the masters of a cluster or on one broker.
 
     Args:
         topic: Its name.
-        queue_count: Queues to read from, on each broker.
-        write_queue_count: Queues to write to; as many, if not given.
-        perm: 4 read, 2 write, added up.
-        is_ordered: Whether the broker refuses sends while it may not be written to.
-        cluster: Whose brokers; may be left out where there is but one.
+        queue_count: Number of readable queues per broker.
+        write_queue_count: Number of writable queues per broker; None: equal.
+        perm: Sum of 4 (read) and 2 (write).
+        is_ordered: Reject sends while the topic is not writable.
+        cluster: Cluster; optional if there is only one.
         broker: Name or address of one broker, instead of a cluster.
-        attributes: Of 5.x: ``message.type`` and such.
+        attributes: Attributes of 5.x, such as ``message.type``.
 
     Returns:
         The addresses of the brokers.
 
     Raises:
         InvalidOption: A name or number is not allowed.
-        PartlyDone: Some brokers did not do it.
+        PartlyDone: Some brokers failed.
     """
     check_topic(topic)
     for name, count in (("queue_count", queue_count), ("write_queue_count", write_queue_count)):
@@ -95,8 +95,8 @@ async def delete_topic(admin: AdminConnection, topic: str, *, cluster: str | Non
     """Delete a topic with its messages, on the brokers of a cluster and at the name servers.
 
     Raises:
-        InvalidOption: There are several clusters, and none was named.
-        PartlyDone: Some did not do it.
+        InvalidOption: There are several clusters, and none was given.
+        PartlyDone: Some servers failed.
     """
     check_topic(topic)
     header = headers.TopicHeader(topic=topic)
@@ -113,19 +113,19 @@ async def delete_topic(admin: AdminConnection, topic: str, *, cluster: str | Non
 
 
 async def topic_status(admin: AdminConnection, topic: str) -> dict[MessageQueue, TopicOffset]:
-    """Return where each queue of a topic begins and ends, and when it last got a message."""
+    """Return the offsets of each queue of a topic, and the time of its last message."""
     header = headers.TopicHeader(topic=topic)
-    found: dict[MessageQueue, TopicOffset] = {}
+    offsets: dict[MessageQueue, TopicOffset] = {}
     for reply in await admin.calls.ask_all(
         await admin.calls.masters_of_topic(topic),
         lambda: requests.make(RequestCode.GET_TOPIC_STATS_INFO, header),
     ):
-        found.update(bodies.decode(bodies.TopicStats, reply.body).offset_table)
-    return dict(sorted(found.items()))
+        offsets.update(bodies.decode(bodies.TopicStats, reply.body).offset_table)
+    return dict(sorted(offsets.items()))
 
 
 async def groups_of_topic(admin: AdminConnection, topic: str) -> list[str]:
-    """Return the groups that have a consumer offset in a topic, or members that read it."""
+    """Return the groups with a consumer offset in a topic, or with members that read it."""
     header = headers.TopicHeader(topic=topic)
     replies = await admin.calls.ask_all(
         await admin.calls.masters_of_topic(topic),

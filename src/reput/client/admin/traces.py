@@ -1,4 +1,4 @@
-"""Traces: who sent a message and who consumed it, as their clients have written down."""
+"""Queries of traces: sends and consumption of a message, as recorded by clients."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from reput.format import names
 
 @dataclass(frozen=True, slots=True)
 class FoundTrace:
-    """A trace, and what its message says of it."""
+    """A trace, with properties of its trace message."""
 
     trace: Trace
     client_address: str
-    """Of the client that wrote it: address and port."""
+    """Address and port of the client that wrote it."""
     store_timestamp_ms: int
-    """When a broker stored it."""
+    """Store time of the trace message, in ms since the epoch."""
 
     @property
     def time_ms(self) -> int:
-        """When it happened; when it was stored where that is not told."""
+        """Time of the event; the store time if it was not recorded."""
         return self.trace.time_ms or self.store_timestamp_ms
 
 
@@ -35,33 +35,36 @@ async def message_trace(
     begin_ms: int = 0,
     end_ms: int = END_OF_TIME_MS,
 ) -> list[FoundTrace]:
-    """Return the traces of a message, in the order in which things happened.
+    """Return the traces of a message, in the order of events.
 
     Args:
-        admin: Asks.
-        message_id: The id that its producer was told, the unique key.
-        topic: Where traces are.
-        count_max: Trace messages of each broker, which gives the newest; 4.9 gives no more than 64.
-        begin_ms: The earliest store time of a trace.
-        end_ms: The latest store time of a trace.
+        admin: The admin client.
+        message_id: Unique key of the message.
+        topic: Trace topic.
+        count_max: Maximum number of trace messages per broker, which returns the newest; 4.9: at
+            most 64.
+        begin_ms: Earliest store time of a trace, in ms since the epoch.
+        end_ms: Latest store time of a trace, in ms since the epoch.
 
     Raises:
-        CorruptRecord: A trace message cannot be read.
-        NoRoute: There is no such topic: no broker has ``traceTopicEnable``.
+        CorruptRecord: A trace message cannot be decoded.
+        NoRoute: The topic does not exist: no broker has ``traceTopicEnable``.
     """
     written = await messages_by_key(
         admin, topic, message_id, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
     )
-    found = []
-    for one in written:
+    events = []
+    for trace_message in written:
         try:
-            traces = trace_codec.decode(one.body.decode("utf-8", "replace"))
+            traces = trace_codec.decode(trace_message.body.decode("utf-8", "replace"))
         except ValueError as error:
-            raise CorruptRecord(str(error), physical_offset=one.physical_offset) from error
-        address = str(one.born_host)
-        found += [
-            FoundTrace(trace, address, one.store_timestamp_ms)
+            raise CorruptRecord(
+                str(error), physical_offset=trace_message.physical_offset
+            ) from error
+        address = str(trace_message.born_host)
+        events += [
+            FoundTrace(trace, address, trace_message.store_timestamp_ms)
             for trace in traces
             if trace.message_id == message_id
         ]
-    return sorted(found, key=lambda one: one.time_ms)
+    return sorted(events, key=lambda event: event.time_ms)

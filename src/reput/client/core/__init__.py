@@ -1,1 +1,1 @@
-"""What clients decide, without a socket, a task or a clock: times are arguments."""
+"""Decisions of the clients, without sockets, tasks or clocks: times are arguments."""

@@ -1,8 +1,8 @@
-"""Who of a group reads which queue: the strategies of Java, with Java's results.
+"""Allocation strategies: which member of a group reads which queue, with Java's results.
 
-Every member computes the whole division for itself, and takes its share. So all members must see
-the same ids and queues, in the same order (``sorted_queues``, ``sorted_clients``), and use the same
-strategy, whatever language they are written in.
+Each member computes the whole allocation and takes its share. Therefore all members, in any
+language, must use the same ids and queues, in the same order (``sorted_queues``,
+``sorted_clients``), and the same strategy.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from reput.format.allocation import (
 from reput.format.bodies import MessageQueue
 
 VIRTUAL_NODE_COUNT = 10
-"""Places of a member on the ring of ``ConsistentHash``."""
+"""Number of points of a member on the ring of ``ConsistentHash``."""
 
 
 class Strategy(Protocol):
-    """How a group divides the queues of one topic."""
+    """Allocation of a topic's queues to the members of a group."""
 
     name: str
-    """As Java calls it."""
+    """Java's name of the strategy."""
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -36,13 +36,13 @@ class Strategy(Protocol):
 
         Args:
             client_id: The member.
-            queues: All of the topic, sorted by ``sorted_queues``.
+            queues: All queues of the topic, sorted by ``sorted_queues``.
             client_ids: All members, sorted by ``sorted_clients``.
         """
 
 
 class Averagely:
-    """Neighbouring queues, as many to each; the first members take what is left over."""
+    """Consecutive queues, equally many per member; the first members get one of the remainder."""
 
     name = allocation.AVERAGELY
 
@@ -54,7 +54,7 @@ class Averagely:
 
 
 class AveragelyByCircle:
-    """Dealt out like cards: every n-th queue to each of n members."""
+    """Round robin: every n-th queue, for n members."""
 
     name = allocation.BY_CIRCLE
 
@@ -66,10 +66,10 @@ class AveragelyByCircle:
 
 
 class ByConfig:
-    """The queues somebody wrote down, whoever else there is.
+    """Configured queues, regardless of other members.
 
     Args:
-        queues: Of all topics; queues of other topics than the one asked for do not count.
+        queues: Queues of all topics.
     """
 
     name = "CONFIG"
@@ -80,17 +80,17 @@ class ByConfig:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the configured queues that the topic has.
+        """Return the configured queues of the topic.
 
-        Java returns all that are configured; with more than one topic that hands the queues of
-        each to all, and a queue that no broker has is pulled from for ever.
+        Java returns all configured queues; with several topics every topic then gets the queues of
+        each, and a queue that no broker has is pulled from forever.
         """
         there = set(queues)
         return [queue for queue in self._queues if queue in there]
 
 
 class ByMachineRoom:
-    """Queues of brokers named ``room@broker``, in some rooms only, divided evenly.
+    """Queues of brokers named ``room@broker`` in given rooms, divided evenly.
 
     Args:
         rooms: The rooms to read from.
@@ -104,7 +104,7 @@ class ByMachineRoom:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues of one member: a run of neighbours, and one of what is left over."""
+        """Return the queues of one member: consecutive ones, and one of the remainder."""
         if client_id not in client_ids:
             return []
         index = client_ids.index(client_id)
@@ -122,12 +122,12 @@ class ByMachineRoom:
 
 
 class MachineRoomNearby:
-    """Queues go to members in the broker's room; where there are none, to all members.
+    """Queues go to members in the broker's room; those of rooms without members, to all members.
 
     Args:
-        inner: Divides the queues of one room.
-        broker_room: Names the room of a queue's broker.
-        client_room: Names the room of a member.
+        inner: Strategy within a room.
+        broker_room: Returns the room of a queue's broker.
+        client_room: Returns the room of a member.
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class MachineRoomNearby:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues of one member: first those of its room.
+        """Return the queues of one member, those of its room first.
 
         Raises:
-            InvalidOption: A broker or a member is in no room.
+            InvalidOption: A broker or a member has no room.
         """
         if client_id not in client_ids:
             return []
@@ -177,7 +177,7 @@ class ConsistentHash:
     """Members and queues on a ring of hashes: when a member leaves, only its queues move.
 
     Args:
-        virtual_node_count: How many places on the ring a member has; more divide more evenly.
+        virtual_node_count: Number of points per member on the ring; more divide more evenly.
     """
 
     name = "CONSISTENT_HASH"

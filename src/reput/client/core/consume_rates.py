@@ -1,4 +1,4 @@
-"""How fast a consumer pulls and consumes a topic, over the last minute or two."""
+"""Rates at which a consumer pulls and consumes a topic, over the last one to two minutes."""
 
 from dataclasses import dataclass
 
@@ -21,10 +21,10 @@ class _Sums:
 
 
 class RatesByTopic(dict[str, "ConsumeRates"]):
-    """The rates of each topic that a consumer reads."""
+    """The rates by topic of a consumer."""
 
     def of(self, topic: str, now_ms: int) -> "ConsumeRates":
-        """Return a topic's, begun now if there are none yet."""
+        """Return the rates of a topic; create them if missing."""
         rates = self.get(topic)
         if rates is None:
             rates = self[topic] = ConsumeRates(now_ms)
@@ -32,7 +32,7 @@ class RatesByTopic(dict[str, "ConsumeRates"]):
 
 
 class ConsumeRates:
-    """Sums of one topic: a whole minute that is over, and the one that goes on."""
+    """Sums of one topic: of the last complete minute and of the current one."""
 
     def __init__(self, now_ms: int) -> None:
         self._old = _Sums(now_ms)
@@ -41,7 +41,7 @@ class ConsumeRates:
         self._hour_begin_ms = now_ms
 
     def add_pull(self, now_ms: int, duration_ms: int, message_count: int) -> None:
-        """Count a pull that brought messages."""
+        """Count a pull that returned messages."""
         sums = self._at(now_ms)
         sums.pull_count += 1
         sums.pull_ms += duration_ms
@@ -59,7 +59,7 @@ class ConsumeRates:
         self._failed_in_hour += failed_count
 
     def status(self, now_ms: int) -> ConsumeStatus:
-        """Return means and rates since the last whole minute began."""
+        """Return means and rates since the start of the last complete minute."""
         new = self._at(now_ms)
         old = self._old
         seconds = max(now_ms - old.begin_ms, 1000) / 1000
@@ -74,7 +74,7 @@ class ConsumeRates:
 
     def _at(self, now_ms: int) -> _Sums:
         if now_ms - self._new.begin_ms >= WINDOW_MS:
-            # After a longer rest, what was counted before it says nothing about now.
+            # After a longer pause, older counts are meaningless.
             is_recent = now_ms - self._new.begin_ms < 2 * WINDOW_MS
             self._old = self._new if is_recent else _Sums(now_ms - WINDOW_MS)
             self._new = _Sums(now_ms)

@@ -1,6 +1,6 @@
-"""Namespaces: a prefix that keeps the topics and groups of tenants apart.
+"""Namespaces: a prefix that separates the topics and groups of tenants.
 
-``tenant%Orders``, and ``%RETRY%tenant%group`` for what belongs to a group. System topics have none.
+``tenant%Orders``, and ``%RETRY%tenant%group`` for topics of a group. System topics have none.
 Source: rocketmq 4.9.7 ``NamespaceUtil``.
 """
 
@@ -12,7 +12,7 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def wrap(namespace: str, name: str) -> str:
-    """Return the full name of a topic or group; unchanged if it has the namespace already."""
+    """Return the full name of a topic or group; unchanged if it already has the namespace."""
     if not namespace or names.is_system_topic(name) or name.startswith(_SYSTEM_GROUP_PREFIX):
         return name
     prefix, plain = _split(name)
@@ -22,7 +22,7 @@ def wrap(namespace: str, name: str) -> str:
 
 
 def unwrap(namespace: str, name: str) -> str:
-    """Return the name as its user knows it."""
+    """Return the name without the namespace."""
     prefix, plain = _split(name)
     return prefix + plain.removeprefix(namespace + SEPARATOR) if namespace else name
 

@@ -1,7 +1,7 @@
-"""What a client makes of pops and their replies: handles, by which brokers know what it holds.
+"""Handles of popped messages, computed from pop replies, and batch acknowledgements.
 
 Source: rocketmq 5.5.0 ``MQClientAPIImpl.processPopResponse``, ``ExtraInfoUtil``, and
-``ConsumeMessagePopConcurrentlyService`` for how long to wait after a failure.
+``ConsumeMessagePopConcurrentlyService`` for the delays after a failure.
 """
 
 import base64
@@ -16,23 +16,23 @@ from reput.format.pop_codec import BatchAck, Handle
 RETRY_DELAYS_S = (
     10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
-"""How long a message rests that failed for the first time, for the second, ..."""
+"""Delays before a failed message is delivered again, by number of failures, in ms."""
 
 
 def retry_delay_ms(level: int) -> int:
-    """Return how long a message rests, by how often it was retried, or as a listener says."""
+    """Return the delay before the next delivery of a failed message, in ms."""
     return RETRY_DELAYS_S[min(level, len(RETRY_DELAYS_S) - 1)] * 1000
 
 
 class ReplyHandles:
-    """The handles of one reply's messages.
+    """The handles of the messages of one reply.
 
     Args:
-        reply: The reply's header.
-        broker_name: Who sent it.
+        reply: Header of the reply.
+        broker_name: Broker that sent it.
 
     Raises:
-        InvalidHeader: What it says of queues cannot be read.
+        InvalidHeader: The infos of the queues cannot be decoded.
     """
 
     def __init__(self, reply: PopMessageReplyHeader, broker_name: str) -> None:
@@ -41,20 +41,19 @@ class ReplyHandles:
         self._starts = _infos(reply.start_offset_info)
         self._counts = _infos(reply.order_count_info)
         self.kinds = {kind for kind, _ in self._starts} or {pop_codec.NORMAL}
-        """Of the topics that messages are from: the one that was asked for, or its retry topic."""
+        """Marks of the messages' topics: the requested topic or its retry topics."""
 
     def of(self, kind: str, queue_id: int, queue_offset: int, checkpoint: str | None) -> Handle:
         """Return the handle of a message.
 
         Args:
-            kind: Of the topic that its record is of.
-            queue_id: Of its record.
-            queue_offset: Likewise.
-            checkpoint: The property ``POP_CK``: a retried message's record has been moved, and this
-                says from where.
+            kind: Mark of the topic of its record.
+            queue_id: Queue id of its record.
+            queue_offset: Queue offset of its record.
+            checkpoint: Its property ``POP_CK``: the original position of a retried message.
 
         Raises:
-            InvalidHeader: The property cannot be read.
+            InvalidHeader: The property cannot be decoded.
         """
         if checkpoint is not None:
             words = checkpoint.split(" ")
@@ -75,14 +74,14 @@ class ReplyHandles:
         )
 
     def taken_count(self, handle: Handle) -> int:
-        """Return how often a message was taken in order before."""
+        """Return the number of earlier deliveries of a message, in order."""
         of_queue = self._counts.get((handle.kind, str(handle.queue_id)), 0)
         name = f"qo{handle.queue_id}%{handle.queue_offset}"
         return self._counts.get((handle.kind, name), of_queue)
 
 
 def changed(handle: Handle, reply: ChangeInvisibleTimeReplyHeader) -> Handle:
-    """Return the handle that a message has after its invisible time was changed."""
+    """Return the handle of a message after a change of its invisible time."""
     return dataclasses.replace(
         handle,
         start_offset=handle.queue_offset,
@@ -93,35 +92,35 @@ def changed(handle: Handle, reply: ChangeInvisibleTimeReplyHeader) -> Handle:
 
 
 def batch_acks(group: str, held: Iterable[tuple[str, Handle]]) -> list[BatchAck]:
-    """Return what acknowledges messages together: an entry for each checkpoint.
+    """Return one batch acknowledgement per checkpoint.
 
     Args:
-        group: Who holds them.
-        held: Of each message the topic that was asked for, and its handle.
+        group: Group of the messages.
+        held: Requested topic and handle of each message.
     """
     first: dict[tuple[object, ...], tuple[str, Handle]] = {}
     bits: dict[tuple[object, ...], int] = {}
-    for topic, one in held:
+    for topic, handle in held:
         checkpoint = (
-            topic, one.kind, one.queue_id, one.start_offset, one.pop_ms, one.revive_queue_id,
-            one.invisible_ms,
+            topic, handle.kind, handle.queue_id, handle.start_offset, handle.pop_ms,
+            handle.revive_queue_id, handle.invisible_ms,
         )  # fmt: skip
-        first.setdefault(checkpoint, (topic, one))
-        bit = 1 << (one.queue_offset - one.start_offset)
+        first.setdefault(checkpoint, (topic, handle))
+        bit = 1 << (handle.queue_offset - handle.start_offset)
         bits[checkpoint] = bits.get(checkpoint, 0) | bit
     return [
         BatchAck(
             group=group,
             topic=topic,
-            kind=one.kind,
-            start_offset=one.start_offset,
-            queue_id=one.queue_id,
-            revive_queue_id=one.revive_queue_id,
-            pop_ms=one.pop_ms,
-            invisible_ms=one.invisible_ms,
+            kind=handle.kind,
+            start_offset=handle.start_offset,
+            queue_id=handle.queue_id,
+            revive_queue_id=handle.revive_queue_id,
+            pop_ms=handle.pop_ms,
+            invisible_ms=handle.invisible_ms,
             bits=base64.b64encode(_little_endian(bits[checkpoint])).decode(),
         )
-        for checkpoint, (topic, one) in first.items()
+        for checkpoint, (topic, handle) in first.items()
     ]
 
 
@@ -130,14 +129,14 @@ def _little_endian(bit_set: int) -> bytes:
 
 
 def _infos(text: str | None) -> dict[tuple[str, str], int]:
-    """Return what ``kind key number;kind key number`` says."""
-    found = {}
+    """Parse ``kind key number;kind key number``."""
+    numbers = {}
     for info in filter(None, (text or "").split(";")):
         words = info.split(" ")
         if len(words) != 3:
             raise InvalidHeader(f"info {info!r} of a pop has {len(words)} words; 3 are wanted")
-        found[words[0], words[1]] = _number(words[2], info)
-    return found
+        numbers[words[0], words[1]] = _number(words[2], info)
+    return numbers
 
 
 def _number(word: str, text: str) -> int:

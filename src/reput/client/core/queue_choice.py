@@ -1,4 +1,4 @@
-"""Which queue the next message goes to: round robin, around brokers that are slow or failed.
+"""Choice of the queue for the next message: round robin, avoiding slow and failed brokers.
 
 Source: rocketmq 4.9.7 ``TopicPublishInfo``, ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
 """
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from reput.format.bodies import MessageQueue
 
 LATENCY_STEPS = (
-    # latency from, ms -> avoided for, ms
+    # minimum latency in ms -> avoided for, ms
     (15_000, 600_000),
     (3_000, 180_000),
     (2_000, 120_000),
     (1_000, 60_000),
     (550, 30_000),
 )
-"""How long a broker is avoided after an answer that took this long; below the last: not at all."""
+"""Time for which a broker is avoided, by latency of its reply; below the last entry it is not."""
 FAILURE_COUNTS_AS_MS = 30_000
-"""The latency of a request that failed."""
+"""Latency that a failed request counts as, in ms."""
 
 
 def avoidance_ms(latency_ms: int) -> int:
-    """Return for how long a broker is avoided that answered after ``latency_ms``."""
+    """Return the time for which a broker is avoided after a latency, in ms."""
     return next((rest_ms for least_ms, rest_ms in LATENCY_STEPS if latency_ms >= least_ms), 0)
 
 
@@ -37,23 +37,23 @@ _GOOD = _Broker(0, 0)
 
 
 class SlowBrokers:
-    """The brokers that answered late or not at all, and until when each is avoided."""
+    """Brokers that replied late or not at all, each with the time until which it is avoided."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, _Broker] = {}
 
     def record(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
-        """Take note of how long a broker took."""
+        """Record the latency of a broker."""
         until_ms = now_ms + avoidance_ms(latency_ms)
         self._brokers[broker_name] = _Broker(latency_ms, until_ms)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
-        """Whether nothing speaks against a broker any more."""
+        """Return whether a broker is not avoided."""
         known = self._brokers.get(broker_name)
         return known is None or now_ms >= known.avoided_until_ms
 
     def least_bad(self, broker_names: Sequence[str]) -> str:
-        """Return which of some avoided brokers is to be tried first: that soonest good again."""
+        """Return the avoided broker that becomes available first."""
 
         def badness(name: str) -> tuple[int, int]:
             known = self._brokers.get(name, _GOOD)
@@ -63,11 +63,11 @@ class SlowBrokers:
 
 
 class QueueChoice:
-    """Chooses queues, topic by topic.
+    """Chooses queues, per topic.
 
     Args:
-        slow_brokers: Who is avoided; None: only the broker of the attempt before.
-        rng: Where each topic begins, so that many producers do not begin at the same queue.
+        slow_brokers: Brokers to avoid; None: avoid only the broker of the previous attempt.
+        rng: Chooses the first queue of each topic, so that producers start at different queues.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class QueueChoice:
     def choose(
         self, topic: str, queues: Sequence[MessageQueue], now_ms: int, last_broker: str | None
     ) -> MessageQueue:
-        """Return the queue for a message, or for a further attempt.
+        """Return the queue for a message, or for a retry.
 
         Args:
-            topic: Each has its own round.
-            queues: That may be written to; at least one.
-            now_ms: Of a clock that never goes backwards.
-            last_broker: Whose attempt failed.
+            topic: The topic; each has its own round.
+            queues: Writable queues; at least one.
+            now_ms: Monotonic time in ms.
+            last_broker: Broker of the failed attempt.
         """
         count = len(queues)
         first = self._next.get(topic)

@@ -1,7 +1,6 @@
-"""The requests that clients make, each as one function from values to a command.
+"""Requests of clients, each as one function from values to a command.
 
-Requests of the hot path are put together by ``SendRequests``: what is the same for all messages of
-a producer is text already.
+Sends are encoded by ``SendRequests``, which encodes the common part of a producer's messages once.
 """
 
 from collections.abc import Mapping
@@ -13,14 +12,14 @@ from reput.format.command import IS_ONEWAY, Command
 
 
 def make(code: RequestCode, header: headers.Header | None = None, body: bytes = b"") -> Command:
-    """Return a request with a header of its own kind, or without one."""
-    # Java refuses a request without fields where its header has none that are required.
+    """Return a request, with or without a header."""
+    # Java refuses a request without fields even if no field is required.
     fields = headers.encode(header) if header is not None else {}
     return Command(int(code), ext_fields=fields, body=body)
 
 
 def oneway(request: Command) -> Command:
-    """Mark a request as one that is not answered, and return it."""
+    """Mark a request as one-way, and return it."""
     request.flag |= IS_ONEWAY
     return request
 
@@ -29,20 +28,20 @@ def oneway(request: Command) -> Command:
 
 
 def route(topic: str) -> Command:
-    """Return 105: where a topic is. The reply's body is a ``TopicRouteData``."""
+    """Return 105: the route of a topic. The body of the reply is a ``TopicRouteData``."""
     header = headers.RouteHeader(topic=topic, accept_standard_json_only=True)
     return make(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
 
 
 def heartbeat(body: bytes) -> Command:
-    """Return 34: who is here, an encoded ``HeartbeatData``."""
+    """Return 34: a heartbeat, with an encoded ``HeartbeatData``."""
     return make(RequestCode.HEART_BEAT, body=body)
 
 
 def unregister_client(
     client_id: str, *, producer_group: str | None = None, consumer_group: str | None = None
 ) -> Command:
-    """Return 35: a group has left this client."""
+    """Return 35: a group leaves this client."""
     header = headers.UnregisterClientHeader(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )
@@ -53,7 +52,7 @@ def unregister_client(
 
 
 def property_lines(settings: Mapping[str, str]) -> bytes:
-    """Return settings as Java's ``Properties`` reads them."""
+    """Return settings in the format of Java's ``Properties``."""
     lines = []
     for name, value in settings.items():
         if not name or any(one in name for one in "=: \t\r\n\\"):
@@ -67,12 +66,12 @@ def property_lines(settings: Mapping[str, str]) -> bytes:
 
 
 class SendRequests:
-    """Makes 310 and 320 for one producer: all that its messages have in common is text already.
+    """Encodes 310 and 320 for one producer; the common part of its messages is encoded once.
 
     Args:
-        group: The producer's.
-        template_topic: Whose settings a topic gets that does not exist yet.
-        queue_count: How many queues it gets.
+        group: Producer group.
+        template_topic: Topic whose settings an auto-created topic inherits.
+        queue_count: Number of queues of an auto-created topic.
     """
 
     def __init__(self, group: str, template_topic: str, queue_count: int) -> None:
@@ -121,4 +120,4 @@ _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 COMPRESSED_ZLIB = flags.COMPRESSED | flags.COMPRESSION_ZLIB
-"""What 4.9.4 and later say; clients before look at the first bit only."""
+"""Compression flags of 4.9.4 and later; older clients look at the first bit only."""

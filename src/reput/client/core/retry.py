@@ -1,8 +1,8 @@
-"""Whether and when a send is tried again, and what is said when it is not.
+"""Retries of sends: whether, when, and the final error.
 
-Source: rocketmq 5.5.0 ``DefaultMQProducerImpl.sendDefaultImpl``. 4.9.7 gives up at once where a
-broker is busy. 5.5.0 counts that as one of its three attempts, which are over within milliseconds;
-here it counts as none, so that a busy moment does not fail a send that has seconds left.
+Source: rocketmq 5.5.0 ``DefaultMQProducerImpl.sendDefaultImpl``. 4.9.7 gives up at once if a broker
+is busy. In 5.5.0 a busy reply counts as one of three attempts, which are over within milliseconds.
+Here it does not count, so that a send with seconds left does not fail because of a busy moment.
 """
 
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ RETRY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""What another broker may answer otherwise."""
+"""Response codes after which another broker may succeed."""
 
 BUSY_PAUSE_MS = 10
-"""After the first busy answer to a send; then twice that, and so on, up to"""
+"""Delay after the first busy reply to a send, in ms; doubled up to"""
 BUSY_PAUSE_MAX_MS = 500
-"""this."""
+"""this maximum."""
 
 
 class SendFailed(RemotingError):
-    """A message was not acknowledged. It may be stored all the same, if a reply was lost.
+    """A message was not acknowledged. It may be stored nevertheless, if a reply was lost.
 
     Args:
-        topic: The message's.
+        topic: Topic of the message.
         broker_names: The brokers that were tried, in order.
-        reason: Why the last attempt failed.
+        reason: Error of the last attempt.
     """
 
     def __init__(self, topic: str, broker_names: Sequence[str], reason: RemotingError) -> None:
@@ -62,34 +62,34 @@ class SendFailed(RemotingError):
 
 
 def may_retry(error: RemotingError) -> bool:
-    """Whether another broker may do what this one did not."""
+    """Return whether another broker may succeed after an error."""
     if isinstance(error, BrokerError):
         return error.response_code in RETRY_CODES
     return isinstance(error, (Unreachable, ConnectionLost, RequestTimedOut, Overloaded))
 
 
 class Attempts:
-    """What one send may still try. Times are those of a clock that never goes backwards.
+    """The remaining attempts of one send. Times are monotonic.
 
     Args:
-        count_max: Attempts, without those that a busy broker turned away.
-        deadline_ms: When the time for all of them is over.
-        waits_for_busy: Offer the message again to brokers that are busy, as long as there is time.
+        count_max: Maximum number of attempts, without busy replies.
+        deadline_ms: Time at which all attempts end.
+        waits_for_busy: Retry busy brokers until the deadline.
     """
 
     def __init__(self, count_max: int, deadline_ms: int, *, waits_for_busy: bool) -> None:
         self.broker_names: list[str] = []
-        """Who was tried, in order; the sender appends to it."""
+        """Names of the tried brokers, in order; the sender appends to it."""
         self.deadline_ms = deadline_ms
         self._count_max = count_max
         self._waits_for_busy = waits_for_busy
         self._busy_count = 0
 
     def pause_ms(self, failure: RemotingError | None, now_ms: int) -> int | None:
-        """Return how long to wait before the next attempt, which may be 0; None: it was the last.
+        """Return the delay before the next attempt, possibly 0; None after the last one.
 
         Args:
-            failure: Of the last attempt; None: it was stored, but less safely than is wanted.
+            failure: Error of the last attempt; None: it was stored, but less safely than requested.
             now_ms: The time.
         """
         pause_ms = 0
@@ -104,11 +104,11 @@ class Attempts:
 
 
 def busy_pause_ms(busy_count: int) -> int:
-    """Return how long to wait after so many busy answers to one send, the first being 1."""
+    """Return the delay after the n-th busy reply to one send, from 1, in ms."""
     doublings = min(busy_count - 1, BUSY_PAUSE_MAX_MS.bit_length())
     return min(BUSY_PAUSE_MS << doublings, BUSY_PAUSE_MAX_MS)
 
 
 def _is_busy(failure: RemotingError | None) -> bool:
-    """Whether a broker has turned a request away unseen: nothing of it is stored."""
+    """Return whether a busy broker rejected a request without storing anything."""
     return isinstance(failure, BrokerError) and failure.response_code == ResponseCode.SYSTEM_BUSY

@@ -1,4 +1,4 @@
-"""Where topics are: what name servers say, made ready for who sends and who consumes.
+"""Routes of topics: replies of name servers, prepared for producers and consumers.
 
 Source: rocketmq 4.9.8 ``MQClientInstance.topicRouteData2TopicPublishInfo`` and
 ``topicRouteData2TopicSubscribeInfo``.
@@ -15,11 +15,11 @@ from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 
 class NoRoute(RemotingError):
-    """No name server knows the topic, or no broker that may be sent to or read from is there.
+    """No name server has the topic, or none of its brokers is writable or readable.
 
     Args:
         topic: The topic.
-        reason: What is missing, where it is more than the topic.
+        reason: The missing part, if it is more than the topic.
     """
 
     retriable = True
@@ -32,22 +32,22 @@ class NoRoute(RemotingError):
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The brokers and queues of a topic, as of one answer of a name server."""
+    """The brokers and queues of a topic, from one reply of a name server."""
 
     topic: str
     data: TopicRouteData
-    """As it came."""
+    """The reply."""
     brokers: Mapping[str, Mapping[int, str]]
-    """Broker name -> broker id -> address."""
+    """Broker name to broker id to address."""
     publish_queues: tuple[MessageQueue, ...]
-    """May be written to, and have a master; by broker name, then queue id."""
+    """Writable queues with a master, by broker name, then queue id."""
     subscribe_queues: tuple[MessageQueue, ...]
-    """May be read from; by broker name, then queue id."""
+    """Readable queues, by broker name, then queue id."""
     is_default: bool = False
-    """Made from another topic's route: the topic does not exist yet."""
+    """True if made from the template topic's route: the topic does not exist yet."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of one broker of a group of master and slaves, if it is there."""
+        """Return the address of a broker by name and id, None if unknown."""
         return self.brokers.get(broker_name, {}).get(broker_id)
 
     def master(self, broker_name: str) -> str:
@@ -58,10 +58,10 @@ class TopicRoute:
         return address
 
     def any_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return the address of the wanted broker, else the master's, else any slave's.
+        """Return the address of the broker with this id, else of the master, else of any slave.
 
         Raises:
-            NoRoute: No broker of this name is there.
+            NoRoute: There is no broker of this name.
         """
         addresses = self.brokers.get(broker_name, {})
         for wanted in (broker_id, MASTER_ID, *sorted(addresses)):
@@ -71,23 +71,23 @@ class TopicRoute:
 
 
 def topic_route(topic: str, data: TopicRouteData, *, is_default: bool = False) -> TopicRoute:
-    """Make a route from what a name server answered."""
-    brokers = {one.broker_name: _addresses(one) for one in data.broker_datas}
-    queue_datas = sorted(data.queue_datas, key=lambda one: one.broker_name)
+    """Return the route in a name server's reply."""
+    brokers = {broker.broker_name: _addresses(broker) for broker in data.broker_datas}
+    queue_datas = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
     if data.order_topic_conf:
         publish = _ordered_queues(topic, data.order_topic_conf)
     else:
         publish = tuple(
-            MessageQueue(topic=topic, broker_name=one.broker_name, queue_id=queue_id)
-            for one in queue_datas
-            if one.perm & PERM_WRITE and MASTER_ID in brokers.get(one.broker_name, {})
-            for queue_id in range(one.write_queue_nums)
+            MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue_id)
+            for queue in queue_datas
+            if queue.perm & PERM_WRITE and MASTER_ID in brokers.get(queue.broker_name, {})
+            for queue_id in range(queue.write_queue_nums)
         )
     subscribe = tuple(
-        MessageQueue(topic=topic, broker_name=one.broker_name, queue_id=queue_id)
-        for one in queue_datas
-        if one.perm & PERM_READ
-        for queue_id in range(one.read_queue_nums)
+        MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue_id)
+        for queue in queue_datas
+        if queue.perm & PERM_READ
+        for queue_id in range(queue.read_queue_nums)
     )
     return TopicRoute(topic, data, brokers, publish, subscribe, is_default)
 
@@ -97,8 +97,8 @@ def default_route(topic: str, template: TopicRoute, queue_count_max: int) -> Top
 
     Args:
         topic: The new topic.
-        template: The route of the topic whose settings it inherits (``TBW102``).
-        queue_count_max: What the producer asks for; the broker gives no more than it has.
+        template: Route of the topic whose settings it inherits (``TBW102``).
+        queue_count_max: Number of queues that the producer requests; at most the template's.
     """
     return topic_route(
         topic,
@@ -111,39 +111,39 @@ def default_route(topic: str, template: TopicRoute, queue_count_max: int) -> Top
 
 
 class RouteCache:
-    """The routes of topics in use."""
+    """The cached routes of topics."""
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRoute] = {}
 
     def get(self, topic: str) -> TopicRoute | None:
-        """Return the newest route of a topic, if it was ever asked for."""
+        """Return the newest route of a topic, None if it was never requested."""
         return self._routes.get(topic)
 
     def put(self, route: TopicRoute) -> bool:
-        """Take a route in; returns whether it differs from what was known."""
+        """Store a route; return whether it differs from the cached one."""
         known = self._routes.get(route.topic)
         self._routes[route.topic] = route
         return known is None or known.data != route.data
 
     def topics(self) -> list[str]:
-        """Return the topics whose routes are known."""
+        """Return the topics with a cached route."""
         return list(self._routes)
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Return broker name -> broker id -> address of all known routes."""
-        found: dict[str, dict[int, str]] = {}
+        """Return broker name to broker id to address, of all cached routes."""
+        by_name: dict[str, dict[int, str]] = {}
         for route in self._routes.values():
             for name, addresses in route.brokers.items():
-                found.setdefault(name, {}).update(addresses)
-        return found
+                by_name.setdefault(name, {}).update(addresses)
+        return by_name
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return a broker's address from whichever route has it."""
+        """Return a broker's address from any route."""
         return self.brokers().get(broker_name, {}).get(broker_id)
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
-        """Drop the routes of topics that nobody uses any more."""
+        """Drop the routes of all other topics."""
         keep = set(topics)
         self._routes = {topic: route for topic, route in self._routes.items() if topic in keep}
 
@@ -153,7 +153,7 @@ def _addresses(broker: BrokerData) -> dict[int, str]:
 
 
 def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
-    """Return the queues that ``orderTopicConf`` fixes: ``broker-a:4;broker-b:4``."""
+    """Return the queues in ``orderTopicConf``: ``broker-a:4;broker-b:4``."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         name, _, count = part.partition(":")

@@ -1,7 +1,7 @@
-"""What a member wants of a topic: all, some tags, or what an SQL92 expression selects.
+"""Subscriptions to a topic: all messages, some tags, or an SQL92 expression.
 
-The broker compares the hashes of tags, which may collide: what it sends is compared here again, by
-text. An SQL92 expression is the broker's alone.
+Brokers compare the hashes of tags, which can collide; clients compare the text again. SQL92
+expressions are evaluated by brokers only.
 Source: rocketmq 4.9.8 ``FilterAPI``, ``PullAPIWrapper``.
 """
 
@@ -18,11 +18,11 @@ ALL = "*"
 TAG_SEPARATOR = "||"
 
 _JAVA_SPACE = "".join(map(chr, range(0x21)))
-"""What ``String.trim`` takes off."""
+"""Characters that ``String.trim`` removes."""
 
 
 class Tagged(Protocol):
-    """What is asked of a message here."""
+    """Interface of a message to be matched."""
 
     @property
     def tags(self) -> str | None:
@@ -34,30 +34,30 @@ M = TypeVar("M", bound=Tagged)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic and what is wanted of it. Make one with ``tags`` or ``sql``."""
+    """Subscription to a topic. Make one with ``tags`` or ``sql``."""
 
     topic: str
     expression: str
     expression_type: str
     tag_set: frozenset[str]
-    """Empty: all."""
+    """Selected tags; empty: all messages."""
     version: int
-    """When it was made, ms: brokers keep the newest of a group."""
+    """Creation time in ms: brokers use the newest subscription of a group."""
 
     @property
     def is_sql(self) -> bool:
-        """Whether the broker decides alone, and has to be asked whether it can."""
+        """True for an SQL92 expression, which only brokers evaluate."""
         return self.expression_type != TAG
 
     def matching(self, messages: list[M]) -> list[M]:
-        """Return the messages whose tag is wanted; the same list if all are."""
+        """Return the messages whose tag matches; the same list if all do."""
         if not self.tag_set:
             return messages
         wanted = self.tag_set
         return [one for one in messages if one.tags in wanted]
 
     def data(self) -> SubscriptionData:
-        """Return what heartbeats say of it."""
+        """Return the subscription for heartbeats."""
         return SubscriptionData(
             class_filter_mode=False,
             code_set=sorted({java.string_hash(tag) for tag in self.tag_set}),
@@ -70,7 +70,7 @@ class Subscription:
 
 
 def tags(topic: str, expression: str | None, now_ms: int) -> Subscription:
-    """Return a subscription to ``TagA || TagB``; ``*``, nothing, or ``None`` is all.
+    """Return a subscription to ``TagA || TagB``; ``*``, "" or None: all messages.
 
     Raises:
         InvalidOption: The expression has separators and no tag.
@@ -85,12 +85,12 @@ def tags(topic: str, expression: str | None, now_ms: int) -> Subscription:
 
 
 def sql(topic: str, expression: str, now_ms: int) -> Subscription:
-    """Return a subscription to what an SQL92 expression selects by properties.
+    """Return a subscription to the messages that match an SQL92 expression on properties.
 
-    Whether it can be compiled is the broker's to say (request 46): versions know different words.
+    It is not compiled here but by the broker (request 46): versions differ in their grammar.
 
     Raises:
-        InvalidOption: It is empty.
+        InvalidOption: The expression is empty.
     """
     if not expression.strip():
         raise InvalidOption("expression", expression, "an SQL92 condition")

@@ -1,7 +1,7 @@
-r"""Traces: what clients write down of each message that they send or consume.
+r"""Traces: records that clients write of each message they send or consume.
 
 A trace message holds any number of lines; fields are separated by ``\x01`` and each line ends with
-``\x02``. It can be found by the ids and keys of the messages that it tells of. A line::
+``\x02``. Its keys are the ids and keys of the traced messages. Lines::
 
     Pub            time | region | group | topic | id | tags | keys | broker | body bytes | ms
                    | type | offset id | success
@@ -11,8 +11,8 @@ A trace message holds any number of lines; fields are separated by ``\x01`` and 
                    | state | asked by the broker
     Recall         time | region | group | topic | id | success
 
-What is not there reads ``null``. Times are ms since the epoch. Source: rocketmq 4.9.7 and 5.5.0
-``TraceDataEncoder``; lines of before 4.6, which lack their last fields, are read as well.
+Missing fields are ``null``. Times are ms since the epoch. Source: rocketmq 4.9.7 and 5.5.0
+``TraceDataEncoder``; lines of versions before 4.6, which lack the last fields, are read too.
 """
 
 import enum
@@ -38,7 +38,7 @@ class MessageKind(enum.IntEnum):
 
 
 class Outcome(enum.IntEnum):
-    """``ConsumeReturnType`` of Java: how a listener ended."""
+    """``ConsumeReturnType`` of Java: outcome of a listener's call."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -49,7 +49,7 @@ class Outcome(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message was sent (Pub)."""
+    """Trace of a send (Pub)."""
 
     time_ms: int
     region: str | None
@@ -60,7 +60,7 @@ class Sent:
     keys: str | None
     broker_address: str
     body_bytes: int
-    """As sent: compressed, if it is."""
+    """Size of the body as sent, compressed or not."""
     cost_ms: int
     kind: MessageKind
     offset_message_id: str | None = None
@@ -69,7 +69,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A listener was called with a message (SubBefore)."""
+    """Trace of the start of a listener's call (SubBefore)."""
 
     time_ms: int
     region: str | None
@@ -82,24 +82,24 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """A listener has returned (SubAfter)."""
+    """Trace of the end of a listener's call (SubAfter)."""
 
     call_id: str
-    """That of ``Begun``."""
+    """``call_id`` of ``Begun``."""
     message_id: str
     cost_ms: int
-    """Of the call, divided by its messages."""
+    """Duration of the call divided by its messages, in ms."""
     is_success: bool
     keys: str | None
     outcome: Outcome = Outcome.SUCCESS
     time_ms: int = 0
-    """0: not told."""
+    """Time in ms since the epoch; 0: not recorded."""
     group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """A producer has told what became of a transaction (EndTransaction)."""
+    """Trace of the end of a transaction (EndTransaction)."""
 
     time_ms: int
     region: str | None
@@ -114,12 +114,12 @@ class TransactionEnded:
     state: str
     """``COMMIT_MESSAGE``, ``ROLLBACK_MESSAGE``, ``UNKNOW``."""
     is_check: bool
-    """The broker had asked."""
+    """True if the broker had checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """A producer has taken back a delayed message (Recall, 5.x)."""
+    """Trace of the recall of a delayed message (Recall, 5.x)."""
 
     time_ms: int
     region: str | None
@@ -139,7 +139,7 @@ _TYPES: dict[str, type[Trace]] = {
     "EndTransaction": TransactionEnded,
     "Recall": Recalled,
 }
-"""What a line begins with, and what it tells: the fields of the type, in their order."""
+"""First field of a line to its type, whose fields follow in order."""
 
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
@@ -147,8 +147,9 @@ _ABSENT: dict[type[Trace], tuple[frozenset[str], ...]] = {
     Sent: (frozenset({"offset_message_id"}),),
     Consumed: (frozenset({"time_ms", "group"}), frozenset({"outcome", "time_ms", "group"})),
 }
-"""What lines of older clients lack, longest lines first: before 4.4.1 there was no offset id.
-What is behind the fields is left out; some had the client's address there."""
+"""Field counts of lines of older clients, longest first: before 4.4.1 there was no offset id.
+Additional fields are ignored; some versions wrote the client's address there.
+"""
 
 
 def encode(trace: Trace) -> str:
@@ -166,7 +167,7 @@ def _text(value: object) -> str:
 
 
 def keys_of(trace: Trace) -> list[str]:
-    """Return what a trace is to be found by: the id of its message, and that message's keys."""
+    """Return the keys of a trace's message: the id and the keys of the traced message."""
     keys = None if isinstance(trace, Recalled) else trace.keys
     return [trace.message_id, *props.split_keys(keys)]
 
@@ -174,10 +175,10 @@ def keys_of(trace: Trace) -> list[str]:
 def decode(text: str) -> list[Trace]:
     """Return the traces in a trace message's body.
 
-    Lines of a kind that is not known are left out, as Java does.
+    Unknown kinds of lines are ignored, as in Java.
 
     Raises:
-        ValueError: A line has too few fields, or one that is no number where one should be.
+        ValueError: A line has too few fields or an invalid number.
     """
     traces: list[Trace] = []
     for line in text.split(LINE_END):
@@ -213,26 +214,27 @@ _READ: dict[object, Callable[[str], Any]] = {
     MessageKind: lambda text: MessageKind(int(text)),
     Outcome: lambda text: Outcome(int(text)),
 }
-"""Type of a field -> what makes one of its text."""
+"""Type of a field to its parser."""
 _READERS = {kind: {name: _READ[of] for name, of in get_type_hints(kind).items()} for kind in _NAMES}
 
 
 @dataclass(frozen=True, slots=True)
 class TraceMessage:
-    """Traces that go together, as one message."""
+    """Traces packed into one message."""
 
     body: bytes
     keys: tuple[str, ...]
 
 
 BODY_BYTES_MAX = 118_000
-"""Beyond it a new message begins: Java's limit, 10,000 below what its producer of traces sends."""
+"""Maximum size of a message's body in bytes: Java's limit, 10,000 below that of its trace
+producer."""
 KEYS_BYTES_MAX = 16_000
-"""Likewise: half of what properties may be long."""
+"""Maximum size of a message's keys in bytes: half of the maximum of properties."""
 
 
 def pack(traces: Iterable[Trace]) -> list[TraceMessage]:
-    """Return traces as messages, each not longer than brokers take (but for a single one)."""
+    """Pack traces into messages within the limits; a single larger trace gets its own message."""
     messages: list[TraceMessage] = []
     lines: list[bytes] = []
     keys: dict[str, None] = {}

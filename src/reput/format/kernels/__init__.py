@@ -1,13 +1,13 @@
 """Batch kernels over log buffers: the layouts of this package at memory speed.
 
-``scan`` walks a buffer into segments with verdicts, ``judge`` looks at given positions,
-``find_record`` finds the next record behind damage, ``Columns`` decodes records into Arrow-shaped
-buffers and gives what dispatch needs (tags codes, key hashes). Written once in numba's subset of
-Python (modules ``walk``, ``columns``, ``hashes``), compiled ahead of time; ``twin`` is the same in
-plain Python.
+``scan`` splits a buffer into segments with verdicts, ``judge`` judges the records at given
+positions, ``find_record`` finds the next record after damage, ``Columns`` decodes records into
+Arrow-shaped buffers and computes what dispatch needs (tags codes, key hashes). They are written in
+numba's subset of Python (modules ``log_scan``, ``columns``, ``hashes``) and compiled ahead of time;
+``reference`` does the same in plain Python.
 
-Which engine runs is decided once: ``native`` (the shared object of the wheel), else ``numba``
-(compiled here, cached), else ``twin``. ``REPUT_KERNELS=twin`` forces the twin.
+The engine is chosen once: ``native`` (the shared object of the wheel), else ``numba`` (compiled
+here, cached), else ``reference``. ``REPUT_KERNELS=reference`` forces the last.
 """
 
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ else:
         native.engine()
         _chosen = native
     except native.KernelsUnavailable:
-        from reput.format.kernels import twin as _chosen
+        from reput.format.kernels import reference as _chosen
 
     Columns = _chosen.Columns
     checksum = _chosen.checksum

@@ -1,10 +1,10 @@
-"""Compiles kernels ahead of time: numba source -> object code -> shared object.
+"""Compilation of kernels ahead of time: numba source -> object code -> shared object.
 
-Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
-shared object is not. Each package of kernels has a shared object of its own. Every entry point
-becomes a C function ``int64 reput_NAME(int64, ...)``. The code is for the architecture's base
-processor, so what one machine built loads on another; only ``crc_fold`` needs more, and is called
-only where the processor has it.
+It runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
+shared object is not. Each package of kernels has its own shared object. Every entry point becomes a
+C function ``int64 reput_NAME(int64, ...)``. The code is for the architecture's base processor, so a
+shared object runs on other machines too; only ``crc_fold`` needs more, and is called only where the
+processor has it.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from reput.format.kernels.layout import SHARED_OBJECT
 
 _LINKERS = ("cc", "gcc", "clang")
 _SHARED = ("reput.format", "reput.format.kernels")
-"""Packages whose functions and numbers are compiled into the kernels of every package."""
+"""Packages whose functions and constants are compiled into the kernels of every package."""
 
 
 def sources(package: str) -> dict[str, bytes]:
     """Return the source of each module of a package by its full name, without subpackages."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
-    # The folder stays a text: Spark's zips are at ./NAME, and known by just that.
+    # The folder stays a text: Spark's zips are named ./NAME, and found by that name only.
     (folder,) = spec.submodule_search_locations or [""]
     found = [module.name for module in pkgutil.iter_modules([folder]) if not module.ispkg]
     names = sorted({*found} - {Path(SHARED_OBJECT).stem})
@@ -40,12 +40,12 @@ def sources(package: str) -> dict[str, bytes]:
 
 
 def compiled_in(package: str) -> dict[str, bytes]:
-    """Return the sources whose functions and numbers may be compiled into a package's kernels."""
+    """Return the sources whose functions and constants may be compiled into a package's kernels."""
     return {name: source for part in (*_SHARED, package) for name, source in sources(part).items()}
 
 
 def made_of(package: str) -> bytes:
-    """Return what names a shared object's origin: the compiler, the processor, and every source."""
+    """Return a text that identifies the compiler, the processor, and every source."""
     import llvmlite
     import numba
 
@@ -76,8 +76,8 @@ def entry_points(package: str) -> dict[str, tuple[Any, int]]:
 def _thunk(name: str, symbol: str, arguments: int) -> str:
     """Return LLVM text of a C function around one in numba's calling convention.
 
-    Numba returns a status and leaves the value behind a pointer; kernels raise nothing, so the
-    status is always zero.
+    Numba returns a status, and the value through a pointer; kernels raise nothing, so the status is
+    always zero.
     """
     parameters = ", ".join(f"i64 %a{i}" for i in range(arguments))
     prototype = ", ".join(["ptr", "ptr"] + ["i64"] * arguments)
@@ -98,7 +98,7 @@ def module_text(package: str) -> tuple[str, list[str]]:
     import llvmlite.binding as llvm
     from numba import types
 
-    # Numba wants every symbol to be somewhere; this one is linked in, and not called before.
+    # Numba requires an address for every symbol; this one is linked in, and not called before.
     llvm.add_symbol(crc_fold.SYMBOL, 1)
     thunks: list[str] = []
     modules: list[str] = []
@@ -117,7 +117,9 @@ def object_code(package: str) -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    origin = made_of(package)  # before compiling: who edits meanwhile, builds again
+    origin = made_of(
+        package
+    )  # before compiling: after an edit meanwhile, the next build compiles again
     thunks, modules = module_text(package)
     triple = llvm.get_process_triple()
     target = llvm.Target.from_triple(triple)
@@ -136,7 +138,7 @@ def object_code(package: str) -> bytes:
 
 
 def link(code: bytes, path: Path) -> bool:
-    """Make a shared object of object code; False where this machine has no linker."""
+    """Make a shared object of object code; return False if this machine has no linker."""
     linker = next(filter(None, map(shutil.which, _LINKERS)), None)
     if linker is None:
         return False
@@ -146,7 +148,7 @@ def link(code: bytes, path: Path) -> bool:
         target = Path(folder, "kernels.so")
         command = [linker, "-shared", "-o", str(target), str(source)]
         subprocess.run(command, check=True, capture_output=True)
-        # Replaced in one step: another process may be loading the old one.
+        # Replaced atomically: another process may be loading the old one.
         staged = path.with_suffix(f".{os.getpid()}.tmp")
         shutil.copyfile(target, staged)
         staged.replace(path)
@@ -156,8 +158,8 @@ def link(code: bytes, path: Path) -> bool:
 def build(package: str, folder: str) -> str | None:
     """Write a package's shared object into ``folder``; return its path, or None without a linker.
 
-    One that was made of the same sources by the same compiler is left as it is: compiling takes
-    most of a minute.
+    If it exists and was made of the same sources by the same compiler, it is left alone: compiling
+    takes most of a minute.
     """
     path = Path(folder, SHARED_OBJECT)
     if path.is_file() and made_of(package) in path.read_bytes():
@@ -168,8 +170,10 @@ def build(package: str, folder: str) -> str | None:
 def build_all(source_folder: str) -> list[str]:
     """Write the shared object of every ``kernels`` package below ``reput``; return their paths.
 
-    The list is empty where there is no linker.
+    The list is empty without a linker.
     """
     folders = sorted(Path(source_folder, "reput").glob("*/kernels"))
-    paths = [build(f"reput.{one.parent.name}.{one.name}", str(one)) for one in folders]
+    paths = [
+        build(f"reput.{kernels.parent.name}.{kernels.name}", str(kernels)) for kernels in folders
+    ]
     return [path for path in paths if path is not None]

@@ -1,18 +1,18 @@
-"""CRC-32 by carry-less multiplication, as LLVM text: what numba has no words for.
+"""CRC-32 by carry-less multiplication, as LLVM text, since numba has no such instruction.
 
 Four runs of 16 bytes are folded forward at once, then one at a time, then reduced (Barrett). The
 method and its constants are those of Gopal et al., "Fast CRC Computation for Generic Polynomials
 Using PCLMULQDQ Instruction" (Intel, 2009), for the bit-reflected polynomial 0xEDB88320: x to the
-power of so many bits, modulo the polynomial.
+power of N bits, modulo the polynomial.
 
-Compiled for processors that have the instruction, whatever the rest of the code is compiled for;
-``native.crc_tables`` says at run time whether this one does. Elsewhere there is a function that
-nobody calls.
+It is compiled for processors that have the instruction, independent of the target of the other
+code; ``native.crc_tables`` finds out at run time whether this processor has it. On other
+architectures there is a function that is never called.
 """
 
 SYMBOL = "reput_fold_crc"
 BYTES_MIN = 64
-"""It takes this many bytes at least, and whole runs of 16."""
+"""Minimum size of the input, bytes, which must be whole runs of 16."""
 
 _FOLD_4 = (0x154442BD4, 0x1C6E41596)
 _FOLD_1 = (0x1751997D0, 0xCCAA009E)
@@ -77,9 +77,9 @@ def text(triple: str) -> str:
             f"  %start = insertelement {_VECTOR} zeroinitializer, i64 %crc, i32 0\n",
             f"  %first = xor {_VECTOR} %d0, %start\n",
             "  %end = add i64 %address, %size\n",
-            f"  %behind = add i64 %address, {BYTES_MIN}\n",
+            f"  %after = add i64 %address, {BYTES_MIN}\n",
             "  br label %four\nfour:\n",
-            "  %at = phi i64 [ %behind, %entry ], [ %next, %four.fold ]\n",
+            "  %at = phi i64 [ %after, %entry ], [ %next, %four.fold ]\n",
             *(
                 f"  %x{i} = phi {_VECTOR} [ {'%first' if i == 0 else f'%d{i}'}, %entry ], "
                 f"[ %y{i}, %four.fold ]\n"

@@ -19,34 +19,34 @@ from reput.format.kernels.memory import (
 LOW_32 = 0xFFFFFFFF
 FOLD_BYTES_MIN = crc_fold.BYTES_MIN
 CAN_FOLD = 16 * 256 * 4
-"""Where a word behind the CRC tables says whether this processor can fold."""
+"""Position of a word after the CRC tables: whether this processor can fold."""
 HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte, as a signed 64-bit number
 
 
 @njit(**COMPILE_OPTIONS)
 def table_entry(table, row, byte):
-    """Read one word of the CRC tables."""
+    """Return one word of the CRC tables."""
     return get_u32(table + (row * 256 + byte) * 4)
 
 
 @njit(**COMPILE_OPTIONS)
 def crc32(table, address, size):
-    """Return zlib's CRC-32 of ``size`` bytes: folded where the processor can, else by tables.
+    """Return zlib's CRC-32 of ``size`` bytes: by folding where the processor can, else by tables.
 
     ``table`` is the address of ``native.crc_tables``.
     """
     crc = LOW_32
-    at = address
+    cursor = address
     end = address + size
     if size >= FOLD_BYTES_MIN and get_u32(table + CAN_FOLD):
         whole = size - size % 16
-        crc = fold_crc(crc, at, whole)
-        at += whole
-    while end - at >= 16:
-        a = get_u32(at) ^ crc
-        b = get_u32(at + 4)
-        c = get_u32(at + 8)
-        d = get_u32(at + 12)
+        crc = fold_crc(crc, cursor, whole)
+        cursor += whole
+    while end - cursor >= 16:
+        a = get_u32(cursor) ^ crc
+        b = get_u32(cursor + 4)
+        c = get_u32(cursor + 8)
+        d = get_u32(cursor + 12)
         crc = (
             table_entry(table, 15, a & 255)
             ^ table_entry(table, 14, (a >> 8) & 255)
@@ -65,16 +65,16 @@ def crc32(table, address, size):
             ^ table_entry(table, 1, (d >> 16) & 255)
             ^ table_entry(table, 0, d >> 24)
         )
-        at += 16
-    while at < end:
-        crc = (crc >> 8) ^ table_entry(table, 0, (crc ^ get_u8(at)) & 255)
-        at += 1
+        cursor += 16
+    while cursor < end:
+        crc = (crc >> 8) ^ table_entry(table, 0, (crc ^ get_u8(cursor)) & 255)
+        cursor += 1
     return crc ^ LOW_32
 
 
 @njit(**COMPILE_OPTIONS)
 def utf8_length(lead):
-    """Return how many bytes a character takes, by its first byte; 0 if that can start none."""
+    """Return the bytes of a character by its first byte; 0 if no character starts with it."""
     if lead < 0x80:
         return 1
     if 0xC2 <= lead < 0xE0:
@@ -87,14 +87,17 @@ def utf8_length(lead):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_utf8_character(at, lead, length):
-    """Whether the continuation bytes fit: no overlong form, no surrogate, nothing over U+10FFFF."""
-    second = get_u8(at + 1)
+def is_utf8_character(cursor, lead, length):
+    """Return whether the continuation bytes of a character are valid.
+
+    No overlong form, no surrogate, nothing over U+10FFFF.
+    """
+    second = get_u8(cursor + 1)
     if second & 0xC0 != 0x80:
         return False
-    if length >= 3 and get_u8(at + 2) & 0xC0 != 0x80:
+    if length >= 3 and get_u8(cursor + 2) & 0xC0 != 0x80:
         return False
-    if length == 4 and get_u8(at + 3) & 0xC0 != 0x80:
+    if length == 4 and get_u8(cursor + 3) & 0xC0 != 0x80:
         return False
     if lead == 0xE0:
         return second >= 0xA0
@@ -109,47 +112,47 @@ def is_utf8_character(at, lead, length):
 
 @njit(**COMPILE_OPTIONS)
 def is_utf8(address, size):
-    """Whether the bytes are well-formed UTF-8."""
-    at = address
+    """Return whether the bytes are well-formed UTF-8."""
+    cursor = address
     end = address + size
-    while at < end:
-        if end - at >= 8 and get_i64(at) & HIGH_BITS == 0:
-            at += 8
+    while cursor < end:
+        if end - cursor >= 8 and get_i64(cursor) & HIGH_BITS == 0:
+            cursor += 8
             continue
-        lead = get_u8(at)
+        lead = get_u8(cursor)
         length = utf8_length(lead)
-        if length == 0 or at + length > end:
+        if length == 0 or cursor + length > end:
             return False
-        if length > 1 and not is_utf8_character(at, lead, length):
+        if length > 1 and not is_utf8_character(cursor, lead, length):
             return False
-        at += length
+        cursor += length
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def java_hash(start, address, size):
-    """Continue a Java string hash over well-formed UTF-8; returns it unsigned."""
+    """Continue a Java string hash over well-formed UTF-8; return it unsigned."""
     value = start
-    at = address
+    cursor = address
     end = address + size
-    while at < end:
-        lead = get_u8(at)
+    while cursor < end:
+        lead = get_u8(cursor)
         if lead < 0x80:
             value = (value * 31 + lead) & LOW_32
-            at += 1
+            cursor += 1
         elif lead < 0xE0:
-            value = (value * 31 + ((lead & 0x1F) << 6 | get_u8(at + 1) & 0x3F)) & LOW_32
-            at += 2
+            value = (value * 31 + ((lead & 0x1F) << 6 | get_u8(cursor + 1) & 0x3F)) & LOW_32
+            cursor += 2
         elif lead < 0xF0:
-            unit = (lead & 0xF) << 12 | (get_u8(at + 1) & 0x3F) << 6 | get_u8(at + 2) & 0x3F
+            unit = (lead & 0xF) << 12 | (get_u8(cursor + 1) & 0x3F) << 6 | get_u8(cursor + 2) & 0x3F
             value = (value * 31 + unit) & LOW_32
-            at += 3
+            cursor += 3
         else:
-            high = (lead & 0x7) << 18 | (get_u8(at + 1) & 0x3F) << 12
-            point = (high | (get_u8(at + 2) & 0x3F) << 6 | get_u8(at + 3) & 0x3F) - 0x10000
+            high = (lead & 0x7) << 18 | (get_u8(cursor + 1) & 0x3F) << 12
+            point = (high | (get_u8(cursor + 2) & 0x3F) << 6 | get_u8(cursor + 3) & 0x3F) - 0x10000
             value = (value * 31 + 0xD800 + (point >> 10)) & LOW_32
             value = (value * 31 + 0xDC00 + (point & 0x3FF)) & LOW_32
-            at += 4
+            cursor += 4
     return value
 
 
@@ -161,7 +164,7 @@ def signed32(value):
 
 @njit(**COMPILE_OPTIONS)
 def same_bytes(a, b, size):
-    """Whether two runs of bytes are equal."""
+    """Return whether two runs of bytes are equal."""
     i = 0
     while i + 8 <= size:
         if get_i64(a + i) != get_i64(b + i):
@@ -176,13 +179,13 @@ def same_bytes(a, b, size):
 
 @njit(**COMPILE_OPTIONS)
 def checksum(table, address, size):
-    """Entry point: BODYCRC of a run of bytes."""
+    """Entry point: return the BODYCRC of a run of bytes."""
     return crc32(table, address, size) & 0x7FFFFFFF
 
 
 @njit(**COMPILE_OPTIONS)
 def text_hashes(addresses, sizes, count, hashes):
-    """Entry point: Java hashes (int64 each) of ``count`` well-formed texts."""
+    """Entry point: write the Java hashes (int64) of ``count`` well-formed texts."""
     for i in range(count):
         value = java_hash(0, get_i64(addresses + 8 * i), get_i32(sizes + 4 * i))
         put_i64(hashes + 8 * i, signed32(value))
@@ -191,7 +194,10 @@ def text_hashes(addresses, sizes, count, hashes):
 
 @njit(**COMPILE_OPTIONS)
 def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix_size, hashes):
-    """Entry point: index hashes of ``topic#[prefix]key``; ``rows`` says whose topic a key has."""
+    """Entry point: write the index hashes of ``topic#[prefix]key``.
+
+    ``rows`` has for each key the row whose topic it belongs to.
+    """
     for i in range(count):
         row = get_i64(rows + 8 * i)
         value = java_hash(0, get_i64(topics + 8 * row), get_i32(topic_sizes + 4 * row))
@@ -207,7 +213,7 @@ def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix
 
 @njit(**COMPILE_OPTIONS)
 def name_slot(address, size, slot_count):
-    """Return the first slot to try for a name: FNV-1a over its bytes."""
+    """Return the first slot of a table to try for a name: the FNV-1a hash of its bytes."""
     value = 0x811C9DC5
     for i in range(size):
         value = ((value ^ get_u8(address + i)) * 0x01000193) & LOW_32
@@ -219,7 +225,7 @@ def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):
     """Entry point: number names by their bytes, in order of first appearance.
 
     ``slots`` is an open-addressing table of ``slot_count`` (a power of two, over ``count``) int32,
-    filled with -1; ``firsts[n]`` becomes the row where name ``n`` came first. Returns how many.
+    filled with -1; ``firsts[n]`` becomes the first row with name ``n``. Return the number of names.
     """
     for i in range(count):
         address = get_i64(addresses + 8 * i)
@@ -244,4 +250,4 @@ def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):
 
 
 ENTRY_POINTS = {"checksum": 3, "text_hashes": 4, "key_hashes": 9, "intern": 8}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,4 +1,4 @@
-"""What kernels, their twin and their callers agree on: result types, column order, capacities."""
+"""Result types, order of columns and capacities: shared by kernels, reference and callers."""
 
 from typing import Any, NamedTuple
 
@@ -14,23 +14,23 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Segments(NamedTuple):
-    """A walked range: what stands where, without gap or overlap."""
+    """Segments of a scanned range, without gap or overlap."""
 
     positions: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
     verdicts: npt.NDArray[np.uint8]
-    """``reput.format.message.Verdict`` each."""
+    """Verdicts, values of ``reput.format.message.Verdict``."""
     next_position: int
-    """Where the walk stopped; before ``stop`` if it ran out of room or of bytes."""
+    """End of the scan; before ``stop`` if it ran out of room or of bytes."""
 
 
 class Runs(NamedTuple):
-    """Variable-size values as Arrow keeps them: value i is ``data[offsets[i]:offsets[i + 1]]``."""
+    """Values of variable size as Arrow has them: value i is ``data[offsets[i]:offsets[i + 1]]``."""
 
     offsets: npt.NDArray[np.int32]
     data: npt.NDArray[np.uint8]
     present: npt.NDArray[np.bool_] | None
-    """Which values are not null; None if all."""
+    """Mask of the values that are not null; None if all are."""
 
 
 class Words(NamedTuple):
@@ -73,7 +73,7 @@ LOCATED = (
 """Columns that ``locate`` fills, in the order of its table; texts and hosts are addresses."""
 
 PAIR_BYTES_MIN = 4
-"""A pair of a property string takes a character, a separator, a character and a separator."""
+"""Minimum size of a pair: a character, a separator, a character and a separator, bytes."""
 WORD_BYTES_MIN = 2
 HOST_TEXT_MAX = len("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:-2147483648")
 OFFSET_ID_MAX = 56

@@ -1,8 +1,8 @@
-"""Loads the compiled kernels of a package.
+"""Loading of the compiled kernels of a package.
 
-Loads the shared object that was built with the package, also out of a zip: so Spark ships code to
-its workers. Without a shared object, but with numba, compiles the same sources once and keeps the
-object code in the user's cache folder.
+They are in a shared object that was built with the package, which may be in a zip: so Spark ships
+code to its workers. Without a shared object, but with numba, the same sources are compiled once,
+and the object code is kept in the user's cache folder.
 """
 
 import ctypes
@@ -21,14 +21,15 @@ _Made = TypeVar("_Made")
 
 
 class KernelsUnavailable(ImportError):
-    """Neither a shared object nor numba is there; the twin must do."""
+    """There is neither a shared object nor numba."""
 
 
 def made_once(make: Callable[[], _Made]) -> Callable[[], _Made]:
-    """Return a function that makes a value at its first call and keeps it for ever.
+    """Return a function that makes a value at its first call and keeps it forever.
 
-    ``functools.cache`` has no lock: threads that ask first at the same time each make a value, and
-    all but one of these are freed. Kernels hold addresses, which would then lead to freed memory.
+    ``functools.cache`` has no lock: threads that call first at the same time each make a value, and
+    all but one of these are freed. Kernels hold addresses, which would then be those of freed
+    memory.
     """
     lock = threading.Lock()
     kept: list[_Made] = []
@@ -80,7 +81,7 @@ class _CompiledHere:
         self._engine.finalize_object()
         from reput.format.kernels import build
 
-        # Now, so that a numba that cannot be imported is found out before this engine is chosen.
+        # Now, so that a numba that cannot be imported is noticed before this engine is chosen.
         self._entry_points = build.entry_points(package)
 
     def function(
@@ -97,18 +98,18 @@ def _linked_kernels(package: str) -> LinkedKernels:
     """Load the shared object of a package.
 
     Raises:
-        OSError: The package has none, or it was made for another system.
+        OSError: The package has none, or it was built for another system.
     """
     spec = importlib.util.find_spec(package)
     assert spec is not None
-    # The folder stays a text: Spark's zips are at ./NAME, and known by just that.
+    # The folder stays a text: Spark's zips are named ./NAME, and found by that name only.
     (folder,) = spec.submodule_search_locations or [""]
     path = f"{folder}/{SHARED_OBJECT}"
     if Path(path).exists():
         return LinkedKernels(Path(path))
     data: bytes = spec.loader.get_data(path)  # type: ignore[union-attr]
-    # A file in memory: a folder that can be written to and run from may not be there. It stays
-    # open: the linker knows libraries by their path, and the next one must not get its number.
+    # A file in memory: there may be no folder that can be written to and executed from. It stays
+    # open: the linker identifies libraries by path, and the next one must not get its number.
     file = os.memfd_create("reput-kernels")
     with os.fdopen(file, "wb", closefd=False) as writer:
         writer.write(data)
@@ -132,7 +133,7 @@ def _compiled_code(package: str) -> bytes:
     try:
         return cached.read_bytes()
     except OSError:
-        pass  # Not there yet, or in a home that is not ours to read.
+        pass  # not there yet, or in a home that cannot be read
     from reput.format.kernels import build
 
     code = build.object_code(package)
@@ -142,32 +143,32 @@ def _compiled_code(package: str) -> bytes:
         staged.write_bytes(code)
         staged.replace(cached)
     except OSError:
-        pass  # A read-only or missing home costs the next process the compilation again, no more.
+        pass  # a read-only or missing home costs the next process the compilation again, no more
     return code
 
 
 def _load(package: str) -> LinkedKernels | _CompiledHere:
-    if os.environ.get("REPUT_KERNELS") == "twin":
-        raise KernelsUnavailable("REPUT_KERNELS asks for the twin")
+    if os.environ.get("REPUT_KERNELS") == "reference":
+        raise KernelsUnavailable("REPUT_KERNELS asks for the reference implementation")
     try:
         return _linked_kernels(package)
     except OSError:
-        pass  # Slower is better than not at all.
+        pass  # slower is better than not at all
     if importlib.util.find_spec("numba") is None:
         raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
     try:
         return _CompiledHere(package, _compiled_code(package))
-    except ImportError as error:  # as numba raises where numpy is too new for it
+    except ImportError as error:  # as numba raises if numpy is too new for it
         raise KernelsUnavailable(f"numba cannot be imported: {error}") from error
 
 
 class Library:
     """The compiled kernels of one package, loaded at their first use.
 
-    Calls release the GIL unless they are short, so that threads can work beside each other.
+    Calls release the GIL unless they are short, so that threads can run in parallel.
 
     Args:
-        package: The package that has the kernels' sources, and their shared object if it was built.
+        package: The package with the kernels' sources, and their shared object if it was built.
     """
 
     def __init__(self, package: str) -> None:
@@ -177,7 +178,7 @@ class Library:
         """Return ``native`` (shared object) or ``numba`` (compiled here).
 
         Raises:
-            KernelsUnavailable: Neither can be had.
+            KernelsUnavailable: There is neither.
         """
         return self._kernels().name
 
@@ -190,8 +191,8 @@ class Library:
             name: The entry point.
             arguments: The ctypes of its arguments: ``c_int64``, or ``c_char_p`` for bytes. None:
                 the caller converts them itself.
-            is_short: The call keeps the GIL, as handing it over takes longer, and does not convert
-                its arguments, which costs half a microsecond: they must be a ``c_int64``, or bytes.
+            is_short: Keep the GIL during the call, as releasing it takes longer, and do not convert
+                the arguments, which costs half a microsecond: they must be a ``c_int64``, or bytes.
 
         Raises:
             KernelsUnavailable: There is no compiled kernel.

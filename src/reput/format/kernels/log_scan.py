@@ -1,8 +1,8 @@
-"""Kernel: walk a log buffer into segments, each a record, a blank, zeros or damage.
+"""Kernel: scan a log buffer into segments, each a record, a blank, zeros or damage.
 
-Segments tile the walked range without gap or overlap. Framing damage ends where a record with right
-lengths says of itself that it stands just there: its own offset, eight bytes of it, makes a false
-hit in a body all but impossible. ``reput.format.message.classify`` and ``twin.scan`` define what
+Segments tile the scanned range without gap or overlap. Framing damage ends at the next record whose
+lengths are valid and whose physical offset is its own: with eight bytes of offset, a false match in
+a body is all but impossible. ``reput.format.message.classify`` and ``reference.scan`` define what
 these functions must return.
 """
 
@@ -65,7 +65,7 @@ BLANK_LEAD = MAGIC_BLANK >> 24 & 255
 
 @njit(**COMPILE_OPTIONS)
 def born_to_tail(sys_flag):
-    """Return the bytes from BORNHOST to RECONSUMETIMES."""
+    """Return the size of the fields from BORNHOST up to RECONSUMETIMES, bytes."""
     size = HOST_V4 + STORE_TIMESTAMP_BYTES + HOST_V4
     if sys_flag & BORN_V6:
         size += V6_EXTRA
@@ -76,28 +76,28 @@ def born_to_tail(sys_flag):
 
 @njit(**COMPILE_OPTIONS)
 def topic_length_bytes(magic):
-    """Return the width of TOPICLEN."""
+    """Return the width of TOPICLEN, bytes."""
     return 2 if magic == MAGIC_V2 else 1
 
 
 @njit(**COMPILE_OPTIONS)
-def load_topic_length(at, magic):
+def load_topic_length(address, magic):
     """Return TOPICLEN."""
-    return load_u16(at) if magic == MAGIC_V2 else load_u8(at)
+    return load_u16(address) if magic == MAGIC_V2 else load_u8(address)
 
 
 @njit(**COMPILE_OPTIONS)
-def frame(at, left, file_left, physical_offset):
-    """Judge the head and lengths of what stands at ``at``; the checksums are left out.
+def frame(address, left, file_left, physical_offset):
+    """Return the verdict on the head and lengths at an address, without the checksums.
 
-    Zeros are reported as BAD_ZEROS: whether they reach the end is the walker's question.
+    Zeros are BAD_ZEROS: the caller finds out whether they reach the end.
     """
     if left < file_left and left < JUDGED:
         return TRUNCATED
     if left < HEAD_WORD:
         return BAD_SIZE
-    size = load_i32(at)
-    magic = load_i32(at + AT_MAGIC)
+    size = load_i32(address)
+    magic = load_i32(address + AT_MAGIC)
     if size == 0 and magic == 0:
         return BAD_ZEROS
     if magic == MAGIC_BLANK:
@@ -107,11 +107,11 @@ def frame(at, left, file_left, physical_offset):
     width = topic_length_bytes(magic)
     if size < FIXED_V1 - 1 + width or size > file_left:
         return BAD_SIZE
-    own_offset = load_i64(at + AT_PHYSICAL_OFFSET)
+    own_offset = load_i64(address + AT_PHYSICAL_OFFSET)
     if size > left:
         return TRUNCATED if own_offset == physical_offset else BAD_PHYSICAL_OFFSET
-    end = at + size
-    tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
+    end = address + size
+    tail = address + AT_BORN_HOST + born_to_tail(load_i32(address + AT_SYS_FLAG))
     if tail + TAIL_BYTES > end:
         return BAD_LENGTH
     body_length = load_i32(tail + BODY_LENGTH_IN_TAIL)
@@ -131,9 +131,9 @@ def frame(at, left, file_left, physical_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def record_crc(table, at, size):
-    """Compare a record with the ``__CRC32#`` property it may end with; digits are reversed."""
-    start = at + size - CRC_BYTES
+def record_crc(table, address, size):
+    """Compare a record with its ``__CRC32#`` property, if it has one; digits are reversed."""
+    start = address + size - CRC_BYTES
     if get_i64(start) != CRC_PREFIX or get_u8(start + 8) != 1 or get_u8(start + 19) != 2:
         return MESSAGE
     value = 0
@@ -142,80 +142,86 @@ def record_crc(table, at, size):
         if digit < 0 or digit > 9:
             return MESSAGE
         value = value * 10 + digit
-    crc = crc32(table, at, size - CRC_BYTES) & 0x7FFFFFFF
+    crc = crc32(table, address, size - CRC_BYTES) & 0x7FFFFFFF
     return MESSAGE if value == crc else BAD_RECORD_CRC
 
 
 @njit(**COMPILE_OPTIONS)
-def checksums(table, at, size):
-    """Judge body and record checksums of a record whose frame is right."""
-    tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
+def checksums(table, address, size):
+    """Return the verdict on the body and record checksums of a framed record."""
+    tail = address + AT_BORN_HOST + born_to_tail(load_i32(address + AT_SYS_FLAG))
     body_length = load_i32(tail + BODY_LENGTH_IN_TAIL)
     if body_length > 0:
         crc = crc32(table, tail + TAIL_BYTES, body_length) & 0x7FFFFFFF
-        if crc != load_i32(at + AT_BODY_CRC):
+        if crc != load_i32(address + AT_BODY_CRC):
             return BAD_CRC
-    magic = load_i32(at + AT_MAGIC)
+    magic = load_i32(address + AT_MAGIC)
     topic = tail + TAIL_BYTES + body_length
     properties = topic + topic_length_bytes(magic) + load_topic_length(topic, magic)
     if load_i16(properties) >= CRC_BYTES:
-        return record_crc(table, at, size)
+        return record_crc(table, address, size)
     return MESSAGE
 
 
 @njit(**COMPILE_OPTIONS)
-def zeros_until(at, end):
+def zeros_until(address, end):
     """Return the first address from ``at`` that is not zero, or ``end``."""
-    while end - at >= 8 and get_i64(at) == 0:
-        at += 8
-    while at < end and get_u8(at) == 0:
-        at += 1
-    return at
+    while end - address >= 8 and get_i64(address) == 0:
+        address += 8
+    while address < end and get_u8(address) == 0:
+        address += 1
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
 def last_data(start, end):
-    """Return the address behind the last byte of ``[start, end)`` that is not zero."""
-    at = end
-    while at - start >= 8 and get_i64(at - 8) == 0:
-        at -= 8
-    while at > start and get_u8(at - 1) == 0:
-        at -= 1
-    return at
+    """Return the address after the last byte that is not zero; else ``start``."""
+    address = end
+    while address - start >= 8 and get_i64(address - 8) == 0:
+        address -= 8
+    while address > start and get_u8(address - 1) == 0:
+        address -= 1
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
 def resync(buffer, position, end, file_end, base):
-    """Return the next position where a framed record or blank stands, or ``end``."""
-    at = position
-    least = JUDGED if end < file_end else HEAD_WORD  # fewer bytes of a part prove nothing
-    while end - at >= least:
-        lead = get_u8(buffer + at + AT_MAGIC)
+    """Return the position of the next framed record or blank, or ``end``."""
+    candidate = position
+    size_min = JUDGED if end < file_end else HEAD_WORD  # fewer bytes of a part prove nothing
+    while end - candidate >= size_min:
+        lead = get_u8(buffer + candidate + AT_MAGIC)
         if lead == MAGIC_LEAD or lead == BLANK_LEAD:
-            verdict = frame(buffer + at, end - at, file_end - at, base + at)
+            verdict = frame(
+                buffer + candidate, end - candidate, file_end - candidate, base + candidate
+            )
             if verdict == MESSAGE or verdict == BLANK or verdict == TRUNCATED:
-                return at
-        at += 1
+                return candidate
+        candidate += 1
     return end
 
 
 @njit(**COMPILE_OPTIONS)
 def unjudged(position, end):
-    """Return where what follows ``position`` in a part becomes too short to judge."""
+    """Return the position in a part from which too few bytes are left to judge."""
     return max(position + 1, end - JUDGED + 1)
 
 
 @njit(**COMPILE_OPTIONS)
 def damage_end(buffer, position, end, file_end, base):
-    """Return where damage at ``position`` ends: at the next record, or before the last zeros."""
-    found = resync(buffer, position + 1, end, file_end, base)
-    if found < end:
-        return found
+    """Return the end of damage at ``position``: the next record, or the start of the last zeros."""
+    next_record = resync(buffer, position + 1, end, file_end, base)
+    if next_record < end:
+        return next_record
     if end < file_end:
         return unjudged(position, end)
-    behind = last_data(buffer + position, buffer + end) - buffer
-    # A zero run shorter than a head word cannot be told from the end of what is damaged.
-    return behind if end - behind >= HEAD_WORD and behind > position else end
+    data_end_position = last_data(buffer + position, buffer + end) - buffer
+    # Fewer zeros than a head word may be part of the damage.
+    return (
+        data_end_position
+        if end - data_end_position >= HEAD_WORD and data_end_position > position
+        else end
+    )
 
 
 @njit(**COMPILE_OPTIONS)
@@ -234,60 +240,61 @@ def scan(
     room,
     next_position,
 ):
-    """Entry point: walk records that start in ``[start, stop)``.
+    """Entry point: scan the records that start in ``[start, stop)``.
 
-    Args are addresses (``buffer, table, positions, sizes, verdicts, next_position``) and positions
-    within the buffer; ``base`` is the physical offset of position 0, ``end`` where the bytes end,
-    ``file_end`` where the file does, ``room`` how many segments fit. A record cut by ``end`` but
-    not by ``file_end`` is not taken: the walk stops before it, as it does where too few bytes are
-    left to judge. Returns the number of segments.
+    The arguments are addresses (``buffer, table, positions, sizes, verdicts, next_position``) and
+    positions in the buffer. ``base`` is the physical offset of position 0, ``end`` the end of the
+    bytes, ``file_end`` that of the file, ``room`` the maximum of segments. The scan stops before a
+    record that is cut by ``end`` but not by ``file_end``, and where too few bytes are left to
+    judge. Return the number of segments.
     """
-    at = start
+    position = start
     count = 0
-    while at < stop and count < room:
-        verdict = frame(buffer + at, end - at, file_end - at, base + at)
+    while position < stop and count < room:
+        verdict = frame(buffer + position, end - position, file_end - position, base + position)
         if verdict == MESSAGE:
-            size = load_i32(buffer + at)
+            size = load_i32(buffer + position)
             if check:
-                verdict = checksums(table, buffer + at, size)
+                verdict = checksums(table, buffer + position, size)
         elif verdict == BLANK:
-            size = file_end - at
+            size = file_end - position
         elif verdict == TRUNCATED:
             break
         else:
-            behind = zeros_until(buffer + at, buffer + end) - buffer
-            if behind == end:
+            zeros_end = zeros_until(buffer + position, buffer + end) - buffer
+            if zeros_end == end:
                 verdict = ZEROS
                 # The last zeros of a part may be the first bytes of a TOTALSIZE.
-                size = (unjudged(at, end) if end < file_end else end) - at
+                size = (unjudged(position, end) if end < file_end else end) - position
             else:
-                size = damage_end(buffer, at, end, file_end, base) - at
-        put_i64(positions + 8 * count, at)
+                size = damage_end(buffer, position, end, file_end, base) - position
+        put_i64(positions + 8 * count, position)
         put_i32(sizes + 4 * count, size)
         put_u8(verdicts + count, verdict)
         count += 1
-        at += size
-    put_i64(next_position, at)
+        position += size
+    put_i64(next_position, position)
     return count
 
 
 @njit(**COMPILE_OPTIONS)
 def judge(buffer, end, file_end, base, check, table, positions, count, sizes, verdicts):
-    """Entry point: judge what stands at ``count`` given positions, each within the buffer.
+    """Entry point: judge the records at ``count`` given positions, each within the buffer.
 
-    Sizes are what the record claims, 0 where it is framed wrong. Returns the number of messages.
+    Sizes are those in the records, 0 for a record that is not framed. Return the number of
+    messages.
     """
     good = 0
     for i in range(count):
-        at = get_i64(positions + 8 * i)
-        verdict = frame(buffer + at, end - at, file_end - at, base + at)
+        position = get_i64(positions + 8 * i)
+        verdict = frame(buffer + position, end - position, file_end - position, base + position)
         size = 0
         if verdict == MESSAGE or verdict == TRUNCATED:
-            size = load_i32(buffer + at) if end - at >= JUDGED else 0
+            size = load_i32(buffer + position) if end - position >= JUDGED else 0
         elif verdict == BLANK:
-            size = file_end - at
+            size = file_end - position
         if verdict == MESSAGE and check:
-            verdict = checksums(table, buffer + at, size)
+            verdict = checksums(table, buffer + position, size)
         if verdict == MESSAGE:
             good += 1
         put_i32(sizes + 4 * i, size)
@@ -297,15 +304,15 @@ def judge(buffer, end, file_end, base, check, table, positions, count, sizes, ve
 
 @njit(**COMPILE_OPTIONS)
 def find_record(buffer, position, end, file_end, base):
-    """Entry point: position of the next framed record or blank from ``position``, or ``end``."""
+    """Entry point: return the position of the next framed record or blank, or ``end``."""
     return resync(buffer, position, end, file_end, base)
 
 
 @njit(**COMPILE_OPTIONS)
 def data_end(buffer, start, end):
-    """Entry point: position behind the last byte that is not zero."""
+    """Entry point: return the position after the last byte that is not zero."""
     return last_data(buffer + start, buffer + end) - buffer
 
 
 ENTRY_POINTS = {"scan": 13, "judge": 10, "find_record": 5, "data_end": 3}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

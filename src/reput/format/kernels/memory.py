@@ -1,8 +1,9 @@
 """Loads, stores and copies at addresses, for kernels.
 
-Kernels take integers only: addresses and sizes. So they need no array type, no reference counts and
-no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_``
-and ``store_`` swap. Arrow buffers and the control block are native: ``get_`` and ``put_`` do not.
+The arguments of kernels are integers: addresses and sizes. So kernels need no array type, no
+reference counts and no Python, and the compiled object needs nothing but ``memcpy``. Files are big
+endian: ``load_`` and ``store_`` swap bytes. Arrow buffers and the control block are native:
+``get_`` and ``put_`` do not.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -76,10 +77,10 @@ put_i64 = _storer(64)
 
 
 def _run_finder(stops: bytes) -> Any:
-    """Make a function that looks at 16 bytes at once.
+    """Return a function that examines 16 bytes at once.
 
-    It returns how many stand before the first that is a control character, no ASCII, or one of
-    ``stops``.
+    It returns the number of bytes before the first that is a control character, not ASCII, or one
+    of ``stops``.
     """
 
     @intrinsic
@@ -87,12 +88,12 @@ def _run_finder(stops: bytes) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.VectorType(ir.IntType(8), 16)
             value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
-            # As signed numbers, bytes that are no ASCII are below the space too.
-            found = builder.icmp_signed("<", value, ir.Constant(kind, [0x20] * 16))
+            # Read as signed numbers, bytes that are not ASCII are below the space too.
+            is_found = builder.icmp_signed("<", value, ir.Constant(kind, [0x20] * 16))
             for stop in stops:
                 is_stop = builder.icmp_unsigned("==", value, ir.Constant(kind, [stop] * 16))
-                found = builder.or_(found, is_stop)
-            bits = builder.zext(builder.bitcast(found, ir.IntType(16)), _INT64)
+                is_found = builder.or_(is_found, is_stop)
+            bits = builder.zext(builder.bitcast(is_found, ir.IntType(16)), _INT64)
             bits = builder.or_(bits, ir.Constant(_INT64, 1 << 16))
             return builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
 
@@ -102,20 +103,20 @@ def _run_finder(stops: bytes) -> Any:
 
 
 def text_writer(text: bytes) -> Any:
-    """Make a function that writes ``text`` at an address."""
+    """Return a function that writes ``text`` to an address."""
 
     @intrinsic
     def write(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            at = 0
-            while at < len(text):
-                size = next(one for one in (8, 4, 2, 1) if one <= len(text) - at)
+            position = 0
+            while position < len(text):
+                size = next(width for width in (8, 4, 2, 1) if width <= len(text) - position)
                 kind = ir.IntType(8 * size)
-                number = int.from_bytes(text[at : at + size], sys.byteorder)
-                place = builder.add(arguments[0], ir.Constant(_INT64, at))
-                pointer = builder.inttoptr(place, kind.as_pointer())
+                number = int.from_bytes(text[position : position + size], sys.byteorder)
+                target = builder.add(arguments[0], ir.Constant(_INT64, position))
+                pointer = builder.inttoptr(target, kind.as_pointer())
                 builder.store(ir.Constant(kind, number), pointer, align=1)
-                at += size
+                position += size
             return context.get_dummy_value()
 
         return types.void(types.int64), generate
@@ -130,7 +131,7 @@ json_run = _run_finder(b'"\\')
 
 @intrinsic
 def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
-    """Copy ``size`` bytes between two places that do not overlap."""
+    """Copy ``size`` bytes between two ranges that do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()

@@ -67,7 +67,7 @@ def crc_tables() -> npt.NDArray[np.uint32]:
     words = np.zeros(16 * 256 + 1, np.uint32)
     words[-1] = _can_fold()
     tables = words[:-1].reshape(16, 256)
-    # zlib inverts before and after; undone, what is left is the plain remainder.
+    # zlib inverts before and after; undo that to get the plain remainder
     for byte in range(256):
         tables[0, byte] = zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0")
     for row in range(1, 16):
@@ -77,7 +77,7 @@ def crc_tables() -> npt.NDArray[np.uint32]:
 
 
 def _can_fold() -> bool:
-    """Whether the processor multiplies without carry, as far as the system tells."""
+    """Return whether the processor has carry-less multiplication, as far as the system reports."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -103,7 +103,7 @@ def scan(
     check_crc: bool = True,
     room: int = 1 << 16,
 ) -> Segments:
-    """Walk the records that start in ``[start, stop)`` of a log buffer. See ``twin.scan``."""
+    """Scan the records that start in ``[start, stop)`` of a log buffer. See ``reference.scan``."""
     data = _as_bytes(buffer)
     positions = np.empty(room, np.int64)
     sizes = np.empty(room, np.int32)
@@ -136,7 +136,7 @@ def judge(
     file_end: int | None = None,
     check_crc: bool = True,
 ) -> Segments:
-    """Judge what stands at given positions. See ``twin.judge``."""
+    """Judge the records at given positions. See ``reference.judge``."""
     data = _as_bytes(buffer)
     positions = np.ascontiguousarray(positions, np.int64)
     sizes = np.empty(len(positions), np.int32)
@@ -167,19 +167,19 @@ def find_record(
 
 
 def data_end(buffer: Buffer, start: int = 0) -> int:
-    """Return the position behind the last byte that is not zero, ``start`` if there is none."""
+    """Return the position after the last byte that is not zero, ``start`` if there is none."""
     data = _as_bytes(buffer)
     return _call("data_end", _address(data), start, len(data))
 
 
 def checksum(data: Buffer) -> int:
-    """Return BODYCRC of ``data``."""
+    """Return the BODYCRC of ``data``."""
     array = _as_bytes(data)
     return _call("checksum", _address(crc_tables()), _address(array), len(array))
 
 
 class _Texts:
-    """Places of ``len(sizes)`` runs of bytes in memory that somebody keeps alive."""
+    """Addresses and sizes of runs of bytes in memory that the caller keeps alive."""
 
     def __init__(self, addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int32]) -> None:
         self.addresses = addresses
@@ -217,7 +217,7 @@ class _Texts:
 
 
 class Columns:
-    """Records of a buffer as columns. See ``twin.Columns`` for what each method returns."""
+    """Records of a buffer as columns. For the methods see ``reference.Columns``."""
 
     def __init__(self, buffer: Buffer, positions: IntArray) -> None:
         self._buffer = _as_bytes(buffer)
@@ -232,7 +232,7 @@ class Columns:
         self._pairs: _PropertyPairs | None = None
 
     def _repair_texts(self) -> None:
-        """Put what Java would read in place of texts that are not UTF-8."""
+        """Replace texts that are not UTF-8 by what Java would read."""
         for row in np.flatnonzero(self._located["text_is_utf8"] == 0):
             for name in ("topic", "properties"):
                 text = java.decode_utf8(self._bytes_at(name, row))
@@ -249,7 +249,7 @@ class Columns:
         self._located[f"{name}_size"][row] = len(data)
 
     def take(self, rows: npt.NDArray[Any]) -> "Columns":
-        """Return the columns of some rows only (indices or mask)."""
+        """Return the columns of some rows (indices or mask)."""
         part = object.__new__(Columns)
         part._buffer = self._buffer
         part._kept = self._kept
@@ -271,7 +271,7 @@ class Columns:
         return self._texts("topic").gather()
 
     def topic_ids(self) -> tuple[npt.NDArray[np.int32], list[str]]:
-        """Return a number per row and the topic each number stands for."""
+        """Return a number per row, and the topic of each number."""
         topics = self._texts("topic")
         slot_count = 1 << max(4, (2 * self.count).bit_length())
         slots = np.full(slot_count, -1, np.int32)
@@ -290,7 +290,7 @@ class Columns:
         return ids, [self._bytes_at("topic", row).decode() for row in firsts[:known]]
 
     def bodies(self, *, decompress: bool = True) -> tuple[Runs, dict[int, str]]:
-        """Return the bodies, and why those could not be unpacked that could not."""
+        """Return the bodies, and by row the errors of bodies that could not be decompressed."""
         failures: dict[int, str] = {}
         if not decompress:
             return self._texts("body").gather(), failures
@@ -320,7 +320,7 @@ class Columns:
         return self._pairs
 
     def properties(self) -> Pairs:
-        """Return names and values of the properties."""
+        """Return the names and values of the properties."""
         parsed = self._parsed()
         return Pairs(parsed.offsets, parsed.names.gather(), parsed.values.gather())
 
@@ -365,7 +365,7 @@ class Columns:
         return Runs(offsets, data[:size], None)
 
     def message_ids(self, offset_ids: Runs | None = None) -> Runs:
-        """Return the unique keys, offset ids where there is none."""
+        """Return the unique keys, or the offset ids of messages without one."""
         unique = self._parsed().unique
         lacking = unique.sizes == 0
         if not lacking.any():
@@ -379,11 +379,11 @@ class Columns:
         return mixed.gather()
 
     def born_hosts(self) -> Runs:
-        """Return the producers' addresses as text."""
+        """Return the addresses of the producers as text."""
         return self._hosts("born_host", flags.BORN_HOST_V6)
 
     def store_hosts(self) -> Runs:
-        """Return the broker's addresses as text."""
+        """Return the addresses of the broker as text."""
         return self._hosts("store_host", flags.STORE_HOST_V6)
 
     def _hosts(self, name: str, v6_bit: int) -> Runs:
@@ -405,7 +405,7 @@ class Columns:
         return self._parsed().tags.hashes()
 
     def key_hashes(self, *, with_tags: bool = False) -> tuple[IntArray, npt.NDArray[np.int32]]:
-        """Return (row, index hash) of every key the broker indexes."""
+        """Return (row, index hash) of every key in the index."""
         parsed = self._parsed()
         offsets, words = self._key_words()
         unique_rows = np.flatnonzero(parsed.unique.sizes)
@@ -416,7 +416,7 @@ class Columns:
         if with_tags:
             tag_rows = np.flatnonzero(parsed.tags.sizes)
             sets.append((tag_rows, parsed.tags.take(tag_rows), b"T#"))
-        hashes = [self._hash_keys(*one) for one in sets]
+        hashes = [self._hash_keys(*key_set) for key_set in sets]
         return np.concatenate([rows for rows, _, _ in sets]), np.concatenate(hashes)
 
     def _hash_keys(self, rows: IntArray, keys: _Texts, prefix: bytes) -> npt.NDArray[np.int32]:
@@ -437,7 +437,7 @@ class Columns:
 
 
 class _PropertyPairs:
-    """Property strings split into places of names and values."""
+    """Property strings, split into addresses of names and values."""
 
     def __init__(self, strings: _Texts) -> None:
         count = len(strings)
@@ -445,7 +445,7 @@ class _PropertyPairs:
         names, values = _Texts.empty(room), _Texts.empty(room)
         self.offsets = np.empty(count + 1, np.int32)
         self.tags, self.keys, self.unique = (_Texts.empty(count) for _ in range(3))
-        found = _call(
+        pair_count = _call(
             "parse_properties",
             *strings.arguments(),
             count,
@@ -456,4 +456,4 @@ class _PropertyPairs:
             *self.keys.arguments(),
             *self.unique.arguments(),
         )
-        self.names, self.values = names.first(found), values.first(found)
+        self.names, self.values = names.first(pair_count), values.first(pair_count)

@@ -1,1 +1,1 @@
-"""Archives: log files as Parquet, with every byte of the log, read as a store is."""
+"""Archives: log files as Parquet, with every byte of the log, readable like a store."""

@@ -1,18 +1,18 @@
-"""An archive on disk: names, manifests, and what they answer. Nothing here needs Spark.
+"""Files of an archive: names, manifests, and their content. Needs no Spark.
 
     archive/
       archive.json                                      format, broker
-      config/*.json                                     the broker's tables, as they were last
-      manifests/00000000001073741824.json               one a log file, written last
+      config/*.json                                     the broker's latest tables
+      manifests/00000000001073741824.json               one per log file, written last
       messages/topic=T/date=2026-11-21/00000000001073741824-0000.parquet
-      rest/00000000001073741824.zst                     the log file's bytes that are no records
-      keys/00000000001073741824.keys                    (hash, place) of every key, by hash
+      rest/00000000001073741824.zst                     bytes of the log file outside of records
+      keys/00000000001073741824.keys                    (hash, position) of every key, by hash
 
-What ``compact`` has taken out of a log file is in its manifest; the keys file is then another one,
+The manifest records what ``compact`` has removed from a log file; the keys file is then a new one,
 ``00000000001073741824-1.keys``.
 
-A log file is in the archive when its manifest is. All names follow from where the log file starts,
-and all bytes from its bytes: archiving it again writes the same. Why it is like this:
+A log file is in the archive if its manifest is. All names derive from the log file's start and all
+contents from its bytes, so that archiving it again writes the same files. Reasons:
 docs/decisions/0011-an-archive-holds-every-byte.md.
 """
 
@@ -31,25 +31,25 @@ MESSAGES = "messages"
 REST = "rest"
 KEYS = "keys"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, Spark and pyarrow call a partition whose value is null."""
+"""Name of a partition with a null value in Hive, Spark and pyarrow."""
 _NAME_BYTES_MAX = 200
 _DIGEST_LETTERS = 16
 
 
 class RowGroup(msgspec.Struct, frozen=True):
-    """A row group of a part; what is between ``min`` and ``max`` is included."""
+    """A row group of a part; ``min`` and ``max`` are inclusive."""
 
     rows: int
     record_bytes: int
-    """Of its records as they stood in the log."""
+    """Size of its records in the log, in bytes."""
     min_offset: int
     """Physical offset of the first record."""
     end_offset: int
-    """Physical offset behind the last record."""
+    """Physical offset after the last record."""
     min_queue_offset: int
     max_queue_offset: int
     min_time_ms: int
-    """Store time."""
+    """Earliest store time, in ms."""
     max_time_ms: int
 
 
@@ -57,10 +57,10 @@ class Part(msgspec.Struct, frozen=True):
     """A Parquet file: messages of one topic and day, by physical offset."""
 
     path: str
-    """Relative to the archive."""
+    """Path relative to the archive."""
     topic: str
     date: str | None
-    """UTC day of the store times, ``2026-11-21``; None where no calendar has them."""
+    """UTC day of the store times, ``2026-11-21``; None outside of the calendar."""
     rows: int
     bytes: int
     sha256: str
@@ -76,7 +76,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run of bytes of the log that is damaged."""
+    """A damaged range of the log."""
 
     offset: int
     length: int
@@ -85,7 +85,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """What of a queue is in a log file."""
+    """Messages of a queue in a log file."""
 
     topic: str
     queue_id: int
@@ -96,7 +96,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A part that ``compact`` has taken out."""
+    """A part that ``compact`` has removed."""
 
     topic: str
     date: str | None
@@ -105,39 +105,40 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One log file in the archive. Offsets are physical, times are store times."""
+    """One log file in the archive. Offsets are physical, times are store times in ms."""
 
     format: int
     start: int
     """Physical offset of the log file's first byte."""
     size: int
-    """Bytes of the log file."""
+    """Size of the log file, in bytes."""
     nominal_size: int
-    """Bytes it should have had."""
+    """Size that the log file should have had, in bytes."""
     sha256: str
-    """Of the log file."""
+    """Checksum of the log file, in hex."""
     end: int
-    """Where the part of the log that it holds ends: behind it the log goes on in the next file."""
+    """Physical offset after its part of the log: the log continues in the next file."""
     is_closed: bool
-    """The broker had gone on to the next file."""
+    """True if the broker had moved on to the next file."""
     messages: int
     record_bytes: int
     blank_bytes: int
-    """Behind the last record, where a file ends: the blank."""
+    """Size of the blank after the last record, in bytes."""
     damaged_bytes: int
     min_time_ms: int | None
     max_time_ms: int | None
     rest_ranges: tuple[tuple[int, int], ...]
-    """(physical offset, length) of what is no record: blank, damage, what is not written yet."""
+    """(physical offset, length) of ranges without records: blank, damage, unwritten."""
     damage: tuple[Run, ...]
     queues: tuple[Queue, ...]
-    """Of messages that a queue has: not of prepared and rolled-back ones."""
+    """Queues of its messages, without prepared and rolled-back ones."""
     rest: Piece
     keys: Piece
     parts: tuple[Part, ...]
     dropped: tuple[Dropped, ...] = ()
-    """Taken out by ``compact``: ``messages``, ``record_bytes`` and ``sha256`` count them still,
-    ``queues``, ``keys`` and ``parts`` do not."""
+    """Parts that ``compact`` has removed: ``messages``, ``record_bytes`` and ``sha256`` still
+    include them, ``queues``, ``keys`` and ``parts`` do not.
+    """
 
     @property
     def name(self) -> str:
@@ -146,35 +147,35 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def pieces(self) -> Iterator[Part | Piece]:
-        """All files of the archive that hold a part of the log file."""
+        """All files of the archive that belong to the log file."""
         yield self.rest
         yield self.keys
         yield from self.parts
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What is common to all files of an archive."""
+class ArchiveHeader(msgspec.Struct, frozen=True):
+    """Content of ``archive.json``."""
 
     format: int
     broker: str
 
 
 def is_archive(location: str | Path) -> bool:
-    """Whether what is at a path or URI is an archive; no if nothing is, or it cannot be reached."""
+    """Return whether there is an archive at a path or URI; False if it cannot be reached."""
     try:
         return open_folder(str(location)).entry(archived.HEADER) is not None
     except StoreUnavailable:
         return False
 
 
-def load_header(folder: Folder) -> Header:
-    """Return an archive's header.
+def load_header(folder: Folder) -> ArchiveHeader:
+    """Return the header of an archive.
 
     Raises:
-        StoreUnavailable: There is no archive, or a later version of reput has written it.
+        StoreUnavailable: There is no archive, or a later version of reput wrote it.
     """
     try:
-        header = msgspec.json.decode(folder.read(archived.HEADER), type=Header)
+        header = msgspec.json.decode(folder.read(archived.HEADER), type=ArchiveHeader)
     except (NotInStore, msgspec.MsgspecError) as error:
         raise StoreUnavailable(
             f"{folder.location} is no archive: {archived.HEADER}: {error}"
@@ -192,7 +193,7 @@ def load_manifest(folder: Folder, start: int) -> Manifest:
 
     Raises:
         NotInStore: There is none.
-        CorruptRecord: It is not what this version of reput writes.
+        CorruptRecord: This version of reput cannot decode it.
     """
     path = archived.manifest_path(start)
     try:
@@ -214,7 +215,7 @@ def load_manifests(folder: Folder) -> list[Manifest]:
 
 
 def part_path(start: int, topic: str, date: str | None, number: int) -> str:
-    """Return where a Parquet file is, relative to the archive: as Hive partitions are named."""
+    """Return the path of a Parquet file in the archive, with Hive's names of partitions."""
     name = quote(topic, safe="")
     if len(name) > _NAME_BYTES_MAX:
         digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_LETTERS]
@@ -226,10 +227,10 @@ def part_path(start: int, topic: str, date: str | None, number: int) -> str:
 
 
 def keys_path(start: int, generation: int = 0) -> str:
-    """Return where a keys file is, relative to the archive.
+    """Return the path of a keys file relative to the archive.
 
     Args:
         start: Physical offset of the log file.
-        generation: How often the log file was compacted.
+        generation: Number of times that the log file was compacted.
     """
     return f"{KEYS}/{paths.offset_name(start)}{f'-{generation}' if generation else ''}.keys"

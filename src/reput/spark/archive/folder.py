@@ -1,8 +1,8 @@
-"""Where an archive is: on a file system of this machine, or behind a URI that pyarrow.fs reaches.
+"""Access to an archive's files, on a local file system or at a URI of pyarrow.fs.
 
-Reading names, manifests and keys is ``reput.store.files``'. Here are Parquet, which pyarrow opens
-itself, and writing: a file of an archive is whole as soon as it has its name, whoever dies when,
-and two attempts at one task may write the same file at once.
+``reput.store.files`` reads names, manifests and keys. This module opens Parquet files, with
+pyarrow, and writes: a file of an archive is complete as soon as it has its name, also after a
+crash, and two attempts of a task may write the same file concurrently.
 """
 
 import contextlib
@@ -30,45 +30,45 @@ _COPIED_AT_ONCE = 8 * 1024 * 1024
 
 
 class ArchiveFolder(Protocol):
-    """What writing an archive needs; paths are relative to the archive."""
+    """Interface for writing an archive; paths are relative to the archive."""
 
     location: str
-    """As the user wrote it."""
+    """Location as given by the user."""
 
     def make(self) -> None:
-        """Make the folder and those above it; nothing if it is there. Raises ``WriteFailed``."""
+        """Create the folder and its parents if missing. Raises ``WriteFailed``."""
 
     def draft(self, path: str) -> contextlib.AbstractContextManager[Path]:
-        """Give a local path to write to: what is there at the end becomes the file, durably.
+        """Yield a local path; its content becomes the file, durably, at the end.
 
-        After an exception there is no such file, or the one that was there before.
+        After an exception the file is missing, or unchanged if it existed.
 
         Raises:
-            WriteFailed: It cannot be written.
+            WriteFailed: The file cannot be written.
         """
 
     def put(self, path: str, data: bytes) -> None:
-        """Make a file hold these bytes, durably. Raises ``WriteFailed``."""
+        """Write a file durably. Raises ``WriteFailed``."""
 
     def delete(self, path: str) -> None:
-        """Delete a file; nothing if it is gone. Raises ``WriteFailed``."""
+        """Delete a file if it exists. Raises ``WriteFailed``."""
 
     def files(self, path: str = "") -> list[str]:
-        """Return all files below a folder, sorted; drafts are none."""
+        """Return all files below a folder, sorted, without drafts."""
 
     def sweep(self) -> None:
-        """Delete what a write that was killed left behind."""
+        """Delete the drafts of killed writers."""
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
         """Open a Parquet file.
 
         Raises:
-            StoreUnavailable: It is gone, or cannot be reached.
+            StoreUnavailable: It is missing, or cannot be reached.
         """
 
 
 def archive_folder(location: str) -> ArchiveFolder:
-    """Return the archive at a path or URI; it need not be there.
+    """Return the archive folder at a path or URI; it need not exist.
 
     Raises:
         StoreUnavailable: The file system of a URI cannot be reached.
@@ -152,7 +152,7 @@ class _RemoteArchive:
         name = target if is_atomic else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
         if not is_atomic:
             self._fs.create_dir(folder, recursive=True)
-        # compression=None: else pyarrow packs what ends in .zst once more.
+        # compression=None: otherwise pyarrow compresses .zst files again.
         with (
             draft.open("rb") as source,
             self._fs.open_output_stream(name, compression=None) as stream,

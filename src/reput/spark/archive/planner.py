@@ -1,4 +1,4 @@
-"""Planning the read of an archive: which row groups, which damage, which single records."""
+"""Planning of archive reads: row groups, damage, single records."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,11 +10,11 @@ from reput.spark.store_planner import CLOCK_SLACK_MS, StorePlanner
 
 
 class ArchivePlanner(StorePlanner):
-    """Plans one archive, as ``StorePlanner`` plans a store.
+    """Plans the read of one archive, as ``StorePlanner`` does for a store.
 
-    What needs no bytes is the same: topics, bounds of queues, keys. Records are read by row group,
-    less those that topic, physical offset, queue offset or store time rule out: their bounds are
-    exact, whatever a clock did.
+    Topics, bounds of queues and keys are planned in the same way. Records are read by row group;
+    row groups are skipped by topic, physical offset, queue offset and store time, whose bounds are
+    exact whatever the clock did.
     """
 
     @property
@@ -71,12 +71,12 @@ class ArchivePlanner(StorePlanner):
         span = self._constraint.store_times_us
         return -(-span.low // 1000), span.high // 1000
 
-    def _may_have(self, one: ArchivedRows, spans: list[tuple[int, int]]) -> bool:
-        group, wanted = one.group, self._constraint
+    def _may_have(self, rows: ArchivedRows, spans: list[tuple[int, int]]) -> bool:
+        group, wanted = rows.group, self._constraint
         low_ms, high_ms = self._times_ms()
         offsets = wanted.queue_offsets
         return (
-            self._filter.wants_topic(one.part.topic)
+            self._filter.wants_topic(rows.part.topic)
             and any(low < group.end_offset and group.min_offset < high for low, high in spans)
             and _meet(offsets, group.min_queue_offset, group.max_queue_offset)
             and low_ms <= group.max_time_ms
@@ -84,22 +84,22 @@ class ArchivePlanner(StorePlanner):
         )
 
     def _gathered(self, wanted: Sequence[ArchivedRows], target: int) -> list[plan.ArchiveRows]:
-        """Gather row groups into partitions of about ``target`` bytes of records."""
+        """Combine row groups into partitions of about ``target`` bytes of records."""
         gathered: list[plan.ArchiveRows] = []
         pieces: dict[str, list[int]] = {}
         byte_count = row_count = 0
         most_rows = self._options.max_records_per_partition or (1 << 62)
-        for one in wanted:
+        for rows in wanted:
             is_full = (
-                byte_count + one.group.record_bytes > target
-                or row_count + one.group.rows > most_rows
+                byte_count + rows.group.record_bytes > target
+                or row_count + rows.group.rows > most_rows
             )
             if pieces and is_full:
                 gathered.append(_rows_of(self._number, pieces))
                 pieces, byte_count, row_count = {}, 0, 0
-            pieces.setdefault(one.part.path, []).append(one.number)
-            byte_count += one.group.record_bytes
-            row_count += one.group.rows
+            pieces.setdefault(rows.part.path, []).append(rows.number)
+            byte_count += rows.group.record_bytes
+            row_count += rows.group.rows
         if pieces:
             gathered.append(_rows_of(self._number, pieces))
         return gathered

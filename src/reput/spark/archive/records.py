@@ -1,8 +1,8 @@
-"""Records as an archive's columns, and back: head, body, tail.
+"""Conversion between records and the columns of an archive: head, body, tail.
 
-A record is cut around its body: what is before, the body as stored, and what is behind. The three
-follow each other in the log, so joining them is the record, byte for byte, and the body is a column
-that any reader of Parquet finds. Nothing is computed and nothing is kept twice that is large.
+A record is split around its body: the bytes before it, the stored body, and the bytes after it.
+Concatenated, the three are the record, byte for byte, and any reader of Parquet finds the body in a
+column. Nothing large is computed or stored twice.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _LOW_SYS_FLAG = record.POSITION_SYS_FLAG + 3
 _BODY_LENGTH_V4 = (
     record.HEAD.size + 2 * record.HOST_V4_BYTES + record.STORE_TIMESTAMP.size + record.TAIL.size - 4
 )
-"""Where BODYLEN stands between two IPv4 hosts; each host that is IPv6 moves it on."""
+"""Position of BODYLEN in a record with IPv4 hosts; each IPv6 host shifts it."""
 _V6_MORE_BYTES = record.HOST_V6_BYTES - record.HOST_V4_BYTES
 
 SCHEMA = pa.schema(
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
         *((name, pa.binary()) for name in _RECORD_COLUMNS),
     ]
 )
-"""The columns of an archive's Parquet files."""
+"""Columns of an archive's Parquet files."""
 
 
 class ColumnMaker:
@@ -53,12 +53,12 @@ class ColumnMaker:
         positions: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
     ) -> pa.Table:
-        """Return records as ``SCHEMA`` has them.
+        """Return records as a table of ``SCHEMA``.
 
         Args:
             data: A log file.
-            positions: Of the records in it, ascending; the last is less than 2 GB behind the first.
-            sizes: Of the records.
+            positions: Positions of its records, ascending, spanning less than 2 GB.
+            sizes: Sizes of the records, in bytes.
         """
         plain = self._maker.batch(Columns(data, positions))
         pieces = split_records(data, positions, sizes)
@@ -68,7 +68,7 @@ class ColumnMaker:
 def split_records(
     data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> list[pa.Array]:
-    """Return heads, bodies and tails of records; arguments as ``ColumnMaker.table`` has them."""
+    """Return heads, bodies and tails of records; arguments as in ``ColumnMaker.table``."""
     if not len(positions):
         return [pa.array([], pa.binary()) for _ in _RECORD_COLUMNS]
     low_flags = data[positions + _LOW_SYS_FLAG]
@@ -81,7 +81,7 @@ def split_records(
     bodies_at = lengths_at + 4
     cuts = np.stack([positions, bodies_at, bodies_at + body_sizes, positions + sizes], axis=1)
     base, end = int(positions[0]), int(positions[-1] + sizes[-1])
-    # One array over all the bytes, cut at each border; every fourth value is between two records.
+    # One array over all the bytes, split at each border; every fourth value lies between records.
     offsets = (cuts.reshape(-1) - base).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base:end])]
     runs = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
@@ -90,11 +90,11 @@ def split_records(
 
 
 def join_records(table: pa.Table) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
-    """Return the records of a row group, one behind the other, and where each starts and the end.
+    """Return the concatenated records of a row group, and the bounds of each.
 
     Args:
-        table: Columns ``record_head``, ``body``, ``record_tail``. Without ``body`` the records say
-            that their body is empty; all else of them is as it was.
+        table: Columns ``record_head``, ``body``, ``record_tail``. Without ``body`` the records have
+            an empty body and are otherwise unchanged.
     """
     columns = [_whole(table.column(name)) for name in _RECORD_COLUMNS if name in table.column_names]
     if BODY not in table.column_names:
@@ -107,7 +107,7 @@ def join_records(table: pa.Table) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
 
 
 def _bodiless(heads: pa.Array) -> pa.Array:
-    """Return heads with 0 for the length of the body, with which they end."""
+    """Return heads with a body length of 0, their last field."""
     _, offsets, data = heads.buffers()
     if not len(heads):
         return heads
@@ -120,7 +120,7 @@ def _bodiless(heads: pa.Array) -> pa.Array:
 
 
 def columns_of(table: pa.Table) -> Columns:
-    """Return the records of a row group, decoded; ``table`` as ``join_records`` has it."""
+    """Return the decoded records of a row group; ``table`` as in ``join_records``."""
     data, bounds = join_records(table)
     return Columns(data, bounds[:-1])
 
@@ -131,14 +131,14 @@ def record_columns(*, has_bodies: bool = True) -> list[str]:
 
 
 def writer_options(rows_max: int, level: int) -> dict[str, Any]:
-    """Return how the Parquet files are encoded.
+    """Return the encodings of the Parquet files.
 
-    Numbers that grow are kept as differences, ids by what they do not share with the one before;
-    the rest is left to zstd. Row groups carry the least and the largest value, pages too.
+    Growing numbers are delta-encoded, ids prefix-encoded, everything else is left to zstd. Row
+    groups and pages have statistics.
 
     Args:
-        rows_max: Rows of the largest row group.
-        level: How hard zstd tries.
+        rows_max: Number of rows of the largest row group.
+        level: Compression level of zstd.
     """
     growing = ("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "store_size")
     prefixed = ("msg_id", "offset_msg_id")
@@ -158,7 +158,7 @@ def writer_options(rows_max: int, level: int) -> dict[str, Any]:
         "write_page_index": True,
         "sorting_columns": [pq.SortingColumn(SCHEMA.get_field_index("physical_offset"))],
         "bloom_filter_options": {"msg_id": words, "keys.list.element": words},
-        # Statistics of bodies and of pieces of records say nothing and take room.
+        # Statistics of bodies and parts of records are useless and large.
         "write_statistics": [
             *("topic", "queue_id", "queue_offset", "physical_offset", "msg_id", "tags"),
             *("born_timestamp", "store_timestamp"),

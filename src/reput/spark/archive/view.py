@@ -1,9 +1,9 @@
-"""An archive for reading: a store whose log is in Parquet.
+"""Reading an archive as a store whose log is in Parquet.
 
-``ArchiveReader`` is a ``StoreReader``, so that whatever reads a store reads an archive: bytes of
-the log are put together again from records and from what is kept of the rest, queues are known by
-their bounds, keys are found in the keys files. Scans do better than bytes: ``row_groups`` says
-where records are, ``columns`` decodes them straight from Parquet.
+``ArchiveReader`` is a ``StoreReader``, so that all readers of stores read archives: it rebuilds
+bytes of the log from records and the other ranges, has queues with bounds, and finds keys in the
+keys files. Scans avoid the bytes: ``row_groups`` lists the records, and ``columns`` decodes them
+directly from Parquet.
 """
 
 from collections import OrderedDict, defaultdict
@@ -31,17 +31,18 @@ from reput.store.index_view import IndexView
 from reput.store.reader import Boundary, LogTail, StoreReader
 
 _JOINED_ROW_GROUPS = 8
-"""Row groups that are kept joined, for lookups that follow the log."""
+"""Number of row groups cached as joined bytes, for lookups that follow the log."""
 _OPEN_PARTS = 8
 _TIMED_ROW_GROUPS = 64
-"""Row groups whose times are kept: every queue of a topic is asked for the same time."""
+"""Number of row groups whose times are cached: all queues of a topic are searched for the same
+time."""
 _KEYS_READ_BYTES = 32 * 1024
-"""Of a keys file, around where a key should be."""
+"""Size of a read of a keys file around the expected position of a key, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRows:
-    """A row group, and where it is."""
+    """A row group and its position in the archive."""
 
     part: Part
     number: int
@@ -60,7 +61,7 @@ class ArchiveReader(StoreReader):
     """Read-only access to an archive; open with ``ArchiveReader.open``."""
 
     def __init__(self, folder: Folder, manifests: list[Manifest], broker: str) -> None:
-        """Not for most callers: see ``open``."""
+        """Prefer ``open``."""
         super().__init__(folder)
         self.manifests = manifests
         self._broker = broker
@@ -74,11 +75,11 @@ class ArchiveReader(StoreReader):
 
         Args:
             location: Its folder, a path or URI.
-            allow_live: Nothing writes to what is archived; no matter.
+            allow_live: Ignored: nothing writes to an archive.
 
         Raises:
             StoreUnavailable: There is no archive.
-            CorruptRecord: A manifest cannot be read.
+            CorruptRecord: A manifest cannot be decoded.
         """
         folder = open_folder(location)
         header = files.load_header(folder)
@@ -92,74 +93,74 @@ class ArchiveReader(StoreReader):
 
     @cached_property
     def _bounds(self) -> dict[tuple[str, int], Bounds]:
-        found: dict[tuple[str, int], Bounds] = {}
+        bounds: dict[tuple[str, int], Bounds] = {}
         for queue in (queue for one in self.manifests for queue in one.queues):
             key = (queue.topic, queue.queue_id)
-            known = found.get(key, Bounds(queue.min_offset, queue.max_offset + 1))
+            known = bounds.get(key, Bounds(queue.min_offset, queue.max_offset + 1))
             low, high = min(known.low, queue.min_offset), max(known.high, queue.max_offset + 1)
-            found[key] = Bounds(low, high)
-        return found
+            bounds[key] = Bounds(low, high)
+        return bounds
 
     @cached_property
     def queue_ids(self) -> dict[str, list[int]]:
-        """The queues that have messages: topic -> queue ids, in order."""
+        """Queues with messages: topic to sorted queue ids."""
         found: dict[str, list[int]] = defaultdict(list)
         for topic, queue_id in sorted(self._bounds):
             found[topic].append(queue_id)
         return dict(found)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueueView:
-        """Return a queue, which has bounds and no units."""
+        """Return a queue, which has bounds but no units."""
         bounds = self._bounds.get((topic, queue_id), Bounds(0, 0))
         return ArchivedQueue(self._folder, topic, queue_id, bounds)
 
     @cached_property
     def queue_end(self) -> int | None:
-        """Where the log ends: all of it is known by its messages."""
+        """Physical offset after the last queued record: the end of the log."""
         return self.end_offset if self.manifests else None
 
     @cached_property
     def tail(self) -> LogTail:
-        """Where the log ends, as it was when it was archived."""
+        """End of the log when it was archived."""
         return LogTail(self.manifests[-1].end if self.manifests else 0)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names. See ``StoreReader.offset_by_time``."""
+        """Return the queue offset of a time. See ``StoreReader.offset_by_time``."""
         bounds = self._bounds.get((topic, queue_id), Bounds(0, 0))
         groups = self._row_groups_of(topic, queue_id)
         if boundary is Boundary.LOWER:
-            for one in groups:
-                if one.group.max_time_ms >= timestamp_ms:
-                    offsets, times_ms = self._times_in(one, queue_id)
+            for rows in groups:
+                if rows.group.max_time_ms >= timestamp_ms:
+                    offsets, times_ms = self._times_in(rows, queue_id)
                     later = np.flatnonzero(times_ms >= timestamp_ms)
                     if len(later):
                         return int(offsets[later[0]])
             return bounds.high
-        for one in reversed(groups):
-            if one.group.min_time_ms <= timestamp_ms:
-                offsets, times_ms = self._times_in(one, queue_id)
+        for rows in reversed(groups):
+            if rows.group.min_time_ms <= timestamp_ms:
+                offsets, times_ms = self._times_in(rows, queue_id)
                 earlier = np.flatnonzero(times_ms <= timestamp_ms)
                 if len(earlier):
                     return int(offsets[earlier[-1]])
         return bounds.low
 
     def _row_groups_of(self, topic: str, queue_id: int) -> list[ArchivedRows]:
-        """Return the row groups that may have messages of a queue, in log order."""
+        """Return the row groups that may contain messages of a queue, in log order."""
         return [one for ids, one in self._row_groups_by_topic[topic] if queue_id in ids]
 
     @cached_property
     def _row_groups_by_topic(self) -> dict[str, list[tuple[set[int], ArchivedRows]]]:
-        """The row groups of each topic, with the queues that their log file has."""
-        found: dict[str, list[tuple[set[int], ArchivedRows]]] = defaultdict(list)
+        """Row groups of each topic, with the queues of their log file."""
+        by_topic: dict[str, list[tuple[set[int], ArchivedRows]]] = defaultdict(list)
         for manifest in self.manifests:
             ids: dict[str, set[int]] = defaultdict(set)
             for queue in manifest.queues:
                 ids[queue.topic].add(queue.queue_id)
             for one in _row_groups([manifest]):
-                found[one.part.topic].append((ids[one.part.topic], one))
-        return found
+                by_topic[one.part.topic].append((ids[one.part.topic], one))
+        return by_topic
 
     def _times_in(
         self, one: ArchivedRows, queue_id: int
@@ -192,12 +193,12 @@ class ArchiveReader(StoreReader):
     def columns(
         self, path: str, numbers: tuple[int, ...], *, has_bodies: bool = True
     ) -> Iterator[kernels.Columns]:
-        """Yield the records of row groups of a part, decoded.
+        """Yield the decoded records of row groups of a part.
 
         Args:
-            path: Of the part.
-            numbers: Of the row groups.
-            has_bodies: Read bodies too; without them all bodies are empty, nothing else differs.
+            path: Path of the part.
+            numbers: Numbers of the row groups.
+            has_bodies: Read the bodies too; otherwise all bodies are empty.
 
         Raises:
             CorruptRecord: The Parquet file is damaged.
@@ -207,9 +208,9 @@ class ArchiveReader(StoreReader):
             yield records.columns_of(self.log.read_row_group(path, number, names))
 
     def damage(self) -> Iterator[tuple[Manifest | None, Damage]]:
-        """Yield what the log lacked or could not read when it was archived, by physical offset.
+        """Yield the missing and damaged ranges of the archived log, by physical offset.
 
-        With the log file it is in; None for log files that are missing.
+        Each has its log file; None for missing log files.
         """
         expected = None
         for manifest in self.manifests:
@@ -230,7 +231,7 @@ def _row_groups(manifests: list[Manifest]) -> Iterator[ArchivedRows]:
 
 
 class ArchivedQueue(ConsumeQueueView):
-    """A queue of an archive: its bounds are known, units it has none."""
+    """A queue of an archive, with bounds and without units."""
 
     def __init__(self, folder: Folder, topic: str, queue_id: int, bounds: Bounds) -> None:
         super().__init__(folder, topic, queue_id, 0)
@@ -238,7 +239,7 @@ class ArchivedQueue(ConsumeQueueView):
 
     @property
     def end_physical_offset(self) -> int | None:
-        """No unit points anywhere."""
+        """Physical offset after the last unit's record: none."""
         return None
 
 
@@ -254,16 +255,16 @@ class ArchivedLog(CommitLogView):
 
     @cached_property
     def files(self) -> list[LogFile]:
-        """The log files that are archived."""
+        """The archived log files."""
         return [
             LogFile(one.name, one.start, one.size, one.nominal_size, 0)
             for one in self._manifests.values()
         ]
 
     def file_bytes(self, start: int) -> bytearray:
-        """Return a log file as it was, with zeros where ``compact`` has taken messages out.
+        """Return the bytes of a log file, with zeros in place of messages removed by ``compact``.
 
-        Raises as ``read_row_group`` does, or ``NotInStore``.
+        Raises as ``read_row_group``, or ``NotInStore``.
         """
         file = self.file_at(start)
         return self._bytes(file, 0, file.size)
@@ -282,7 +283,7 @@ class ArchivedLog(CommitLogView):
 
         Raises:
             CorruptRecord: The Parquet file is damaged.
-            StoreUnavailable: It is gone.
+            StoreUnavailable: It is missing.
         """
         try:
             parquet = self._opened(path)
@@ -297,13 +298,13 @@ class ArchivedLog(CommitLogView):
         manifest = self._manifests[file.name]
         low = file.start + start
         high = min(low + length, file.end)
-        found = bytearray(max(high - low, 0))
-        self._copy_rest(manifest, low, high, found)
+        target = bytearray(max(high - low, 0))
+        self._copy_rest(manifest, low, high, target)
         for part in manifest.parts:
             for number, group in enumerate(part.row_groups):
                 if group.min_offset < high and low < group.end_offset:
-                    self._joined_row_group(part.path, number).copy(low, high, found)
-        return found
+                    self._joined_row_group(part.path, number).copy(low, high, target)
+        return target
 
     def _copy_rest(self, manifest: Manifest, low: int, high: int, target: bytearray) -> None:
         position = 0
@@ -336,7 +337,7 @@ class ArchivedLog(CommitLogView):
 
 
 class _Joined:
-    """The records of a row group as runs: records that follow each other in the log are one."""
+    """The records of a row group as runs of consecutive records."""
 
     def __init__(self, table: "pq.Table") -> None:
         data, bounds = records.join_records(table)
@@ -351,7 +352,7 @@ class _Joined:
         self._sizes = ends - self._positions
 
     def copy(self, low: int, high: int, target: bytearray) -> None:
-        """Copy what stands in ``[low, high)`` of the log to where it belongs in ``target``."""
+        """Copy the bytes ``[low, high)`` of the log to their place in ``target``."""
         first = max(int(np.searchsorted(self._offsets, low, "right")) - 1, 0)
         last = int(np.searchsorted(self._offsets, high, "left"))
         runs = zip(
@@ -375,20 +376,20 @@ class ArchivedIndex(IndexView):
         self._manifests = manifests
 
     def candidates(self, index_key: str, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets, ascending, of messages that may carry ``topic#key``.
+        """Return physical offsets, ascending, of messages that may have ``topic#key``.
 
         Raises:
-            CorruptRecord: A keys file that may hold the key is damaged.
+            CorruptRecord: A keys file that may contain the key is damaged.
         """
         wanted = index_entry.key_hash(index_key)
-        found: list[int] = []
+        physical_offsets: list[int] = []
         for one in self._manifests:
             positions = self._positions(one, wanted)
-            found += (positions.astype(np.int64) + one.start).tolist()
-        return sorted(set(found))
+            physical_offsets += (positions.astype(np.int64) + one.start).tolist()
+        return sorted(set(physical_offsets))
 
     def _positions(self, manifest: Manifest, wanted: int) -> npt.NDArray[np.uint32]:
-        """Return where in a log file records are that have a key with a hash."""
+        """Return the positions of the records in a log file that have a key with this hash."""
         path, size = manifest.keys.path, manifest.keys.bytes
         entry = self._folder.entry(path)
         if entry is None or entry.size != size:
@@ -412,17 +413,17 @@ class ArchivedIndex(IndexView):
     def _run_from(
         self, path: str, low: int, count: int, step: int, wanted: int
     ) -> npt.NDArray[np.uint32]:
-        """Return the places of entries with a hash, of which the first is in the next ``step``."""
-        found = [np.empty(0, np.uint32)]
+        """Return the positions of entries with a hash; the first is in the next ``step``."""
+        positions = [np.empty(0, np.uint32)]
         while low < count:
             entries = self._entries(path, low, min(low + step, count))
             hashes = entries["hash"]
             first, stop = np.searchsorted(hashes, [wanted, wanted + 1])
-            found.append(entries["position"][first:stop])
+            positions.append(entries["position"][first:stop])
             if stop < len(entries):
                 break
             low += step
-        return np.concatenate(found)
+        return np.concatenate(positions)
 
     def _entries(self, path: str, start: int, stop: int) -> npt.NDArray[np.void]:
         width = KEY_TYPE.itemsize

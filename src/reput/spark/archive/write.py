@@ -1,9 +1,9 @@
-"""One log file into an archive. Runs in a Spark task; nothing here needs Spark.
+"""Archiving of one log file. Runs in a Spark task; needs no Spark itself.
 
-The log file is walked once to learn what stands where: records with topic and day, and what is no
-record. Then each topic and day becomes Parquet files, one at a time, from the mapped log, so that
-memory holds a row group however many topics there are. What was written is read back and compared
-with the log before the manifest, which comes last, says that the log file is archived.
+One pass over the log file finds the records, with topic and day, and the ranges without records.
+Then each topic and day is written as Parquet files, one at a time, from the mapped log, so that
+memory holds one row group regardless of the number of topics. The written files are read back and
+compared with the log before the manifest, which is written last, marks the log file as archived.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ from reput.store.commit_log_view import CommitLogView, Damage
 from reput.store.files import open_folder
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Of records: what a lookup of one message reads."""
+"""Size of the records of a row group, in bytes: the amount that a lookup of one message reads."""
 ROW_GROUP_ROWS_MAX = 64 * 1024
 PART_BYTES = 512 * 1024 * 1024
-"""Of records in one Parquet file."""
+"""Size of the records of a Parquet file, in bytes."""
 KEY_TYPE = np.dtype([("hash", "<i4"), ("position", "<u4")])
-"""An entry of a keys file: the index hash of ``topic#key``, and where in the log file."""
+"""Entry of a keys file: index hash of ``topic#key``, and position in the log file."""
 _REST_LEVEL = 3
 _HALF_MADE = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
-"""Damage that has its keys: a lookup must not pass it by."""
+"""Damage of records that are indexed nevertheless, so that lookups find them."""
 _DAY_MS = 86_400_000
 _DAY_MIN, _DAY_MAX = -719_162, 2_932_896
 """Days of the years 1 to 9999; others have no date."""
@@ -45,34 +45,34 @@ _DAY_MIN, _DAY_MAX = -719_162, 2_932_896
 
 @dataclass(frozen=True)
 class Segment:
-    """One log file to be archived."""
+    """One log file to archive."""
 
     store: str
-    """The store's folder."""
+    """Folder of the store."""
     archive: str
-    """The archive's folder, a path or URI."""
+    """Folder of the archive, a path or URI."""
     start: int
     """Physical offset of the log file's first byte."""
     stop: int
-    """Physical offset where the part of the log that it holds ends."""
+    """Physical offset after its part of the log."""
     is_closed: bool
-    """The log goes on in the next file."""
+    """True if the log continues in the next file."""
     broker: str
     level: int = 1
-    """How hard zstd tries."""
+    """Compression level of zstd."""
 
 
 @dataclass(frozen=True)
 class _Records:
-    """The records of a log file, each by its place in it."""
+    """The records of a log file, as parallel arrays."""
 
     positions: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     topics: npt.NDArray[np.int64]
-    """Number of the topic."""
+    """Number of each record's topic."""
     topic_names: list[str]
     days: npt.NDArray[np.int64]
-    """Since 1970; those without a date share one number."""
+    """Day of each record since 1970; records without a date share one number."""
     times_ms: npt.NDArray[np.int64]
     queue_ids: npt.NDArray[np.int64]
     queue_offsets: npt.NDArray[np.int64]
@@ -82,28 +82,27 @@ class _Records:
 
 
 def write_segment(segment: Segment) -> Manifest:
-    """Archive one log file; the same bytes under the same names, however often it is done.
+    """Archive one log file. Idempotent: repeating it writes the same files.
 
-    Nothing is deleted, so that two attempts at once do each other no harm: whichever ends last
-    leaves what the other one left.
+    Nothing is deleted, so that two concurrent attempts do no harm: both leave the same files.
 
     Raises:
-        CorruptRecord: What was written reads back as something else.
-        WriteFailed: The archive cannot be written to.
-        NotInStore: The log file is gone.
+        CorruptRecord: Written data reads back differently.
+        WriteFailed: The archive cannot be written.
+        NotInStore: The log file is missing.
     """
     folder = open_folder(segment.store)
     log = CommitLogView(folder)
     file = log.file_at(segment.start)
     data = np.frombuffer(folder.read(f"{paths.COMMIT_LOG}/{file.name}"), np.uint8)
-    found = _walk(log, segment, data)
+    records_found = _walk(log, segment, data)
     target = archive_folder(segment.archive)
-    parts = list(_write_parts(segment, data, found, target))
-    ranges = _rest_ranges(found, len(data))
+    parts = list(_write_parts(segment, data, records_found, target))
+    ranges = _rest_ranges(records_found, len(data))
     rest = write_piece(target, f"{files.REST}/{file.name}.zst", _pack(data, ranges))
-    keys = write_piece(target, files.keys_path(file.start), found.keys.tobytes())
-    damaged = sum(run.length for run in found.damage)
-    record_bytes = int(found.sizes.sum())
+    keys = write_piece(target, files.keys_path(file.start), records_found.keys.tobytes())
+    damaged = sum(run.length for run in records_found.damage)
+    record_bytes = int(records_found.sizes.sum())
     manifest = Manifest(
         format=archived.FORMAT,
         start=file.start,
@@ -112,17 +111,17 @@ def write_segment(segment: Segment) -> Manifest:
         sha256=hashlib.sha256(data.data).hexdigest(),
         end=segment.stop,
         is_closed=segment.is_closed,
-        messages=len(found.positions),
+        messages=len(records_found.positions),
         record_bytes=record_bytes,
         blank_bytes=max(segment.stop - file.start - record_bytes - damaged, 0),
         damaged_bytes=damaged,
-        min_time_ms=int(found.times_ms.min()) if len(found.times_ms) else None,
-        max_time_ms=int(found.times_ms.max()) if len(found.times_ms) else None,
+        min_time_ms=int(records_found.times_ms.min()) if len(records_found.times_ms) else None,
+        max_time_ms=int(records_found.times_ms.max()) if len(records_found.times_ms) else None,
         rest_ranges=tuple((file.start + at, length) for at, length in ranges),
         damage=tuple(
-            Run(one.physical_offset, one.length, one.verdict.name) for one in found.damage
+            Run(one.physical_offset, one.length, one.verdict.name) for one in records_found.damage
         ),
-        queues=tuple(_queues(found)),
+        queues=tuple(_queues(records_found)),
         rest=rest,
         keys=keys,
         parts=tuple(parts),
@@ -132,18 +131,18 @@ def write_segment(segment: Segment) -> Manifest:
 
 
 def write_piece(target: ArchiveFolder, path: str, data: bytes) -> Piece:
-    """Write a file of an archive that is not Parquet."""
+    """Write a non-Parquet file of an archive."""
     target.put(path, data)
     return Piece(path, len(data), hashlib.sha256(data).hexdigest())
 
 
 def write_manifest(target: ArchiveFolder, manifest: Manifest) -> None:
-    """Write a manifest, which says what the archive has of a log file from then on."""
+    """Write a manifest, which makes the log file part of the archive."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     target.put(archived.manifest_path(manifest.start), text)
 
 
-# What stands where -------------------------------------------------------------------------
+# Survey of the log file -------------------------------------------------------------------
 
 
 def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> _Records:
@@ -155,7 +154,7 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
     for batch in log.walk(segment.start, segment.stop, is_end=is_end):
         columns = batch.columns()
         ids, topics = columns.topic_ids()
-        numbers = np.array([names.setdefault(one, len(names)) for one in topics], np.int64)
+        numbers = np.array([names.setdefault(item, len(names)) for item in topics], np.int64)
         positions = batch.positions + (batch.physical_offset - segment.start)
         keys.append(_keys(columns, positions))
         damage += batch.damage
@@ -195,7 +194,7 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
         queue_offsets,
         is_queued,
         entries,
-        tuple(sorted(damage, key=lambda one: one.physical_offset)),
+        tuple(sorted(damage, key=lambda item: item.physical_offset)),
     )
 
 
@@ -208,7 +207,7 @@ def _keys(columns: kernels.Columns, positions: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def _rest_ranges(found: _Records, size: int) -> list[tuple[int, int]]:
-    """Return (position, length) of what no record covers."""
+    """Return (position, length) of the ranges without records."""
     starts = np.concatenate([[0], found.positions + found.sizes])
     stops = np.concatenate([found.positions, [size]])
     gaps = np.flatnonzero(starts < stops)
@@ -220,16 +219,20 @@ def _pack(data: npt.NDArray[np.uint8], ranges: list[tuple[int, int]]) -> bytes:
     return zstandard.ZstdCompressor(level=_REST_LEVEL).compress(rest.data)
 
 
-def _queues(found: _Records) -> Iterator[Queue]:
-    kept = np.flatnonzero(found.is_queued)
-    topics, ids, offsets = found.topics[kept], found.queue_ids[kept], found.queue_offsets[kept]
+def _queues(records_found: _Records) -> Iterator[Queue]:
+    kept = np.flatnonzero(records_found.is_queued)
+    topics, ids, offsets = (
+        records_found.topics[kept],
+        records_found.queue_ids[kept],
+        records_found.queue_offsets[kept],
+    )
     order = np.lexsort((offsets, ids, topics))
     topics, ids, offsets = topics[order], ids[order], offsets[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (np.diff(topics) != 0) | (np.diff(ids) != 0)
     firsts = np.flatnonzero(is_first)
     for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
-        topic = found.topic_names[topics[first]]
+        topic = records_found.topic_names[topics[first]]
         low, high = int(offsets[first]), int(offsets[end - 1])
         yield Queue(topic, int(ids[first]), int(end - first), low, high)
 
@@ -238,24 +241,24 @@ def _queues(found: _Records) -> Iterator[Queue]:
 
 
 def _write_parts(
-    segment: Segment, data: npt.NDArray[np.uint8], found: _Records, target: ArchiveFolder
+    segment: Segment, data: npt.NDArray[np.uint8], records_found: _Records, target: ArchiveFolder
 ) -> Iterator[Part]:
-    """Write the records of each topic and day, in the order in which they begin in the log."""
-    groups = found.topics << 32 | (found.days - _DAY_MIN)
+    """Write the records of each topic and day, ordered by their first record."""
+    groups = records_found.topics << 32 | (records_found.days - _DAY_MIN)
     codes, firsts = np.unique(groups, return_index=True)
     order = np.argsort(groups, kind="stable")
     bounds = np.searchsorted(groups[order], [*codes, codes[-1] + 1] if len(codes) else [])
     maker = records.ColumnMaker(segment.broker)
     for i in np.argsort(firsts):
         rows = order[bounds[i] : bounds[i + 1]]
-        topic = found.topic_names[found.topics[rows[0]]]
-        day = int(found.days[rows[0]])
+        topic = records_found.topic_names[records_found.topics[rows[0]]]
+        day = int(records_found.days[rows[0]])
         date = None if day > _DAY_MAX else str(np.datetime64(day, "D"))
-        for number, part in enumerate(_cut(rows, found.sizes, PART_BYTES, len(rows))):
+        for number, part in enumerate(_cut(rows, records_found.sizes, PART_BYTES, len(rows))):
             path = files.part_path(segment.start, topic, date, number)
-            row_groups = list(_cut(part, found.sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX))
+            row_groups = list(_cut(part, records_found.sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX))
             with target.draft(path) as draft:
-                _write_parquet(draft, maker, data, found, row_groups, segment.level)
+                _write_parquet(draft, maker, data, records_found, row_groups, segment.level)
                 size, sha256 = draft.stat().st_size, sha256_of(draft)
             yield Part(
                 path,
@@ -264,14 +267,14 @@ def _write_parts(
                 len(part),
                 size,
                 sha256,
-                tuple(_row_group(one, found, segment.start) for one in row_groups),
+                tuple(_row_group(one, records_found, segment.start) for one in row_groups),
             )
 
 
 def _cut(
     rows: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], most_bytes: int, most_rows: int
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Cut rows into runs of about so many bytes of records."""
+    """Split rows into runs of about ``target`` bytes of records."""
     ends = np.cumsum(sizes[rows])
     start = 0
     while start < len(rows):
@@ -282,17 +285,17 @@ def _cut(
         start = stop
 
 
-def _row_group(rows: npt.NDArray[np.int64], found: _Records, log_start: int) -> RowGroup:
+def _row_group(rows: npt.NDArray[np.int64], records_found: _Records, log_start: int) -> RowGroup:
     last = rows[-1]
     return RowGroup(
         rows=len(rows),
-        record_bytes=int(found.sizes[rows].sum()),
-        min_offset=log_start + int(found.positions[rows[0]]),
-        end_offset=log_start + int(found.positions[last] + found.sizes[last]),
-        min_queue_offset=int(found.queue_offsets[rows].min()),
-        max_queue_offset=int(found.queue_offsets[rows].max()),
-        min_time_ms=int(found.times_ms[rows].min()),
-        max_time_ms=int(found.times_ms[rows].max()),
+        record_bytes=int(records_found.sizes[rows].sum()),
+        min_offset=log_start + int(records_found.positions[rows[0]]),
+        end_offset=log_start + int(records_found.positions[last] + records_found.sizes[last]),
+        min_queue_offset=int(records_found.queue_offsets[rows].min()),
+        max_queue_offset=int(records_found.queue_offsets[rows].max()),
+        min_time_ms=int(records_found.times_ms[rows].min()),
+        max_time_ms=int(records_found.times_ms[rows].max()),
     )
 
 
@@ -300,7 +303,7 @@ def _write_parquet(
     draft: Path,
     maker: records.ColumnMaker,
     data: npt.NDArray[np.uint8],
-    found: _Records,
+    records_found: _Records,
     row_groups: list[npt.NDArray[np.int64]],
     level: int,
 ) -> None:
@@ -311,19 +314,21 @@ def _write_parquet(
         pq.ParquetWriter(sink, records.SCHEMA, **options) as writer,
     ):
         for rows in row_groups:
-            table = maker.table(data, found.positions[rows], found.sizes[rows])
+            table = maker.table(data, records_found.positions[rows], records_found.sizes[rows])
             writer.write_table(table, row_group_size=rows_max)
     with pa.memory_map(str(draft)) as source, pq.ParquetFile(source) as written:
         for i, rows in enumerate(row_groups):
             names = records.record_columns()
             got = written.read_row_group(i, columns=names, use_threads=False)
-            want = records.split_records(data, found.positions[rows], found.sizes[rows])
+            want = records.split_records(
+                data, records_found.positions[rows], records_found.sizes[rows]
+            )
             for name, pieces in zip(names, want, strict=True):
                 if not got.column(name).combine_chunks().equals(pieces):
                     raise CorruptRecord(f"row group {i} reads back as other bytes", file=str(draft))
 
 
 def sha256_of(path: Path) -> str:
-    """Return the checksum of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,22 +1,22 @@
-"""What happens to the fragments of an import once all tasks are through: they become log files.
+"""Commit of an import: the fragments of its tasks become log files.
 
-A new store is made beside its folder, whole with queues and index, and gets its name at the end.
+A new store is built beside its folder, complete with queues and index, and renamed at the end.
 
-To a store that is there, an import is appended:
+Appending to an existing store has five steps:
 
-    settle    the log's end is made sure of: torn tails and what a killed import left are cut
-    note      ``appends.json`` says where the import begins (``store.bulk_append``)
-    write     new log files, and what the last file has room for: all but eight bytes, those that
-              stand where the log ends; then everything is on disk
-    publish   these eight bytes: one write, after which all of it is part of the log
-    derive    queues and index, as after any start of a broker
+    settle    make the end of the log definite: truncate torn tails and leftovers of killed imports
+              note      ``appends.json`` records where the import begins (``store.bulk_append``)
+              write     new log files and the free space of the last file, except for the eight
+              bytes at the end of the log; then sync
+    publish   write these eight bytes: one write, after which everything is part of the log
+    derive    queues and index, as at any start of a broker
 
-Where that makes more than two new files, a folder of all log files is made, the old ones linked,
-and exchanged with the store's: Java does not look further back for where its log ends.
+If that needs more than two new files, a new folder of log files is made, with hard links to the old
+files, and exchanged with the store's: Java searches only the last files for the end of the log.
 
-Whoever is killed before ``publish`` leaves the store with the messages it had, after it with all of
-the new ones as well; queues and index follow from the log. The next import, or broker of ours,
-cuts off what is left over. Why so: docs/decisions/0013-an-import-begins-with-its-last-write.md.
+A crash before ``publish`` leaves the store with its old messages, a crash after it with all of the
+new ones too; queues and index are derived from the log. The next import, or a reput broker,
+truncates the leftovers. Reasons: docs/decisions/0013-an-import-begins-with-its-last-write.md.
 """
 
 import contextlib
@@ -50,13 +50,13 @@ from reput.store.summary import Summary
 from reput.store.table_files import TopicTable
 
 DRAFTS_SUFFIX = ".imports"
-"""Beside the store's folder: drafts of the imports that run, a folder each."""
+"""Suffix of the folder, beside the store's, with the drafts of running imports."""
 _SCHEDULE_QUEUE_COUNT = 18
 _SETTLE_TRIES = 5
 _DEAD_AFTER_MS = 86_400_000
-"""A draft in which nothing has changed for so long is nobody's."""
+"""Age after which an unchanged draft counts as abandoned, in ms."""
 _NEW_FILES_MAX = 2
-"""Brokers of Java look for the end of the log in its last three files only."""
+"""Number of new files: Java brokers search only the last three files for the end of the log."""
 _COPY_BYTES = 8 * 1024 * 1024
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -65,20 +65,20 @@ log = logging.getLogger("reput.spark")
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import put into a store."""
+    """Result of an import."""
 
     message_count: int
     log_start: int
-    """Physical offset where its first record was put, or would have been."""
+    """Physical offset of its first record, or of the end of the log if it has none."""
     log_end: int
-    """Physical offset behind its last record."""
+    """Physical offset after its last record."""
 
 
 def is_store(path: str) -> bool:
-    """Whether there is a store to append to.
+    """Return whether there is a store to append to.
 
     Raises:
-        InvalidOption: There is something else.
+        InvalidOption: The path holds something else.
     """
     folder = Path(path)
     if not folder.exists():
@@ -93,11 +93,11 @@ def is_store(path: str) -> bool:
 
 
 def check_target(options: ImportOptions, *, overwrite: bool) -> None:
-    """Refuse at the start what would fail at the end.
+    """Check before the tasks start what would fail at the end.
 
     Raises:
-        InvalidOption: There is no store, or one with files of other sizes.
-        StoreUnavailable: Somebody has the store, or it keeps its queues in RocksDB.
+        InvalidOption: There is no store, or its files have other sizes.
+        StoreUnavailable: Another process has the store, or it keeps its queues in RocksDB.
     """
     if is_store(options.path):
         reader = StoreReader.open(options.path)
@@ -107,38 +107,38 @@ def check_target(options: ImportOptions, *, overwrite: bool) -> None:
 
 def _refuse_other_sizes(reader: StoreReader, options: ImportOptions) -> None:
     config = options.store
-    found = {file.size for file in reader.log.files} - {0}
-    if found and found != {config.mapped_file_size_commit_log}:
+    sizes = {file.size for file in reader.log.files} - {0}
+    if sizes and sizes != {config.mapped_file_size_commit_log}:
         raise InvalidOption(
             "mappedFileSizeCommitLog",
             config.mapped_file_size_commit_log,
-            f"{max(found)}, as the log files of {options.path} have",
+            f"{max(sizes)}, as the log files of {options.path} have",
         )
 
 
 def queue_counts(path: str) -> dict[str, int]:
-    """Return over how many queues messages of each topic go; nothing where there is no store.
+    """Return the number of queues per topic; empty without a store.
 
     Raises:
-        CorruptRecord: Its table of topics cannot be read.
+        CorruptRecord: Its table of topics cannot be decoded.
     """
     if not is_store(path):
         return {}
-    # Whoever has the store now may be another import, which is soon through.
+    # The lock may belong to another import, which will finish soon.
     reader = StoreReader.open(path, allow_live=True)
     return {topic: max(one.write_queue_count, 1) for topic, one in reader.topics().items()}
 
 
 def drafts_folder(path: str, job: str) -> str:
-    """Return where an import keeps its drafts."""
+    """Return the folder of an import's drafts."""
     return f"{path}{DRAFTS_SUFFIX}/{job}"
 
 
 def drop_drafts(path: str, job: str, now_ms: int) -> None:
-    """Delete the drafts of an import, and those that nobody comes back for."""
+    """Delete the drafts of an import, and abandoned ones."""
     shutil.rmtree(drafts_folder(path, job), ignore_errors=True)
     folder = Path(path + DRAFTS_SUFFIX)
-    # What cannot be deleted now is in nobody's way; another import may be at work beside.
+    # A draft that cannot be deleted now does no harm; another import may be using it.
     with contextlib.suppress(OSError):
         for draft in folder.iterdir():
             if now_ms - _changed_ms(draft) > _DEAD_AFTER_MS:
@@ -148,21 +148,21 @@ def drop_drafts(path: str, job: str, now_ms: int) -> None:
 
 
 def _changed_ms(draft: Path) -> int:
-    """Return when anything in a draft was changed last."""
+    """Return the time of the last change in a draft, in ms."""
     return max(path.stat().st_mtime_ns for path in (draft, *draft.iterdir())) // 1_000_000
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Puts the fragments of one import into its store.
+    """Commits the fragments of one import to its store.
 
     Args:
-        options: Of the write.
-        job: Names its drafts.
-        fragments: In the order in which their records go into the log.
-        stream: The stream whose batch it is, and the batch's number.
-        clock: What the time is.
-        disk: What writes.
+        options: Options of the write.
+        job: Name of the drafts.
+        fragments: In the order of their records in the log.
+        stream: Stream and number of the batch, if it is one.
+        clock: The clock.
+        disk: Access to the disk.
     """
 
     options: ImportOptions
@@ -177,19 +177,19 @@ class Commit:
         return self.options.path
 
     def run(self, *, overwrite: bool = False) -> Imported | None:
-        """Make or extend the store.
+        """Create or extend the store.
 
         Args:
-            overwrite: Put a new store in place of the one that is there.
+            overwrite: Replace an existing store by a new one.
 
         Returns:
-            What was put; None if a batch of a stream is in the log already.
+            The result; None if a stream's batch is already in the log.
 
         Raises:
-            InvalidOption: What is there is no store, its log files have other sizes, or a message
-                names a queue that its topic does not have.
-            StoreUnavailable: Somebody has the store, or it cannot be imported to.
-            WriteFailed: The disk fails. The store has the messages that it had.
+            InvalidOption: The path is not a store, its log files have other sizes, or a message
+                names a queue that its topic lacks.
+            StoreUnavailable: Another process has the store, or it cannot be imported to.
+            WriteFailed: The disk failed. The store has its old messages.
         """
         there = is_store(self._root)
         if not there or overwrite:
@@ -222,13 +222,13 @@ class Commit:
         return Imported(planner.message_count, 0, planner.end)
 
     def _publish(self, draft: str) -> None:
-        # An empty folder is replaced; one that is no more empty is somebody's store.
+        # An empty folder is replaced; a folder that is no longer empty is another process's store.
         self.disk.make_folder(os.path.dirname(self._root))  # noqa: PTH120 - paths are texts here
         self.disk.rename(draft, self._root)
         self.disk.sync_folder(os.path.dirname(self._root))  # noqa: PTH120
 
     def _exchange(self, draft: str, target: str) -> None:
-        """Put a draft in place of a folder, in one step; the folder becomes the draft."""
+        """Exchange a draft and a folder in one step."""
         libc = ctypes.CDLL(None, use_errno=True)
         new, old = os.fsencode(draft), os.fsencode(target)
         if libc.renameat2(_AT_FDCWD, new, _AT_FDCWD, old, _RENAME_EXCHANGE) != 0:
@@ -238,7 +238,7 @@ class Commit:
             )
         self.disk.sync_folder(os.path.dirname(target))  # noqa: PTH120 - paths are texts here
 
-    # A store that is there --------------------------------------------------------------------
+    # An existing store -----------------------------------------------------------------------
 
     def _append(self) -> Imported | None:
         lock, reader = self._settled()
@@ -254,7 +254,7 @@ class Commit:
             if parts:
                 self._add_topics(self._root)
                 begun = self._put(parts, appends)
-                # From here on all of it is in the log, and whoever comes next would do the rest.
+                # Everything is in the log now; the next import or broker would do the rest.
                 self._try(lambda: bulk_append.save(self._root, _done(appends, begun), self.disk))
         finally:
             lock.release()
@@ -263,12 +263,12 @@ class Commit:
         return Imported(planner.message_count, reader.end_offset, planner.end)
 
     def _settled(self) -> tuple[FolderLock, StoreReader]:
-        """Return a store that is locked, and of which queues and index are known to be whole."""
+        """Return the locked store, with queues and index known to be complete."""
         for _ in range(_SETTLE_TRIES):
             lock = FolderLock(self._root)
             try:
                 reader = StoreReader(open_folder(self._root), holds_lock=True)
-                # What no store of ours has closed may have a torn tail, or queues that lack units.
+                # A store that reput did not close may have a torn tail, or queues that lack units.
                 summary = Summary.load(self._root)
                 is_settled = (
                     summary is not None
@@ -286,7 +286,7 @@ class Commit:
         raise StoreUnavailable(f"{self._root} is opened by others again and again")
 
     def _plan(self, reader: StoreReader) -> Planner:
-        """Return where everything goes.
+        """Return the plan of log files.
 
         Raises:
             InvalidOption: Its log files have another size.
@@ -310,12 +310,12 @@ class Commit:
         return self._planned(Planner(start, end, self._file_bytes, offsets, time_ms))
 
     def _time_ms(self, newest_ms: int) -> int:
-        """Return the store time of what brings none, behind what was stored at ``newest_ms``."""
-        # Offsets by time are found by halving: times only grow.
+        """Return the store time of records without one, after ``newest_ms``."""
+        # Offsets are searched by bisection on times, which must not decrease.
         return newest_ms if self.options.keeps_store_times else max(newest_ms, self.clock.now_ms())
 
     def _put(self, parts: Sequence[LogPart], appends: Appends) -> Begun:
-        """Append, so that one step makes it part of the log; return what it was."""
+        """Append, so that the last write makes everything part of the log; return the result."""
         first = parts[0]
         with_records = next(part for part in parts if part.pieces)
         checksum = zlib.crc32(self._stitch.first_record(with_records))
@@ -330,11 +330,11 @@ class Commit:
         return begun
 
     def _put_behind(self, parts: Sequence[LogPart]) -> None:
-        """Write everything behind the end of the log, and last what stands there."""
+        """Write everything after the end of the log, and last the bytes at its end."""
         first, *others = parts
         in_place, drafts = self._log_path(first), drafts_folder(self._root, self.job)
         if not Path(in_place).exists():
-            self._create(in_place)  # zeros: nothing that anybody would read
+            self._create(in_place)  # zeros: ignored by readers
 
         def path_of(part: LogPart) -> str:
             return in_place if part is first else f"{drafts}/{paths.offset_name(part.file_start)}"
@@ -351,9 +351,9 @@ class Commit:
             os.close(descriptor)
 
     def _put_beside(self, parts: Sequence[LogPart]) -> None:
-        """Make another folder of log files, the old ones linked, and let it take the place.
+        """Build another folder of log files, with links to the old ones, and exchange the two.
 
-        The file that is written to is copied: the old folder's stays as it is.
+        The last file is copied, so that the old folder stays unchanged.
         """
         first = parts[0]
         folder = f"{self._root}/{paths.COMMIT_LOG}"
@@ -423,13 +423,13 @@ class Commit:
         there: LogPart | None = None,
         bare_at: int | None = None,
     ) -> bytes:
-        """Write what log files get, several at once; return the bytes that are left out.
+        """Write log files concurrently; return the bytes that were left out.
 
         Args:
-            parts: What they get.
-            path_of: Where they are.
-            there: The one whose file is there; the others are made.
-            bare_at: Where in that one eight bytes are left zeros.
+            parts: Content of the files.
+            path_of: Returns the path of a file.
+            there: The part whose file exists; the others are created.
+            bare_at: Position in that file of eight bytes to leave as zeros.
         """
         stitch = self._stitch
 
@@ -445,10 +445,10 @@ class Commit:
             return b"".join(pool.map(write, parts))
 
     def _add_topics(self, root: str) -> None:
-        """Give topics that are new their queues, as a broker would that had got the messages.
+        """Create the queues of new topics, as a broker would on the first message.
 
         Raises:
-            InvalidOption: A message names a queue that its topic does not have.
+            InvalidOption: A message names a queue that its topic lacks.
         """
         table = TopicTable.load(root, self.disk)
         now_ms = self.clock.now_ms()
@@ -475,13 +475,13 @@ class Commit:
         return self.options.queue_count
 
     def _derive(self, root: str) -> None:
-        """Bring a store into order: its queues and index follow from its log."""
+        """Open a store, which derives its queues and index from its log."""
         store = MessageStore.open(root, self.options.store, clock=self.clock, disk=self.disk)
         store.close()
 
 
 def _last_queues(fragments: Iterable[Fragment]) -> Mapping[str, int]:
-    """Return the highest queue of each topic."""
+    """Return the highest queue id of each topic."""
     found: dict[str, int] = {}
     for topic, queue_id in (key for fragment in fragments for key in fragment.queues):
         found[topic] = max(found.get(topic, 0), queue_id)
@@ -489,11 +489,11 @@ def _last_queues(fragments: Iterable[Fragment]) -> Mapping[str, int]:
 
 
 def _resolved(reader: StoreReader) -> Appends:
-    """Return what is known of earlier imports, once it is clear whether the last one is done.
+    """Return the notes of earlier imports, with the outcome of the last one resolved.
 
     Raises:
-        CorruptRecord: ``appends.json`` cannot be read.
-        StoreUnavailable: The log does not reach back to where it would have begun.
+        CorruptRecord: ``appends.json`` cannot be decoded.
+        StoreUnavailable: The log ends before the start of the last import.
     """
     appends = bulk_append.read(reader.folder)
     begun = appends.begun

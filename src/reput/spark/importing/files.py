@@ -1,11 +1,11 @@
-"""Fragments of an import on disk, and log files made of them.
+"""Fragments of an import on disk, and the log files made from them.
 
-A fragment is two files: ``NAME.records``, records without their places as ``store.incoming`` makes
-them, and ``NAME.table``, three arrays one behind the other: the records' sizes and queues (int32),
-and if they keep times of their own, those (int64).
+A fragment is two files: ``NAME.records``, records without positions as made by ``store.incoming``,
+and ``NAME.table``, three concatenated arrays: sizes and queues of the records (int32) and, if
+records keep their own times, store times (int64).
 
-Nothing here looks at a record: the kernel of the brokers' puts gives it its place and checksums
-while it copies it, a few megabytes a call, so that several log files can be written at once.
+Records are not inspected here: the kernel of broker puts fills in positions and checksums while it
+copies them, a few megabytes per call, so that several log files can be written concurrently.
 """
 
 import os
@@ -29,14 +29,14 @@ from reput.store.kernels import control_block as state, hot
 
 _RECORDS, _TABLE = ".records", ".table"
 _CHUNK_BYTES = 4 * 1024 * 1024
-"""About how many bytes a kernel takes at once: small enough for the processor's caches."""
+"""Approximate number of bytes per call of the kernel: fits the processor's caches."""
 
 
 class FragmentWriter:
-    """Writes a fragment; one that was not finished is removed.
+    """Writes a fragment; an unfinished one is removed.
 
     Args:
-        folder: Where; made if it is not there.
+        folder: Folder of the fragment; created if missing.
     """
 
     def __init__(self, folder: str) -> None:
@@ -55,12 +55,14 @@ class FragmentWriter:
         self._tables.append(table)
 
     def finish(self, queues: Sequence[QueueKey]) -> Fragment:
-        """Write the table; ``queues`` are what it numbers. Raises ``WriteFailed``."""
-        sizes = [one.sizes for one in self._tables]
-        numbers = [one.queues for one in self._tables]
-        times = [one.times_ms for one in self._tables if one.times_ms is not None]
+        """Write the table; ``queues`` are the queues that it numbers. Raises ``WriteFailed``."""
+        sizes = [table_rows.sizes for table_rows in self._tables]
+        numbers = [table_rows.queues for table_rows in self._tables]
+        times = [
+            table_rows.times_ms for table_rows in self._tables if table_rows.times_ms is not None
+        ]
         arrays = [*sizes, *numbers, *times]
-        table = b"".join(np.ascontiguousarray(one).tobytes() for one in arrays)
+        table = b"".join(np.ascontiguousarray(table_rows).tobytes() for table_rows in arrays)
         path = self._path + _TABLE
         descriptor = self._disk.create(path, 0, is_durable=False)
         try:
@@ -82,30 +84,30 @@ class FragmentWriter:
 
 
 def remove(path: str) -> None:
-    """Remove a fragment; nothing if it is gone. Raises ``WriteFailed``."""
+    """Remove a fragment if it exists. Raises ``WriteFailed``."""
     for suffix in (_RECORDS, _TABLE):
         Disk().unlink(path + suffix)
 
 
 def load_table(fragment: Fragment) -> RecordTable:
-    """Return what a fragment says of its records.
+    """Return the table of a fragment.
 
     Raises:
-        StoreUnavailable: It is not there, as a driver does not see what workers have written.
+        StoreUnavailable: It is missing: the driver does not see the workers' files.
     """
     count = fragment.count
     try:
         data = Path(fragment.path + _TABLE).read_bytes()
-        found = os.stat(fragment.path + _RECORDS).st_size  # noqa: PTH116 - paths are texts here
+        record_bytes = os.stat(fragment.path + _RECORDS).st_size  # noqa: PTH116 - paths are texts here
     except OSError as error:
         raise StoreUnavailable(
             f"{fragment.path} cannot be read: {error.strerror}; driver and workers must see the "
             "folder of the store under the same path"
         ) from error
     has_times = len(data) == count * 16
-    if (len(data) != count * 8 and not has_times) or found != fragment.size:
+    if (len(data) != count * 8 and not has_times) or record_bytes != fragment.size:
         raise StoreUnavailable(
-            f"{fragment.path} has {found} and {len(data)} bytes, not {fragment.size} and "
+            f"{fragment.path} has {record_bytes} and {len(data)} bytes, not {fragment.size} and "
             f"{count * 8} as its task wrote: something has changed it"
         )
     numbers = np.frombuffer(data, np.int32, 2 * count)
@@ -115,13 +117,13 @@ def load_table(fragment: Fragment) -> RecordTable:
 
 @dataclass(frozen=True)
 class Stitch:
-    """Writes log files from fragments; may be called in several threads.
+    """Writes log files from fragments. Thread-safe.
 
     Args:
         fragments: In the planner's order.
         file_bytes: Size of a log file.
         has_crc: Records end with a ``__CRC32#`` property.
-        disk: What writes.
+        disk: Access to the disk.
     """
 
     fragments: Sequence[Fragment]
@@ -130,18 +132,18 @@ class Stitch:
     disk: Disk
 
     def write(self, part: LogPart, path: str, bare_at: int | None = None) -> bytes:
-        """Write what a log file gets, durably.
+        """Write the content of a log file, durably.
 
         Args:
-            part: What it gets.
-            path: The file; it has its size.
-            bare_at: Where eight bytes are left zeros, bytes from the start of the file.
+            part: The content.
+            path: The file, which has its full size.
+            bare_at: Position in the file of eight bytes to leave as zeros.
 
         Returns:
             These eight bytes, or none.
 
         Raises:
-            WriteFailed: The disk fails.
+            WriteFailed: The disk failed.
         """
         disk, bare = self.disk, b""
         descriptor = disk.open(path)
@@ -157,13 +159,13 @@ class Stitch:
         return bare
 
     def first_record(self, part: LogPart) -> bytes:
-        """Return the first record of a part, in its place."""
+        """Return the first record of a part, with its position."""
         _, data = next(self._content(part))
         size, _ = record.SIZE_AND_MAGIC.unpack_from(data.data)
         return data[:size].tobytes()
 
     def _content(self, part: LogPart) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """Yield positions in the file and what goes there, in order, a record whole."""
+        """Yield positions in the file and whole records, in order."""
         placing = _Placing(part, self.file_bytes, has_crc=self.has_crc)
         for piece in part.pieces:
             fragment = self.fragments[piece.fragment]
@@ -182,7 +184,7 @@ class Stitch:
 
 
 def _chunks(piece: Piece, sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (first record, behind the last, position in the fragment, bytes)."""
+    """Yield (first record, record after the last, position in the fragment, bytes)."""
     ends = np.cumsum(sizes[piece.first : piece.stop], dtype=np.int64)
     first = before = 0
     while first < len(ends):
@@ -193,7 +195,7 @@ def _chunks(piece: Piece, sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, i
 
 
 class _Placing:
-    """The kernel of the puts, on memory that is no map of a log file."""
+    """The kernel of puts, on memory that is not a mapped log file."""
 
     def __init__(self, part: LogPart, file_bytes: int, *, has_crc: bool) -> None:
         self.position = part.position
@@ -210,7 +212,7 @@ class _Placing:
     def place(
         self, data: bytes, sizes: npt.NDArray[np.int32], times_ms: npt.NDArray[np.int64] | None
     ) -> tuple[int, npt.NDArray[np.uint8]]:
-        """Return where records go, and the records, in their places."""
+        """Return the positions of records, and the records with their positions filled in."""
         block, start, count = self._hot.block, self.position, len(sizes)
         placed = np.empty(len(data), np.uint8)
         places = np.empty(2 * count, np.int64)
@@ -232,7 +234,7 @@ class _Placing:
     def _runs(
         self, sizes: npt.NDArray[np.int32], times_ms: npt.NDArray[np.int64] | None
     ) -> Iterator[tuple[int, int]]:
-        """Yield behind which byte records of one store time end, and the time."""
+        """Yield (end position, time) of runs of records with the same store time."""
         ends = np.cumsum(sizes, dtype=np.int64)
         if times_ms is None:
             yield int(ends[-1]), self._time_ms

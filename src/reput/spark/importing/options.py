@@ -1,7 +1,7 @@
 """Options of a write to a store folder: ``df.write.format("rocketmq").save("/data/store")``.
 
-Sizes and limits are the store's, as its broker has them: from a ``broker.conf``, and single ones by
-their keys. The options are rows of ``option_table``.
+Sizes and limits are settings of the store: from a ``broker.conf``, or individually by their keys.
+The options are rows of ``option_table``.
 """
 
 import dataclasses
@@ -29,25 +29,25 @@ _STORE_FIELDS: Final = (
 _TRUSTED: Final = frozenset(
     {props.CLUSTER, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.TRANSACTION_PREPARED}
 )
-"""Properties that brokers look at when they get a message, and not in their log."""
+"""Properties that brokers process on receipt, not when reading their log."""
 _HOST = Host(b"\x7f\0\0\1", 10911)
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How rows become a store."""
+    """Settings of an import."""
 
     rows: RowOptions
     path: str
-    """The store's folder, seen by driver and workers."""
+    """Folder of the store, visible to driver and workers."""
     store: StoreConfig
     """Sizes and limits."""
     queue_count: int = 8
-    """Of topics that the store does not have."""
+    """Number of queues of new topics."""
     store_host: Host = _HOST
-    """What message ids name, and messages without a sender have as theirs."""
+    """Host in message ids, and born host of messages without one."""
     keeps_store_times: bool = False
-    """Column ``store_timestamp`` is when a message was stored, never earlier than those before."""
+    """True to use column ``store_timestamp`` as store time, never earlier than the previous one."""
 
 
 def parse(options: Mapping[str, str]) -> ImportOptions:
@@ -62,7 +62,7 @@ def parse(options: Mapping[str, str]) -> ImportOptions:
     conf = values["config"]
     given = {field: values[field] for field in _STORE_FIELDS if values[field] is not None}
     if conf is None and "mapped_file_size_commit_log" in given:
-        # Small log files are for tests, which shall not have to set this as well.
+        # Small log files are for tests, which should not have to set this too.
         room = given["mapped_file_size_commit_log"] - RECORD_ROOM_BYTES
         given.setdefault("max_message_size", min(StoreConfig().max_message_size, max(room, 1)))
     told = config.load(StoreConfig, conf, explicit=given).value

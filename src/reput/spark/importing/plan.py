@@ -1,9 +1,9 @@
-"""Where the records of an import go: which log file, which queue offsets. Pure.
+"""Positions of an import's records: log files and queue offsets. Pure.
 
-Tasks leave fragments: records without their places, one behind the other, and of each record its
-size and its queue. Fragments follow each other in the order of Spark's partitions. Log files are
-filled as a broker fills them: a record that leaves no room for the blank behind it begins the next
-file. What a log file gets is a ``LogPart``, which can be written without looking at the others.
+Tasks leave fragments: concatenated records without positions, and the size and queue of each.
+Fragments are ordered by Spark's partitions. Log files are filled as by a broker: a record that
+leaves no space for the blank after it begins the next file. The content of a log file is a
+``LogPart``, which can be written independently.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ QueueKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What a task has left."""
+    """Result of a task."""
 
     path: str
-    """Of the records; see ``import_files``."""
+    """Path of the records; see ``import_files``."""
     size: int
-    """Bytes of the records."""
+    """Size of the records, in bytes."""
     count: int
     queues: tuple[QueueKey, ...]
-    """Queues that records go to; a record says which by its place here."""
+    """Queues of the records, which refer to them by index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class RecordTable:
 
     sizes: npt.NDArray[np.int32]
     queues: npt.NDArray[np.int32]
-    """Places in ``Fragment.queues``."""
+    """Indexes into ``Fragment.queues``."""
     times_ms: npt.NDArray[np.int64] | None = None
-    """Store times, where records keep their own."""
+    """Store times in ms, if records keep their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,26 @@ class Piece:
     first: int
     stop: int
     position: int
-    """Where the first one begins in the fragment, bytes."""
+    """Position of the first one in the fragment, in bytes."""
     size: int
-    """Bytes of all of them."""
+    """Size of all of them, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What one log file gets."""
+    """Content of one log file."""
 
     file_start: int
     """Physical offset of the file."""
     position: int
-    """Where the first record goes, bytes from the start of the file."""
+    """Position of the first record in the file, in bytes."""
     pieces: tuple[Piece, ...]
     is_ended: bool
-    """A blank follows the last record: the log goes on in the next file."""
+    """True if a blank follows the last record and the log continues in the next file."""
     queue_offsets: Mapping[QueueKey, int]
-    """What the first message of each queue gets that the part has records of."""
+    """Queue offset of the part's first message, by queue."""
     time_ms: int
-    """Store time of the last record before the part; times never go back."""
+    """Store time of the last record before the part, in ms; times never decrease."""
 
     @property
     def start(self) -> int:
@@ -80,21 +80,21 @@ class LogPart:
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Size of its records, in bytes."""
         return sum(piece.size for piece in self.pieces)
 
 
 @dataclass
 class Planner:
-    """Takes fragments in order; what it knows of them is a few words each.
+    """Plans fragments in order, keeping a few words per fragment.
 
     Args:
-        log_start: Physical offset where a log file starts: the others, at multiples of
-            ``file_bytes`` from there.
-        log_end: Where the log ends, and the first record goes.
+        log_start: Physical offset of the start of a log file; the others start at multiples of
+            ``file_bytes`` from it.
+        log_end: End of the log, where the first record goes.
         file_bytes: Size of a log file.
-        queue_offsets: What the next message of a queue gets; 0 for those that are not there.
-        time_ms: Store time of the last record; also of those that bring none.
+        queue_offsets: Next queue offset by queue; 0 if missing.
+        time_ms: Store time of the last record, also used for records without one.
     """
 
     log_start: int
@@ -103,7 +103,7 @@ class Planner:
     queue_offsets: Mapping[QueueKey, int]
     time_ms: int
     parts: list[LogPart] = field(default_factory=list)
-    """Log files that are full."""
+    """Complete log files."""
     message_count: int = 0
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Planner:
         self._position = self._first_position = self.log_end - self._file_start
 
     def add(self, fragment: Fragment, table: RecordTable) -> None:
-        """Place the records of the next fragment.
+        """Plan the records of the next fragment.
 
         Raises:
             InvalidOption: A record is larger than a log file.
@@ -145,19 +145,19 @@ class Planner:
         self._fragment_count += 1
 
     def finish(self) -> list[LogPart]:
-        """Return what each log file gets, in order; the last one may have room left."""
+        """Return the content of each log file, in order; the last one may have free space."""
         if self._pieces:
             self._end(is_ended=False)
         return self.parts
 
     @property
     def end(self) -> int:
-        """Where the log will end."""
+        """Physical offset of the new end of the log."""
         return self._file_start + self._position
 
     @property
     def next_offsets(self) -> dict[QueueKey, int]:
-        """What the next message of each queue will get."""
+        """Next queue offset by queue."""
         return dict(self._next)
 
     def _count(self, fragment: Fragment, table: RecordTable, first: int, stop: int) -> None:

@@ -1,8 +1,8 @@
-"""Rows of a write as records without their places: what ``store.incoming`` makes of messages.
+"""Encoding of a write's rows as records without positions, as by ``store.incoming``.
 
-Common rows pass Python by: Arrow joins their parts column by column. Where anything is uncommon
-(delays, sharding keys, properties that brokers set, whatever ``outgoing_rows`` refuses) a window of
-rows is made row by row; both ways give the same bytes.
+The fast path joins the parts of records column by column in Arrow. A window of rows with anything
+special (delays, sharding keys, properties reserved for brokers, errors of ``outgoing_rows``) falls
+back to encoding row by row; both give the same bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,8 @@ from reput.store.incoming import IncomingMessage, Refused
 STORE_TIME: Final = "store_timestamp"
 _WINDOW_ROWS = 4096
 _WINDOW_BYTES_MAX = 1 << 28
-"""Of bodies: more are made row by row, as Arrow counts a column's bytes with 31 bits."""
+"""Size of bodies above which a window falls back, in bytes: Arrow counts a column's bytes in 31
+bits."""
 
 _HEAD = np.dtype(
     [
@@ -54,16 +55,16 @@ _HEAD = np.dtype(
         ("body_size", ">i4"),
     ]
 )
-"""All fields up to the body, with two IPv4 hosts; their order is that of ``format.message``."""
+"""Fields up to the body, with two IPv4 hosts, in the order of ``format.message``."""
 _SEPARATORS = f"[{props.NAME_VALUE_SEPARATOR}{props.PROPERTY_SEPARATOR}]"
 _OWN_COLUMN: Final = {"uniq_key": props.UNIQ_KEY, "tags": props.TAGS, "keys": props.KEYS}
-"""Column -> property, in the order in which they stand in a record."""
+"""Column to property, in the order of a record."""
 _ODD_KEYS = "^ |  | $"
 """Spaces that split_keys drops."""
 
 
 class Encoded(NamedTuple):
-    """Records, one behind the other."""
+    """Concatenated records."""
 
     data: bytes | memoryview
     table: RecordTable
@@ -71,13 +72,13 @@ class Encoded(NamedTuple):
 
 @dataclass
 class RowEncoder:
-    """Makes records of the rows of one task.
+    """Encodes the rows of one task.
 
     Args:
-        options: Of the write.
-        queue_counts: Topic -> how many queues it has; others get as many as ``options`` say.
-        now_ms: When rows were born that do not say it.
-        first_queue: Where rows that name no queue begin to go round; tasks begin at several.
+        options: Options of the write.
+        queue_counts: Number of queues by topic; others get the number in ``options``.
+        now_ms: Born time of rows without one, in ms.
+        first_queue: First queue for rows without one; differs by task.
     """
 
     options: ImportOptions
@@ -93,14 +94,14 @@ class RowEncoder:
 
     @property
     def queues(self) -> tuple[QueueKey, ...]:
-        """The queues that rows went to, as tables number them."""
+        """Queues of the rows, as numbered in tables."""
         return tuple(self._queues)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
         """Yield the records of a batch, in order.
 
         Raises:
-            BadRow: A row is no message that the store could hold.
+            BadRow: A row cannot be stored as a message.
         """
         for start in range(0, batch.num_rows, _WINDOW_ROWS):
             window = batch.slice(start, _WINDOW_ROWS)
@@ -113,11 +114,11 @@ class RowEncoder:
     # Queues -----------------------------------------------------------------------------------
 
     def queue_count(self, topic: str) -> int:
-        """Return over how many queues the messages of a topic are spread."""
+        """Return the number of queues of a topic."""
         return self.queue_counts.get(topic, self.options.queue_count)
 
     def take_turns(self, count: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of the next rows that name no queue."""
+        """Return the next queue ids, round robin, for rows without a queue."""
         turns = np.arange(self._turn, self._turn + count)
         self._turn += count
         return turns
@@ -157,13 +158,13 @@ class RowEncoder:
         return b"".join(records), sizes, np.array(queues, np.int32)
 
     def _stored(self, message: OutgoingMessage) -> IncomingMessage:
-        """Return what is stored of a message: itself, or if it is delayed, its stand-in."""
+        """Return the stored form of a message, which differs if it is delayed."""
         if message.deliver_at_ms is not None:
             reason = "is a time; an import holds messages back by delay_level only"
             raise BadRow(message.row, "deliver_at", reason)
         host = self.options.store_host
         born = message.born_timestamp_ms
-        one = IncomingMessage(
+        stored = IncomingMessage(
             message.topic,
             message.body,
             self._queue_id(message),
@@ -174,31 +175,32 @@ class RowEncoder:
             message.flag,
         )
         try:
-            # What names its real topic was read where it waits, or where it came to after it had.
+            # The property with its real topic was read while it waited, or when it arrived.
             if props.REAL_TOPIC not in message.properties:
-                one = incoming.delayed(one, self._delay_levels)
+                stored = incoming.delayed(stored, self._delay_levels)
             if self.options.store.enabled_append_prop_crc:
-                one = incoming.with_crc_room(one)
+                stored = incoming.with_crc_room(stored)
         except Refused as refused:
             raise BadRow(message.row, "properties", refused.reason) from None
-        return one
+        return stored
 
     def _queue_id(self, message: OutgoingMessage) -> int:
         if message.queue_id is not None:
             return message.queue_id
         count = self.queue_count(message.topic)
         if message.sharding_key is not None:
-            # As Java's SelectMessageQueueByHash: the remainder first, which has the hash's sign.
+            # As Java's SelectMessageQueueByHash: the remainder first, which has the sign of the
+            # hash.
             return abs(java.string_hash(message.sharding_key)) % count
         return int(self.take_turns(1)[0]) % count
 
-    def _record(self, row: int, one: IncomingMessage) -> bytes:
+    def _record(self, row: int, stored: IncomingMessage) -> bytes:
         config = self.options.store
-        topic = java.encode_utf8(one.topic)
-        if len(one.body) > config.max_message_size:
-            reason = f"has {len(one.body)} bytes; allowed: {config.max_message_size}"
+        topic = java.encode_utf8(stored.topic)
+        if len(stored.body) > config.max_message_size:
+            reason = f"has {len(stored.body)} bytes; allowed: {config.max_message_size}"
             raise BadRow(row, "body", f"{reason} (maxMessageSize)")
-        data = incoming.encode(one, topic)
+        data = incoming.encode(stored, topic)
         if len(data) > config.record_bytes_max:
             reason = f"gives a record of {len(data)} bytes; allowed: {config.record_bytes_max}"
             raise BadRow(row, "body", reason)
@@ -206,11 +208,11 @@ class RowEncoder:
 
 
 class _Uncommon(Exception):
-    """A window holds what is made row by row."""
+    """Signal that a window needs the fallback."""
 
 
 class _Common:
-    """A window of rows that have nothing special."""
+    """Fast path: a window of rows without anything special."""
 
     def __init__(self, window: pa.RecordBatch, encoder: RowEncoder) -> None:
         self._window = window
@@ -221,19 +223,21 @@ class _Common:
     def encode(
         self,
     ) -> tuple[memoryview, npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
-        """Return records, sizes and queues; None if anything is uncommon."""
+        """Return records, sizes and queues; None to fall back."""
         try:
             body = self._body()
             topic_ids, topics = self._topics()
             properties = self._properties()
             heads = self._heads()
-            queue_ids = heads["queue_id"] = self._queue_ids(topic_ids, topics)  # takes turns: last
+            queue_ids = heads["queue_id"] = self._queue_ids(
+                topic_ids, topics
+            )  # advances the round robin: last
         except _Uncommon:
             return None
         return self._join(heads, body, topic_ids, topics, properties, queue_ids)
 
     def _column(self, name: str) -> pa.Array | None:
-        """Return a column; None if it is not there, or all null."""
+        """Return a column; None if it is missing or all null."""
         if name not in self._window.schema.names:
             return None
         column = self._window.column(name)
@@ -358,12 +362,12 @@ class _Common:
         return pc.if_else(pc.equal(joined, ""), None, joined)
 
     def _map(self) -> tuple[pa.Array | None, dict[str, pa.Array]]:
-        """Return the properties without columns of their own, as one string, and the others."""
+        """Return the properties without own columns, as one string, and the others."""
         column = self._column("properties")
         if column is None:
             return None, {}
         offsets = np.asarray(column.offsets).astype(np.int64)
-        # A slice's keys are those of the whole, a null row may have some that do not count.
+        # A slice has the keys of the whole array; a null row may have some, which are ignored.
         counts = np.where(np.asarray(column.is_null()), 0, np.diff(offsets))
         if (counts != np.diff(offsets)).any():
             raise _Uncommon
@@ -372,9 +376,9 @@ class _Common:
         if keys.null_count or values.null_count:
             raise _Uncommon
         known = keys.dictionary_encode()
-        found = known.dictionary.to_pylist()
+        known_names = known.dictionary.to_pylist()
         trusted = self._options.rows.trusted_properties
-        if any(not name or outgoing_rows.is_special(name, trusted) for name in found):
+        if any(not name or outgoing_rows.is_special(name, trusted) for name in known_names):
             raise _Uncommon
         _refuse(known.dictionary, _SEPARATORS)
         _refuse(values, _SEPARATORS)
@@ -385,8 +389,8 @@ class _Common:
         named: dict[str, pa.Array] = {}
         is_rest = np.ones(len(codes), np.bool_)
         for name in _OWN_COLUMN.values():
-            if name in found:
-                is_it = codes == found.index(name)
+            if name in known_names:
+                is_it = codes == known_names.index(name)
                 is_rest &= ~is_it
                 places = np.full(self._count, -1, np.int64)
                 places[rows[is_it]] = np.flatnonzero(is_it)
@@ -457,13 +461,13 @@ def _coalesce(first: pa.Array | None, second: pa.Array | None) -> pa.Array | Non
 
 
 def _pairs(name: bytes | pa.Array, value: pa.Array) -> pa.Array:
-    """Return properties as they stand in a record; null where the value is."""
+    """Return properties as in a record; null if the value is null."""
     between = props.NAME_VALUE_SEPARATOR.encode()
     return pc.binary_join_element_wise(name, between, value, props.PROPERTY_SEPARATOR.encode(), b"")
 
 
 def _fixed(rows: npt.NDArray[Any]) -> pa.Array:
-    """Return an array's elements as bytes, one each."""
+    """Return an array's elements as fixed-size binary."""
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows).view(np.uint8))]
     return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
@@ -480,6 +484,6 @@ def _milliseconds(column: pa.Array) -> pa.Array:
     numbers = column.cast(pa.int64())
     if per_second <= 1000:
         return pc.multiply(numbers, 1000 // per_second)
-    # Rounded down, also before 1970: what Arrow divides, it cuts.
+    # Rounded down, also before 1970: Arrow's division truncates.
     whole = numbers.fill_null(0).to_numpy() // (per_second // 1000)
     return pa.array(whole, pa.int64(), mask=np.asarray(numbers.is_null()))

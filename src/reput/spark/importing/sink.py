@@ -1,7 +1,7 @@
-"""``df.write.format("rocketmq").save("/data/store")``: what Spark asks of a writer of stores.
+"""``df.write.format("rocketmq").save("/data/store")``: Spark's writer interface for stores.
 
-Tasks leave fragments beside the store, and say which; the driver makes log files of those that
-count, when all are through (``import_commit``). What other tries of a task have left is deleted.
+Tasks leave fragments beside the store and report them; after all tasks the driver makes log files
+of the successful ones (``import_commit``). Fragments of other attempts are deleted.
 """
 
 import logging
@@ -32,16 +32,16 @@ from reput.spark.sending import rows as outgoing_rows
 log = logging.getLogger("reput.spark")
 
 _QUERY_ID = "sql.streaming.queryId"
-"""Local property of Spark's ``StreamExecution``: it stays the same as long as the checkpoint."""
+"""Local property of Spark's ``StreamExecution``, constant as long as the checkpoint exists."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has left."""
+    """Commit message of a task."""
 
     fragment: Fragment
     query: str | None = None
-    """Of a stream: which one it is."""
+    """Id of the streaming query, if it is one."""
 
 
 class StoreWriter(DataSourceArrowWriter):
@@ -51,16 +51,16 @@ class StoreWriter(DataSourceArrowWriter):
         _check(options, schema, overwrite=overwrite)
         self._options = options
         self._overwrite = overwrite
-        # Drawn once on the driver: tasks and the commit have the same.
+        # Chosen once on the driver, so that tasks and the commit agree.
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Leave the rows of a task as a fragment."""
+        """Write the rows of a task as a fragment."""
         counts = {} if self._overwrite else import_commit.queue_counts(self._options.path)
         return Written(_write(iterator, self._options, self._job, counts))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make or extend the store."""
+        """Create or extend the store."""
         try:
             done = Commit(self._options, self._job, _fragments(messages)).run(
                 overwrite=self._overwrite
@@ -71,7 +71,7 @@ class StoreWriter(DataSourceArrowWriter):
             _drop_drafts(self._options, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave the store as it was."""
+        """Leave the store unchanged."""
         _drop_drafts(self._options, self._job)
 
 
@@ -86,13 +86,13 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Leave the rows of a task as a fragment."""
+        """Write the rows of a task as a fragment."""
         query = _query_id()
         counts = import_commit.queue_counts(self._options.path)
         return Written(_write(iterator, self._options, query, counts), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Append a batch, unless it is in the store already."""
+        """Append a batch unless the store already has it."""
         for query in _queries(messages):
             commit = Commit(self._options, query, _fragments(messages), (query, batchId))
             try:
@@ -104,17 +104,17 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
                 log.info(text, batchId, done.message_count, self._options.path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave the store as it was."""
+        """Leave the store unchanged."""
         for query in _queries(messages):
             _drop_drafts(self._options, query)
 
 
 def _check(options: ImportOptions, schema: StructType, *, overwrite: bool) -> None:
-    """Refuse on the driver what would fail at the end.
+    """Check on the driver what would fail at the end.
 
     Raises:
-        InvalidOption: A column cannot be written, or the path is no store's.
-        StoreUnavailable: Somebody has the store.
+        InvalidOption: A column cannot be written, or the path cannot be a store.
+        StoreUnavailable: Another process has the store.
     """
     columns = to_arrow_schema(schema, timezone="UTC")
     if options.keeps_store_times and STORE_TIME not in columns.names:
@@ -129,7 +129,7 @@ def _check(options: ImportOptions, schema: StructType, *, overwrite: bool) -> No
 def _query_id() -> str:
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
-    assert query is not None, "Spark tells tasks of a stream which query it is"
+    assert query is not None, "Spark sets the query id in tasks of a stream"
     return query
 
 

@@ -1,6 +1,6 @@
-"""Requests to name servers and brokers, with patience, over connections that a process keeps.
+"""Requests to name servers and brokers with retries, over connections shared by a process.
 
-Spark uses Python workers again: the next task of a process finds the connections of the last.
+Spark reuses Python workers: the next task of a process reuses the connections of the last one.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ log = logging.getLogger("reput.spark")
 
 ALL_TAGS: Final = "*"
 SAMPLE_COUNT: Final = 32
-"""Messages of a queue that are looked at to tell how large its records are."""
+"""Number of messages that are read to estimate the record size of a queue."""
 RECORD_BYTES: Final = 1024.0
-"""How large records are taken to be of which none can be looked at."""
+"""Estimate of the record size if no message can be read, in bytes."""
 _ANSWERS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -47,17 +47,17 @@ T = TypeVar("T")
 
 
 class ReadFailed(ReputError):
-    """A broker or name server did not give what was asked for, however often it was asked."""
+    """A broker or name server did not provide the requested data after all retries."""
 
 
 # Connections of this process -----------------------------------------------------------------
 
 
 class Cluster(Facade[Admin]):
-    """Connections to the servers of a cluster, and the thread they live in.
+    """Connections to the servers of a cluster, and the thread of their event loop.
 
     Attributes:
-        lines: More of them, for pulls, which live in no thread.
+        lines: Additional connections for pulls, without a thread.
     """
 
     def __init__(self, client: Admin) -> None:
@@ -65,27 +65,27 @@ class Cluster(Facade[Admin]):
         self.lines = PullConnections()
 
     def close(self) -> None:
-        """End."""
+        """Close all connections."""
         self.lines.close()
         super().close()
 
     @property
     def admin(self) -> Admin:
-        """For use within ``run``."""
+        """The admin client, for use within ``run``."""
         return self._client
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine where the connections live, and wait for it."""
+        """Run a coroutine in the connections' loop, and wait for it."""
         return self._wait_for(coroutine)
 
 
 _clusters: dict[tuple[int, str, int], Cluster] = {}
-"""By process, as a fork has the object but not its thread; by name servers and patience."""
+"""Clusters by process (a fork has the object without its thread), name servers and timeout."""
 _lock = threading.Lock()  # protects _clusters
 
 
 def connected(live: LiveOptions) -> Cluster:
-    """Return the connections to a cluster, made with the first call of this process."""
+    """Return the process's connections to a cluster, created by the first call."""
     key = (os.getpid(), live.name_server, live.pull_timeout_ms)
     with _lock:
         if key not in _clusters:
@@ -102,13 +102,13 @@ def connected(live: LiveOptions) -> Cluster:
 
 
 def disconnect() -> None:
-    """Close all connections of this process; reading makes new ones."""
+    """Close all connections of this process; later reads create new ones."""
     with _lock:
         mine = [key for key in _clusters if key[0] == os.getpid()]
         found = [_clusters.pop(key) for key in mine]
         _clusters.clear()
     for cluster in found:
-        with contextlib.suppress(RuntimeError):  # the interpreter takes no new threads any more
+        with contextlib.suppress(RuntimeError):  # the interpreter starts no threads any more
             cluster.close()
 
 
@@ -120,7 +120,7 @@ atexit.register(disconnect)
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a broker says to a pull."""
+    """Reply of a broker to a pull."""
 
     code: int
     remark: str
@@ -132,28 +132,28 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a few messages tell of those behind them."""
+    """Estimates from a few messages."""
 
     count: int
     byte_count: int
     store_timestamp: int
-    """Of the first, ms; 0 if there is none any more."""
+    """Store time of the first one, in ms; 0 if there is none."""
 
     @property
     def record_bytes(self) -> float:
-        """About how large a record is."""
+        """Average record size, in bytes."""
         return self.byte_count / self.count if self.count else RECORD_BYTES
 
 
 class RetryingClient:
-    """Asks name servers and brokers, again after what may pass. Lives in the loop."""
+    """Requests to name servers and brokers, with retries of temporary errors. Runs in the loop."""
 
     def __init__(self, admin: Admin, live: LiveOptions) -> None:
         self._admin = admin
         self.live = live
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Return where a topic is as of now, None if nobody knows it."""
+        """Return the current route of a topic; None if no name server has it."""
 
         async def ask() -> TopicRoute | None:
             try:
@@ -168,13 +168,13 @@ class RetryingClient:
         return await self._patiently("topics", None, self._admin.topics)
 
     async def brokers(self) -> dict[str, str]:
-        """Return broker name -> cluster name."""
+        """Return broker name to cluster name."""
         known = await self._patiently("brokers", None, self._admin.clusters)
         table = known.cluster_addr_table
         return {name: cluster for cluster, found in table.items() for name in found}
 
     async def ends(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the first queue offset of a queue, and the one behind the last."""
+        """Return the first queue offset of a queue, and that after the last message."""
         header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
 
         async def ask() -> tuple[int, int]:
@@ -187,7 +187,7 @@ class RetryingClient:
         return await self._patiently(f"ends of {queue_name(queue)}", queue.topic, ask)
 
     async def search(self, queue: MessageQueue, time_ms: int) -> int:
-        """Return about which queue offset a time names."""
+        """Return the approximate queue offset of a time."""
         header = headers.SearchOffsetHeader(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms
         )
@@ -203,7 +203,7 @@ class RetryingClient:
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
     async def address(self, queue: MessageQueue) -> str:
-        """Return whom to ask about a queue. Raises ``RemotingError``, at once."""
+        """Return the address for requests about a queue. Raises ``RemotingError``."""
         route = await self._admin.calls.instance.route(queue.topic)
         if queue.broker_name not in route.brokers:
             route = await self._admin.calls.route(queue.topic)
@@ -212,7 +212,7 @@ class RetryingClient:
         return route.any_address(queue.broker_name, min(slaves) if reads_slave else MASTER_ID)
 
     async def consumer_offsets(self, broker: str) -> dict[str, dict[int, int]]:
-        """Return the consumer offsets that a broker knows: ``topic@group`` -> queue id -> one."""
+        """Return the consumer offsets of a broker, by ``topic@group`` and queue id."""
 
         async def ask() -> dict[str, dict[int, int]]:
             request = requests.make(RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -224,7 +224,7 @@ class RetryingClient:
     async def pull(
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str = ALL_TAGS
     ) -> Pulled:
-        """Return records of a queue from an offset on. The broker is not to wait for any."""
+        """Return records of a queue from an offset on. The broker does not hold the pull."""
 
         async def ask() -> Pulled:
             address = await self.address(queue)
@@ -237,7 +237,7 @@ class RetryingClient:
         return await self._patiently(what, queue.topic, ask)
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
-        """Return what all such pulls of a queue have in common."""
+        """Return the constant part of such pulls of a queue."""
         return PullTemplate(self._pull_request(queue, 0, 0, expression))
 
     def _pull_request(
@@ -259,7 +259,7 @@ class RetryingClient:
         return requests.make(RequestCode.PULL_MESSAGE, header)
 
     async def commit(self, group: str, queue: MessageQueue, consumer_offset: int) -> None:
-        """Set where a group is in a queue."""
+        """Set the consumer offset of a group."""
         await self._patiently(
             f"consumer offset of {queue_name(queue)}",
             queue.topic,
@@ -267,9 +267,9 @@ class RetryingClient:
         )
 
     async def make_group(self, group: str, broker: str) -> None:
-        """Make a consumer group on a broker that does not have it.
+        """Create a consumer group on a broker that lacks it.
 
-        With the topic of its retries, which is where administrators' tools look for groups.
+        Includes its retry topic, by which administration tools list groups.
         """
 
         async def ask() -> None:
@@ -284,15 +284,15 @@ class RetryingClient:
     async def sample(
         self, queue: MessageQueue, queue_offset: int, count: int = SAMPLE_COUNT
     ) -> Sample:
-        """Return what the next messages of a queue tell."""
-        said = await self.pull(queue, queue_offset, count)
-        if said.code != ResponseCode.SUCCESS:
+        """Return estimates from the next messages of a queue."""
+        pulled = await self.pull(queue, queue_offset, count)
+        if pulled.code != ResponseCode.SUCCESS:
             return Sample(0, 0, 0)
-        found = len(frames(said.records, queue))
-        return Sample(found, len(said.records), record.store_timestamp_of(said.records))
+        count_found = len(frames(pulled.records, queue))
+        return Sample(count_found, len(pulled.records), record.store_timestamp_of(pulled.records))
 
     async def _patiently(self, what: str, topic: str | None, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and ask again; a topic's route is asked for anew where it may be outdated."""
+        """Run a request with retries; refresh a topic's route if it may be outdated."""
         live = self.live
         for attempt in range(live.retry_count + 1):
             try:
@@ -309,27 +309,27 @@ class RetryingClient:
 
 
 def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
-    """Return what a broker says to a pull from an offset on.
+    """Return a broker's reply to a pull from an offset on.
 
     Raises:
-        BrokerError: It gives no answer, or one that gets nowhere.
+        BrokerError: The reply is an error, or makes no progress.
     """
     if reply.code not in _ANSWERS:
         raise BrokerError(reply.code, reply.remark, address)
-    said = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
+    header = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
     is_found = reply.code == ResponseCode.SUCCESS
-    gets_nowhere = said.next_begin_offset <= queue_offset
+    gets_nowhere = header.next_begin_offset <= queue_offset
     if gets_nowhere and (is_found or reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
-        # Files are being deleted, or messages of another store: to ask at once is no use.
-        remark = f"{reply.remark}, go on at {said.next_begin_offset}"
+        # Files are being deleted, or the store was replaced: retrying at once is useless.
+        remark = f"{reply.remark}, continue at {header.next_begin_offset}"
         raise BrokerError(ResponseCode.SYSTEM_BUSY, remark, address)
     return Pulled(
         reply.code,
         reply.remark or "",
         reply.body if is_found else b"",
-        said.next_begin_offset,
-        said.min_offset,
-        said.max_offset,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
     )
 
 
@@ -342,21 +342,22 @@ def _failed(what: str, attempts: int, error: RemotingError, live: LiveOptions) -
 
 
 def queue_name(queue: MessageQueue) -> str:
-    """Return what errors call a queue."""
+    """Return the name of a queue in errors."""
     return f"queue {queue.topic}/{queue.queue_id} of broker {queue.broker_name}"
 
 
-def frames(records: Buffer, queue: MessageQueue | None = None, at: int = 0) -> list[int]:
-    """Return where the records of a reply begin, from one on. Raises ``CorruptRecord``."""
-    found = []
+def frames(records: Buffer, queue: MessageQueue | None = None, position: int = 0) -> list[int]:
+    """Return the positions of the records in a reply. Raises ``CorruptRecord``."""
+    positions = []
     end = len(records)
     unpack = record.SIZE_AND_MAGIC.unpack_from
-    while at < end:
-        size = unpack(records, at)[0] if end - at >= record.FIXED_BYTES_V1 else 0
-        if not record.FIXED_BYTES_V1 <= size <= end - at:
+    while position < end:
+        size = unpack(records, position)[0] if end - position >= record.FIXED_BYTES_V1 else 0
+        if not record.FIXED_BYTES_V1 <= size <= end - position:
             place = f"reply to a pull from {queue_name(queue)}" if queue is not None else None
-            reason = f"size {size} of the record at byte {at} is none: {end - at} bytes are left"
+            left = end - position
+            reason = f"record at byte {position} has size {size}; {left} bytes are left"
             raise CorruptRecord(reason, file=place)
-        found.append(at)
-        at += size
-    return found
+        positions.append(position)
+        position += size
+    return positions

@@ -1,7 +1,7 @@
-"""Which messages of running brokers a read takes, and how they become tasks.
+"""Planning of reads from running brokers: queue offsets become tasks.
 
-Name servers and brokers are asked for routes, ends of queues and a few sizes; the wanted queue
-offsets are cut into partitions as ``plan`` does for stores.
+Name servers and brokers provide routes, ends of queues and a few record sizes; ``plan`` splits the
+selected queue offsets into partitions as for stores.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LiveTask:
-    """One partition with all that reading it takes. Picklable."""
+    """One partition with everything needed to read it. Picklable."""
 
     partition: plan.QueueRange
     broker: str
-    """Name of the broker that has all of its queues."""
+    """Name of the broker of all its queues."""
     record_bytes: float
-    """About how large its records are."""
+    """Estimated record size, in bytes."""
 
 
 class Loss:
-    """What to do about messages that are not there any more."""
+    """Policy for messages that no longer exist."""
 
     def __init__(self, is_error: bool, summary: Summary | None = None) -> None:
         self._is_error = is_error
         self._summary = summary
 
     def report(self, what: str) -> None:
-        """Raise ``DataLoss``, or take note."""
+        """Raise ``DataLoss``, or log a warning."""
         if self._is_error:
-            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
+            raise DataLoss(f"{what} (failOnDataLoss=false reads the rest)")
         log.warning("%s", what)
         if self._summary is not None:
             self._summary.add(f"data loss: {what}")
@@ -59,7 +59,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Extent:
-    """What is wanted of a queue."""
+    """Selected part of a queue."""
 
     queue: MessageQueue
     start: int
@@ -68,7 +68,7 @@ class Extent:
 
 
 async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all answers in order, with some questions on the way at a time; or raise the first."""
+    """Return all results in order, with a bounded number in flight; or raise the first error."""
     room = asyncio.Semaphore(_QUESTIONS_IN_FLIGHT)
 
     async def one(question: Coroutine[Any, Any, T]) -> T:
@@ -79,7 +79,7 @@ async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     tasks = [asyncio.create_task(one(question)) for question in asked]
     try:
         return list(await asyncio.gather(*tasks))
-    finally:  # after an error the others are of no use
+    finally:  # after an error the other results are useless
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,13 +88,13 @@ async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Planner:
-    """Plans one read, or says where a stream stands. Lives in the loop.
+    """Plans one read, or the positions of a stream. Runs in the loop.
 
     Args:
-        client: Who asks.
-        options: What the read was told; ``live`` is set.
-        pushed: What pushed-down predicates demand.
-        summary: Where decisions are noted.
+        client: Client for requests.
+        options: Options of the read; ``live`` is set.
+        pushed: Pushed-down predicates.
+        summary: Records the decisions.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class Planner:
         return tasks
 
     async def starts(self) -> dict[MessageQueue, int]:
-        """Return the queue offset at which to start each wanted queue.
+        """Return the start queue offset of each selected queue.
 
         Raises:
-            InvalidOption: Topics, brokers or offsets that were named do not fit.
-            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
-            ReadFailed: Somebody does not answer, or refuses.
+            InvalidOption: Topics, brokers or offsets in the options do not exist.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A server does not reply, or refuses.
         """
         queues = await self._checked_queues()
         return dict(zip(queues, await all_of(map(self._start, queues)), strict=True))
@@ -146,7 +146,7 @@ class Planner:
         return min(max(start, low), high)
 
     async def _checked_queues(self) -> list[MessageQueue]:
-        """Return the wanted queues, once all that options name is found to be there."""
+        """Return the selected queues after checking that everything in the options exists."""
         brokers = await self.brokers()
         self._check_brokers(brokers)
         queues = await self.queues(brokers.keys(), self._lose_topic)
@@ -160,11 +160,11 @@ class Planner:
 
     @property
     def registered(self) -> frozenset[str]:
-        """The names of all brokers that were there when ``brokers`` asked."""
+        """Names of all brokers found by ``brokers``."""
         return frozenset(self._known)
 
     async def brokers(self) -> dict[str, str]:
-        """Return the brokers that are to be read and are there: name -> cluster."""
+        """Return the selected brokers that exist: name to cluster."""
         self._known = await self._client.brokers()
         live = self._live
         return {
@@ -194,11 +194,11 @@ class Planner:
         brokers: Collection[str],
         lose_topic: Callable[[str, TopicRoute | None], Awaitable[None]] | None = None,
     ) -> list[MessageQueue]:
-        """Return the wanted queues, by broker, topic and id.
+        """Return the selected queues, by broker, topic and id.
 
         Args:
-            brokers: Names of those that count.
-            lose_topic: Told of a topic that was named and has no queue, with its route.
+            brokers: Names of the selected brokers.
+            lose_topic: Called with a topic of the options without queues, and its route.
         """
         named = self._options.topics or (self._options.assign or {}).keys()
         for topic in named:
@@ -213,19 +213,19 @@ class Planner:
             if self._filter.wants_topic(topic) and not topic.startswith(names.LMQ_PREFIX)
         ]
         routes = await all_of(self._client.route(topic) for topic in topics)
-        found: list[MessageQueue] = []
+        queues: list[MessageQueue] = []
         ids = self._constraint.queue_ids
         for topic, route in zip(topics, routes, strict=True):
             readable = () if route is None else route.subscribe_queues
             there = [queue for queue in readable if queue.broker_name in brokers]
             if not there and named and lose_topic is not None:
                 await lose_topic(topic, route)
-            found += [
+            queues += [
                 queue
                 for queue in there
                 if (ids is None or queue.queue_id in ids) and self._is_assigned(queue)
             ]
-        return sorted(found, key=lambda one: (one.broker_name, one.topic, one.queue_id))
+        return sorted(queues, key=lambda one: (one.broker_name, one.topic, one.queue_id))
 
     async def _lose_topic(self, topic: str, route: TopicRoute | None) -> None:
         where = f"name server {self._live.name_server}"
@@ -253,7 +253,7 @@ class Planner:
                             self._loss.report(f"{what} is not among the queues that are read")
 
     def _is_pushed_out(self, topic: str, queue_id: int) -> bool:
-        """Whether predicates leave a queue out: that options name it is no mistake then."""
+        """Return whether predicates exclude a queue, so that options may name it."""
         topics, ids = self._pushed.topics, self._pushed.queue_ids
         return (topics is not None and topic not in topics) or (
             ids is not None and queue_id not in ids
@@ -288,15 +288,15 @@ class Planner:
             return await self._offset_by_time(queue, bound.timestamp_ms, low, high)
         time_ms = _of_queue(bound.timestamps, queue)
         if time_ms is not None:
-            found = await self._offset_by_time(queue, time_ms, low, high)
-            if is_start and found == high and self._options.late_timestamp == "error":
+            queue_offset = await self._offset_by_time(queue, time_ms, low, high)
+            if is_start and queue_offset == high and self._options.late_timestamp == "error":
                 raise InvalidOption(
                     "startingOffsetsByTimestamp",
                     time_ms,
                     f"a time up to the last message of {queue_name(queue)}; or set "
                     "startingOffsetsByTimestampStrategy=latest to read nothing of it",
                 )
-            return found
+            return queue_offset
         if bound.group is not None:
             table = self._offsets[queue.broker_name]
             offsets = table.get(f"{queue.topic}@{bound.group}", {})
@@ -320,11 +320,11 @@ class Planner:
     async def _offset_by_time(self, queue: MessageQueue, time_ms: int, low: int, high: int) -> int:
         """Return the first queue offset in ``[low, high)`` at or after a time, else ``high``.
 
-        Brokers before 5.1.1 return the nearest: what they say is where to look first.
+        Brokers before 5.1.1 return the nearest one, which is only the start of the search.
         """
         if low >= high or time_ms <= 0:
             return low
-        first, behind = low, high  # it is one of these, or between
+        first, behind = low, high  # it is one of these, or between them
 
         async def look_at(place: int) -> None:
             nonlocal first, behind
@@ -342,11 +342,11 @@ class Planner:
         return first
 
     async def _store_time(self, queue: MessageQueue, queue_offset: int) -> int:
-        """Return when a message was stored, ms; 0 if it is being deleted."""
+        """Return the store time of a message, in ms; 0 if it is being deleted."""
         return (await self._client.sample(queue, queue_offset, 1)).store_timestamp
 
     async def _record_bytes(self, queue: MessageQueue, start: int, stop: int) -> float:
-        """Return about how large records are, from the first ones and some in the middle."""
+        """Return an estimate of the record size, from the first records and some in the middle."""
         places = {start, (start + stop) // 2} if stop - start > SAMPLE_COUNT else {start}
         count = size = 0
         for place in sorted(places):
@@ -356,23 +356,27 @@ class Planner:
 
 
 def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
-    """Cut what is wanted of some queues into tasks, each of one broker."""
-    total = sum((one.stop - one.start) * one.record_bytes for one in extents)
+    """Split the selected parts of queues into tasks of one broker each."""
+    total = sum((extent.stop - extent.start) * extent.record_bytes for extent in extents)
     target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
     tasks: list[LiveTask] = []
-    for number, broker in enumerate(sorted({one.queue.broker_name for one in extents})):
-        mine = [one for one in extents if one.queue.broker_name == broker]
-        sizes = {(one.queue.topic, one.queue.queue_id): one.record_bytes for one in mine}
+    for number, broker in enumerate(sorted({extent.queue.broker_name for extent in extents})):
+        mine = [extent for extent in extents if extent.queue.broker_name == broker]
+        sizes = {
+            (extent.queue.topic, extent.queue.queue_id): extent.record_bytes for extent in mine
+        }
         slices = [
             plan.Extent(
-                plan.QueueSlice(one.queue.topic, one.queue.queue_id, one.start, one.stop),
-                one.record_bytes,
+                plan.QueueSlice(
+                    extent.queue.topic, extent.queue.queue_id, extent.start, extent.stop
+                ),
+                extent.record_bytes,
             )
-            for one in mine
+            for extent in mine
         ]
         for part in plan.split_queues(number, slices, target, options.max_records_per_partition):
-            size = sum(one.count * sizes[one.topic, one.queue_id] for one in part.slices)
-            count = sum(one.count for one in part.slices)
+            size = sum(each.count * sizes[each.topic, each.queue_id] for each in part.slices)
+            count = sum(each.count for each in part.slices)
             tasks.append(LiveTask(part, broker, size / max(count, 1)))
     return tasks
 

@@ -1,8 +1,8 @@
-"""A connection to a broker for pulls, many on the way at a time; without an event loop.
+"""Blocking connection to a broker for pipelined pulls, without an event loop.
 
-A broker gives 32 messages a pull, so that a million of them are 30,000 pulls: what one costs here
-decides how fast topics are read. A request is a template with three numbers put in; replies are
-read in bulk, and whoever asked takes those that have come.
+A broker returns at most 32 messages per pull, so that a million messages take 30,000 pulls: the
+cost of a pull decides the speed of reading topics. A request is a template with three numbers
+filled in; replies are read in bulk.
 """
 
 import select
@@ -15,51 +15,41 @@ import msgspec
 from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands
 from reput.format.codes import RequestCode
-from reput.format.command import LENGTH, MARK, Command
+from reput.format.command import MARK, Command
 from reput.remoting.client import CONNECT_TIMEOUT_MS, split_address
 from reput.remoting.connection import FrameBuffer, find_frame
+from reput.remoting.frame_template import FrameTemplate
 
 _READ_BYTES: Final = 1 << 20
-"""What one read takes at most: a few large replies, or a hundred small ones."""
+"""Maximum number of bytes per read: a few large replies, or a hundred small ones."""
 _OPAQUE_MAX = 0x7FFFFFFF
 _NUMBERS = (
     (b'"opaque":0,', b'"opaque":%d,'),
     (b'"queueOffset":"0"', b'"queueOffset":"%d"'),
     (b'"maxMsgNums":"0"', b'"maxMsgNums":"%d"'),
 )
-"""What differs from pull to pull, in the order of the header."""
+"""Fields that differ between pulls, in the order of the header."""
 
 
-class PullTemplate:
-    """What pulls of one queue have in common.
+class PullTemplate(FrameTemplate):
+    """The pulls of one queue, which differ in opaque, queue offset and message count.
 
     Args:
-        request: A pull with opaque, queue offset and count 0.
+        request: A pull with opaque, queue offset and message count 0.
     """
 
     def __init__(self, request: Command) -> None:
-        header = commands.encode_head(request)[LENGTH.size + MARK.size :].replace(b"%", b"%%")
-        at = 0
-        for field, number in _NUMBERS:
-            at = header.index(field, at)  # quotes in values are escaped: it stands nowhere else
-            header = header[:at] + number + header[at + len(field) :]
-        self._header = header
-
-    def request(self, opaque: int, queue_offset: int, count: int) -> bytes:
-        """Return the frame of one pull."""
-        header = self._header % (opaque, queue_offset, count)
-        size = len(header)
-        return LENGTH.pack(MARK.size + size) + MARK.pack(size) + header
+        super().__init__(request, _NUMBERS)
 
 
 class _Fields(msgspec.Struct, rename="camel"):
-    """What is read of the fields of a reply that brings records."""
+    """Fields of a reply with records that are decoded."""
 
     next_begin_offset: int
 
 
 class _Header(msgspec.Struct):
-    """The same of its header. Anything else is a reply for those who look more closely."""
+    """Header of a reply with records. Other replies take the general decoder."""
 
     code: int
     flag: int
@@ -69,13 +59,13 @@ class _Header(msgspec.Struct):
 
 
 class PullReply(msgspec.Struct, gc=False):
-    """What a broker says to a pull."""
+    """Reply of a broker to a pull."""
 
     opaque: int
     code: int
     remark: str | None
     next_offset: int
-    """0 if it does not say where to go on."""
+    """Queue offset of the next pull; 0 if the reply has none."""
     records: bytes
 
 
@@ -83,12 +73,12 @@ _decode_header = msgspec.json.Decoder(_Header, strict=False).decode
 
 
 def read_reply(frame: memoryview) -> PullReply | None:
-    """Return the reply in a frame, without its length field; None if it is a request.
+    """Return the reply in a frame, without its length field; None for a request.
 
     Raises:
         NotAFrame: It is damaged, or of another protocol.
     """
-    size = MARK.unpack_from(frame)[0]  # of the header, if that is JSON
+    size = MARK.unpack_from(frame)[0]  # of the header, if it is JSON
     end = MARK.size + size
     try:
         header = _decode_header(frame[MARK.size : end]) if 0 < size <= len(frame) else None
@@ -104,7 +94,7 @@ def read_reply(frame: memoryview) -> PullReply | None:
 
 
 def _read_other(command: Command) -> PullReply | None:
-    """Return a reply without an offset where to go on."""
+    """Return a reply without a next queue offset."""
     if not command.is_reply:
         return None
     return PullReply(command.opaque, command.code, command.remark, 0, b"")
@@ -114,7 +104,7 @@ class PullConnection:
     """A connection to a broker. One reader uses it at a time.
 
     Args:
-        address: Whom to, ``host:port``.
+        address: ``host:port`` of the broker.
 
     Raises:
         Unreachable: It could not be made.
@@ -139,13 +129,13 @@ class PullConnection:
         self._out = bytearray()
 
     def ask(self, template: PullTemplate, queue_offset: int, count: int) -> int:
-        """Add a pull to what ``send`` and ``receive`` send; return its opaque."""
+        """Queue a pull for ``send`` and ``receive``; return its opaque."""
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MAX
-        self._out += template.request(opaque, queue_offset, count)
+        self._out += template.fill(opaque, queue_offset, count)
         return opaque
 
     def send(self) -> None:
-        """Send of what was asked as much as the system takes. Raises ``ConnectionLost``."""
+        """Send queued pulls as far as the system accepts them. Raises ``ConnectionLost``."""
         if not self._out:
             return
         try:
@@ -156,18 +146,17 @@ class PullConnection:
             raise ConnectionLost(self.address, str(error)) from error
 
     def receive(self, wait_s: float, timeout_ms: int) -> list[PullReply]:
-        """Send what was asked; return the replies of the next read, in the order they came.
+        """Send queued pulls; return the replies of the next read, in order of arrival.
 
-        There may be none yet, where large ones come in pieces.
+        The result may be empty if a large reply arrives in parts.
 
         Args:
-            wait_s: How long to wait for the next bytes, seconds; if not above 0, only what has
-                come.
-            timeout_ms: What an error says was waited.
+            wait_s: Time to wait for the next bytes, in seconds; 0 or less: only what has arrived.
+            timeout_ms: Timeout reported in an error.
 
         Raises:
-            ConnectionLost: The broker closed the connection, or what it sent is no reply.
-            RequestTimedOut: Nothing came in time.
+            ConnectionLost: The broker closed the connection, or sent an invalid reply.
+            RequestTimedOut: No bytes arrived in time.
         """
         self._await(wait_s, timeout_ms)
         try:
@@ -176,22 +165,22 @@ class PullConnection:
             raise ConnectionLost(self.address, str(error)) from error
         if size == 0:
             raise ConnectionLost(self.address)
-        found = []
+        replies = []
         try:
             view, end = self._frames.filled(size)
-            at = 0
-            while (place := find_frame(view, at, end)) is not None and place[1] <= end:
+            position = 0
+            while (place := find_frame(view, position, end)) is not None and place[1] <= end:
                 reply = read_reply(view[place[0] : place[1]])
-                if reply is not None:  # a broker may ask its clients things, too
-                    found.append(reply)
-                at = place[1]
-            self._frames.keep(view, at, end)
+                if reply is not None:  # a broker may send requests to its clients too
+                    replies.append(reply)
+                position = place[1]
+            self._frames.keep(view, position, end)
         except NotAFrame as error:
             raise ConnectionLost(self.address, str(error)) from error
-        return found
+        return replies
 
     def _await(self, wait_s: float, timeout_ms: int) -> None:
-        """Wait until there is something to read; a broker may read no more before that is taken."""
+        """Wait for bytes; a broker may stop reading until its replies are read."""
         deadline = time.monotonic() + wait_s
         while True:
             self.send()
@@ -204,7 +193,7 @@ class PullConnection:
                 return
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that nobody took: not even the end of the connection."""
+        """Return whether no unread bytes, and no end of the connection, have arrived."""
         self._poll.modify(self._socket, select.POLLIN)
         return not self._poll.poll(0)
 
@@ -214,13 +203,13 @@ class PullConnection:
 
 
 class PullConnections:
-    """PullConnections that nobody uses now, by address: the next task of a process takes them."""
+    """Idle connections by address, for the next task of a process."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[PullConnection]] = {}
 
     def take(self, address: str) -> PullConnection:
-        """Return a line to an address, made if need be. Raises ``Unreachable``."""
+        """Return an idle or new connection to an address. Raises ``Unreachable``."""
         idle = self._idle.get(address, [])
         while idle:
             line = idle.pop()
@@ -230,11 +219,11 @@ class PullConnections:
         return PullConnection(address)
 
     def give_back(self, line: PullConnection) -> None:
-        """Keep a line on which no reply is awaited."""
+        """Keep an idle connection without outstanding replies."""
         self._idle.setdefault(line.address, []).append(line)
 
     def close(self) -> None:
-        """Close all that nobody uses."""
+        """Close all idle connections."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

@@ -1,6 +1,6 @@
-"""The replies to a task's pulls, in the order of its ranges; many are on the way at a time.
+"""Pipelined pulls of a task: replies in the order of its ranges, with many pulls in flight.
 
-Pulls use a connection of their own. A pull whose reply is not the next records is repeated by
+Pulls use a separate connection. A pull whose reply is not the next records is repeated by
 ``RetryingClient.pull``, which retries and handles refusals, ends of queues, deleted messages and
 lost connections.
 """
@@ -23,22 +23,21 @@ from reput.spark.live.pull_connection import PullConnection, PullReply, PullTemp
 log = logging.getLogger("reput.spark")
 
 PULLS_IN_FLIGHT: Final = 512
-"""Pulls of a task that are on the way at a time: so many that the broker has enough to do while
-what has come is decoded."""
+"""Number of pulls of a task in flight: enough to keep the broker busy while replies are decoded."""
 _BYTES_IN_FLIGHT = 4 * 1024 * 1024
-"""About how much they bring together."""
+"""Approximate size of the replies in flight, in bytes."""
 _BATCH_BYTES = 4 * 1024 * 1024
-"""About how much is decoded at a time; with less, what a batch costs shows."""
+"""Approximate size of a decoded batch, in bytes; smaller batches cost more per record."""
 _CHUNK_BYTES = 512 * 1024
-"""About how much one chunk brings, so that what is in flight stays small with large messages."""
+"""Approximate size of a chunk, in bytes; bounds the bytes in flight with large messages."""
 _CHUNK_COUNT_MAX = 1024
-"""Offsets of a chunk where the broker looks for tags: it looks at some hundreds a pull."""
+"""Number of queue offsets of a chunk with a tag filter: brokers check some hundreds per pull."""
 _REMOVING = "MESSAGE_WAS_REMOVING"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A queue, and how it is pulled from."""
+    """A queue and the settings of its pulls."""
 
     queue: MessageQueue
     expression: str
@@ -46,31 +45,31 @@ class Source:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether its broker leaves out messages with other tags."""
+        """True if its broker filters by tags."""
         return self.expression != ALL_TAGS
 
 
 @dataclass(slots=True)
 class Chunk:
-    """A few offsets of a queue, which are pulled one reply after the other."""
+    """A few queue offsets that are pulled one reply after the other."""
 
     source: Source
     start: int
     stop: int
     at: int
-    """The next queue offset that is to be pulled; all before it were."""
+    """Next queue offset to pull."""
     asked_s: float = 0.0
-    """When it was asked for last."""
+    """Time of the last pull, in seconds."""
     is_patient: bool = False
-    """Whether the rest is left to ``RetryingClient.pull``."""
+    """True if the rest is left to ``RetryingClient.pull``."""
     replies: list[bytes] = field(default_factory=list)
     byte_count: int = 0
-    """Of the replies."""
+    """Size of the replies, in bytes."""
     lost_count: int = 0
-    """Offsets that were reported already."""
+    """Number of queue offsets already reported as lost."""
 
     def add(self, records: bytes, next_offset: int) -> None:
-        """Take the next records."""
+        """Add the next records."""
         self.replies.append(records)
         self.byte_count += len(records)
         self.at = next_offset
@@ -80,11 +79,11 @@ class PullPipeline:
     """Pulls the ranges of a task in order, some chunks ahead.
 
     Args:
-        cluster: Its lines are used, and its loop for what is asked with patience.
-        client: Asks what is no simple pull.
+        cluster: Provides connections, and the loop for requests with retries.
+        client: Client for requests with retries.
         task: The ranges.
-        expression: What a broker is told of the wanted tags, by topic.
-        loss: Told what is not there any more.
+        expression: Returns the tag expression for brokers, by topic.
+        loss: Policy for messages that no longer exist.
     """
 
     def __init__(
@@ -107,9 +106,9 @@ class PullPipeline:
         self._pending: deque[Chunk] = deque()
         self._line: PullConnection | None = None
         self._asked: dict[int, Chunk] = {}
-        """By opaque, what waits for a reply on the line."""
+        """Chunks with a pull in flight, by opaque."""
         self._resumed_s = 0.0
-        """When somebody began to read again."""
+        """Time at which reading resumed, in seconds."""
 
     def next(self) -> list[Chunk]:
         """Return the next chunks in order, about a batch's bytes; none at the end."""
@@ -117,20 +116,20 @@ class PullPipeline:
         if self._chunks is None:
             self._chunks = self._cut(self._cluster.run(self._slices()))
         self._fill()
-        found: list[Chunk] = []
+        chunks: list[Chunk] = []
         held_bytes = 0
         while self._pending and held_bytes < _BATCH_BYTES:
             chunk = self._pending[0]
             self._finish(chunk)
             self._pending.popleft()
             self._fill()
-            found.append(chunk)
+            chunks.append(chunk)
             held_bytes += chunk.byte_count
         self._send()
-        return found
+        return chunks
 
     def close(self) -> None:
-        """Leave the line to the next task; not if a reply may still come."""
+        """Return the connection to the pool unless a reply may still arrive."""
         if self._line is None:
             return
         if self._asked:
@@ -140,21 +139,23 @@ class PullPipeline:
         self._line = None
 
     async def _slices(self) -> list[tuple[MessageQueue, int, int]]:
-        """Return what is still there of what was planned."""
-        found = []
+        """Return the still existing parts of the planned slices."""
+        existing = []
         slices = self._task.partition.slices
         queues = [
-            MessageQueue(topic=one.topic, broker_name=self._task.broker, queue_id=one.queue_id)
-            for one in slices
+            MessageQueue(
+                topic=planned.topic, broker_name=self._task.broker, queue_id=planned.queue_id
+            )
+            for planned in slices
         ]
         ends = await asyncio.gather(*(self._client.ends(queue) for queue in queues))
-        for one, queue, (low, high) in zip(slices, queues, ends, strict=True):
-            start, stop = max(one.start, low), min(one.stop, high)
-            if (start, stop) != (one.start, one.stop):
-                self._report(queue, one.start, one.stop, low, high)
+        for planned, queue, (low, high) in zip(slices, queues, ends, strict=True):
+            start, stop = max(planned.start, low), min(planned.stop, high)
+            if (start, stop) != (planned.start, planned.stop):
+                self._report(queue, planned.start, planned.stop, low, high)
             if start < stop:
-                found.append((queue, start, stop))
-        return found
+                existing.append((queue, start, stop))
+        return existing
 
     def _report(self, queue: MessageQueue, start: int, stop: int, low: int, high: int) -> None:
         self._loss.report(
@@ -167,18 +168,18 @@ class PullPipeline:
             template = self._client.pull_template(queue, expression)
             source = Source(queue, expression, template)
             count_max = _CHUNK_COUNT_MAX if source.is_filtered else self._batch_size
-            at = start
-            while at < stop:
+            queue_offset = start
+            while queue_offset < stop:
                 count = max(min(count_max, int(_CHUNK_BYTES / self._mean_bytes)), 1)
-                behind = min(at + count, stop)
-                yield Chunk(source, at, behind, at)
-                at = behind
+                behind = min(queue_offset + count, stop)
+                yield Chunk(source, queue_offset, behind, queue_offset)
+                queue_offset = behind
 
     def _fill(self) -> None:
-        """Ask for the next chunks, as many as may be on the way."""
+        """Send pulls for the next chunks, as many as may be in flight."""
         assert self._chunks is not None
         if self._line is None and self._pending:
-            return  # the line was lost: what was on the way comes first
+            return  # the connection was lost: its pulls come first
         pending = self._pending
         room = self._room(pending[-1]) if pending else 1
         while len(pending) < room:
@@ -194,14 +195,14 @@ class PullPipeline:
                 room = self._room(chunk)
 
     def _room(self, chunk: Chunk) -> int:
-        """Return how many chunks like this may be on the way."""
+        """Return the number of chunks like this that may be in flight."""
         chunk_bytes = (chunk.stop - chunk.start) * self._mean_bytes
         return max(min(PULLS_IN_FLIGHT, int(_BYTES_IN_FLIGHT / chunk_bytes)), 1)
 
     # On the line ----------------------------------------------------------------------------
 
     def _connect(self, queue: MessageQueue) -> bool:
-        """Take a line to who is to be asked about a queue; return whether there is one."""
+        """Connect to the broker of a queue; return whether there is a connection."""
         try:
             self._line = self._cluster.lines.take(self._cluster.run(self._client.address(queue)))
         except RemotingError as error:
@@ -216,7 +217,7 @@ class PullPipeline:
         chunk.asked_s = time.monotonic()
 
     def _send(self) -> None:
-        """Send what was asked, so that the broker is at work meanwhile."""
+        """Send queued pulls, to keep the broker busy."""
         if self._line is not None:
             try:
                 self._line.send()
@@ -224,9 +225,9 @@ class PullPipeline:
                 self._lose_line(error)
 
     def _receive(self, awaited: Chunk) -> None:
-        """Take the replies that come next; give the line up if this chunk's is overdue."""
+        """Handle the next replies; drop the connection if this chunk's reply is overdue."""
         assert self._line is not None
-        # A broker cannot go on while nobody reads, and Spark may have been busy for long.
+        # Time without a reader does not count: Spark may have been busy for long.
         deadline = max(awaited.asked_s, self._resumed_s) + self._timeout_ms / 1000
         try:
             wait_s = deadline - time.monotonic()
@@ -240,7 +241,7 @@ class PullPipeline:
                 self._take(chunk, reply)
 
     def _take(self, chunk: Chunk, reply: PullReply) -> None:
-        """Go on with a chunk if the reply is what comes next; leave any other to the client."""
+        """Add a reply to its chunk if it has the next records; otherwise leave it to the client."""
         gets_on = reply.next_offset > chunk.at
         if gets_on and reply.code == ResponseCode.SUCCESS:
             chunk.add(reply.records, reply.next_offset)
@@ -253,7 +254,7 @@ class PullPipeline:
             self._ask(chunk)
 
     def _lose_line(self, error: RemotingError) -> None:
-        """Leave to the client what was on the way."""
+        """Leave the pulls in flight to the client."""
         assert self._line is not None
         log.warning("pulls from %s: %s; asking again", self._task.broker, error)
         self._line.close()
@@ -265,7 +266,7 @@ class PullPipeline:
     # Chunk by chunk -------------------------------------------------------------------------
 
     def _finish(self, chunk: Chunk) -> None:
-        """Wait until a chunk is whole."""
+        """Wait until a chunk is complete."""
         while chunk.at < chunk.stop and not chunk.is_patient:
             self._receive(chunk)
         if chunk.at < chunk.stop:
@@ -275,25 +276,27 @@ class PullPipeline:
             self._mean_bytes += (max(mean, 1.0) - self._mean_bytes) / 8
 
     async def _pull(self, chunk: Chunk) -> None:
-        """Pull the rest of a chunk, with patience."""
+        """Pull the rest of a chunk, with retries."""
         source = chunk.source
         while chunk.at < chunk.stop:
-            at = chunk.at
-            count = min(self._batch_size, chunk.stop - at)
-            said = await self._client.pull(source.queue, at, count, source.expression)
-            if said.code == ResponseCode.SUCCESS:
-                chunk.add(said.records, said.next_offset)
+            queue_offset = chunk.at
+            count = min(self._batch_size, chunk.stop - queue_offset)
+            pulled = await self._client.pull(source.queue, queue_offset, count, source.expression)
+            if pulled.code == ResponseCode.SUCCESS:
+                chunk.add(pulled.records, pulled.next_offset)
                 continue
-            if said.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-                if not _has_no_match(chunk, said):
-                    self._lose(chunk, at, said.next_offset, said)
-                chunk.at = said.next_offset
+            if pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                if not _has_no_match(chunk, pulled):
+                    self._lose(chunk, queue_offset, pulled.next_offset, pulled)
+                chunk.at = pulled.next_offset
                 continue
             # The queue ends here, begins later, or has a hole.
-            following = max(said.next_offset, said.min_offset if at < said.min_offset else 0)
-            if following <= at or at >= said.max_offset:
+            following = max(
+                pulled.next_offset, pulled.min_offset if queue_offset < pulled.min_offset else 0
+            )
+            if following <= queue_offset or queue_offset >= pulled.max_offset:
                 following = chunk.stop
-            self._lose(chunk, at, following, said)
+            self._lose(chunk, queue_offset, following, pulled)
             chunk.at = following
 
     def _lose(self, chunk: Chunk, start: int, stop: int, said: Pulled) -> None:
@@ -302,10 +305,10 @@ class PullPipeline:
         chunk.lost_count += stop - start
 
 
-def _has_no_match(chunk: Chunk, said: Pulled | PullReply) -> bool:
-    """Whether a broker looked at some messages, none of which has a wanted tag."""
+def _has_no_match(chunk: Chunk, reply: Pulled | PullReply) -> bool:
+    """Return whether a broker checked messages of which none matches the tags."""
     return (
-        said.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         and chunk.source.is_filtered
-        and said.remark != _REMOVING
+        and reply.remark != _REMOVING
     )

@@ -1,11 +1,11 @@
-"""View ``messages`` over running brokers: the same rows as from their stores, without the folders.
+"""View ``messages`` over running brokers: the rows of their stores, without access to the folders.
 
-``plan`` cuts the wanted queue offsets into tasks. A task pulls its ranges (``feed``) and
-decodes the records as a scan of a store does: a reply to a pull holds record bytes unchanged.
+``plan`` splits the selected queue offsets into tasks. A task pulls its ranges (``pull_pipeline``)
+and decodes the records like a scan of a store: a reply contains unchanged records.
 
-Nothing is left behind on a broker: pulls come in the name of a group that every broker has
-(``TOOLS_CONSUMER``), say what is wanted themselves instead of by heartbeats, commit no offset, and
-ask for no offset that a queue does not have, which brokers would note in a topic.
+Reads leave no trace on a broker: pulls use a group that every broker has (``TOOLS_CONSUMER``),
+contain their subscription instead of relying on heartbeats, commit no offset, and never request an
+offset outside of a queue, which brokers would record in a topic.
 """
 
 import logging
@@ -33,7 +33,7 @@ from reput.spark.store_planner import Summary, option_constraint
 log = logging.getLogger("reput.spark")
 
 _SIDE_BY_SIDE_MIN = 8
-"""Replies whose records are found together: fewer are faster one by one."""
+"""Minimum number of replies whose records are located together; fewer are faster one by one."""
 _EXPRESSION_BYTES_MAX = 8 * 1024
 
 
@@ -41,9 +41,9 @@ class LiveScan:
     """One batch read of view ``messages`` from brokers.
 
     Args:
-        options: What the read was told; ``live`` is set.
-        columns: Names of the wanted columns, in order.
-        constraint: What pushed-down predicates demand.
+        options: Options of the read; ``live`` is set.
+        columns: Names of the selected columns, in order.
+        constraint: Pushed-down predicates.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class LiveScan:
     # On the driver --------------------------------------------------------------------------
 
     def tasks(self) -> list[LiveTask]:
-        """Plan the read: as much of each queue as there is now.
+        """Plan the read up to the current end of each queue.
 
         Raises:
-            InvalidOption: Topics, brokers or offsets that were named do not fit.
-            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
-            ReadFailed: Somebody does not answer, or refuses.
+            InvalidOption: Topics, brokers or offsets in the options do not exist.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A server does not reply, or refuses.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
         warn_of_ignored(self._options)
@@ -86,10 +86,9 @@ class LiveScan:
         """Yield the rows of a partition, queue by queue in the order of queue offsets.
 
         Raises:
-            CorruptRecord: A broker sends what is no record.
-            DataLoss: Messages have gone since they were planned, unless ``failOnDataLoss`` is
-                false.
-            ReadFailed: Somebody does not answer, or refuses.
+            CorruptRecord: A broker sent an invalid record.
+            DataLoss: Planned messages were deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A server does not reply, or refuses.
         """
         cluster = connected(self._live)
         options = self._options
@@ -112,9 +111,9 @@ class LiveScan:
 
 
 def _expression(constraint: Constraint, topic: str) -> str:
-    """Return what a broker is told of the wanted tags; every record is looked at again.
+    """Return the tag expression for brokers; every record is checked again.
 
-    Queues of system topics have other things where those of others have the hash of the tag.
+    Queues of system topics have other values in place of tags codes.
     """
     tags = constraint.tags
     if tags is None or names.is_system_topic(topic):
@@ -129,7 +128,7 @@ def _expression(constraint: Constraint, topic: str) -> str:
 
 
 class _Rows:
-    """Makes rows of what was pulled."""
+    """Makes rows of pulled records."""
 
     def __init__(
         self, maker: RowMaker, row_filter: RowFilter, loss: Loss, *, check_crc: bool
@@ -179,17 +178,17 @@ class _Rows:
         """Raise ``CorruptRecord`` unless everything is a whole record."""
         own_offsets = _numbers(buffer, record.PHYSICAL_OFFSET.size)
         places = positions + record.POSITION_PHYSICAL_OFFSET
-        # The kernel judges records where they say they stand. These have moved.
+        # The kernel expects records at their physical offset; these have moved.
         own = own_offsets[places]
         own_offsets[places] = positions
         judged = kernels.judge(buffer, positions, physical_offset=0, check_crc=self._check_crc)
         own_offsets[places] = own
         for row in np.flatnonzero(judged.verdicts != Verdict.MESSAGE):
-            at = int(positions[row])
+            position = int(positions[row])
             offset = int(own[row])
             verdict = Verdict(int(judged.verdicts[row]))
-            if verdict is Verdict.BAD_RECORD_CRC:  # which is about the physical offset as well
-                one = memoryview(buffer)[at : at + int(judged.sizes[row])]
+            if verdict is Verdict.BAD_RECORD_CRC:  # which includes the physical offset
+                one = memoryview(buffer)[position : position + int(judged.sizes[row])]
                 verdict = record.classify(one, 0, offset)[0]
             if verdict is not Verdict.MESSAGE:
                 reason = record.REASONS.get(verdict, "no record is here")
@@ -202,7 +201,7 @@ class _Rows:
         which: npt.NDArray[np.int64],
         is_inside: npt.NDArray[np.bool_],
     ) -> None:
-        """Report offsets that a broker has passed over without a word."""
+        """Report queue offsets that a broker skipped silently."""
         counts = np.bincount(which[is_inside], minlength=len(chunks))
         for number, chunk in enumerate(chunks):
             missing = chunk.stop - chunk.start - chunk.lost_count - int(counts[number])
@@ -210,61 +209,61 @@ class _Rows:
                 continue
             mine = which == number
             if (columns.numbers("sys_flag")[mine] & flags.INNER_BATCH).any():
-                continue  # one record stands for several offsets
+                continue  # a batch record has several queue offsets
             there = columns.numbers("queue_offset")[mine & is_inside].tolist()
             ends = [chunk.start - 1, *there, chunk.stop]
             holes = [f"{a + 1} to {b}" for a, b in pairwise(ends) if b - a > 1]
             self._loss.report(
                 f"{queue_name(chunk.source.queue)} has no messages at queue offsets "
-                f"{', '.join(holes)}: its broker passes over them"
+                f"{', '.join(holes)}: its broker skips them"
             )
 
 
 def _places(
     buffer: bytearray, ends: npt.NDArray[np.int64], queues: Sequence[MessageQueue]
 ) -> npt.NDArray[np.int64]:
-    """Return where the records of many replies begin, which stand side by side.
+    """Return the positions of the records in several contiguous replies.
 
-    The first of each are found together, then the second, and so on.
+    The first records of all replies are located together, then the second ones, and so on.
 
     Args:
         buffer: The replies.
-        ends: Where the first begins, and where each ends.
-        queues: Of each reply.
+        ends: Start of the first reply, and end of each.
+        queues: Queue of each reply.
 
     Raises:
-        CorruptRecord: What stands there is no record, as far as its size tells.
+        CorruptRecord: The size of a record is impossible.
     """
     sizes = _numbers(buffer, 4)
     number = np.flatnonzero(ends[:-1] < ends[1:])
-    at, end = ends[number], ends[number + 1]
-    last = end - record.FIXED_BYTES_V1  # where a record may begin
-    found: list[npt.NDArray[np.int64]] = []
-    is_right = bool((at <= last).all())
-    while is_right and len(at) > _SIDE_BY_SIDE_MIN:
-        size = sizes[at]
-        found.append(at)
-        following = at + size
+    positions, end = ends[number], ends[number + 1]
+    last = end - record.FIXED_BYTES_V1  # possible start of a record
+    starts: list[npt.NDArray[np.int64]] = []
+    is_right = bool((positions <= last).all())
+    while is_right and len(positions) > _SIDE_BY_SIDE_MIN:
+        size = sizes[positions]
+        starts.append(positions)
+        following = positions + size
         goes_on = (following <= last) & (size >= record.FIXED_BYTES_V1)
-        if np.count_nonzero(goes_on) < len(at):
+        if np.count_nonzero(goes_on) < len(positions):
             ended = ~goes_on
             is_right = np.array_equal(following[ended], end[ended])
             if not is_right:
                 break
             following, end = following[goes_on], end[goes_on]
             last, number = last[goes_on], number[goes_on]
-        at = following
-    # What is left: a few, or one of them is wrong, which is found again with its name.
+        positions = following
+    # The rest: a few, or an invalid one, which is located again to name its queue.
     view = memoryview(buffer)
-    for one, start, stop in zip(number.tolist(), at.tolist(), end.tolist(), strict=True):
+    for one, start, stop in zip(number.tolist(), positions.tolist(), end.tolist(), strict=True):
         first = int(ends[one])
         places = frames(view[first:stop], queues[one], start - first)
-        found.append(np.array(places, np.int64) + first)
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
+        starts.append(np.array(places, np.int64) + first)
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *starts]))
 
 
 def _numbers(buffer: bytearray, width: int) -> npt.NDArray[np.int32 | np.int64]:
-    """Return the big-endian number that stands at each byte of a buffer; write through it, too."""
+    """Return the big-endian number at each byte of a buffer, as a writable view."""
     return np.ndarray(max(len(buffer) - width + 1, 0), f">i{width}", buffer, 0, (1,))
 
 

@@ -1,14 +1,14 @@
 """The result of an audit as one HTML page: ``page.write_text(render(result))``.
 
-The template ``audit.html.j2`` lists the chapters as a reader asks: is anything lost, what, where,
-and who has yet to read what. Where a chart rounds, a table beside it does not; where the result
-has a sample only, the page says how many there are.
+The chapters of the template ``audit.html.j2`` follow a reader's questions: is anything lost, what,
+where, and which groups are affected. Rounded charts have an exact table beside them; where the
+result has only a sample, the page shows the total.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from reput import __version__
-from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, Stage, Verdict
+from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, MessageVerdict, Stage
 from reput.spark.pages import charts, environment
 from reput.spark.pages.texts import CONDITIONS, NONE, count_text, number_text, size_text
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from reput.spark.jobs.audit.verdicts import AuditedHole, AuditResult, TopicAudit
 
 _VERDICT_COLORS = {
-    Verdict.DISPATCHED: "s2",
-    Verdict.UNDISPATCHED: "s1",
-    Verdict.LOST: "damage",
-    Verdict.DAMAGED: "damage",
-    Verdict.UNQUEUED: "sx",
-    Verdict.DELETED: "sx",
+    MessageVerdict.DISPATCHED: "s2",
+    MessageVerdict.UNDISPATCHED: "s1",
+    MessageVerdict.LOST: "damage",
+    MessageVerdict.DAMAGED: "damage",
+    MessageVerdict.UNQUEUED: "sx",
+    MessageVerdict.DELETED: "sx",
 }
 _MISSING_SHOWN = 5
-"""Queues of a hole that are named; the rest is a number."""
+"""Maximum number of queues listed for a hole."""
 
 
 def render(result: "AuditResult") -> str:
@@ -48,7 +48,8 @@ def _values(result: "AuditResult") -> dict[str, Any]:
         "delay_bars": _delay_bars(result),
         "delays": _delays(result),
         "lost": _lost(result),
-        "lost_count": verdicts.get(Verdict.LOST, 0) + verdicts.get(Verdict.DAMAGED, 0),
+        "lost_count": verdicts.get(MessageVerdict.LOST, 0)
+        + verdicts.get(MessageVerdict.DAMAGED, 0),
         "holes": _holes(result),
         "hole_count": result.hole_count,
         "findings": _findings(result),
@@ -77,12 +78,12 @@ def _heading(result: "AuditResult") -> dict[str, Any]:
 
 
 def _verdict(result: "AuditResult") -> dict[str, Any]:
-    """Say in words whether anything is wrong."""
+    """Return the summary: whether anything is wrong."""
     verdicts = result.verdicts
     gone = sum(topic.missing for topic in result.topics)
     problems = [
-        (verdicts.get(Verdict.LOST, 0), "message", "without a unit that leads to it"),
-        (verdicts.get(Verdict.DAMAGED, 0), "message", "of which only the unit is left"),
+        (verdicts.get(MessageVerdict.LOST, 0), "message", "without a unit that leads to it"),
+        (verdicts.get(MessageVerdict.DAMAGED, 0), "message", "of which only the unit is left"),
         (gone, "message", "of which neither record nor unit is left"),
         (result.stages.get(Stage.UNDELIVERED, 0), "delayed message", "that never arrived"),
         (result.indexed.get(Indexed.MISSING, 0), "message", "not found by a key"),
@@ -94,7 +95,7 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
         return {"title": "Not clean", "problems": found, "state": "warn"}
     if result.messages:
         text = "No message is lost, and nothing is at fault."
-        if waiting := verdicts.get(Verdict.UNDISPATCHED, 0):
+        if waiting := verdicts.get(MessageVerdict.UNDISPATCHED, 0):
             text += f" {count_text(waiting, 'message')} will be dispatched by the broker."
         return {"title": "Clean", "text": text, "problems": [], "state": "ok"}
     text = "The store holds no messages."
@@ -104,9 +105,9 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
 def _figures(result: "AuditResult") -> list[charts.Figure]:
     counts = result.indexed
     keyed = sum(counts.values()) - counts.get(Indexed.NO_KEYS, 0)
-    found = counts.get(Indexed.INDEXED, 0)
+    indexed = counts.get(Indexed.INDEXED, 0)
     missing = counts.get(Indexed.MISSING, 0)
-    covered = f"{missing:,} missing, {keyed - found - missing:,} not covered"
+    covered = f"{missing:,} missing, {keyed - indexed - missing:,} not covered"
     pending = sum(group.pending for group in result.groups)
     groups = count_text(len({group.group for group in result.groups}), "group")
     backlog = sum(delay.due + delay.waiting for delay in result.delays)
@@ -125,10 +126,10 @@ def _figures(result: "AuditResult") -> list[charts.Figure]:
             size_text(result.hole_bytes),
             "warn" if result.hole_count else "ok",
         ),
-        charts.Figure("Found by key", number_text(found), covered, "warn" if missing else "ok"),
+        charts.Figure("Found by key", number_text(indexed), covered, "warn" if missing else "ok"),
         charts.Figure("To be read", number_text(pending), f"by {groups}"),
         charts.Figure("Delayed", number_text(backlog), f"{due} due"),
-        charts.Figure("Stored again", NONE, "told by a table only")
+        charts.Figure("Stored again", NONE, "requires the table")
         if result.duplicated is None
         else charts.Figure(
             "Stored again", number_text(result.duplicated), "beyond the first of each"
@@ -140,7 +141,7 @@ def _verdict_bars(result: "AuditResult") -> list[charts.Bar]:
     counts = result.verdicts
     rows = [
         (str(verdict), counts[verdict], _VERDICT_COLORS[verdict])
-        for verdict in Verdict
+        for verdict in MessageVerdict
         if counts.get(verdict)
     ]
     return charts.bars_of(rows, "others", sum(counts.values()), number_text)
@@ -242,7 +243,7 @@ def _queues_of(hole: "AuditedHole") -> str:
 
 def _findings(result: "AuditResult") -> charts.Table:
     return charts.Table(
-        "What is wrong besides messages",
+        "Findings besides messages",
         [
             *(("What", "name"), ("Where", "name"), ("Found", "name")),
             *(("Count", "number"), ("Kind", "name")),
@@ -259,7 +260,7 @@ def _findings(result: "AuditResult") -> charts.Table:
 
 
 def _findings_left(result: "AuditResult") -> int:
-    """Return how many findings are not on the page; holes have a table of their own."""
+    """Return the number of findings that are not on the page; holes have their own table."""
     total = sum(count for name, count in result.faults.items() if name != Fault.HOLE)
     return total - sum(
         finding.count for finding in result.findings if finding.fault is not Fault.HOLE
@@ -267,7 +268,9 @@ def _findings_left(result: "AuditResult") -> int:
 
 
 def _topics(result: "AuditResult") -> charts.Table:
-    verdicts: list[tuple[str, charts.CellKind]] = [(str(verdict), "number") for verdict in Verdict]
+    verdicts: list[tuple[str, charts.CellKind]] = [
+        (str(verdict), "number") for verdict in MessageVerdict
+    ]
     return charts.Table(
         "Every topic, system topics too",
         [
@@ -283,7 +286,7 @@ def _topics(result: "AuditResult") -> charts.Table:
 def _topic(topic: "TopicAudit") -> tuple[object, ...]:
     return (
         *(topic.topic, topic.messages, topic.bytes),
-        *(topic.verdicts.get(verdict, 0) for verdict in Verdict),
+        *(topic.verdicts.get(verdict, 0) for verdict in MessageVerdict),
         *(topic.missing, topic.indexed.get(Indexed.MISSING, 0)),
         *(topic.first_ms, topic.last_ms),
     )

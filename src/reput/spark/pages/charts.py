@@ -1,6 +1,6 @@
-"""Geometry of the charts and tables: values in, positions out; templates turn them into markup.
+"""Geometry of charts and tables: values in, positions out; templates turn them into markup.
 
-Positions and widths across are percent of the chart's width, so that text keeps its size on a
+Horizontal positions and widths are percent of the chart's width, so that text keeps its size on a
 phone. Heights are pixels.
 """
 
@@ -143,11 +143,11 @@ def bars_of(
 def histogram(
     title: str, buckets: Iterable[tuple[int, int]], text: Callable[[int], str], unit: str
 ) -> Histogram | None:
-    """Draw a column for each power of two that values are below, empty ones between included.
+    """Draw a column for each power of two that bounds values, including empty ones between them.
 
     Args:
         title: Title of the chart.
-        buckets: (power of two, number of values below it and not below the one before).
+        buckets: (power of two, number of values below it and not below the previous one).
         text: Formats a bound.
         unit: Unit of the bounds.
 
@@ -161,7 +161,7 @@ def histogram(
     while bounds[-1] < max(counts):
         bounds.append(2 * bounds[-1])
     peak, height, share = max(counts.values()), _HISTOGRAM_HEIGHT, 100 / len(bounds)
-    # Letters of all amounts, side by side: too many run into each other, here or on a phone.
+    # Not a label per amount: too many run into each other, here or on a phone.
     letters = len(bounds) * max(len(short_text(count)) for count in counts.values())
     half, most = text(_bound_below(counts, 0.5)), text(_bound_below(counts, 0.99))
     rows: list[tuple[str, int]] = []

@@ -94,25 +94,25 @@ def _heading(report: "Report") -> dict[str, Any]:
 def _verdict(report: "Report", problems: Sequence[str]) -> dict[str, Any]:
     """Say in words whether anything is wrong."""
     queues, index = report.queue_agreement, report.index_agreement
-    found = [
+    counts = [
         (len(report.damage), "damaged range", "damaged ranges", "in the log"),
         (queues and queues.wrong, "queue entry", "queue entries", "without a message"),
         (queues and queues.missing, "message", "messages", "without a queue entry"),
         (index and index.wrong, "index entry", "index entries", "without a message"),
         (index and index.missing, "message key", "message keys", "without an index entry"),
     ]
-    told = [
+    problems_shown = [
         *problems,
         *(
             f"{count_text(count, noun, plural)} {what}"
-            for count, noun, plural, what in found
+            for count, noun, plural, what in counts
             if count
         ),
     ]
-    if told:
-        return {"title": "Worth a look", "problems": told, "state": "warn"}
+    if problems_shown:
+        return {"title": "Worth a look", "problems": problems_shown, "state": "warn"}
     if report.messages:
-        text = "No damage in the log, and what is derived from it agrees with it."
+        text = "No damage in the log; queues and index agree with it."
         return {"title": "In order", "text": text, "problems": [], "state": "ok"}
     text = "The store holds no messages."
     return {"title": "Empty", "text": text, "problems": [], "state": ""}
@@ -137,14 +137,14 @@ def _figures(report: "Report") -> list[charts.Figure]:
     ]
 
 
-def _agreement(name: str, found: "Agreement | None") -> charts.Figure:
-    total = found.right + found.wrong + found.missing if found else 0
-    if not found or not total:
+def _agreement(name: str, agreement: "Agreement | None") -> charts.Figure:
+    total = agreement.right + agreement.wrong + agreement.missing if agreement else 0
+    if not agreement or not total:
         return charts.Figure(name, NONE, "nothing to compare")
-    note = f"{found.right:,} right, {found.wrong:,} wrong, {found.missing:,} missing"
+    note = f"{agreement.right:,} right, {agreement.wrong:,} wrong, {agreement.missing:,} missing"
     # Rounded down: only a full agreement is 100 %.
-    share = f"{10_000 * found.right // total / 100:g} %"
-    return charts.Figure(name, share, note, "ok" if found.right == total else "warn")
+    share = f"{10_000 * agreement.right // total / 100:g} %"
+    return charts.Figure(name, share, note, "ok" if agreement.right == total else "warn")
 
 
 # --- messages over time -------------------------------------------------------------------------

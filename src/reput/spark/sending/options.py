@@ -1,7 +1,7 @@
-"""Options of ``df.write.format("rocketmq")`` and ``df.writeStream``: from text to checked values.
+"""Options of ``df.write.format("rocketmq")`` and ``df.writeStream``, validated.
 
-Where the rows go decides which options there are: ``nameServer`` is for brokers, ``path`` for a
-store folder. What both say of rows is in ``RowOptions``. The options are rows of ``option_table``.
+The target decides the options: ``nameServer`` for brokers, ``path`` for a store folder.
+``RowOptions`` apply to both. The options are rows of ``option_table``.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ from reput.spark.options import made
 
 @dataclass(frozen=True)
 class RowOptions:
-    """How rows become messages."""
+    """Conversion of rows to messages."""
 
     topic: str | None = None
-    """Of all messages, whatever column ``topic`` says."""
+    """Topic of all messages; overrides column ``topic``."""
     ignore_read_columns: bool = False
-    """Leave out the columns of our own reads that say nothing about a message to be sent."""
+    """Ignore the columns of reads that are not part of a message to send."""
     trusted_properties: frozenset[str] = frozenset()
-    """Properties that brokers set, and that messages keep nevertheless."""
+    """Properties reserved for brokers that messages keep."""
 
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How messages are sent to brokers. Fields as in ``option_table``."""
+    """Settings of a write to brokers. Fields as in ``option_table``."""
 
     rows: RowOptions
     name_server: str
@@ -58,10 +58,10 @@ class SendOptions:
 
 
 def goes_to_brokers(options: Mapping[str, str]) -> bool:
-    """Return whether a write is to brokers; otherwise it is to a store folder.
+    """Return whether a write goes to brokers; otherwise it goes to a store folder.
 
     Raises:
-        InvalidOption: Neither ``nameServer`` nor ``path`` is there, or both.
+        InvalidOption: ``nameServer`` and ``path`` are both missing or both set.
     """
     texts = table.texts_of(options)
     has_servers = "nameserver" in texts or "rocketmq.namesrv.addr" in texts
@@ -79,7 +79,7 @@ def parse(options: Mapping[str, str]) -> SendOptions:
     """Return the options of a write to brokers.
 
     Raises:
-        InvalidOption: A value is not allowed, or a name is not known.
+        InvalidOption: A value is not allowed, or a name is unknown.
     """
     mode = table.texts_of(options).get("sendmode", ("", ""))[1]
     if mode.lower() == "transactional":
@@ -95,7 +95,7 @@ def parse(options: Mapping[str, str]) -> SendOptions:
         allowed = f"{SKIP_ALL} or {SKIP_NONE}, where idempotent=false: no key is derived"
         raise InvalidOption("skipPresent", SKIP_DERIVED, allowed)
     if parsed.skip_present != SKIP_NONE and parsed.mode == ONEWAY:
-        allowed = f"{SKIP_NONE}, where sendMode=oneway: nobody says what has arrived"
+        allowed = f"{SKIP_NONE}, where sendMode=oneway: there are no replies"
         raise InvalidOption("skipPresent", parsed.skip_present, allowed)
     if parsed.write_id is not None and not parsed.idempotent:
         raise InvalidOption("writeId", parsed.write_id, "left out, where idempotent=false")

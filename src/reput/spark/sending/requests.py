@@ -1,8 +1,8 @@
-"""Messages as requests: which of them go together, in which order, under which unique keys.
+"""Grouping of messages into requests: batches, order, unique keys.
 
-Decides, and touches nothing: ``live_send`` sends. A lane is what goes to one queue, in order. In
-mode ``batch`` its messages are put together into requests of many; a message goes by itself where
-brokers cannot have it in a batch: delayed, compressed, or with what is said once per request.
+Pure decisions: ``live_send`` sends. A lane holds the messages of one queue, in order. In mode
+``batch`` its messages are combined into batch requests. Messages that brokers do not accept in a
+batch are sent individually: delayed or compressed ones, and those with per-request fields.
 """
 
 import hashlib
@@ -20,30 +20,30 @@ from reput.spark.sending.options import SendOptions
 from reput.spark.sending.rows import BadRow, OutgoingMessage
 
 BATCH_COUNT_MAX: Final = 1024
-"""Most messages of a request: a reply has an id of 33 letters for each."""
+"""Maximum number of messages per request: the reply has an id of 33 characters for each."""
 
 _ROW = struct.Struct(">QI")
 _DIGEST_BYTES = 12
 _TIME_HEX = "00000000"
-"""Where ids made by clients have the time: the start of the month, from which consoles search."""
+"""Time field of client-generated ids: the start of the month, from which consoles search."""
 _TIME_AT = 20
 
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """What is written, by whom: the same when it is tried again."""
+    """Identity of a task's output, equal for all of its attempts."""
 
     write_id: str
-    """Of the batch: query and number, the ``writeId`` of a user, or drawn once for a job."""
+    """Id of the batch: query and number, the user's ``writeId``, or chosen once per job."""
     partition: int
 
 
 class KeyMaker:
-    """Derives unique keys from what is written, so that the same row gets the same key again.
+    """Derives unique keys from the written rows, so that a repeated row gets the same key.
 
-    A key has 96 bits of a hash of the identity, the number of the row in its task, and all that the
-    message says. So rows that another try deals out in another way get other keys: they are there
-    twice then, but no reader takes one of them for another.
+    A key has 96 bits of a hash of the identity, the row's number in its task, and the message. If
+    another attempt distributes rows differently, they get other keys: they are stored twice, but
+    never mistaken for each other.
 
     Upper-case hexadecimal of 16 bytes, as ``MessageClientIDSetter`` makes, with a time of 0.
     """
@@ -53,7 +53,7 @@ class KeyMaker:
         self._base = hashlib.blake2b(seed, digest_size=_DIGEST_BYTES)
 
     def key(self, message: OutgoingMessage, properties: bytes) -> str:
-        """Return the key of a row, whose property string has none yet."""
+        """Return the key of a row whose property string has none."""
         digest = self._base.copy()
         digest.update(_ROW.pack(message.row, zlib.crc32(message.body)))
         digest.update(b"%s\0%d\0" % (message.topic.encode(), len(message.body)))
@@ -64,24 +64,24 @@ class KeyMaker:
 
 @dataclass(slots=True)
 class Parcel:
-    """A message, ready for whichever queue."""
+    """A message with its key, not yet assigned to a queue."""
 
     message: OutgoingMessage
     unique_key: str
     is_derived: bool
-    """Whether its key is ours."""
+    """True if the key was derived here."""
     properties: bytes
     size_bytes: int = field(init=False)
-    """What it takes in a request."""
+    """Size in a request, in bytes."""
 
     def __post_init__(self) -> None:
-        """Count once what is asked for often."""
+        """Cache frequently used values."""
         body_bytes = len(self.message.body)
         self.size_bytes = batch.FIXED_BYTES + body_bytes + len(self.properties)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether its row says which queue it goes to."""
+        """True if its row has a queue."""
         return self.message.queue_id is not None or self.message.sharding_key is not None
 
 
@@ -89,8 +89,8 @@ class Packer:
     """Makes parcels of messages.
 
     Args:
-        options: How messages are sent.
-        keys: Makes the keys of messages that bring none.
+        options: Options of the write.
+        keys: Derives the keys of messages without one.
     """
 
     def __init__(self, options: SendOptions, keys: KeyMaker) -> None:
@@ -101,13 +101,13 @@ class Packer:
         """Return a message with its key.
 
         Raises:
-            BadRow: Brokers would not take it.
+            BadRow: Brokers would not accept it.
         """
         size = len(message.body)
         if not 0 < size <= self._body_bytes_max:
             reason = (
                 f"has {size} bytes; allowed: 1 to {self._body_bytes_max} (option maxMessageBytes; "
-                "brokers have a maxMessageSize of their own)"
+                "brokers have their own maxMessageSize)"
             )
             raise BadRow(message.row, "body", reason)
         properties = message.property_bytes()
@@ -123,7 +123,7 @@ class Packer:
 
 @dataclass(slots=True)
 class OutgoingRequest:
-    """What one request brings to one queue."""
+    """A request for one queue."""
 
     queue: MessageQueue
     parcels: list[Parcel]
@@ -132,22 +132,22 @@ class OutgoingRequest:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it may go to no other queue."""
+        """True if its queue is fixed."""
         return any(one.is_fixed for one in self.parcels)
 
     @property
     def size_bytes(self) -> int:
-        """About how large it is."""
+        """Approximate size, in bytes."""
         return sum(one.size_bytes for one in self.parcels)
 
     @property
     def rows(self) -> str:
-        """Its rows, for people."""
+        """Its rows, for error messages."""
         first, last = self.parcels[0].message.row, self.parcels[-1].message.row
         return f"row {first}" if first == last else f"rows {first} to {last}"
 
     def body(self) -> bytes:
-        """Return the body, not compressed."""
+        """Return the uncompressed body."""
         if not self.is_batch:
             return self.parcels[0].message.body
         return batch.encode(
@@ -156,35 +156,35 @@ class OutgoingRequest:
         )
 
     def properties(self) -> str:
-        """Return the property string of the request; those in a batch are in its body."""
+        """Return the property string of the request; for a batch that of the whole."""
         return "" if self.is_batch else java.decode_utf8(self.parcels[0].properties)
 
 
 @dataclass
 class Lane:
-    """What goes to one queue, in order."""
+    """Messages of one queue, in order."""
 
     queue: MessageQueue
     options: SendOptions
     ready: deque[OutgoingRequest] = field(default_factory=deque)
-    """Requests that are full."""
+    """Complete requests."""
     is_busy: bool = False
-    """Whether one of them is on the way, in modes that send one at a time."""
+    """True while a request is in flight, in modes that send one at a time."""
     _open: list[Parcel] = field(default_factory=list)
     _open_bytes: int = 0
     _bytes_max: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """A batch is a message to its broker, with the same limit."""
+        """Apply the limit of a message to a batch."""
         self._bytes_max = min(self.options.batch_bytes, self.options.max_message_bytes)
 
     @property
     def sends_one_at_a_time(self) -> bool:
-        """Whether order is kept."""
+        """True if order is kept."""
         return self.options.mode != ASYNC
 
     def add(self, parcel: Parcel) -> None:
-        """Put a message behind the others."""
+        """Append a message."""
         if not self._fits_batch(parcel):
             self.close()
             self.ready.append(OutgoingRequest(self.queue, [parcel], is_batch=False))
@@ -198,11 +198,11 @@ class Lane:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages wait for others to go with."""
+        """True if messages wait for others in their batch."""
         return bool(self._open)
 
     def close(self) -> None:
-        """Let what is there go as it is."""
+        """Complete the current batch."""
         if self._open:
             is_batch = len(self._open) > 1
             self.ready.append(OutgoingRequest(self.queue, self._open, is_batch=is_batch))
@@ -221,7 +221,7 @@ class Lane:
         )
 
     def _fits_open(self, parcel: Parcel) -> bool:
-        first = self._open[0].message  # says the time for all of them
+        first = self._open[0].message  # applies to all of them
         return (
             first.born_timestamp_ms == parcel.message.born_timestamp_ms
             and self._open_bytes + parcel.size_bytes <= self._bytes_max
@@ -229,11 +229,11 @@ class Lane:
 
 
 class QueueDealer:
-    """Says which queue of a topic a message goes to.
+    """Assigns messages to queues of a topic.
 
     Args:
-        queues: Those that may be written to, by broker name, then queue id.
-        partition: Tasks begin with different queues.
+        queues: Writable queues, by broker name, then queue id.
+        partition: Number of the task; tasks start with different queues.
     """
 
     def __init__(self, queues: Sequence[MessageQueue], partition: int) -> None:
@@ -244,10 +244,10 @@ class QueueDealer:
         self._at = partition % len(self.queues)
 
     def queue(self, message: OutgoingMessage) -> MessageQueue:
-        """Return the queue of a message; one that names none goes where the last of them went.
+        """Return the queue of a message; messages without one share the current queue.
 
         Raises:
-            BadRow: There is no such queue, or several.
+            BadRow: The queue does not exist, or is ambiguous.
         """
         if message.sharding_key is not None:
             # Source: rocketmq 4.9.7 ``SelectMessageQueueByHash``.
@@ -255,11 +255,11 @@ class QueueDealer:
             return self.queues[abs(value) % len(self.queues)]
         if message.queue_id is None:
             return self.queues[self._at]
-        found = self._by_id.get(message.queue_id, [])
-        if len(found) == 1:
-            return found[0]
-        if found:
-            brokers = ", ".join(one.broker_name for one in found)
+        matches = self._by_id.get(message.queue_id, [])
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            brokers = ", ".join(one.broker_name for one in matches)
             reason = f"is {message.queue_id}, of brokers {brokers}; name one by option broker"
         else:
             ids = ", ".join(map(str, sorted(self._by_id)))
@@ -267,11 +267,11 @@ class QueueDealer:
         raise BadRow(message.row, "queue_id", reason)
 
     def turn(self) -> None:
-        """Let the next one be the turn of messages that name no queue."""
+        """Advance the current queue for messages without one."""
         self._at = (self._at + 1) % len(self.queues)
 
     def others(self, queue: MessageQueue) -> Iterator[MessageQueue]:
-        """Yield the queues of other brokers, from the one in turn on."""
+        """Yield the queues of other brokers, starting after the current one."""
         for at in range(len(self.queues)):
             other = self.queues[(self._at + at) % len(self.queues)]
             if other.broker_name != queue.broker_name:

@@ -1,8 +1,7 @@
-"""Rows as messages to be sent or stored: the columns of a write, and what each may hold.
+"""Rows as messages to send or store: the columns of a write and their values.
 
-Column names are those that reading gives, where they mean the same. A wrong column is refused by
-``check_columns``, on the driver, before there are rows; a wrong value by ``messages``, with the
-number of its row.
+Column names equal those of reads. ``check_columns`` rejects an invalid column on the driver, before
+there are rows; ``messages`` rejects an invalid value, with the number of its row.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,18 +17,18 @@ from reput.spark.rows import FIELDS, RAW_PROPERTIES
 from reput.spark.sending.options import RowOptions
 
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
-"""The property by which 5.x brokers hold a message back until a time."""
+"""Property with the deliver time for 5.x brokers."""
 _TIMER_DELAYS: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
-"""Those that say the same in other words."""
+"""Equivalent properties."""
 
 
 class BadRow(ReputError):
-    """A row is no message.
+    """Error of a row that is not a valid message.
 
     Args:
         row: Its number among the rows of its task, from 0.
-        column: Where it is wrong.
-        reason: What is wrong there, and what is allowed.
+        column: The invalid column.
+        reason: The error, and the allowed values.
     """
 
     def __init__(self, row: int, column: str, reason: str) -> None:
@@ -41,7 +40,7 @@ class BadRow(ReputError):
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A row, checked."""
+    """A validated row."""
 
     row: int
     """Its number among the rows of its task, from 0."""
@@ -50,7 +49,7 @@ class OutgoingMessage:
     tags: str | None = None
     keys: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
-    """All others."""
+    """All other properties."""
     queue_id: int | None = None
     sharding_key: str | None = None
     delay_level: int = 0
@@ -61,38 +60,38 @@ class OutgoingMessage:
 
     @property
     def is_timed(self) -> bool:
-        """Whether its broker is to hold it back until a time, as those of 5.x can."""
+        """True if a 5.x broker delays it until a time."""
         return self.deliver_at_ms is not None or not _TIMER_DELAYS.isdisjoint(self.properties)
 
     @property
     def is_delayed(self) -> bool:
-        """Whether its broker is to hold it back, one way or the other."""
+        """True if its broker delays it."""
         return self.delay_level > 0 or self.is_timed
 
     def property_bytes(self, uniq_key: str | None = None) -> bytes:
         """Return the property string of its record.
 
         Args:
-            uniq_key: For a row that has none.
+            uniq_key: Unique key for a row without one.
 
         Raises:
-            BadRow: A name or value is empty or holds a separator, or they are too long together.
+            BadRow: A name or value is empty or contains a separator, or the string is too long.
         """
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         unique = self.uniq_key or uniq_key
         if unique:
-            found[props.UNIQ_KEY] = unique
+            properties[props.UNIQ_KEY] = unique
         if self.tags:
-            found[props.TAGS] = self.tags
+            properties[props.TAGS] = self.tags
         if self.keys:
-            found[props.KEYS] = props.KEY_SEPARATOR.join(self.keys)
+            properties[props.KEYS] = props.KEY_SEPARATOR.join(self.keys)
         if self.delay_level:
-            found[props.DELAY] = str(self.delay_level)
+            properties[props.DELAY] = str(self.delay_level)
         if self.deliver_at_ms is not None:
-            found[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
-        found.update(self.properties)
+            properties[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        properties.update(self.properties)
         try:
-            return props.encode(found)
+            return props.encode(properties)
         except ValueError as error:
             raise BadRow(self.row, "properties", str(error)) from None
 
@@ -104,7 +103,7 @@ class OutgoingMessage:
 class _Column:
     fits: Callable[[pa.DataType], bool]
     types: str
-    """What fits, in words."""
+    """Allowed types, in words."""
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -116,7 +115,7 @@ def _is_text_or_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_time(kind: pa.DataType) -> bool:
-    # A timestamp without a zone is no moment, and Spark has it as a type of its own.
+    # A timestamp without a time zone is a separate type of Spark and not a point in time.
     return kind == pa.int64() or (kinds.is_timestamp(kind) and kind.tz is not None)
 
 
@@ -147,10 +146,10 @@ _COLUMNS: Final = {
     "uniq_key": _TEXT,
 }
 READ_ONLY: Final = frozenset({*FIELDS, RAW_PROPERTIES} - {*_COLUMNS})
-"""Columns of our own reads that say nothing about a message to be sent."""
+"""Columns of reads that are not part of a message to send."""
 
 _WINDOW_ROWS = 1024
-"""Rows that are Python objects at a time."""
+"""Number of rows that are Python objects at a time."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _HAS_COLUMN = frozenset({props.TAGS, props.KEYS, props.UNIQ_KEY, props.DELAY, TIMER_DELIVER_MS})
 _OF_BROKERS = frozenset(
@@ -164,11 +163,11 @@ _OF_BROKERS = frozenset(
         props.CRC32,
     }
 )
-"""Properties that brokers set, and would believe."""
+"""Properties that brokers set and trust."""
 
 
 def is_special(name: str, trusted: frozenset[str]) -> bool:
-    """Whether a property is more than a name and a value, but for those that are plain columns."""
+    """Return whether a property is reserved, apart from those with a column."""
     plain = {props.TAGS, props.KEYS, props.UNIQ_KEY}
     others = (_HAS_COLUMN - plain) | _OF_BROKERS | {props.TRANSACTION_PREPARED}
     return name in others - trusted
@@ -178,15 +177,17 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
     """Check that rows of this schema can be written.
 
     Raises:
-        InvalidOption: A column is unknown, of a wrong type or twice there, or one is missing.
+        InvalidOption: A column is unknown, of a wrong type or duplicated, or one is missing.
     """
     allowed = ", ".join(f"{name} {column.types}" for name, column in _COLUMNS.items())
-    for one in schema:
-        column = _COLUMNS.get(one.name)
-        if one.name not in READ_ONLY and (column is None or not column.fits(one.type)):
-            raise InvalidOption("schema", f"{one.name} {one.type}", allowed)
-        if schema.names.count(one.name) > 1:
-            raise InvalidOption("schema", f"{one.name} twice", "each column once")
+    for arrow_field in schema:
+        column = _COLUMNS.get(arrow_field.name)
+        if arrow_field.name not in READ_ONLY and (
+            column is None or not column.fits(arrow_field.type)
+        ):
+            raise InvalidOption("schema", f"{arrow_field.name} {arrow_field.type}", allowed)
+        if schema.names.count(arrow_field.name) > 1:
+            raise InvalidOption("schema", f"{arrow_field.name} twice", "each column once")
     of_reads = [name for name in schema.names if name in READ_ONLY]
     if of_reads and not options.ignore_read_columns:
         raise InvalidOption(
@@ -206,12 +207,12 @@ def messages(
     """Yield the rows of a batch as messages, in order.
 
     Args:
-        batch: Rows; ``check_columns`` knows their schema.
-        options: How they become messages.
-        first_row: The number of the first one among the rows of its task.
+        batch: Rows whose schema passed ``check_columns``.
+        options: Options of the conversion.
+        first_row: Number of the first row in its task.
 
     Raises:
-        BadRow: A value is not allowed; the rows before have been yielded.
+        BadRow: A value is not allowed; the previous rows have been yielded.
     """
     known = [name for name in batch.schema.names if name in _COLUMNS]
     wanted = batch.select(known)
@@ -273,7 +274,7 @@ def _message(row: int, values: dict[str, Any], options: RowOptions) -> OutgoingM
 def _take_properties(
     message: OutgoingMessage, pairs: list[tuple[str, str | None]], options: RowOptions
 ) -> None:
-    """Put properties where they belong; columns come after this, and win."""
+    """Assign properties to their fields; columns are applied later and win."""
     row = message.row
     for name, value in pairs:
         if name in _OF_BROKERS and name not in options.trusted_properties:

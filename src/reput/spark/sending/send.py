@@ -1,13 +1,13 @@
-"""Sends the rows of a task to brokers: many requests on the way, patience, and what was there.
+"""Sends the rows of a task to brokers: pipelined, with retries and deduplication.
 
-Messages of one queue go in the order of their rows, one request after the other, also when a
-request has to be made again; in mode ``async`` many at a time, in no order. A message whose row
-names no queue goes elsewhere when its broker fails.
+Messages of one queue are sent in the order of their rows, one request at a time, also on retries;
+in mode ``async`` many at a time, without order. A message without a queue in its row goes to
+another broker when its broker fails.
 
-What brokers have already is left out where a task is tried again. The first message of a task is
-stored before any other is sent: if it is not there, nothing of the task is, and nothing else has
-to be looked up. The index of a broker is what tells, and it is a moment behind its log; so two
-tries close together may still store a message twice, under one key.
+A repeated task skips messages that brokers already have. The first message of a task is stored
+before any other is sent: if it is missing, no message of the task is stored, and no other lookup is
+needed. Lookups use the broker's index, which lags its log by a moment; so two attempts in quick
+succession may store a message twice, under one key.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ log = logging.getLogger("reput.spark")
 
 _CHUNK_ROWS: Final = 1024
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""How much is given to the loop at a time."""
+"""Amount of data passed to the loop at a time, in bytes."""
 _HELD_BYTES_MAX = 32 * 1024 * 1024
-"""What a task has in memory and on the way, before it waits."""
+"""Amount of data of a task in memory and in flight, in bytes, at which it waits."""
 _LOOKUPS_IN_FLIGHT = 64
 _COMPRESS_ASIDE_BYTES = 128 * 1024
 _VERSION_5 = 412
-"""``MQVersion.V5_0_0_SNAPSHOT``: brokers before know no time to deliver at, and would not wait."""
+"""``MQVersion.V5_0_0_SNAPSHOT``: older brokers ignore deliver times."""
 _STORED = {
     int(ResponseCode.SUCCESS): "SEND_OK",
     int(ResponseCode.FLUSH_DISK_TIMEOUT): "FLUSH_DISK_TIMEOUT",
@@ -73,30 +73,30 @@ _STORED = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
 }
 _PRODUCER = ProducerConfig()
-"""What is not said by options is as producers have it."""
+"""Settings of producers for everything without an option."""
 
 
 class SendingFailed(ReputError):
-    """A broker did not take what it was sent, however often; the text says which rows."""
+    """A broker did not accept a request after all retries; the text has its rows."""
 
 
 @dataclass
 class SentCounts:
-    """What a task, or a write, has done."""
+    """Counters of a task or a write."""
 
     message_count: int = 0
-    """Messages that brokers have taken."""
+    """Number of messages that brokers accepted."""
     body_bytes: int = 0
-    """Of their bodies, as the rows have them."""
+    """Size of their bodies as in the rows, in bytes."""
     request_count: int = 0
     retry_count: int = 0
     skipped_count: int = 0
-    """Messages that were there already."""
+    """Number of messages that brokers already had."""
     unsafe_count: int = 0
-    """Messages that were taken with a status that ``failOn`` lets pass."""
+    """Number of messages accepted with a status that ``failOn`` tolerates."""
 
     def add(self, other: "SentCounts") -> None:
-        """Count what another task has done as well."""
+        """Add the counters of another task."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
@@ -104,12 +104,12 @@ class SentCounts:
 def send(
     batches: Iterable[pa.RecordBatch], options: SendOptions, identity: TaskIdentity
 ) -> SentCounts:
-    """Send the rows of a task; returns when brokers have all of them.
+    """Send the rows of a task; return when brokers have all of them.
 
     Raises:
-        BadRow: A row is no message, or none that brokers take.
+        BadRow: A row is not a valid message, or brokers do not accept it.
         InvalidOption: A column or topic is not allowed.
-        SendingFailed: A broker does not answer, or refuses.
+        SendingFailed: A broker does not reply, or refuses.
     """
     live = LiveOptions(options.name_server, pull_timeout_ms=options.timeout_ms)
     cluster = connected(live)
@@ -149,7 +149,7 @@ def _chunks(parcels: Iterator[Parcel]) -> Iterator[list[Parcel]]:
 
 
 class _Topic:
-    """Where the messages of a topic go."""
+    """Queues and lanes of a topic."""
 
     def __init__(self, route: TopicRoute, dealer: QueueDealer) -> None:
         self.route = route
@@ -157,7 +157,7 @@ class _Topic:
 
 
 class _Sender:
-    """Sends for one task. Lives in the loop."""
+    """Sends for one task. Runs in the loop."""
 
     def __init__(self, admin: Admin, options: SendOptions, partition: int) -> None:
         self.counts = SentCounts()
@@ -178,14 +178,14 @@ class _Sender:
         self._has_begun = False
         self._is_replay = False
         self._asked_timers: set[str] = set()
-        """Brokers that were asked whether they can hold messages until a time."""
+        """Brokers whose support of deliver times was checked."""
         self._oneway_queues: dict[str, MessageQueue] = {}
-        """By broker, one that was sent to without an answer."""
+        """One queue per broker that got one-way sends."""
 
     # Taking messages --------------------------------------------------------------------------
 
     async def take(self, parcels: list[Parcel]) -> None:
-        """Send some messages; returns when there is room for more."""
+        """Send some messages; return when there is room for more."""
         if self._options.skip_present == SKIP_DERIVED and not self._has_begun:
             parcels = await self._begin(parcels)
         if self._options.skip_present == SKIP_ALL or self._is_replay:
@@ -199,17 +199,17 @@ class _Sender:
         self._raise_failure()
 
     async def finish(self) -> None:
-        """Send what is left, and wait until all of it is taken."""
+        """Send the remaining messages, and wait for all replies."""
         await self._drain()
         for queue in self._oneway_queues.values():
-            # What was written to a connection before is read before this is answered.
+            # A broker reads earlier one-way sends of a connection before this request.
             try:
                 await self._admin.max_offset(queue)
             except RemotingError as error:
                 raise SendingFailed(f"broker {queue.broker_name}, after oneway: {error}") from error
 
     async def close(self) -> None:
-        """Forget what is on the way."""
+        """Drop requests in flight."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -229,25 +229,25 @@ class _Sender:
     # Replays ----------------------------------------------------------------------------------
 
     async def _begin(self, parcels: list[Parcel]) -> list[Parcel]:
-        """Look for the first message with a derived key; store it, or know that this is a replay.
+        """Look up the first message with a derived key; store it, or detect a repeated task.
 
         Returns:
-            The messages behind those that this has sent.
+            The remaining messages.
         """
-        at = next((i for i, one in enumerate(parcels) if one.is_derived), None)
-        if at is None:
+        index = next((i for i, one in enumerate(parcels) if one.is_derived), None)
+        if index is None:
             return parcels
         self._has_begun = True
-        if await self._is_there(parcels[at]):
+        if await self._is_there(parcels[index]):
             self._is_replay = True
             return parcels
-        for parcel in parcels[: at + 1]:
+        for parcel in parcels[: index + 1]:
             await self._put(parcel)
         await self._drain()
-        return parcels[at + 1 :]
+        return parcels[index + 1 :]
 
     async def _absent(self, parcels: list[Parcel]) -> list[Parcel]:
-        """Return the messages that brokers do not have."""
+        """Return the messages that brokers lack."""
         questions = asyncio.Semaphore(_LOOKUPS_IN_FLIGHT)
 
         async def is_wanted(parcel: Parcel) -> bool:
@@ -261,7 +261,7 @@ class _Sender:
         return [one for one, is_one in zip(parcels, wanted, strict=True) if is_one]
 
     async def _is_there(self, parcel: Parcel) -> bool:
-        """Whether a broker of the topic has a message with this key."""
+        """Return whether a broker of the topic has a message with this key."""
         message = parcel.message
         topic = await self._topic(message.topic)
         places = [message.topic]
@@ -313,7 +313,7 @@ class _Sender:
     # Queues -----------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> _Topic:
-        """Return where a topic's messages go. The queues stay the same until the task ends."""
+        """Return the queues of a topic, which stay the same until the task ends."""
         topic = self._topics.get(name)
         if topic is not None:
             return topic
@@ -349,7 +349,7 @@ class _Sender:
         raise AssertionError("the last attempt returns or raises")
 
     async def _put(self, parcel: Parcel) -> None:
-        """Put a message into its lane, and let go what is full."""
+        """Put a message into its lane, and send complete requests."""
         topic = await self._topic(parcel.message.topic)
         queue = topic.dealer.queue(parcel.message)
         if parcel.message.is_timed:
@@ -365,7 +365,7 @@ class _Sender:
             self._go(lane)
 
     async def _check_timer(self, topic: _Topic, queue: MessageQueue, parcel: Parcel) -> None:
-        """Refuse what a broker would deliver at once instead of later."""
+        """Reject a message that a broker would deliver at once instead of later."""
         broker = queue.broker_name
         if broker in self._asked_timers:
             return
@@ -385,7 +385,7 @@ class _Sender:
             self._go(lane)
 
     def _go(self, lane: Lane) -> None:
-        """Send what is ready of a lane: the next one, or all."""
+        """Send complete requests of a lane: the next one, or all."""
         if lane.sends_one_at_a_time:
             if lane.ready and not lane.is_busy:
                 lane.is_busy = True
@@ -433,7 +433,7 @@ class _Sender:
     async def _attempt(
         self, request: OutgoingRequest, topic: _Topic, queue: MessageQueue, command: Command
     ) -> bool:
-        """Send a request once; returns whether a broker has it. Raises ``SendingFailed``."""
+        """Send a request once; return whether a broker has it. Raises ``SendingFailed``."""
         try:
             if self._options.mode == ONEWAY:
                 address = topic.route.master(queue.broker_name)
@@ -461,15 +461,15 @@ class _Sender:
         return True
 
     async def _has_arrived(self, request: OutgoingRequest, error: RemotingError) -> bool:
-        """Whether a request was stored of which only the answer is missing."""
+        """Return whether a request whose reply is missing was stored."""
         if not isinstance(error, ConnectionLost | RequestTimedOut):
             return False
-        first = request.parcels[0]  # all of a request are stored, or none
+        first = request.parcels[0]  # a request is stored as a whole or not at all
         looks = first.is_derived and self._options.skip_present != SKIP_NONE
         return looks and await self._is_there(first)
 
     async def _command(self, request: OutgoingRequest) -> Callable[[MessageQueue], Command]:
-        """Return what makes the request for a queue; each attempt is a request of its own."""
+        """Return a function that encodes the request for a queue, once per attempt."""
         message = request.parcels[0].message
         body, sys_flag = request.body(), 0
         over = self._options.compress_over_bytes
@@ -506,7 +506,7 @@ class _Sender:
         return await remoting.invoke(address, command, self._options.timeout_ms)
 
     async def _pause(self, topic: _Topic, error: RemotingError) -> None:
-        """Wait before the next attempt; a route that may be outdated is asked for anew."""
+        """Wait before the next attempt; refresh a route that may be outdated."""
         await asyncio.sleep(self._options.retry_interval_ms / 1000)
         if error.refresh_route:
             with contextlib.suppress(RemotingError):

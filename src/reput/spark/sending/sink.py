@@ -1,8 +1,8 @@
-"""``df.write.format("rocketmq")`` to brokers: what Spark asks of a writer.
+"""``df.write.format("rocketmq")`` to brokers: Spark's writer interface.
 
-Spark makes a writer on the driver, sends it to the tasks, and has another one made for what comes
-at the end. A batch of a stream is known by the id of its query, which its checkpoint keeps, and its
-number; tasks find both among the local properties of their job.
+Spark makes a writer on the driver, ships it to the tasks, and makes another one for the end. A
+stream's batch is identified by the id of its query, which its checkpoint keeps, and its number;
+tasks find both in the local properties of their job.
 """
 
 import logging
@@ -35,7 +35,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has done."""
+    """Commit message of a task."""
 
     counts: SentCounts = field(default_factory=SentCounts)
 
@@ -46,7 +46,7 @@ class BrokerWriter(DataSourceArrowWriter):
     def __init__(self, options: SendOptions, schema: StructType, overwrite: bool) -> None:
         _check(options, schema, overwrite, "mode('append')")
         self._options = options
-        # Drawn once on the driver: every try of a task has the same.
+        # Chosen once on the driver, so that all attempts of a task agree.
         self._write_id = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
@@ -54,11 +54,11 @@ class BrokerWriter(DataSourceArrowWriter):
         return _write(iterator, self._options, self._write_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was sent."""
+        """Log the counters."""
         _report("write", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was sent all the same."""
+        """Log the counters of the tasks that succeeded."""
         _report_failure("write", messages)
 
 
@@ -83,11 +83,11 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, f"{query}/{number}")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say what was sent."""
+        """Log the counters."""
         _report(f"batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say what was sent all the same."""
+        """Log the counters of the tasks that succeeded."""
         _report_failure(f"batch {batchId}", messages)
 
 

@@ -1,1 +1,1 @@
-"""Streams: positions, what is behind them in stores and brokers, and micro-batches."""
+"""Streams: positions, queues of stores and brokers, and micro-batches."""

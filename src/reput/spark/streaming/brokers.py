@@ -1,7 +1,7 @@
-"""The queues of running brokers, followed: ends are asked for at each trigger.
+"""Followed queues of running brokers: each trigger requests their ends.
 
-Routes and the list of topics are asked for once in ``discoveryIntervalMs``. How many messages wait
-is exact; how large they are is told from a few at the start of what waits, and so is their age.
+Routes and the list of topics are refreshed every ``discoveryIntervalMs``. The number of waiting
+messages is exact; their sizes and age are estimated from the first ones.
 """
 
 import logging
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class _Queue:
-    """A queue of a broker as it stands at one trigger."""
+    """A queue of a broker at one trigger."""
 
     def __init__(self, key: QueueKey, ends: tuple[int, int], followed: "BrokerQueues") -> None:
         self.identity = key
@@ -42,30 +42,30 @@ class _Queue:
 
     @property
     def reach(self) -> int:
-        """The end: who read it once reads it again, unless a slave has taken over."""
+        """The end: still valid later unless a slave has taken over."""
         return self.end
 
     def has(self, queue_offset: int) -> bool:
-        """Whether a message is still there."""
+        """Return whether a message still exists."""
         return queue_offset >= self.first
 
     def sizes(self, start: int, stop: int, most: int | None = None) -> Sizes:
-        """Return about the sizes of ``[start, stop)``, all alike."""
+        """Return estimated sizes of ``[start, stop)``, all equal."""
         stop = stop if most is None else min(stop, start + most)
         size = max(int(self._record_bytes(start)), 1)
         stops = np.arange(start + 1, stop + 1, dtype=np.int64)
         return Sizes(stops, np.full(len(stops), size, np.int64))
 
     def byte_count(self, start: int, stop: int) -> int:
-        """Return about how many bytes of log a range takes."""
+        """Return the estimated size of a range in the log, in bytes."""
         return int((stop - start) * self._record_bytes(start))
 
     def batch_stop(self, start: int, stop: int) -> int:
-        """Return ``stop``: brokers begin a pull at the batch that holds its offset."""
+        """Return ``stop``: brokers start a pull at the batch that contains its offset."""
         return stop
 
     def store_timestamp(self, queue_offset: int) -> int:
-        """Return a message's store time, ms; 0 if it cannot be read."""
+        """Return the store time of a message, in ms; 0 if it cannot be read."""
         return self._sample(queue_offset).store_timestamp
 
     def _record_bytes(self, start: int) -> float:
@@ -76,12 +76,12 @@ class _Queue:
 
 
 class BrokerQueues:
-    """The queues of the brokers that some name servers know.
+    """The queues of the brokers registered at some name servers.
 
     Args:
-        options: What the stream was told; ``live`` is set.
-        columns: Names of the wanted columns, in order.
-        clock: Tells how old routes are.
+        options: Options of the stream; ``live`` is set.
+        columns: Names of the selected columns, in order.
+        clock: Measures the age of routes.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str], clock: Clock) -> None:
@@ -93,15 +93,15 @@ class BrokerQueues:
         self._interval_ms = self._live.discovery_interval_ms or DISCOVERY_INTERVAL_MS
         self._discovered_ms: int | None = None
         self._brokers: frozenset[str] = frozenset()
-        """All that are registered, wanted or not."""
+        """All registered brokers, selected or not."""
         self._queues: dict[QueueKey, MessageQueue] = {}
         self._unwanted: dict[str, TopicRoute | None] = {}
-        """Routes of topics that positions name and the options do not."""
+        """Routes of topics in positions that the options do not select."""
         self._samples: dict[QueueKey, tuple[int, Sample]] = {}
-        """By queue, the last one and where it was taken."""
+        """Latest sample of each queue, with its position."""
         self._committed: dict[QueueKey, int] = {}
         self._has_group: set[str] = set()
-        """Names of brokers that have the group whose offsets are committed."""
+        """Names of brokers that have the group of ``commitOffsets``."""
 
     @property
     def places(self) -> str:
@@ -109,7 +109,7 @@ class BrokerQueues:
         return f"name server {self._live.name_server}"
 
     def starts(self) -> dict[QueueKey, int]:
-        """Return where a new query starts; see ``Followed``."""
+        """Return the start of a new query; see ``Followed``."""
 
         async def ask(client: RetryingClient) -> dict[MessageQueue, int]:
             return await self._planner(client).starts()
@@ -117,7 +117,7 @@ class BrokerQueues:
         return {_key(queue): start for queue, start in self._run(ask).items()}
 
     def wanted(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
-        """Ask where the wanted queues end now."""
+        """Request the ends of the selected queues."""
 
         async def ask(client: RetryingClient) -> dict[QueueKey, _Queue]:
             await self._discover(client)
@@ -126,7 +126,7 @@ class BrokerQueues:
         return self._run(ask)
 
     def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
-        """Ask where those of some queues end that are here."""
+        """Request the ends of existing queues among some."""
         keys = list(positions)
 
         async def ask(client: RetryingClient) -> dict[QueueKey, _Queue]:
@@ -160,7 +160,7 @@ class BrokerQueues:
             self._run(lambda client: all_of(self._sample(client, *place) for place in places))
 
     def sample(self, key: QueueKey, start: int) -> Sample:
-        """Return what the messages at a place of a queue tell."""
+        """Return estimates from the messages at a position of a queue."""
         if not self._has(key, start):
             self._run(lambda client: self._sample(client, key, start))
         return self._samples[key][1]
@@ -172,14 +172,14 @@ class BrokerQueues:
         self._samples[key] = start, await client.sample(_message_queue(key), start)
 
     def oldest(self, parts: Sequence[Part]) -> int | None:
-        """Return the store time of the oldest of the parts' first messages, ms."""
+        """Return the store time of the oldest first message of the parts, in ms."""
         times = [part.queue.store_timestamp(part.start) for part in parts]
         return min((time for time in times if time), default=None)
 
     # Micro-batches --------------------------------------------------------------------------
 
     def tasks(self, parts: Sequence[Part]) -> list[LiveTask]:
-        """Cut what a micro-batch reads into tasks."""
+        """Split a micro-batch into tasks."""
         self.look_at(parts)
         extents = [
             Extent(
@@ -193,15 +193,15 @@ class BrokerQueues:
         return split(extents, self._options)
 
     def read(self, task: LiveTask) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, as a batch read does."""
+        """Yield the rows of a task, as in a batch read."""
         return LiveScan(self._options, self._columns).read(task)
 
     # Consumer offsets -----------------------------------------------------------------------
 
     def commit(self, positions: Mapping[QueueKey, int]) -> None:
-        """Set the consumer offsets of ``group`` where ``commitOffsets`` says so.
+        """Set the consumer offsets of ``group`` if ``commitOffsets`` is set.
 
-        What cannot be told now is told with the next commit: the stream does not depend on it.
+        Failed commits are made up for by the next one: the stream does not depend on them.
 
         Raises:
             InvalidOption: The name of the group is not allowed.
@@ -242,7 +242,7 @@ class BrokerQueues:
         return Planner(client, self._options, Constraint(), Summary())
 
     async def _discover(self, client: RetryingClient) -> None:
-        """Ask for brokers and routes, unless that was done a moment ago."""
+        """Refresh brokers and routes if they are outdated."""
         now_ms = self._clock.monotonic_ms()
         if self._discovered_ms is not None and now_ms - self._discovered_ms < self._interval_ms:
             return

@@ -1,6 +1,6 @@
-"""What a stream follows: queues as they stand at one trigger, in stores or on brokers.
+"""Interfaces of followed queues, in stores or on brokers, as seen at one trigger.
 
-``reput.spark.streaming.stream`` decides with nothing but these verbs how far a micro-batch goes.
+``reput.spark.streaming.stream`` uses only these to decide the end of a micro-batch.
 """
 
 import enum
@@ -15,50 +15,50 @@ from reput.spark.streaming.positions import QueueKey
 
 
 class Sizes(NamedTuple):
-    """Messages of a queue, or batches of them, in order."""
+    """Sizes of messages of a queue, or batches of them, in order."""
 
     stops: npt.NDArray[np.int64]
-    """Queue offset behind each."""
+    """Queue offset after each."""
     byte_counts: npt.NDArray[np.int64]
-    """Of its record."""
+    """Size of its record, in bytes."""
 
 
 NO_SIZES = Sizes(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class FollowedQueue(Protocol):
-    """A queue as it stands at one trigger."""
+    """A queue at one trigger."""
 
     @property
     def identity(self) -> Hashable:
-        """What tells it from others as long as the query runs."""
+        """Identity of the queue during the query."""
 
     @property
     def first(self) -> int:
-        """The first queue offset whose message is there."""
+        """Queue offset of the first existing message."""
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last message that can be read."""
+        """Queue offset after the last readable message."""
 
     @property
     def reach(self) -> int:
-        """The queue offset up to which a position may be, once one was handed out."""
+        """Largest valid queue offset of an earlier position."""
 
     def has(self, queue_offset: int) -> bool:
-        """Whether a message in front of ``end`` is still there."""
+        """Return whether a message before ``end`` still exists."""
 
     def sizes(self, start: int, stop: int, most: int | None = None) -> Sizes:
         """Return the sizes of ``[start, stop)``, of the first ``most`` messages only."""
 
     def byte_count(self, start: int, stop: int) -> int:
-        """Return how many bytes of log a range takes, exactly or about."""
+        """Return the size of a range in the log, in bytes, exact or estimated."""
 
     def batch_stop(self, start: int, stop: int) -> int:
-        """Return where to stop so that no batch is cut: at or before ``stop``, but behind one."""
+        """Return a stop that splits no batch: at or before ``stop``, but after at least one."""
 
     def store_timestamp(self, queue_offset: int) -> int:
-        """Return a message's store time, ms; 0 if it cannot be read."""
+        """Return the store time of a message, in ms; 0 if it cannot be read."""
 
 
 class Part(NamedTuple):
@@ -71,51 +71,51 @@ class Part(NamedTuple):
 
 
 class Whereabouts(enum.Enum):
-    """What has become of a queue."""
+    """State of a queue."""
 
     HERE = enum.auto()
     GONE = enum.auto()
     AWAY = enum.auto()
-    """Nobody can tell: its broker is not there at the moment."""
+    """Unknown: its broker is not registered at the moment."""
 
 
 class Followed(Protocol):
-    """Queues of stores, or of brokers. Each look at them is one trigger's."""
+    """Queues of stores, or of brokers. Each refresh belongs to one trigger."""
 
     @property
     def places(self) -> str:
-        """Where the queues are, for errors."""
+        """Location of the queues, for errors."""
 
     def starts(self) -> dict[QueueKey, int]:
-        """Return the queue offset at which a new query starts each wanted queue.
+        """Return the start queue offset of each selected queue for a new query.
 
         Raises:
-            StoreUnavailable: A path is no store, or is in use; or stores share a broker's name.
-            InvalidOption: Topics, brokers, offsets or times that were named do not fit.
-            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
-            ReadFailed: A broker or name server does not answer, or refuses.
+            StoreUnavailable: A path is not a store, or is in use; or stores share a broker's name.
+            InvalidOption: Topics, brokers, offsets or times in the options do not fit.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A broker or name server does not reply, or refuses.
         """
 
     def wanted(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
-        """Look again, and return the wanted queues; ``positions`` are those known so far."""
+        """Refresh, and return the selected queues; ``positions`` are the known ones."""
 
     def those(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
-        """Look again, and return those of these queues that are here, wanted or not."""
+        """Refresh, and return the existing queues among these, selected or not."""
 
     def whereabouts(self, key: QueueKey) -> Whereabouts:
-        """Return what has become of a queue, as of the last look."""
+        """Return the state of a queue at the last refresh."""
 
     def look_at(self, parts: Iterable[Part]) -> None:
-        """Find out at once what sizes and times at the starts of parts are told from."""
+        """Fetch the data from which sizes and times at the starts of parts are estimated."""
 
     def oldest(self, parts: Sequence[Part]) -> int | None:
-        """Return the store time of the oldest of the parts' first messages, ms."""
+        """Return the store time of the oldest first message of the parts, in ms."""
 
     def tasks(self, parts: Sequence[Part]) -> list[Any]:
-        """Cut what a micro-batch reads into tasks, which can be pickled."""
+        """Split a micro-batch into picklable tasks."""
 
     def read(self, task: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, as a batch read does."""
+        """Yield the rows of a task, as in a batch read."""
 
     def commit(self, positions: Mapping[QueueKey, int]) -> None:
-        """Note, where that is wanted, that everything before these positions is through."""
+        """Record, if configured, that everything before these positions was processed."""

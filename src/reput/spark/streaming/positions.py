@@ -1,14 +1,14 @@
-"""Where a stream is, as Spark's checkpoints keep it.
+"""Positions of a stream, as in Spark's checkpoints.
 
-A position is a queue offset for each topic, broker and queue: the next message to read. As JSON it
-has the shape of option ``startingOffsets``, always in the same order, so that equal positions are
-equal texts:
+A position is a queue offset for each topic, broker and queue: the next message to read. Its JSON
+has the form of option ``startingOffsets`` in a fixed order, so that equal positions are equal
+texts:
 
     {"orders": {"broker-a": {"0": 1200, "1": 1187}}}
 
-Queues that appear later start at their first message. That is 0, or the position has the number
-under ``$starts`` for the one micro-batch that begins there; ``$`` cannot be part of a topic's name.
-So a micro-batch is told by two positions alone and reads the same messages however often.
+Queues that appear later start at their first message. Its offset is 0, or recorded under
+``$starts`` for the one micro-batch that begins there; topic names cannot contain ``$``. Thus two
+positions define a micro-batch, which always reads the same messages.
 """
 
 import json
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Offset = dict[str, Any]
-"""A position as Spark keeps it: topic -> broker -> queue id as text -> queue offset."""
+"""A position in Spark: topic -> broker -> queue id as text -> queue offset."""
 
 STARTS = "$starts"
 LAG = "$lag"
@@ -36,40 +36,40 @@ class QueueKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a stream is behind the end of its queues, once its last micro-batch is through."""
+    """Lag of a stream after its last micro-batch."""
 
     messages: int
     bytes: int
-    """Of log; of more than a million messages, about."""
+    """Size in the log, in bytes; estimated above a million messages."""
     oldest_store_timestamp: int | None
-    """Of the first message that waits, ms; None if none waits."""
+    """Store time of the first waiting message, in ms; None without one."""
     data_losses: int
-    """How often something was gone, since the query was started."""
+    """Number of data losses since the query started."""
 
 
 def lag_of(latest_offset: str | Mapping[str, Any]) -> Lag:
-    """Return what a progress report of Spark tells of a stream's lag.
+    """Return the lag of a stream from one of Spark's progress reports.
 
     Args:
         latest_offset: ``latestOffset`` of one of a progress' sources: of
             ``query.lastProgress.sources``, or of ``event.progress.sources`` in a listener.
     """
     parsed = json.loads(latest_offset) if isinstance(latest_offset, str) else latest_offset
-    told = parsed.get(LAG, {})
+    lag = parsed.get(LAG, {})
     return Lag(
-        told.get("messages", 0),
-        told.get("bytes", 0),
-        told.get("oldestStoreTimestamp"),
-        told.get("dataLosses", 0),
+        lag.get("messages", 0),
+        lag.get("bytes", 0),
+        lag.get("oldestStoreTimestamp"),
+        lag.get("dataLosses", 0),
     )
 
 
 def encode(positions: Mapping[QueueKey, int], starts: Mapping[QueueKey, int]) -> Offset:
-    """Return positions as Spark keeps them.
+    """Encode positions for Spark.
 
     Args:
         positions: The next queue offset of each queue.
-        starts: Where the micro-batch that ends here begins those queues that are new in it.
+        starts: Start of the queues that are new in the micro-batch that ends here.
     """
     encoded: Offset = _nested(positions)
     if starts:
@@ -85,7 +85,7 @@ def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, 
 
 
 def decode(offset: Mapping[str, Any]) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
-    """Return the positions of an offset, and where queues begin that are new in it."""
+    """Decode the positions of an offset, and the starts of its new queues."""
     rest = {topic: brokers for topic, brokers in offset.items() if not topic.startswith("$")}
     return _flat(rest), _flat(offset.get(STARTS, {}))
 

@@ -1,7 +1,7 @@
-"""The queues of store folders, followed: ends and sizes come from the files of consume queues.
+"""Followed queues of store folders: ends and sizes come from consume-queue files.
 
-A message counts from when the broker has dispatched it. What no queue has a unit for is read by
-batch reads, and by a stream once the broker, or a rebuild, has made the unit.
+A message counts once the broker has dispatched it. Records without a unit are read by batch reads,
+and by a stream once the broker, or a rebuild, has made the unit.
 """
 
 import bisect
@@ -28,14 +28,15 @@ from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueVi
 from reput.store.reader import StoreReader
 
 _EXACT_UNITS = 1 << 20
-"""Sizes of so many units are added up at a trigger; those of more are told from samples."""
+"""Number of units up to which sizes are summed exactly at a trigger; above it they are
+estimated."""
 _SAMPLES, _SAMPLE_UNITS = 64, 256
 _POINTS_A_PARTITION = 10_000
 _END_OF_OFFSETS = (1 << 63) - 1
 
 
 class _Queue:
-    """A queue of a store as it stands at one trigger."""
+    """A queue of a store at one trigger."""
 
     def __init__(
         self,
@@ -49,17 +50,17 @@ class _Queue:
 
     @property
     def is_batch(self) -> bool:
-        """Whether its units stand for batches."""
+        """True for a batch queue."""
         return isinstance(self._view, BatchConsumeQueueView)
 
     @property
     def first(self) -> int:
-        """The first queue offset whose message is in the log."""
+        """Queue offset of the first message in the log."""
         return self._view.min_offset
 
     @cached_property
     def end(self) -> int:
-        """The queue offset behind the last message that can be read."""
+        """Queue offset after the last readable message."""
         view, reader = self._view, self._reader
         if not reader.is_live:
             reached = view.end_physical_offset
@@ -68,24 +69,24 @@ class _Queue:
             if isinstance(view, BatchConsumeQueueView):
                 firsts = view.units["queue_offset"]
                 return int(firsts[len(firsts) - len(view.targets_from(reader.end_offset))])
-            # A crash cut the log, and no broker has brought the queues in line since.
+            # A crash truncated the log, and no broker has repaired the queues since.
             return view.max_offset - len(view.targets_from(reader.end_offset))
         if isinstance(view, BatchConsumeQueueView) or self._is_written(view.max_offset - 1):
             return view.max_offset
-        # The broker's pages are seen as they come: a unit may be there before its record.
+        # The broker's pages become visible in any order: a unit may precede its record.
         span = range(view.min_offset, view.max_offset)
         return span.start + bisect.bisect_left(span, True, key=lambda n: not self._is_written(n))
 
     @property
     def reach(self) -> int:
-        """The queue offset up to which a position may be, once one was handed out.
+        """Largest valid queue offset of an earlier position.
 
-        What was readable once is never asked again of a broker that is running.
+        A running broker is not asked again for a message that was readable.
         """
         return self._view.max_offset if self._reader.is_live else self.end
 
     def _is_written(self, queue_offset: int) -> bool:
-        """Whether the record of a unit is there, as far as its length fields tell."""
+        """Return whether the record of a unit exists, by its length fields."""
         try:
             unit = self._plain.unit(queue_offset)
             end = self._reader.log.end_of(unit.physical_offset)
@@ -99,9 +100,9 @@ class _Queue:
         return self._view
 
     def has(self, queue_offset: int) -> bool:
-        """Whether a message is still there, told without looking for the first one.
+        """Return whether a message still exists, without searching for the first one.
 
-        Finding the first one reads a file of units; a unit tells of its own.
+        Finding the first message reads a file of units; this reads one unit.
         """
         if isinstance(self._view, BatchConsumeQueueView):
             return queue_offset >= self._view.min_offset
@@ -120,29 +121,29 @@ class _Queue:
         return Sizes(stops, sizes)
 
     def physical_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return where the records of ``[start, stop)`` stand in the log."""
+        """Return the physical offsets of the records of ``[start, stop)``."""
         return self._units(start, stop)[1]
 
     def _units(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], ...]:
-        """Return the offset behind each unit, its physical offset, and its size."""
+        """Return the queue offset after each unit, its physical offset, and its size."""
         if isinstance(self._view, BatchConsumeQueueView):
-            found = self._view.units
-            firsts = found["queue_offset"].astype(np.int64)
-            found = found[(firsts >= start) & (firsts < stop)]
-            stops = found["queue_offset"].astype(np.int64) + found["message_count"]
+            units = self._view.units
+            firsts = units["queue_offset"].astype(np.int64)
+            units = units[(firsts >= start) & (firsts < stop)]
+            stops = units["queue_offset"].astype(np.int64) + units["message_count"]
         else:
-            numbers, found = self._view.units(start, stop)
+            numbers, units = self._view.units(start, stop)
             stops = numbers + 1
-        return stops, found["physical_offset"].astype(np.int64), found["size"].astype(np.int64)
+        return stops, units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
 
     def byte_count(self, start: int, stop: int) -> int:
-        """Return how many bytes of log a range takes; of many units, about."""
+        """Return the size of a range in the log, in bytes; estimated for many units."""
         if self.is_batch or stop - start <= _EXACT_UNITS:
             return int(self.sizes(start, stop).byte_counts.sum())
         return int(self.record_bytes(start, stop) * (stop - start))
 
     def record_bytes(self, start: int, stop: int) -> float:
-        """Return about how large the records of a range are, from samples all over it."""
+        """Return the average record size of a range, from samples across it."""
         step = max((stop - start) // _SAMPLES, _SAMPLE_UNITS)
         samples = [
             self.sizes(low, min(low + _SAMPLE_UNITS, stop)).byte_counts
@@ -152,7 +153,7 @@ class _Queue:
         return float(sizes.mean()) if len(sizes) else 1.0
 
     def batch_stop(self, start: int, stop: int) -> int:
-        """Return where to stop so that no batch is cut: at or before ``stop``, but behind one."""
+        """Return a stop that splits no batch: at or before ``stop``, but after at least one."""
         if not self.is_batch or stop <= start:
             return stop
         stops = self.sizes(start, stop).stops
@@ -160,7 +161,7 @@ class _Queue:
         return int(whole[-1]) if len(whole) else int(stops[0]) if len(stops) else stop
 
     def place_of(self, physical_offset: int, start: int, stop: int) -> int:
-        """Return the first of ``[start, stop)`` that stands at or behind an offset of the log."""
+        """Return the first of ``[start, stop)`` at or after a physical offset."""
 
         def stands_behind(queue_offset: int) -> bool:
             try:
@@ -172,12 +173,12 @@ class _Queue:
         return start + bisect.bisect_left(span, True, key=stands_behind)
 
     def physical_offset(self, queue_offset: int) -> int:
-        """Return where a message stands in the log; the log's first offset if nothing tells."""
+        """Return the physical offset of a message; the log's first offset if unknown."""
         found = self.physical_offsets(queue_offset, queue_offset + 1)
         return int(found[0]) if len(found) else self._reader.log.min_offset
 
     def store_timestamp(self, queue_offset: int) -> int:
-        """Return a message's store time, ms; 0 if it cannot be read."""
+        """Return the store time of a message, in ms; 0 if it cannot be read."""
         try:
             return self._reader.log.store_timestamp_at(self.physical_offset(queue_offset))
         except (CorruptRecord, NotInStore):
@@ -185,24 +186,24 @@ class _Queue:
 
 
 class _Store:
-    """A store folder as it stands at one trigger."""
+    """A store folder at one trigger."""
 
     def __init__(self, path: str, planner: StorePlanner) -> None:
         self.path = path
         self.planner = planner
         self.reader = planner.reader
         self.broker = planner.broker
-        """Its name in positions; a lone store keeps the one it was given first."""
+        """Name of the broker in positions; a single store keeps its first name."""
         self.marks = _marks(self.reader)
         self._queues: dict[tuple[str, int], _Queue] = {}
 
     @cached_property
     def wanted(self) -> list[tuple[str, int]]:
-        """The queues to follow."""
+        """The selected queues."""
         return self.planner.queues()
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue has files."""
+        """Return whether a queue has files."""
         families = (self.reader.queue_ids, self.reader.batch_queue_ids)
         return any(queue_id in family.get(topic, ()) for family in families)
 
@@ -216,7 +217,7 @@ class _Store:
 
 
 def _marks(reader: StoreReader) -> tuple[object, ...]:
-    """Return what a broker cannot leave as it was when it has run on a store."""
+    """Return marks that change whenever a broker has run on a store."""
     folder = reader.folder
     marks = [folder.entry(name) for name in (paths.ABORT, paths.LOCK, paths.CHECKPOINT)]
     return (*marks, *folder.entries(paths.COMMIT_LOG))
@@ -226,8 +227,8 @@ class StoreQueues:
     """The queues of one or more store folders.
 
     Args:
-        options: What the stream was told.
-        columns: Names of the wanted columns, in order.
+        options: Options of the stream.
+        columns: Names of the selected columns, in order.
     """
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
@@ -242,7 +243,7 @@ class StoreQueues:
         return ", ".join(self._opened)
 
     def starts(self) -> dict[QueueKey, int]:
-        """Return where a new query starts; see ``Followed``."""
+        """Return the start of a new query; see ``Followed``."""
         stores = self._stores(())
         check_brokers(self._options, {store.planner.broker for store in stores.values()})
         return {
@@ -252,7 +253,7 @@ class StoreQueues:
         }
 
     def wanted(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
-        """Open the stores as they are now, and return the wanted queues."""
+        """Reopen the stores, and return the selected queues."""
         return {
             QueueKey(topic, broker, queue_id): store.queue(topic, queue_id)
             for broker, store in self._stores(positions).items()
@@ -260,7 +261,7 @@ class StoreQueues:
         }
 
     def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
-        """Open the stores as they are now, and return those of these queues that are here."""
+        """Reopen the stores, and return the existing queues among these."""
         keys = list(positions)
         self._stores(keys)
         return {
@@ -276,12 +277,12 @@ class StoreQueues:
         return Whereabouts.HERE if is_here else Whereabouts.GONE
 
     def look_at(self, parts: Iterable[Part]) -> None:
-        """Nothing: files are at hand."""
+        """Do nothing: files need no prefetch."""
 
     def oldest(self, parts: Sequence[Part]) -> int | None:
-        """Return the store time of the oldest of the parts' first messages, ms.
+        """Return the store time of the oldest first message of the parts, in ms.
 
-        The first in a store's log is the oldest: store times are not read but once a store.
+        The first one in a store's log is the oldest: one store time per store is read.
         """
         heads: dict[str, tuple[int, _Queue, int]] = {}
         for part in parts:
@@ -293,7 +294,7 @@ class StoreQueues:
         return min(times, default=None)
 
     def _open_stores(self) -> list[_Store]:
-        """Open what the paths are now; a stopped store that is as it was is not read again."""
+        """Open the stores at the paths; an unchanged stopped store is not read again."""
         opened = {}
         for number, path in enumerate(store_paths(self._options)):
             if archive_files.is_archive(path):
@@ -319,7 +320,7 @@ class StoreQueues:
         stores = self._open_stores()
         names = {key.broker for key in positions}
         if len(stores) == 1 and len(names) == 1:
-            # Tables tell a broker's name, which a young or damaged store does not have yet.
+            # Tables have a broker's name, but a young or damaged store lacks them.
             stores[0].broker = names.pop()
         by_name: dict[str, _Store] = {}
         for store in stores:
@@ -327,8 +328,8 @@ class StoreQueues:
             if name in by_name or (not name and len(stores) > 1):
                 other = by_name[name].path if name in by_name else "others"
                 raise StoreUnavailable(
-                    f"{store.path} cannot be told from {other}: positions are kept by the names "
-                    f"of brokers, and its is {name!r}; stream each store on its own"
+                    f"{store.path} cannot be distinguished from {other}: positions use the names "
+                    f"of brokers, and its name is {name!r}; stream each store separately"
                 )
             by_name[name] = store
         self._by_name = by_name
@@ -337,24 +338,26 @@ class StoreQueues:
     # Micro-batches --------------------------------------------------------------------------
 
     def tasks(self, parts: Sequence[Part]) -> list[Task]:
-        """Cut what a micro-batch reads into tasks."""
+        """Split a micro-batch into tasks."""
         slices: dict[str, list[tuple[_Queue, plan.QueueSlice]]] = defaultdict(list)
         for part in parts:
             topic, broker, queue_id = part.key
-            one = plan.QueueSlice(topic, queue_id, part.start, part.stop)
-            slices[broker].append((_own(part), one))
+            partition = plan.QueueSlice(topic, queue_id, part.start, part.stop)
+            slices[broker].append((_own(part), partition))
         return [
-            Task(one, self._by_name[broker].planner.facts(_END_OF_OFFSETS, must_have_all=True))
+            Task(
+                partition, self._by_name[broker].planner.facts(_END_OF_OFFSETS, must_have_all=True)
+            )
             for broker, wanted in slices.items()
-            for one in _partitions(wanted, self._options)
+            for partition in _partitions(wanted, self._options)
         ]
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, as a batch read does."""
+        """Yield the rows of a task, as in a batch read."""
         return MessageScan(self._options, self._columns).read(task)
 
     def commit(self, positions: Mapping[QueueKey, int]) -> None:
-        """Nothing: stores are only read."""
+        """Do nothing: stores are only read."""
 
 
 def _own(part: Part) -> _Queue:
@@ -365,40 +368,42 @@ def _own(part: Part) -> _Queue:
 def _partitions(
     slices: Sequence[tuple[_Queue, plan.QueueSlice]], options: ReadOptions
 ) -> list[plan.Partition]:
-    """Cut what a micro-batch reads of one store into partitions.
+    """Split a micro-batch of one store into partitions.
 
-    All queues are cut at the same places of the log: a partition reads one part of it, whatever
-    number of queues it is spread over.
+    All queues are split at the same offsets of the log, so that a partition reads one range of it,
+    however many queues that range serves.
     """
     plain = [entry for entry in slices if not entry[0].is_batch]
-    extents = [plan.Extent(one, queue.record_bytes(one.start, one.stop)) for queue, one in plain]
+    extents = [
+        plan.Extent(part, queue.record_bytes(part.start, part.stop)) for queue, part in plain
+    ]
     total = sum(extent.byte_count for extent in extents)
     target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
     pieces = max(1, -(-int(total) // target))
-    found: list[plan.Partition] = []
+    partitions: list[plan.Partition] = []
     rest = extents
     if pieces > 1:
-        low = min(queue.physical_offset(one.start) for queue, one in plain)
-        high = max(queue.physical_offset(one.stop - 1) for queue, one in plain)
+        low = min(queue.physical_offset(part.start) for queue, part in plain)
+        high = max(queue.physical_offset(part.stop - 1) for queue, part in plain)
         for piece in range(1, pieces):
             cut = low + (high - low) * piece // pieces
             before, rest = _cut_at(cut, [queue for queue, _ in plain], rest)
-            found += _ranges(before, options)
-    found += _ranges(rest, options)
-    for queue, one in slices:
+            partitions += _ranges(before, options)
+    partitions += _ranges(rest, options)
+    for queue, part in slices:
         if queue.is_batch:
-            offsets = queue.physical_offsets(one.start, one.stop).tolist()
-            found += [
+            offsets = queue.physical_offsets(part.start, part.stop).tolist()
+            partitions += [
                 plan.Points(0, tuple(offsets[i : i + _POINTS_A_PARTITION]))
                 for i in range(0, len(offsets), _POINTS_A_PARTITION)
             ]
-    return found
+    return partitions
 
 
 def _cut_at(
     physical_offset: int, queues: Sequence[_Queue], extents: Sequence[plan.Extent]
 ) -> tuple[list[plan.Extent], list[plan.Extent]]:
-    """Return what of some extents stands before a place of the log, and what behind it."""
+    """Return the parts of some extents before and after a physical offset."""
     before, behind = [], []
     for queue, extent in zip(queues, extents, strict=True):
         one = extent.slice

@@ -1,10 +1,10 @@
-"""``spark.readStream.format("rocketmq")``: queues, followed.
+"""``spark.readStream.format("rocketmq")``: a stream over queues.
 
-A micro-batch is told by two positions (``reput.spark.streaming.positions``), and reads the same
-messages however often. This is what decides where it ends. What queues there are, where they end
-and how large their messages are is for others to find out: ``stores``, ``brokers``.
+Two positions define a micro-batch (``reput.spark.streaming.positions``), which always reads the
+same messages. This module decides its end. ``stores`` and ``brokers`` provide queues, their ends
+and sizes.
 
-Nothing here speaks to Spark: ``reput.spark.source`` hands over what Spark asks for.
+Independent of Spark: ``reput.spark.source`` passes its calls on.
 """
 
 import logging
@@ -28,12 +28,12 @@ log = logging.getLogger("reput.spark")
 
 _SMALLEST_RECORD_BYTES = 91
 _FEW_MESSAGES = 256
-"""Looked at beyond what a limit of bytes lets expect."""
+"""Number of messages examined beyond the estimate for a limit of bytes."""
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """What of a queue could be read."""
+    """Readable part of a queue."""
 
     key: QueueKey
     queue: FollowedQueue
@@ -53,13 +53,12 @@ class _Pending:
 class QueueStream:
     """A stream over the queues of store folders, or of brokers.
 
-    Spark pickles it before it is used: it holds nothing of them until it is asked.
+    Spark pickles it before use: it opens nothing before the first call.
 
     Args:
-        options: What the stream was told; ``options.trigger`` bounds its micro-batches.
-        columns: Names of the wanted columns, in order.
-        clock: Measures how long messages wait for others (``maxTriggerDelay``), and how old routes
-            are.
+        options: Options of the stream; ``options.trigger`` bounds its micro-batches.
+        columns: Names of the selected columns, in order.
+        clock: Measures how long messages wait (``maxTriggerDelay``), and the age of routes.
     """
 
     def __init__(
@@ -77,56 +76,64 @@ class QueueStream:
     # Positions ------------------------------------------------------------------------------
 
     def initial_offset(self) -> Offset:
-        """Return where a new query starts. Raises as ``Followed.starts`` does."""
+        """Return the start of a new query. Raises as ``Followed.starts``."""
         return encode(self._followed.starts(), {})
 
     def freeze(self) -> None:
-        """Let the queues end where they end now: for a query that reads what is there, and ends."""
+        """Freeze the ends of the queues, for a query that ends there."""
         self._frozen = {queue.identity: queue.end for queue in self._followed.wanted(()).values()}
 
     def latest_offset(self, start: Offset, limits: TriggerLimits | None) -> Offset:
-        """Return where a micro-batch from ``start`` on ends; ``start`` itself if there is none.
+        """Return the end of a micro-batch from ``start`` on; ``start`` itself if it is empty.
 
         Args:
-            start: Where the last micro-batch ended, all of which is through.
-            limits: How large the micro-batch may be, and should be; None for all there is.
+            start: End of the last micro-batch, which was processed.
+            limits: Maximum and minimum size of the micro-batch; None for no limits.
 
         Raises:
-            StoreUnavailable: A path is no store any more, or is in use.
-            DataLoss: Messages are gone that were not read, unless ``failOnDataLoss`` is false.
-            ReadFailed: A broker or name server does not answer, or refuses.
+            StoreUnavailable: A path is no longer a store, or is in use.
+            DataLoss: Unread messages were deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A broker or name server does not reply, or refuses.
         """
         before, _ = decode(start)
         queues = self._followed.wanted(before)
         self._followed.commit(before)
         pending = [*self._pending(queues, before)]
         positions = self._left_alone(queues, before)
-        stops = {one.key: one.stop for one in pending}
+        stops = {queue_left.key: queue_left.stop for queue_left in pending}
         if limits is not None:
-            if self._waits(sum(one.count for one in pending), limits):
-                stops = {one.key: one.start for one in pending}
+            if self._waits(sum(queue_left.count for queue_left in pending), limits):
+                stops = {queue_left.key: queue_left.start for queue_left in pending}
             else:
                 stops = _limited(self._followed, pending, limits)
-        # A queue that has nothing yet is taken in with its first messages.
-        taken = [one for one in pending if not one.is_new or stops[one.key] > one.start]
-        positions |= {one.key: stops[one.key] for one in taken}
-        starts = {one.key: one.start for one in taken if one.is_new and one.start > 0}
+        # A queue without messages is added with its first message.
+        taken = [
+            queue_left
+            for queue_left in pending
+            if not queue_left.is_new or stops[queue_left.key] > queue_left.start
+        ]
+        positions |= {queue_left.key: stops[queue_left.key] for queue_left in taken}
+        starts = {
+            queue_left.key: queue_left.start
+            for queue_left in taken
+            if queue_left.is_new and queue_left.start > 0
+        }
         self._report = lambda: self._report_of(queues, pending, stops)
         if positions == before:
             return start
-        if any(stops[one.key] > one.start for one in taken):
+        if any(stops[queue_left.key] > queue_left.start for queue_left in taken):
             self._waiting_since_ms = None
         return encode(positions, starts)
 
     def report(self) -> Offset | None:
-        """Return the ends of all queues and, under ``$lag``, how far the stream is behind them.
+        """Return the ends of all queues and, under ``$lag``, the lag of the stream.
 
-        That is as of the last ``latest_offset``; None before the first.
+        As of the last ``latest_offset``; None before the first.
         """
         return self._report() if self._report is not None else None
 
     def commit(self, end: Offset) -> None:
-        """Take note that everything before a position is through."""
+        """Record that everything before a position was processed."""
         self._followed.commit(decode(end)[0])
 
     def _pending(
@@ -135,7 +142,7 @@ class QueueStream:
         for key, queue in queues.items():
             start, stop = before.get(key), queue.end
             if self._frozen is not None:
-                # A queue that came later is told of, and left.
+                # A queue that appeared later is reported and skipped.
                 stop = min(stop, self._frozen.get(queue.identity, start or 0))
             if start is None:
                 first = queue.first
@@ -147,15 +154,15 @@ class QueueStream:
     def _what_is_left(
         self, key: QueueKey, queue: FollowedQueue, start: int, stop: int | None
     ) -> int:
-        """Return from where on a queue can be read of which ``[start, stop)`` is wanted."""
+        """Return the first readable queue offset of ``[start, stop)``."""
         wanted = f"{start} on" if stop is None else f"{start} to {stop}"
         reach = queue.reach
         if max(start, stop or start) > reach:
             self._lose(
                 key,
                 start,
-                f"queue {key} holds {queue.first} to {reach}, asked for is {wanted}: it was cut, "
-                "or made anew",
+                f"queue {key} holds {queue.first} to {reach}, requested is {wanted}: it was "
+                "truncated, or recreated",
             )
         if start >= reach:
             return reach
@@ -164,7 +171,7 @@ class QueueStream:
             self._lose(
                 key,
                 start,
-                f"queue {key} holds {first} to {reach}, asked for is {wanted}: messages {start} "
+                f"queue {key} holds {first} to {reach}, requested is {wanted}: messages {start} "
                 f"to {first} have expired",
             )
             return first
@@ -173,19 +180,19 @@ class QueueStream:
     def _left_alone(
         self, queues: Mapping[QueueKey, FollowedQueue], before: Mapping[QueueKey, int]
     ) -> dict[QueueKey, int]:
-        """Return the positions of queues that are not wanted now, and tell of those that are gone.
+        """Return the positions of unselected queues, and report missing ones.
 
-        A queue that comes back is read where it was left; one that is gone and comes back is new.
+        A queue that reappears is continued; a recreated one starts at its first message.
         """
         kept: dict[QueueKey, int] = {}
         for key, start in before.items():
             if key in queues:
                 continue
-            found = self._followed.whereabouts(key)
-            if found is Whereabouts.GONE:
+            state = self._followed.whereabouts(key)
+            if state is Whereabouts.GONE:
                 self._lose_queue(key, start)
                 continue
-            if found is Whereabouts.AWAY:
+            if state is Whereabouts.AWAY:
                 self._lose(key, start, self._away(key, start))
             kept[key] = start
         return kept
@@ -198,18 +205,18 @@ class QueueStream:
 
     def _lose_queue(self, key: QueueKey, start: int) -> None:
         where = self._followed.places
-        self._lose(key, start, f"queue {key} is gone from {where}, asked for is {start} on")
+        self._lose(key, start, f"queue {key} is missing from {where}, requested is {start} on")
 
     def _lose(self, key: QueueKey, start: int, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
-        told = key, start, what
-        if told not in self._losses:
-            self._losses.add(told)
+            raise DataLoss(f"{what} (failOnDataLoss=false reads the rest)")
+        loss = key, start, what
+        if loss not in self._losses:
+            self._losses.add(loss)
             log.warning("data loss: %s", what)
 
     def _waits(self, count: int, limits: TriggerLimits) -> bool:
-        """Whether so few messages wait for more, and have not waited too long."""
+        """Return whether too few messages wait, and not for too long."""
         if count == 0 or self._frozen is not None or count >= (limits.min_offsets or 0):
             self._waiting_since_ms = None
             return False
@@ -240,12 +247,12 @@ class QueueStream:
     # Micro-batches --------------------------------------------------------------------------
 
     def tasks(self, start: Offset, end: Offset) -> list[Any]:
-        """Plan the micro-batch between two positions: tasks, which can be pickled.
+        """Plan the micro-batch between two positions: picklable tasks.
 
         Raises:
-            StoreUnavailable: A path is no store any more, or is in use; or a broker is not there.
-            DataLoss: Messages are gone that are to be read, unless ``failOnDataLoss`` is false.
-            ReadFailed: A broker or name server does not answer, or refuses.
+            StoreUnavailable: A path is no longer a store, or is in use; or a broker is missing.
+            DataLoss: Messages of it were deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A broker or name server does not reply, or refuses.
         """
         before, _ = decode(start)
         after, starts = decode(end)
@@ -269,14 +276,14 @@ class QueueStream:
         return self._followed.tasks(parts)
 
     def read(self, task: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, as a batch read does."""
+        """Yield the rows of a task, as in a batch read."""
         return self._followed.read(task)
 
 
 def _followed(options: ReadOptions, columns: Sequence[str], clock: Clock) -> Followed:
     if options.live is None:
         return StoreQueues(options, columns)
-    from reput.spark.streaming.brokers import BrokerQueues  # who reads stores needs no network
+    from reput.spark.streaming.brokers import BrokerQueues  # readers of stores need no network
 
     return BrokerQueues(options, columns, clock)
 
@@ -284,11 +291,11 @@ def _followed(options: ReadOptions, columns: Sequence[str], clock: Clock) -> Fol
 def _limited(
     followed: Followed, pending: Sequence[_Pending], limits: TriggerLimits
 ) -> dict[QueueKey, int]:
-    """Return where to stop in each queue."""
+    """Return the end in each queue."""
 
     def oldest_first() -> list[int]:
-        followed.look_at(one.part for one in pending if one.count)
-        times = [one.queue.store_timestamp(one.start) if one.count else 0 for one in pending]
+        followed.look_at(part.part for part in pending if part.count)
+        times = [part.queue.store_timestamp(part.start) if part.count else 0 for part in pending]
         return sorted(range(len(pending)), key=lambda i: (times[i], i))
 
     stops = [one.stop for one in pending]
@@ -312,19 +319,19 @@ def _within_bytes(
     max_bytes: int,
     oldest_first: Callable[[], Sequence[int]],
 ) -> list[int]:
-    """Return where to stop in each queue so that all records together are no larger."""
-    ranges = [(one.queue, one.start, stop) for one, stop in zip(pending, stops, strict=True)]
-    # Most queues of many have nothing: those are not asked.
+    """Return the end in each queue for at most a number of bytes in total."""
+    ranges = [(item.queue, item.start, stop) for item, stop in zip(pending, stops, strict=True)]
+    # Most of many queues are empty and are skipped.
     totals = [queue.byte_count(low, high) if low < high else 0 for queue, low, high in ranges]
     whole = max(sum(totals), 1)
-    found = []
+    sizes = []
     for (queue, start, stop), total in zip(ranges, totals, strict=True):
-        # No more than can be taken is looked at: a backlog may be a billion messages.
+        # Only what can be taken is examined: a backlog may be a billion messages.
         share = max_bytes * total // whole + 1
         most = share // _SMALLEST_RECORD_BYTES + _FEW_MESSAGES
-        found.append(queue.sizes(start, stop, most) if start < stop else NO_SIZES)
-    counts = plan.share_bytes([one.byte_counts for one in found], totals, max_bytes, oldest_first)
+        sizes.append(queue.sizes(start, stop, most) if start < stop else NO_SIZES)
+    counts = plan.share_bytes([item.byte_counts for item in sizes], totals, max_bytes, oldest_first)
     return [
-        start if count == 0 else int(one.stops[count - 1])
-        for (_, start, _), one, count in zip(ranges, found, counts, strict=True)
+        start if count == 0 else int(item.stops[count - 1])
+        for (_, start, _), item, count in zip(ranges, sizes, counts, strict=True)
     ]

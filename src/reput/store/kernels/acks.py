@@ -1,15 +1,15 @@
-"""Kernel: acknowledgements of popped messages that stand in a receive buffer become rows.
+"""Kernel: read the acknowledgements of popped messages in a receive buffer into rows.
 
-A client acknowledges message by message, and sends many at once. Those of one checkpoint that
-follow each other are a row; the replies say that all went well. The caller looks at a row before it
-believes that: what is not so, it hands to Python frame by frame, and drops the replies.
+A client acknowledges message by message, and sends many at once. Consecutive ones of one checkpoint
+are a row; the replies report success. The caller checks each row first: it passes a row that is not
+valid to the processor, frame by frame, and drops its replies.
 
-**What is common**, for the first other frame ends the call with nothing of it done:
+**What takes the fast path**; the first other frame ends the call, with nothing of it done:
 
 * Code 200051 in JSON as clients write it (``header_json``); flag 0, opaque not negative; no body,
-  no remark. Of ``extFields`` all are plain text, those of ``acks_args.FIELD_NAMES`` are there.
-* ``queueId`` and ``offset`` are numbers as one would write them. ``extraInfo`` has six words or
-  more, with one space in between; the first four are such numbers too, and the fourth is no
+  no remark. All ``extFields`` are plain text; those of ``acks_args.FIELD_NAMES`` are required.
+* ``queueId`` and ``offset`` are numbers without sign or leading zero. ``extraInfo`` has six words
+  or more, with one space in between; the first four are such numbers too, and the fourth is not
   ORDERED_REVIVE_QUEUE.
 """
 
@@ -74,33 +74,33 @@ FRAME_GROUP = words.FRAME_GROUP
 
 
 @njit(**COMPILE_OPTIONS)
-def field_number(at, size):
-    """Return the number of a field by its name; -1: it means nothing here."""
-    first = first_word(at, size)
+def field_number(address, size):
+    """Return the number of a field by its name; -1 if it is ignored."""
+    first = first_word(address, size)
     if size == 5 and first == W_TOPIC:
         return TOPIC
     if size == 6 and first == W_OFFSET:
         return OFFSET
     if size == 7 and first == W_QUEUE_ID:
         return QUEUE_ID
-    if size == 9 and first == W_INFO and first_word(at + 1, 8) == W_INFO_END:
+    if size == 9 and first == W_INFO and first_word(address + 1, 8) == W_INFO_END:
         return INFO
-    if size == 13 and first == W_GROUP and first_word(at + 5, 8) == W_GROUP_END:
+    if size == 13 and first == W_GROUP and first_word(address + 5, 8) == W_GROUP_END:
         return GROUP
     return -1
 
 
 @njit(**COMPILE_OPTIONS)
-def read_fields(block, at, limit):
-    """Read the object of ``extFields``; return what stands behind it, 0 if it is not common."""
+def read_fields(block, address, limit):
+    """Read the object of ``extFields``; return its end, 0 if it falls back."""
     seen = 0
-    if get_u8(at) != OPEN:
+    if get_u8(address) != OPEN:
         return 0
     while True:
-        # In front of a name: the brace, or a comma.
-        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+        # At the byte before a name: the brace, or a comma.
+        if limit - address < 8 or get_u8(address + 1) != QUOTE:
             return 0
-        name = at + 2
+        name = address + 2
         name_end = plain_end(name, limit)
         if limit - name_end < 4 or get_u16(name_end) != QUOTE_COLON:
             return 0
@@ -117,21 +117,21 @@ def read_fields(block, at, limit):
             seen |= 1 << field
             set_word(block, FRAME_GROUP + 2 * field, value)
             set_word(block, FRAME_GROUP + 2 * field + 1, value_end - value)
-        at = value_end + 1
-        if at >= limit:
+        address = value_end + 1
+        if address >= limit:
             return 0
-        mark = get_u8(at)
+        mark = get_u8(address)
         if mark == CLOSE:
-            return at + 1 if seen == ALL_FIELDS else 0
+            return address + 1 if seen == ALL_FIELDS else 0
         if mark != COMMA:
             return 0
 
 
 @njit(**COMPILE_OPTIONS)
-def read_number(block, key, at, limit):
-    """Read a number of the header; return what stands behind it, 0 if it is not common."""
-    end = digits_end(at, limit)
-    value = number(at, end - at)
+def read_number(block, key, address, limit):
+    """Read a number of the header; return its end, 0 if it falls back."""
+    end = digits_end(address, limit)
+    value = number(address, end - address)
     if value < 0 or value > INT_MAX:
         return 0
     if (key == HAS_CODE and value != CODE) or (key == HAS_FLAG and value != 0):
@@ -142,47 +142,47 @@ def read_number(block, key, at, limit):
 
 
 @njit(**COMPILE_OPTIONS)
-def read_header(block, at, limit):
-    """Read a header of ``[at, limit)`` into words of the block; False: it is not common."""
+def read_header(block, address, limit):
+    """Read a header into words of the block; return False if it falls back."""
     seen = 0
-    if at >= limit or get_u8(at) != OPEN:
+    if address >= limit or get_u8(address) != OPEN:
         return False
     while True:
-        # In front of a key: the brace, or a comma.
-        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+        # At the byte before a key: the brace, or a comma.
+        if limit - address < 8 or get_u8(address + 1) != QUOTE:
             return False
-        key, key_size = header_key(at + 2, limit)
-        value = at + 2 + key_size + 2
+        key, key_size = header_key(address + 2, limit)
+        value = address + 2 + key_size + 2
         if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
             return False
         seen |= key
         if key & HAS_NUMBER:
-            at = read_number(block, key, value, limit)
+            address = read_number(block, key, value, limit)
         elif key == HAS_FIELDS:
-            at = read_fields(block, value, limit)
+            address = read_fields(block, value, limit)
         elif get_u8(value) != QUOTE:
             return False
         else:
-            at = text_end(value + 1, limit)
-            at += at != 0
-        if at == 0 or at >= limit:
+            address = text_end(value + 1, limit)
+            address += address != 0
+        if address == 0 or address >= limit:
             return False
-        mark = get_u8(at)
+        mark = get_u8(address)
         if mark == CLOSE:
             break
         if mark != COMMA:
             return False
-    return seen & REQUIRED == REQUIRED and is_white(at + 1, limit)
+    return seen & REQUIRED == REQUIRED and is_white(address + 1, limit)
 
 
 @njit(**COMPILE_OPTIONS)
 def read_handle(block):
     """Read ``extraInfo``: start, pop time, invisible time, revive queue, two more words."""
-    at = word(block, words.FRAME_INFO)
-    limit = at + word(block, words.FRAME_INFO_SIZE)
+    address = word(block, words.FRAME_INFO)
+    limit = address + word(block, words.FRAME_INFO_SIZE)
     for i in range(4):
-        end = digits_end(at, limit)
-        value = number(at, end - at)
+        end = digits_end(address, limit)
+        value = number(address, end - address)
         if value < 0 or end >= limit or get_u8(end) != SPACE:
             return False
         if i == 0:
@@ -191,25 +191,25 @@ def read_handle(block):
             set_word(block, words.FRAME_POP_TIME, value)
         elif i == 3 and value == words.ORDERED_REVIVE_QUEUE:
             return False
-        at = end + 1
-    while at < limit:
-        if get_u8(at) == SPACE:
+        address = end + 1
+    while address < limit:
+        if get_u8(address) == SPACE:
             return True
-        at += 1
+        address += 1
     return False
 
 
 @njit(**COMPILE_OPTIONS)
-def read_ack(block, at, end):
-    """Read the frame at ``at``; return what stands behind it, 0 if it is not common, or cut."""
-    if end - at < HEAD_BYTES:
+def read_ack(block, address, end):
+    """Read the frame at an address; return its end, 0 if it falls back or is not complete."""
+    if end - address < HEAD_BYTES:
         return 0
-    size = load_i32(at)
+    size = load_i32(address)
     # The serialization in the top byte is 0 for JSON, and there is no body.
-    if size < 4 or size > end - at - 4 or load_i32(at + 4) != size - 4:
+    if size < 4 or size > end - address - 4 or load_i32(address + 4) != size - 4:
         return 0
-    behind = at + 4 + size
-    if not read_header(block, at + HEAD_BYTES, behind) or not read_handle(block):
+    frame_end = address + 4 + size
+    if not read_header(block, address + HEAD_BYTES, frame_end) or not read_handle(block):
         return 0
     queue_id = number(word(block, words.FRAME_QUEUE_ID), word(block, words.FRAME_QUEUE_ID_SIZE))
     offset = number(word(block, words.FRAME_OFFSET), word(block, words.FRAME_OFFSET_SIZE))
@@ -217,12 +217,12 @@ def read_ack(block, at, end):
         return 0
     set_word(block, words.FRAME_QUEUE_ID, queue_id)
     set_word(block, words.FRAME_OFFSET, offset)
-    return behind
+    return frame_end
 
 
 @njit(**COMPILE_OPTIONS)
 def is_of_row(block, row):
-    """Whether the frame that was read acknowledges a message that a row can say."""
+    """Return whether the frame that was read belongs to a row."""
     distance = word(block, words.FRAME_OFFSET) - word(row, words.ROW_FIRST)
     buffer = word(block, words.BUFFER)
     topic_size = word(block, words.FRAME_TOPIC_SIZE)
@@ -245,7 +245,7 @@ def is_of_row(block, row):
 
 @njit(**COMPILE_OPTIONS)
 def begin_row(block, row):
-    """Begin a row with the frame that was read; it counts nothing yet."""
+    """Begin a row with the frame that was read, which is not counted yet."""
     buffer = word(block, words.BUFFER)
     offset = word(block, words.FRAME_OFFSET)
     start = word(block, words.FRAME_START)
@@ -256,7 +256,7 @@ def begin_row(block, row):
     set_word(row, words.ROW_QUEUE_ID, word(block, words.FRAME_QUEUE_ID))
     set_word(row, words.ROW_START, start)
     set_word(row, words.ROW_POP_TIME, word(block, words.FRAME_POP_TIME))
-    # Messages are acknowledged in any order; most are close behind the start.
+    # Messages are acknowledged in any order; most are shortly after the start.
     set_word(row, words.ROW_FIRST, start if 0 <= offset - start < BITS else offset)
     set_word(row, words.ROW_BITS, 0)
     set_word(row, words.ROW_COUNT, 0)
@@ -264,23 +264,23 @@ def begin_row(block, row):
 
 @njit(**COMPILE_OPTIONS)
 def put_reply(start, opaque):
-    """Write a reply that says that all went well; return where it ends."""
-    at = start + HEAD_BYTES
-    put_reply_0(at)
-    at = put_decimal(at + REPLY_0, opaque)
-    put_reply_1(at)
-    at += REPLY_1
-    store_i32(start, at - start - 4)
-    store_i32(start + 4, at - start - HEAD_BYTES)
-    return at
+    """Write a reply that reports success; return its end."""
+    address = start + HEAD_BYTES
+    put_reply_0(address)
+    address = put_decimal(address + REPLY_0, opaque)
+    put_reply_1(address)
+    address += REPLY_1
+    store_i32(start, address - start - 4)
+    store_i32(start + 4, address - start - HEAD_BYTES)
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
 def acks(block):
-    """Entry point: take the common acknowledgements from POSITION on; return how many rows."""
+    """Entry point: read the acknowledgements from POSITION on; return the number of rows."""
     buffer = word(block, words.BUFFER)
     end = buffer + word(block, words.END)
-    at = buffer + word(block, words.POSITION)
+    address = buffer + word(block, words.POSITION)
     replies = word(block, words.REPLIES)
     limit = replies + word(block, words.REPLIES_ROOM) - words.REPLY_BYTES_MAX
     reply = replies
@@ -288,8 +288,8 @@ def acks(block):
     row = word(block, words.ROWS)
     count = 0
     while reply <= limit:
-        behind = read_ack(block, at, end)
-        if behind == 0:
+        frame_end = read_ack(block, address, end)
+        if frame_end == 0:
             break
         if count == 0 or not is_of_row(block, row):
             if count == word(block, words.ROW_MAX):
@@ -302,12 +302,12 @@ def acks(block):
         set_word(row, words.ROW_BITS, word(row, words.ROW_BITS) | 1 << distance)
         set_word(row, words.ROW_COUNT, word(row, words.ROW_COUNT) + 1)
         reply = put_reply(reply, word(block, words.FRAME_OPAQUE))
-        at = behind
-        set_word(row, words.ROW_BEHIND, at - buffer)
+        address = frame_end
+        set_word(row, words.ROW_END, address - buffer)
         set_word(row, words.ROW_REPLIES, reply - replies)
-    put_i64(block + 8 * words.POSITION, at - buffer)
+    put_i64(block + 8 * words.POSITION, address - buffer)
     return count
 
 
 ENTRY_POINTS = {"acks": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,6 +1,6 @@
-"""The words that the kernel ``acks`` shares with who calls it: one block of int64, and rows.
+"""Arguments and results of the kernel ``acks``: one block of int64 words, and rows.
 
-What a word holds is written here, what the kernel does with it in ``acks``. Positions are in the
+The words are described here, what the kernel does with them in ``acks``. Positions are those of the
 receive buffer.
 """
 
@@ -15,17 +15,17 @@ _words: Iterator[int] = iter(range(1 << 5))
 BUFFER = next(_words)
 """Address of the receive buffer."""
 POSITION = next(_words)
-"""In: where the first frame starts. Out: behind the last one that was taken."""
+"""Position of the first frame; after the call, end of the last frame that was read."""
 END = next(_words)
-"""How many bytes stand there; the last frame may be cut there."""
+"""End of the bytes in the buffer; the last frame may be incomplete."""
 ROWS = next(_words)
 ROW_MAX = next(_words)
 REPLIES = next(_words)
-"""Address where the replies go, one behind the other."""
+"""Address of the room for the replies, which are concatenated."""
 REPLIES_ROOM = next(_words)
 
 FRAME_OPAQUE = next(_words)
-"""From here on: what the kernel has read of a frame; nobody else's."""
+"""Opaque of a frame. The words from here on are for the kernel alone."""
 FRAME_GROUP, FRAME_GROUP_SIZE = next(_words), next(_words)
 FRAME_TOPIC, FRAME_TOPIC_SIZE = next(_words), next(_words)
 FRAME_QUEUE_ID, FRAME_QUEUE_ID_SIZE = next(_words), next(_words)
@@ -39,33 +39,33 @@ WORDS = next(_words)
 # --- a row: acknowledgements that follow each other, of one checkpoint ------------------
 
 ROW_TOPIC = 0
-"""Position of its name."""
+"""Position of the topic's name."""
 ROW_TOPIC_SIZE = 1
 ROW_GROUP = 2
 ROW_GROUP_SIZE = 3
 ROW_QUEUE_ID = 4
 ROW_START = 5
-"""Queue offset that the checkpoint starts at."""
+"""First queue offset of the checkpoint."""
 ROW_POP_TIME = 6
 ROW_FIRST = 7
-"""A queue offset."""
+"""Queue offset of bit 0."""
 ROW_BITS = 8
-"""Bit i: the message ``i`` behind that is acknowledged."""
+"""Bit i: the message with queue offset ROW_FIRST + i is acknowledged."""
 ROW_COUNT = 9
-"""Acknowledgements; a message may be named twice."""
-ROW_BEHIND = 10
-"""Position behind the last frame."""
+"""Number of acknowledgements; a message may be acknowledged twice."""
+ROW_END = 10
+"""End of the last frame of the row, a position."""
 ROW_REPLIES = 11
-"""Bytes of all replies up to the last one of these."""
+"""Size of all replies up to the last one of the row, bytes."""
 ROW_WORDS = 12
 
-# --- what is common ---------------------------------------------------------------------
+# --- requests of the fast path ---------------------------------------------------------
 
 CODE = int(RequestCode.ACK_MESSAGE)
 FIELD_NAMES = ("consumerGroup", "topic", "queueId", "offset", "extraInfo")
-"""Each is there once. Others are not looked at, as they mean nothing here."""
+"""Required fields, each once. Other fields are ignored."""
 ORDERED_REVIVE_QUEUE = pop_codec.ORDERED_REVIVE_QUEUE
-"""Acknowledgements of messages that were taken in order are Python's."""
+"""Revive queue of messages that were popped in order. Their acknowledgements fall back."""
 BITS = 63
 REPLY_BYTES_MAX = 160
 
@@ -73,4 +73,4 @@ REPLY_PIECES = send_reply.cut(
     command.encode(command.reply(Command(CODE, 11111)))[command.LENGTH.size + command.MARK.size :],
     b"11111",
 )
-"""Of the header of a reply: before the opaque, and behind it."""
+"""Header of a reply: before the opaque, and after it."""

@@ -1,9 +1,9 @@
 """Kernels: append records to the log, and dispatch them to queues and index.
 
-``append`` places records that lack a place: it copies them, sets queue offset, physical offset,
-store time and checksum, and if dispatch is live does ``dispatch_record`` on the spot. ``dispatch``
-does the latter for records that stand in the log. Neither loses its place: where something is
-missing (a file, a row, room) they stop in front of the record and say so, and are called again.
+``append`` copies records to the end of the log, sets queue offset, physical offset, store time and
+checksum, and, if dispatch is live, calls ``dispatch_record`` for each. ``dispatch`` does that for
+records that are in the log. Where something is missing (a file, a row, room), both stop before the
+record, report what, and continue there in the next call.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -140,7 +140,7 @@ def find_rows(block, topic, topic_size, queue_id):
 
 @njit(**COMPILE_OPTIONS)
 def is_slow(topic_row, sys_flag, properties, end):
-    """Whether the dispatch of a record is Python's."""
+    """Return whether the dispatch of a record falls back to Python."""
     return (
         word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
         or sys_flag & INNER_BATCH != 0
@@ -149,17 +149,17 @@ def is_slow(topic_row, sys_flag, properties, end):
 
 
 @njit(**COMPILE_OPTIONS)
-def find_properties(at, end):
+def find_properties(address, end):
     """Find the properties that dispatch needs; of equal names the last one counts.
 
-    Returns addresses and sizes of UNIQ_KEY, KEYS, TAGS and DELAY (0 where absent), and whether
+    Return addresses and sizes of UNIQ_KEY, KEYS, TAGS and DELAY (0 where absent), and whether
     INNER_MULTI_DISPATCH is there.
     """
     unique = keys = tags = delay = 0
     unique_size = keys_size = tags_size = delay_size = 0
     is_light = 0
-    while at < end:
-        separator = at
+    while address < end:
+        separator = address
         while separator < end and get_u8(separator) != NAME_VALUE:
             if get_u8(separator) == PAIR_END:
                 break
@@ -168,44 +168,44 @@ def find_properties(at, end):
         pair_end = separator
         if separator < end and get_u8(separator) == NAME_VALUE:
             pair_end = find_byte(value, end, PAIR_END)
-        name_size = separator - at
+        name_size = separator - address
         size = pair_end - value
         if size > 0:
             if name_size == 4:
-                name = get_i32(at)
+                name = get_i32(address)
                 if name == TAGS:
                     tags, tags_size = value, size
                 elif name == KEYS:
                     keys, keys_size = value, size
             elif name_size == 8:
-                if get_i64(at) == UNIQ_KEY:
+                if get_i64(address) == UNIQ_KEY:
                     unique, unique_size = value, size
             elif name_size == DELAY_SIZE:
-                if get_i32(at) == DELAY and get_u8(at + 4) == DELAY_LAST:
+                if get_i32(address) == DELAY and get_u8(address + 4) == DELAY_LAST:
                     delay, delay_size = value, size
             elif name_size == LIGHT_SIZE and (
-                get_i64(at) == LIGHT and get_i64(at + LIGHT_SIZE - 8) == LIGHT_END
+                get_i64(address) == LIGHT and get_i64(address + LIGHT_SIZE - 8) == LIGHT_END
             ):
                 is_light = 1
-        at = pair_end + 1
+        address = pair_end + 1
     return unique, unique_size, keys, keys_size, tags, tags_size, delay, delay_size, is_light
 
 
 @njit(**COMPILE_OPTIONS)
-def count_words(at, end):
-    """Return how many words stand between single spaces; empty ones do not count."""
+def count_words(address, end):
+    """Return the number of words between single spaces; empty ones do not count."""
     count = 0
-    while at < end:
-        word_end = find_byte(at, end, SPACE)
-        if word_end > at:
+    while address < end:
+        word_end = find_byte(address, end, SPACE)
+        if word_end > address:
             count += 1
-        at = word_end + 1
+        address = word_end + 1
     return count
 
 
 @njit(**COMPILE_OPTIONS)
 def index_hash(value):
-    """Return the hash that an entry holds, from an unsigned Java hash."""
+    """Return the hash in an index entry, from an unsigned Java hash."""
     number = signed32(value)
     if number == -0x80000000:
         return 0
@@ -214,7 +214,7 @@ def index_hash(value):
 
 @njit(**COMPILE_OPTIONS)
 def put_entry(block, key_hash, physical_offset, store_timestamp):
-    """Put one index entry; there is room for it."""
+    """Put an index entry. The file must have room for it."""
     address = word(block, state.INDEX_ADDRESS)
     slots = word(block, state.INDEX_SLOTS)
     number = word(block, state.INDEX_NEXT)
@@ -244,7 +244,7 @@ def put_entry(block, key_hash, physical_offset, store_timestamp):
 
 @njit(**COMPILE_OPTIONS)
 def write_index_header(block):
-    """Write the words of the index file through to its header."""
+    """Write the header of the index file from the words of the block."""
     address = word(block, state.INDEX_ADDRESS)
     if address == 0:
         return
@@ -265,14 +265,14 @@ def put_keys(
     if unique_size > 0:
         value = java_hash(prefix, unique, unique_size)
         put_entry(block, index_hash(value), offset, timestamp)
-    at = keys
+    address = keys
     end = keys + keys_size
-    while at < end:
-        word_end = find_byte(at, end, SPACE)
-        if word_end > at:
-            value = java_hash(prefix, at, word_end - at)
+    while address < end:
+        word_end = find_byte(address, end, SPACE)
+        if word_end > address:
+            value = java_hash(prefix, address, word_end - address)
             put_entry(block, index_hash(value), offset, timestamp)
-        at = word_end + 1
+        address = word_end + 1
     if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
         value = (prefix * 31 + TAG_LETTER) & LOW_32
         value = (value * 31 + HASH_SIGN) & LOW_32
@@ -281,7 +281,7 @@ def put_keys(
 
 @njit(**COMPILE_OPTIONS)
 def deliver_time(block, delay, delay_size, store_timestamp):
-    """Return when a delayed message is due; 0 if its level is no positive number."""
+    """Return when a delayed message is due, ms; 0 if its level is not a positive number."""
     level = 0
     for i in range(delay_size):
         digit = get_u8(delay + i) - 48
@@ -308,10 +308,10 @@ def mark(block, row, bit, items, count):
 
 @njit(**COMPILE_OPTIONS)
 def put_unit(block, row, physical_offset, size, tags_code):
-    """Append a unit to the tail of a queue; there is room for it."""
+    """Append a unit to the tail of a queue, which must have room for it."""
     queue_offset = word(row, state.QUEUE_MAX_OFFSET)
-    place = queue_offset - word(row, state.QUEUE_TAIL_OFFSET)
-    unit = word(row, state.QUEUE_TAIL) + UNIT_BYTES * place
+    index = queue_offset - word(row, state.QUEUE_TAIL_OFFSET)
+    unit = word(row, state.QUEUE_TAIL) + UNIT_BYTES * index
     store_i64(unit, physical_offset)
     store_i32(unit + 8, size)
     store_i64(unit + 12, tags_code)
@@ -323,14 +323,14 @@ def put_unit(block, row, physical_offset, size, tags_code):
 
 @njit(**COMPILE_OPTIONS)
 def has_room_for_unit(row):
-    """Whether the queue's tail takes one more unit."""
+    """Return whether the queue's tail has room for a unit."""
     used = word(row, state.QUEUE_MAX_OFFSET) - word(row, state.QUEUE_TAIL_OFFSET)
     return word(row, state.QUEUE_TAIL) != 0 and used < word(row, state.QUEUE_TAIL_LIMIT)
 
 
 @njit(**COMPILE_OPTIONS)
 def has_room_for_keys(block, needed):
-    """Whether the index file takes ``needed`` more entries."""
+    """Return whether the index file has room for ``needed`` entries."""
     if word(block, state.INDEX_ADDRESS) == 0:
         return False
     limit = min(word(block, state.INDEX_ENTRIES_MAX), word(block, state.INDEX_LIMIT))
@@ -339,12 +339,12 @@ def has_room_for_keys(block, needed):
 
 @njit(**COMPILE_OPTIONS)
 def dispatch_record(
-    block, topic_row, row, at, properties, end, sys_flag, size, offset, timestamp, wants_unit
+    block, topic_row, row, address, properties, end, sys_flag, size, offset, timestamp, wants_unit
 ):
-    """Give a record its unit and its index entries; stop in front of it if something is missing.
+    """Put the unit and the index entries of a record; stop before it if something is missing.
 
-    Entries of a record that the index has already are not put again: it was dispatched before. Of
-    the last one it may lack some, which is for Python to find out.
+    A record that the index has already was dispatched before: its entries are not put twice. The
+    last record of the index may lack some, which Python has to find out.
     """
     kind = sys_flag & TRANSACTION
     indexed_offset = word(block, state.INDEX_END_OFFSET)
@@ -393,21 +393,18 @@ def dispatch_record(
     set_word(block, state.LAST_STORE_TIMESTAMP, timestamp)
     set_word(block, state.DISPATCHED, offset + size)
     if is_light and is_queued and word(block, state.HAS_LIGHT_QUEUES):
-        set_word(block, state.STOP_ROW, at)
+        set_word(block, state.STOP_ROW, address)
         return state.STOP_LIGHT
     return state.STOP_DONE
 
 
 @njit(**COMPILE_OPTIONS)
-def text_places(at):
-    """Return where body, topic and properties of a record stand.
-
-    As address and size, of the properties as address and end.
-    """
-    tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
+def find_texts(address):
+    """Return address and size of a record's body and topic, and start and end of its properties."""
+    tail = address + AT_BORN_HOST + born_to_tail(load_i32(address + AT_SYS_FLAG))
     body = tail + TAIL_BYTES
     body_size = load_i32(tail + BODY_LENGTH_IN_TAIL)
-    magic = load_i32(at + AT_MAGIC)
+    magic = load_i32(address + AT_MAGIC)
     topic_size = load_topic_length(body + body_size, magic)
     topic = body + body_size + topic_length_bytes(magic)
     properties = topic + topic_size + 2
@@ -415,19 +412,19 @@ def text_places(at):
 
 
 @njit(**COMPILE_OPTIONS)
-def store_timestamp_place(at):
+def store_timestamp_address(address):
     """Return the address of a record's store time."""
-    place = at + AT_BORN_HOST + HOST_V4
-    if load_i32(at + AT_SYS_FLAG) & BORN_V6:
-        place += V6_EXTRA
-    return place
+    timestamp = address + AT_BORN_HOST + HOST_V4
+    if load_i32(address + AT_SYS_FLAG) & BORN_V6:
+        timestamp += V6_EXTRA
+    return timestamp
 
 
 @njit(**COMPILE_OPTIONS)
-def put_record_crc(block, at, size):
-    """Fill in the digits of the property that ends a record, the least significant one first."""
-    start = at + size - CRC_BYTES
-    crc = crc32(word(block, state.CRC_TABLES), at, size - CRC_BYTES) & INT_MAX
+def put_record_crc(block, address, size):
+    """Write the digits of the checksum property at the end of a record, the lowest digit first."""
+    start = address + size - CRC_BYTES
+    crc = crc32(word(block, state.CRC_TABLES), address, size - CRC_BYTES) & INT_MAX
     for i in range(10):
         put_u8(start + CRC_PREFIX_BYTES + i, 48 + crc % 10)
         crc //= 10
@@ -442,15 +439,15 @@ def count_message(topic_row, size):
 
 @njit(**COMPILE_OPTIONS)
 def append(block, buffer):
-    """Entry point: place the records of ``buffer[INPUT_POSITION:INPUT_SIZE]``, one after another.
+    """Entry point: append the records of ``buffer[INPUT_POSITION:INPUT_SIZE]``, in order.
 
-    They are whole and their lengths are right: the caller made them. PLACES takes ``PLACE_BYTES``
-    for each. Returns how many were placed; STOP says why it ended.
+    The caller guarantees that they are whole and their lengths valid. PLACES has room for
+    ``PLACE_BYTES`` for each. Return the number of records; STOP has the reason of the end.
     """
     size = word(block, state.INPUT_SIZE)
     now_ms = word(block, state.INPUT_TIME)
     places = word(block, state.PLACES)
-    at = word(block, state.INPUT_POSITION)
+    input_position = word(block, state.INPUT_POSITION)
     count = 0
     stop = state.STOP_DONE
     log = word(block, state.LOG_ADDRESS)
@@ -458,19 +455,19 @@ def append(block, buffer):
     limit = word(block, state.LOG_LIMIT)
     start = word(block, state.LOG_START)
     is_live = word(block, state.IS_LIVE)
-    while at < size:
-        source = buffer + at
+    while input_position < size:
+        source = buffer + input_position
         record_size = load_i32(source)
         position = word(block, state.LOG_POSITION)
-        behind = position + record_size
-        if log == 0 or behind + BLANK_BYTES > file_size:
+        end = position + record_size
+        if log == 0 or end + BLANK_BYTES > file_size:
             stop = state.STOP_ROLL
             break
-        if behind > limit:
+        if end > limit:
             stop = state.STOP_RESERVE
             break
         sys_flag = load_i32(source + AT_SYS_FLAG)
-        body, body_size, topic, topic_size, properties, properties_end = text_places(source)
+        body, body_size, topic, topic_size, properties, properties_end = find_texts(source)
         topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
         if stop != state.STOP_DONE:
             break
@@ -479,7 +476,7 @@ def append(block, buffer):
             if is_slow(topic_row, sys_flag, properties, properties_end):
                 stop = state.STOP_SLOW
                 break
-            # In front of the copy: if it finds no room, nothing has happened.
+            # Before the copy: if it finds no room, nothing has happened.
             stop = dispatch_record(
                 block, topic_row, row, log + position, properties, properties_end,
                 sys_flag, record_size, offset, now_ms, 1,
@@ -492,7 +489,7 @@ def append(block, buffer):
             queue_offset = word(row, state.QUEUE_NEXT_OFFSET)
             set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
         target = log + position
-        # TOTALSIZE comes last: without it the rest is no record yet.
+        # TOTALSIZE comes last: without it the rest is not a record yet.
         copy(target + 4, source + 4, record_size - 4)
         crc = 0
         if body_size > 0:
@@ -500,22 +497,22 @@ def append(block, buffer):
         store_i32(target + AT_BODY_CRC, crc)
         store_i64(target + AT_QUEUE_OFFSET, queue_offset)
         store_i64(target + AT_PHYSICAL_OFFSET, offset)
-        store_i64(store_timestamp_place(target), now_ms)
+        store_i64(store_timestamp_address(target), now_ms)
         store_i32(target, record_size)
         if word(block, state.HAS_RECORD_CRC):
             put_record_crc(block, target, record_size)
-        set_word(block, state.LOG_POSITION, behind)
+        set_word(block, state.LOG_POSITION, end)
         set_word(block, state.LOG_TIMESTAMP, now_ms)
         put_i64(places + PLACE_BYTES * count, offset)
         put_i64(places + PLACE_BYTES * count + 8, queue_offset)
         count += 1
-        at += record_size
+        input_position += record_size
         count_message(topic_row, record_size)
         if stop == state.STOP_LIGHT:
             break
     if is_live and count > 0:
         write_index_header(block)
-    set_word(block, state.INPUT_POSITION, at)
+    set_word(block, state.INPUT_POSITION, input_position)
     set_word(block, state.STOP, stop)
     return count
 
@@ -524,19 +521,21 @@ def append(block, buffer):
 def dispatch(block, buffer, stop_position, end, file_end, base):
     """Entry point: dispatch the records of a log buffer that start before ``stop_position``.
 
-    From INPUT_POSITION on; ``end``, ``file_end`` and ``base`` as ``walk.scan`` has them. A blank
-    ends the walk at ``file_end``. Records whose queue has them already get no second unit. Returns
-    how many records were dispatched; STOP says why it ended.
+    It begins at INPUT_POSITION; ``end``, ``file_end`` and ``base`` as in ``log_scan.scan``. A blank
+    ends the scan at ``file_end``. A record that its queue has already gets no second unit. Return
+    the number of records; STOP has the reason of the end.
     """
-    at = word(block, state.INPUT_POSITION)
+    input_position = word(block, state.INPUT_POSITION)
     count = 0
     stop = state.STOP_DONE
-    while at < stop_position:
-        source = buffer + at
-        verdict = frame(source, end - at, file_end - at, base + at)
+    while input_position < stop_position:
+        source = buffer + input_position
+        verdict = frame(
+            source, end - input_position, file_end - input_position, base + input_position
+        )
         if verdict == BLANK:
-            at = file_end
-            set_word(block, state.DISPATCHED, base + at)
+            input_position = file_end
+            set_word(block, state.DISPATCHED, base + input_position)
             break
         if verdict == TRUNCATED:
             stop = state.STOP_PART
@@ -546,7 +545,7 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
             break
         size = load_i32(source)
         sys_flag = load_i32(source + AT_SYS_FLAG)
-        _, _, topic, topic_size, properties, properties_end = text_places(source)
+        _, _, topic, topic_size, properties, properties_end = find_texts(source)
         topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
         if stop != state.STOP_DONE:
             break
@@ -567,36 +566,37 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
                 set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
         stop = dispatch_record(
             block, topic_row, row, source, properties, properties_end,
-            sys_flag, size, base + at, load_i64(store_timestamp_place(source)), wants_unit,
+            sys_flag, size, base + input_position,
+            load_i64(store_timestamp_address(source)), wants_unit,
         )  # fmt: skip
         if stop != state.STOP_DONE and stop != state.STOP_LIGHT:
             break
         count += 1
-        at += size
+        input_position += size
         if stop == state.STOP_LIGHT:
             break
     if count > 0:
         write_index_header(block)
-    set_word(block, state.INPUT_POSITION, at)
+    set_word(block, state.INPUT_POSITION, input_position)
     set_word(block, state.STOP, stop)
     return count
 
 
 @njit(**COMPILE_OPTIONS)
 def put_texts(block, data, sizes, count, offset, timestamp):
-    """Entry point: put the entries of ``count`` keys, which stand side by side in UTF-8.
+    """Entry point: put the index entries of ``count`` keys, which are concatenated in UTF-8.
 
-    There is room for them; ``sizes`` (int32) are their bytes, topic and ``#`` among them. For a
-    record whose dispatch is Python's.
+    There must be room for them; ``sizes`` (int32) are their bytes, including topic and ``#``. For
+    records that Python dispatches.
     """
-    at = data
+    address = data
     for i in range(count):
         size = get_i32(sizes + 4 * i)
-        put_entry(block, index_hash(java_hash(0, at, size)), offset, timestamp)
-        at += size
+        put_entry(block, index_hash(java_hash(0, address, size)), offset, timestamp)
+        address += size
     write_index_header(block)
     return count
 
 
 ENTRY_POINTS = {"append": 2, "dispatch": 6, "put_texts": 6}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,7 +1,7 @@
-"""Kernel: the messages of a batch become records side by side, which lack their places.
+"""Kernel: turn the messages of a batch into concatenated records without offsets.
 
-``batch_records`` does for each message what ``store.incoming.encode`` does for one. What all have
-in common is the caller's, who makes it once: the fields in front of the body, and the topic.
+``batch_records`` does for each message what ``store.incoming.encode`` does for one. The caller
+makes the common parts once: the fields before the body, and the topic.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -33,18 +33,18 @@ PROPERTIES_MAX = props.LENGTH_MAX
 
 
 @njit(**COMPILE_OPTIONS)
-def count_byte(at, end, byte):
-    """Return how often a byte stands somewhere."""
+def count_byte(address, end, byte):
+    """Return the number of times that a byte occurs."""
     count = 0
-    while at < end:
-        count += 1 if get_u8(at) == byte else 0
-        at += 1
+    while address < end:
+        count += 1 if get_u8(address) == byte else 0
+        address += 1
     return count
 
 
 @njit(**COMPILE_OPTIONS)
 def is_dropped(name, size, dropped, dropped_size):
-    """Whether a name is on a list, each name of which ends with a separator."""
+    """Return whether a name is on a list in which each name ends with a separator."""
     end = dropped + dropped_size
     while dropped < end:
         name_end = find_byte(dropped, end, PAIR_END)
@@ -55,40 +55,40 @@ def is_dropped(name, size, dropped, dropped_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def keep_pairs(at, end, dropped, dropped_size, target):
-    """Copy properties but for those that are dropped, each with its separator; return their size.
+def keep_pairs(address, end, dropped, dropped_size, target):
+    """Copy properties without the dropped ones, each with its separator; return their size.
 
-    And whether they lack a last separator. With ``target`` 0 nothing is copied.
+    Return also whether the last separator is missing. With ``target`` 0 nothing is copied.
     """
     size = 0
     lacks_end = 0
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        behind = min(pair_end + 1, end)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        if not is_dropped(at, name_end - at, dropped, dropped_size):
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        next_pair = min(pair_end + 1, end)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        if not is_dropped(address, name_end - address, dropped, dropped_size):
             if target != 0:
-                copy(target + size, at, behind - at)
-            size += behind - at
+                copy(target + size, address, next_pair - address)
+            size += next_pair - address
             lacks_end = 1 if pair_end == end else 0
-        at = behind
+        address = next_pair
     return size, lacks_end
 
 
 @njit(**COMPILE_OPTIONS)
-def put_properties(at, end, more, target):
-    """Write the properties that are stored of those of a message; return their size.
+def put_properties(address, end, more, target):
+    """Write the stored properties of a message; return their size.
 
     With ``target`` 0 they are not written.
     """
     dropped, dropped_size, tail, tail_size = more
     if dropped_size > 0:
-        size, lacks_end = keep_pairs(at, end, dropped, dropped_size, target)
+        size, lacks_end = keep_pairs(address, end, dropped, dropped_size, target)
     else:
-        size = end - at
+        size = end - address
         lacks_end = 1 if size > 0 and get_u8(end - 1) != PAIR_END else 0
         if target != 0:
-            copy(target, at, size)
+            copy(target, address, size)
     if tail_size > 0:
         if lacks_end:
             if target != 0:
@@ -101,73 +101,83 @@ def put_properties(at, end, more, target):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_record(at, part_size, body_size, stored_size, size, common, more, target):
-    """Write the record of the message at ``at``."""
+def put_record(address, part_size, body_size, stored_size, size, common, more, target):
+    """Write the record of a message."""
     head, head_size, topic, topic_size = common
     copy(target, head, head_size)
     store_i32(target, size)
-    store_i32(target + AT_RECORD_FLAG, load_i32(at + AT_FLAG))
+    store_i32(target + AT_RECORD_FLAG, load_i32(address + AT_FLAG))
     store_i32(target + head_size - 4, body_size)
     target += head_size
-    copy(target, at + HEAD_BYTES, body_size)
+    copy(target, address + HEAD_BYTES, body_size)
     target += body_size
     copy(target, topic, topic_size)
     target += topic_size
     store_i16(target, stored_size)
     put_properties(
-        at + FIXED_BYTES + body_size, at + part_size, more, target + PROPERTIES_LENGTH_BYTES
+        address + FIXED_BYTES + body_size,
+        address + part_size,
+        more,
+        target + PROPERTIES_LENGTH_BYTES,
     )
 
 
 @njit(**COMPILE_OPTIONS)
 def batch_records(
     body, size, head, head_size, topic, topic_size, dropped, dropped_size, tail, tail_size,
-    record_max, target, told,
+    record_max, target, result,
 ):  # fmt: skip
-    """Entry point: make the records of a batch body, up to the first message that cannot be one.
+    """Entry point: make the records of a batch body, up to the first message that is not valid.
 
-    Args are addresses and sizes: of the body; of a record's fields up to its body, and of its topic
-    with its length, as they are of each; of names of properties that are left out, each with a
-    separator behind it; of what is appended to properties. ``target`` has room for all records; 0:
-    they are only counted. At ``told`` stand then the position in the body behind the last message,
-    the bytes of the records, and how many spaces their properties have: keys are separated by them.
-    Returns how many messages there are.
+    The arguments are addresses and sizes: of the body; of the fields of a record before its body,
+    and of its topic with its length, both the same for all; of the names of properties that are
+    left out, each with a separator at its end; of the text that is appended to properties.
+    ``target`` has room for all records; 0: they are only counted. Three words are written to
+    ``result``: the position in the body after the last message, the bytes of the records, and the
+    number of spaces in their properties, which separate keys. Return the number of messages.
     """
     common = head, head_size, topic, topic_size
     more = dropped, dropped_size, tail, tail_size
     end = body + size
-    at = body
+    address = body
     total = 0
     spaces = 0
     count = 0
-    while end - at >= FIXED_BYTES:
-        part_size = load_i32(at)
-        body_size = load_i32(at + AT_BODY_LENGTH)
-        if part_size > end - at or body_size < 0 or body_size > part_size - FIXED_BYTES:
+    while end - address >= FIXED_BYTES:
+        part_size = load_i32(address)
+        body_size = load_i32(address + AT_BODY_LENGTH)
+        if part_size > end - address or body_size < 0 or body_size > part_size - FIXED_BYTES:
             break
-        properties = at + FIXED_BYTES + body_size
+        properties = address + FIXED_BYTES + body_size
         properties_size = load_i16(properties - PROPERTIES_LENGTH_BYTES)
-        if properties_size < 0 or properties + properties_size != at + part_size:
+        if properties_size < 0 or properties + properties_size != address + part_size:
             break
         if not is_utf8(properties, properties_size):
             break
-        stored_size = put_properties(properties, at + part_size, more, 0)
+        stored_size = put_properties(properties, address + part_size, more, 0)
         record_size = head_size + body_size + topic_size + PROPERTIES_LENGTH_BYTES + stored_size
         if stored_size > PROPERTIES_MAX or record_size > record_max:
             break
         if target != 0:
             put_record(
-                at, part_size, body_size, stored_size, record_size, common, more, target + total
+                address,
+                part_size,
+                body_size,
+                stored_size,
+                record_size,
+                common,
+                more,
+                target + total,
             )
-        spaces += count_byte(properties, at + part_size, SPACE)
+        spaces += count_byte(properties, address + part_size, SPACE)
         total += record_size
         count += 1
-        at += part_size
-    put_i64(told, at - body)
-    put_i64(told + 8, total)
-    put_i64(told + 16, spaces)
+        address += part_size
+    put_i64(result, address - body)
+    put_i64(result + 8, total)
+    put_i64(result + 16, spaces)
     return count
 
 
 ENTRY_POINTS = {"batch_records": 13}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,4 +1,4 @@
-"""The control block: the words that kernels and Python share, so that there is one truth.
+"""The control block: the words that kernels and Python share, without a second copy of any of them.
 
 One int64 each, in native order, at an address that never moves. ``reput.store.hot_state`` owns the
 memory; kernels get the block's address and nothing else. A row (of a topic, a queue, a reader, a
@@ -208,7 +208,7 @@ SCRATCH_ADDRESS = BLOCK.word(
 )
 SCRATCH_ROOM = BLOCK.word("SCRATCH_ROOM", "bytes", "Size of the scratch")
 NOTES_ADDRESS = BLOCK.word(
-    "NOTES_ADDRESS", "address", "What is remembered of each frame until it is answered"
+    "NOTES_ADDRESS", "address", "Notes of the frames that are not answered yet"
 )
 NOTES_ROOM = BLOCK.word(
     "NOTES_ROOM", "count", "Frames that fit: ``send_rules.NOTE_BYTES`` each, PLACES among them"
@@ -349,7 +349,7 @@ KIND_PLAIN = 0
 KIND_SCHEDULE = 1
 """Units of delayed messages have the deliver time."""
 KIND_SLOW = 2
-"""Dispatched in Python: extension units, batch queues."""
+"""Python dispatches the topic: extension units, batch queues."""
 
 # --- a queue row -------------------------------------------------------------
 
@@ -461,7 +461,7 @@ STOP_GAP = 9
 STOP_DAMAGE = 10
 """There is no record at INPUT_POSITION."""
 STOP_UNMAPPED = 11
-"""RESULT_LAST_OFFSET lies in a log file that is not mapped, or gone."""
+"""RESULT_LAST_OFFSET is in a log file that is not mapped, or gone."""
 STOP_BUFFER = 12
 """The first record needs RESULT_BYTES of room."""
 STOP_PART = 13
@@ -481,4 +481,4 @@ HELD_TIMER = -2
 PLACE_BYTES = 16
 """Result of ``append`` for a record: physical offset and queue offset, a word each."""
 FILE_IS_GONE = -1
-"""In place of the address of a log file that does not exist."""
+"""Address of a log file that does not exist."""

@@ -1,11 +1,13 @@
-"""Kernel: half messages that their producers have decided become final and op messages.
+"""Kernel: make final and op messages of half messages that their producers have decided.
 
-``decided`` makes them side by side in a scratch, from the mapped log: of each that is committed the
-final message, as ``again`` makes it, and of each the op message, which says which one is decided.
-It stops in front of what is not common, which is Python's (``broker.transactions``).
+``decided`` makes them in a scratch, concatenated, from the mapped log: for each committed half
+message the final message, as ``again`` makes it, and for each half message the op message, which
+marks it as decided. It stops before a half message that falls back to
+``broker.transaction.transactions``.
 
-Common is what is common for ``again``, of that group by its last PGROUP, put once (there is no
-TRANSACTION_HALF_OFFSET), and delivered at once (no DELAY). What is rolled back may belong anywhere.
+**What takes the fast path** is a record that ``again`` copies, with the producer group in its last
+PGROUP, without a second copy (no TRANSACTION_HALF_OFFSET), and not delayed (no DELAY). A half
+message that is rolled back may have any REAL_TOPIC.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -49,29 +51,29 @@ FIRST_COPY = long_name(props.TRANSACTION_HALF_OFFSET)
 PLACE_BYTES = 8 * words.DECIDED_WORDS
 TOLD_BYTES = 8 * words.DECIDED_TOLD_WORDS
 DIGITS_MAX = 19
-"""Of a queue offset."""
+"""Maximum of digits of a queue offset."""
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common_half(at, end, group, group_size):
-    """Whether properties are those of a group's half message that was put once."""
+def is_fast_half(address, end, group, group_size):
+    """Return whether properties are those of a group's half message without a second copy."""
     is_of_group = False
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        size = name_end - at
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        size = name_end - address
         if size == GROUP_SIZE:
-            if get_i32(at) == GROUP_START and get_u16(at + 4) == GROUP_END:
+            if get_i32(address) == GROUP_START and get_u16(address + 4) == GROUP_END:
                 value = name_end + 1
                 is_of_group = pair_end - value == group_size and same_bytes(
                     value, group, group_size
                 )
         elif size == DELAY_SIZE:
-            if get_i32(at) == DELAY and get_u8(at + 4) == DELAY_LAST:
+            if get_i32(address) == DELAY and get_u8(address + 4) == DELAY_LAST:
                 return False
-        elif is_name(at, size, FIRST_COPY):
+        elif is_name(address, size, FIRST_COPY):
             return False
-        at = pair_end + 1
+        address = pair_end + 1
     return is_of_group and group_size > 0
 
 
@@ -91,10 +93,10 @@ def put_op(call, target, queue_offset):
 
 @njit(**COMPILE_OPTIONS)
 def decided(call):
-    """Entry point: make the records of PLACES, one behind the other, in SCRATCH.
+    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
-    Returns of how many half messages they were made: the first ones. STOP says why it ended, SIZES
-    and RESULT_BYTES how long they are.
+    Return the number of half messages, which are the first ones. STOP has the reason of the end,
+    SIZES and RESULT_BYTES the sizes of the records.
     """
     place_count = word(call, words.PLACE_COUNT)
     scratch = word(call, words.SCRATCH)
@@ -104,33 +106,35 @@ def decided(call):
     set_word(call, words.STOP, DONE)
     while count < place_count:
         place = word(call, words.PLACES) + PLACE_BYTES * count
-        at, size, topic, topic_size, properties = find_record(call, place)
-        if at == 0:
+        address, size, topic, topic_size, properties = find_record(call, place)
+        if address == 0:
             break
-        queue_offset = load_i64(at + AT_QUEUE_OFFSET)
+        queue_offset = load_i64(address + AT_QUEUE_OFFSET)
         group = word(call, words.MORE) + word(place, words.DECIDED_GROUP)
         group_size = word(place, words.DECIDED_GROUP_SIZE)
         if (
             queue_offset < 0
             or not is_from_topic(call, topic, topic_size)
-            or not is_common_half(properties, at + size, group, group_size)
+            or not is_fast_half(properties, address + size, group, group_size)
         ):
-            set_word(call, words.STOP, words.STOP_UNCOMMON)
+            set_word(call, words.STOP, words.STOP_FALLS_BACK)
             break
         room = word(call, words.SCRATCH_ROOM) - total - op_room
         target = scratch + total
         final_size = 0
         if word(place, words.DECIDED_IS_COMMIT):
-            final_size = make(call, place, at, size, topic, topic_size, properties, target, room)
+            final_size = make(
+                call, place, address, size, topic, topic_size, properties, target, room
+            )
             if final_size == 0:
                 break
         elif room < 0:
             set_word(call, words.STOP, words.STOP_ROOM)
             break
         op_size = put_op(call, target + final_size, queue_offset)
-        told = word(call, words.SIZES) + TOLD_BYTES * count
-        put_i64(told + 8 * words.DECIDED_FINAL_SIZE, final_size)
-        put_i64(told + 8 * words.DECIDED_OP_SIZE, op_size)
+        result = word(call, words.SIZES) + TOLD_BYTES * count
+        put_i64(result + 8 * words.DECIDED_FINAL_SIZE, final_size)
+        put_i64(result + 8 * words.DECIDED_OP_SIZE, op_size)
         total += final_size + op_size
         count += 1
     set_word(call, words.RESULT_BYTES, total)
@@ -138,4 +142,4 @@ def decided(call):
 
 
 ENTRY_POINTS = {"decided": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,11 +1,12 @@
-"""Kernel: messages that are sent back become the records that wait for the next attempt.
+"""Kernel: copy messages that are sent back into records that wait for the next attempt.
 
-``later`` makes them side by side in a scratch, from the mapped log, as ``broker.retries`` and
-``incoming.delayed`` would; rows of PLACES say where they stand (``copy_args``). It stops in front
-of what is not common, which is Python's.
+``later`` makes them in a scratch, concatenated, from the mapped log, as ``broker.retries`` and
+``incoming.delayed`` would; rows of PLACES locate them (``copy_args``). It stops before a message
+that falls back.
 
-Common is what is common for ``again``, and has been consumed less often than LATER_TIMES_MAX, whose
-properties all have a name and a value, RETRY_TOPIC and ORIGIN_MESSAGE_ID at most once.
+**What takes the fast path** is a record that ``again`` copies, which was consumed less often than
+LATER_TIMES_MAX, and whose properties all have a name and a value, RETRY_TOPIC and
+ORIGIN_MESSAGE_ID at most once.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -68,24 +69,24 @@ ORIGIN_NAME_SIZE = len(ORIGIN_NAME)
 WAIT_AND_DELAY_NAME_SIZE = len(WAIT_AND_DELAY_NAME)
 PAIRS_MAX = RETRY_TOPIC_NAME_SIZE + 1 + ORIGIN_NAME_SIZE + ID_BYTES + 1
 PAIRS_MAX += WAIT_AND_DELAY_NAME_SIZE + 20
-"""Bytes of what is added at most, besides a topic and what the caller adds; and a separator."""
+"""Maximum size of the added pairs, without a topic and the caller's pairs; and a separator."""
 
 KEPT, REPLACED, IS_RETRY_TOPIC, IS_ORIGIN_ID, ODD = range(5)
 
 
 @njit(**COMPILE_OPTIONS)
 def kind_of(call, name, size):
-    """Return what a property of this name is here."""
+    """Return the kind of a property by its name."""
     if size == WAIT_SIZE:
         return REPLACED if get_i32(name) == WAIT else KEPT
     if size == DELAY_SIZE:
         is_delay = get_i32(name) == DELAY and get_u8(name + 4) == DELAY_LAST
         return REPLACED if is_delay else KEPT
     if size == 8:
-        found = get_i64(name)
-        if found == CRC32:
+        name_word = get_i64(name)
+        if name_word == CRC32:
             return ODD
-        return REPLACED if found == REAL_QUEUE_ID else KEPT
+        return REPLACED if name_word == REAL_QUEUE_ID else KEPT
     if is_name(name, size, REAL_TOPIC):
         return REPLACED
     if is_name(name, size, RETRY_TOPIC):
@@ -98,20 +99,20 @@ def kind_of(call, name, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def copy_kept(call, at, end, target):
-    """Copy the pairs that are kept, each with a separator behind it.
+def copy_kept(call, address, end, target):
+    """Copy the pairs that are kept, each with a separator at its end.
 
-    Returns where they end, 0 if one is not common; address and size of RETRY_TOPIC's value, 0 if it
-    is not there; and whether ORIGIN_MESSAGE_ID is.
+    Return their end, 0 if a pair falls back; address and size of RETRY_TOPIC's value, 0 if it is
+    absent; and whether ORIGIN_MESSAGE_ID is there.
     """
     origin = origin_size = 0
     has_id = False
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        if name_end == at or name_end + 1 >= pair_end:
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        if name_end == address or name_end + 1 >= pair_end:
             return 0, 0, 0, False
-        kind = kind_of(call, at, name_end - at)
+        kind = kind_of(call, address, name_end - address)
         if kind == ODD or (kind == IS_RETRY_TOPIC and origin != 0):
             return 0, 0, 0, False
         if kind == IS_RETRY_TOPIC:
@@ -122,19 +123,19 @@ def copy_kept(call, at, end, target):
                 return 0, 0, 0, False
             has_id = True
         if kind != REPLACED:
-            copy(target, at, pair_end - at)
-            target += pair_end - at
+            copy(target, address, pair_end - address)
+            target += pair_end - address
             put_u8(target, PAIR_END)
             target += 1
-        at = pair_end + 1
+        address = pair_end + 1
     return target, origin, origin_size, has_id
 
 
 @njit(**COMPILE_OPTIONS)
-def put_id(target, at):
-    """Write the message id that is made of the host and the place of a record; return its end."""
-    host = load_i64(at + AT_STORE_HOST)
-    physical_offset = load_i64(at + AT_PHYSICAL_OFFSET)
+def put_id(target, address):
+    """Write the message id made of a record's host and physical offset; return its end."""
+    host = load_i64(address + AT_STORE_HOST)
+    physical_offset = load_i64(address + AT_PHYSICAL_OFFSET)
     put_hex(target, host >> 32)
     put_hex(target + 8, host)
     put_hex(target + 16, physical_offset >> 32)
@@ -143,15 +144,15 @@ def put_id(target, at):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_pair_end(at):
-    """Write a separator; return where it ends."""
-    put_u8(at, PAIR_END)
-    return at + 1
+def put_pair_end(address):
+    """Write a separator; return its end."""
+    put_u8(address, PAIR_END)
+    return address + 1
 
 
 @njit(**COMPILE_OPTIONS)
 def level_of(call, place, times):
-    """Return the delay level of a message that was consumed so often."""
+    """Return the delay level of a message that was consumed ``times`` times."""
     level = word(place, words.LATER_LEVEL)
     if level == 0:
         level = words.FIRST_DELAY_LEVEL + times
@@ -160,10 +161,10 @@ def level_of(call, place, times):
 
 @njit(**COMPILE_OPTIONS)
 def later(call):
-    """Entry point: make the records of PLACES, one behind the other, in SCRATCH.
+    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
-    Returns how many were made: the first ones. STOP says why it ended, RESULT_BYTES how long they
-    are together, SIZES of each how long it is and where the topic stands that it was sent to.
+    Return the number of records, which are those of the first places. STOP has the reason of the
+    end, RESULT_BYTES the size of all, SIZES for each its size and the topic it was sent to first.
     """
     place_count = word(call, words.PLACE_COUNT)
     scratch = word(call, words.SCRATCH)
@@ -172,17 +173,17 @@ def later(call):
     set_word(call, words.STOP, DONE)
     while count < place_count:
         place = word(call, words.PLACES) + LATER_BYTES * count
-        at, size, topic, topic_size, properties = find_record(call, place)
-        if at == 0:
+        address, size, topic, topic_size, properties = find_record(call, place)
+        if address == 0:
             break
-        set_word(call, words.STOP, words.STOP_UNCOMMON)
-        times = load_i32(at + AT_RECONSUME_TIMES)
+        set_word(call, words.STOP, words.STOP_FALLS_BACK)
+        times = load_i32(address + AT_RECONSUME_TIMES)
         if topic_size == 0 or times < 0 or times >= word(place, words.LATER_TIMES_MAX):
             break
         more_size = word(place, words.PLACE_MORE_SIZE)
         body_end = topic - 1
-        properties_max = at + size - properties + topic_size + PAIRS_MAX + more_size
-        size_max = body_end - at + 1 + SCHEDULE_TOPIC_SIZE + 2 + properties_max
+        properties_max = address + size - properties + topic_size + PAIRS_MAX + more_size
+        size_max = body_end - address + 1 + SCHEDULE_TOPIC_SIZE + 2 + properties_max
         if properties_max > words.PROPERTIES_MAX or size_max > word(call, words.RECORD_MAX):
             break
         if size_max > word(call, words.SCRATCH_ROOM) - total:
@@ -190,12 +191,12 @@ def later(call):
             break
         target = scratch + total
         level = level_of(call, place, times)
-        sys_flag = load_i32(at + AT_SYS_FLAG)
-        behind = put_until_topic(at, body_end, target, level - 1, sys_flag, times + 1, 0)
-        put_u8(behind, SCHEDULE_TOPIC_SIZE)
-        put_schedule_topic(behind + 1)
-        start = behind + 1 + SCHEDULE_TOPIC_SIZE + 2
-        end, origin, origin_size, has_id = copy_kept(call, properties, at + size, start)
+        sys_flag = load_i32(address + AT_SYS_FLAG)
+        topic_start = put_until_topic(address, body_end, target, level - 1, sys_flag, times + 1, 0)
+        put_u8(topic_start, SCHEDULE_TOPIC_SIZE)
+        put_schedule_topic(topic_start + 1)
+        start = topic_start + 1 + SCHEDULE_TOPIC_SIZE + 2
+        end, origin, origin_size, has_id = copy_kept(call, properties, address + size, start)
         if end == 0:
             break
         if origin == 0:
@@ -207,20 +208,20 @@ def later(call):
             end = put_pair_end(end + topic_size)
         if not has_id:
             put_origin_name(end)
-            end = put_pair_end(put_id(end + ORIGIN_NAME_SIZE, at))
+            end = put_pair_end(put_id(end + ORIGIN_NAME_SIZE, address))
         put_wait_and_delay_name(end)
         end = put_pair_end(put_decimal(end + WAIT_AND_DELAY_NAME_SIZE, level))
         copy(end, word(call, words.MORE) + word(place, words.PLACE_MORE), more_size)
         end += more_size
         made = put_sizes(target, start, end)
-        told = word(call, words.SIZES) + TOLD_BYTES * count
-        if count > 0 and get_i64(told - TOLD_BYTES + 8 * words.TOLD_ORIGIN_SIZE) == origin_size:
-            same = get_i64(told - TOLD_BYTES + 8 * words.TOLD_ORIGIN)
+        result = word(call, words.SIZES) + TOLD_BYTES * count
+        if count > 0 and get_i64(result - TOLD_BYTES + 8 * words.TOLD_ORIGIN_SIZE) == origin_size:
+            same = get_i64(result - TOLD_BYTES + 8 * words.TOLD_ORIGIN)
             if same_bytes(same, origin, origin_size):
                 origin = same
-        put_i64(told, made)
-        put_i64(told + 8 * words.TOLD_ORIGIN, origin)
-        put_i64(told + 8 * words.TOLD_ORIGIN_SIZE, origin_size)
+        put_i64(result, made)
+        put_i64(result + 8 * words.TOLD_ORIGIN, origin)
+        put_i64(result + 8 * words.TOLD_ORIGIN_SIZE, origin_size)
         total += made
         count += 1
         set_word(call, words.STOP, DONE)
@@ -229,4 +230,4 @@ def later(call):
 
 
 ENTRY_POINTS = {"later": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,20 +1,19 @@
-"""Kernels: stored records become the records that are put again, straight from the mapped log.
+"""Kernels: make copies of stored records, straight from the mapped log.
 
-``again`` makes them side by side in a scratch, as ``incoming.encode`` would: without a place, which
-``append`` gives them. ``waiting`` reads what messages that wait for the timer say. Both get the
-address of a block of words (``copy_args``).
+``again`` makes them in a scratch, concatenated, as ``incoming.encode`` would: without offsets,
+which ``append`` sets. ``waiting`` reads the properties of messages that wait for the timer. Both
+get the address of a block of words (``copy_args``).
 
-Common is a V1 record that is whole, stands where its place says, has IPv4 hosts and is no batch,
-whose properties have no ``__CRC32#`` and name, where that counts, a topic of legal letters and a
-queue.
-``again`` stops in front of what is not common; it is Python's (``reput.broker.again``), which also
-says what is wrong with it.
+**What takes the fast path** is a V1 record that is whole, is where its place says, has IPv4 hosts
+and is not a batch. Its properties have no ``__CRC32#``, and a valid REAL_TOPIC and REAL_QID if
+these decide where it goes. ``again`` stops before any other record, which falls back to
+``reput.broker.republish``; that also reports the record's faults.
 
-Python gets there through ``store.copying``: ``store.copier.put(places, rule, now_ms, more=...)``. A
-delayed message that is due is ``CopyRule()``; the final message of a transaction ``CopyRule(
-from_topic=HALF_TOPIC, sys_flags_off=TRANSACTION_MASK, sys_flags_on=TRANSACTION_COMMIT,
-has_prepared_offset=True)``, its place ``(-1, physical offset, 0, 0, 0)`` if all that is known of
-the half message is where it stands.
+The broker calls it through ``store.copying``: ``store.copier.put(places, rule, now_ms, more=...)``.
+The rule of a delayed message that is due is ``CopyRule()``; that of the final message of a
+transaction is ``CopyRule(from_topic=HALF_TOPIC, sys_flags_off=TRANSACTION_MASK,
+sys_flags_on=TRANSACTION_COMMIT, has_prepared_offset=True)``, with place ``(-1, physical offset, 0,
+0, 0)`` if only the offset of the half message is known.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -61,7 +60,7 @@ from reput.format.kernels.memory import (
 from reput.store.kernels import control_block as state, copy_args as words
 from reput.store.kernels.pull import IS_GONE, file_address
 
-UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
+SLOW_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 AT_STORE_TIMESTAMP = AT_BORN_HOST + HOST_V4
 AT_BODY = record.FIXED_BYTES_V1 - 3
 AT_RECONSUME_TIMES = AT_BODY - record.TAIL.size
@@ -70,7 +69,7 @@ AT_BODY_SIZE = AT_BODY - 4
 INT_MAX = 0x7FFFFFFF
 PLACE_BYTES = 8 * words.PLACE_WORDS
 WAITING_BYTES = 8 * words.WAITING_WORDS
-DONE, UNCOMMON, UNMAPPED = words.STOP_DONE, words.STOP_UNCOMMON, words.STOP_UNMAPPED
+DONE, FALLS_BACK, UNMAPPED = words.STOP_DONE, words.STOP_FALLS_BACK, words.STOP_UNMAPPED
 
 
 def _number(text: str) -> int:
@@ -93,71 +92,71 @@ ROLL_TIMES = long_name(props.TIMER_ROLL_TIMES)
 RECALLED = long_name(props.TIMER_RECALLED_KEY)
 
 LEGAL_LOW = sum(1 << ord(one) for one in "%-0123456789")
-"""Bits of the letters that a topic may have, of those below 64, and of those above."""
+"""Bits of the letters that a topic may have: of those below 64, and of those above."""
 LEGAL_HIGH = sum(1 << one - 64 for one in range(65, 127) if chr(one).isalpha() or chr(one) in "_|")
 
 
 @njit(**COMPILE_OPTIONS)
 def find_record(call, place):
-    """Return where the record of a place stands, its size, and where topic and properties do.
+    """Return address and size of a place's record, address and size of its topic, its properties.
 
-    All is 0 if it is not common; then STOP says why.
+    All are 0 if it falls back; then STOP says why.
     """
     block = word(call, words.BLOCK)
     physical_offset = word(place, words.PLACE_PHYSICAL_OFFSET)
     queue_offset = word(place, words.PLACE_QUEUE_OFFSET)
     size = word(place, words.PLACE_SIZE)
-    set_word(call, words.STOP, UNCOMMON)
+    set_word(call, words.STOP, FALLS_BACK)
     left = word(block, state.READABLE) - physical_offset
     if size < 0 or physical_offset < 0 or left < FIXED_V1:
         return 0, 0, 0, 0, 0
-    address = file_address(block, physical_offset)
-    if address == 0:
+    file = file_address(block, physical_offset)
+    if file == 0:
         set_word(call, words.STOP, UNMAPPED)
         set_word(call, words.STOP_OFFSET, physical_offset)
         return 0, 0, 0, 0, 0
-    if address == IS_GONE:
+    if file == IS_GONE:
         return 0, 0, 0, 0, 0
     file_size = word(block, state.FILE_SIZE)
     position = (physical_offset - word(block, state.FILES_START)) % file_size
-    at = address + position
+    address = file + position
     left = min(left, file_size - position)
     if left < FIXED_V1:
         return 0, 0, 0, 0, 0
-    own_size = load_i32(at)
+    own_size = load_i32(address)
     if (
         (size != 0 and size != own_size)
         or own_size < FIXED_V1
         or own_size > left
-        or load_i32(at + AT_MAGIC) != MAGIC_V1
-        or load_i64(at + AT_PHYSICAL_OFFSET) != physical_offset
-        or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset)
-        or load_i32(at + AT_SYS_FLAG) & UNCOMMON_FLAGS != 0
+        or load_i32(address + AT_MAGIC) != MAGIC_V1
+        or load_i64(address + AT_PHYSICAL_OFFSET) != physical_offset
+        or (queue_offset >= 0 and load_i64(address + AT_QUEUE_OFFSET) != queue_offset)
+        or load_i32(address + AT_SYS_FLAG) & SLOW_FLAGS != 0
     ):
         return 0, 0, 0, 0, 0
-    body_size = load_i32(at + AT_BODY_SIZE)
+    body_size = load_i32(address + AT_BODY_SIZE)
     if body_size < 0 or body_size > own_size - FIXED_V1:
         return 0, 0, 0, 0, 0
-    topic = at + AT_BODY + body_size + 1
+    topic = address + AT_BODY + body_size + 1
     topic_size = load_u8(topic - 1)
     properties = topic + topic_size + 2
-    if topic_size > TOPIC_MAX_V1 or properties > at + own_size:
+    if topic_size > TOPIC_MAX_V1 or properties > address + own_size:
         return 0, 0, 0, 0, 0
     properties_size = load_i16(properties - 2)
-    if properties_size < 0 or properties + properties_size != at + own_size:
+    if properties_size < 0 or properties + properties_size != address + own_size:
         return 0, 0, 0, 0, 0
     set_word(call, words.STOP, DONE)
-    return at, own_size, topic, topic_size, properties
+    return address, own_size, topic, topic_size, properties
 
 
 @njit(**COMPILE_OPTIONS)
-def number(at, size):
-    """Return the number that digits say; -1 if they are none, or more than are common."""
+def number(address, size):
+    """Return the value of digits; -1 if there are other letters, none, or more than DIGITS_MAX."""
     if size == 0 or size > words.DIGITS_MAX:
         return -1
     value = 0
     for i in range(size):
-        digit = get_u8(at + i) - 48
+        digit = get_u8(address + i) - 48
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
@@ -166,7 +165,7 @@ def number(at, size):
 
 @njit(**COMPILE_OPTIONS)
 def is_name(name, size, wanted):
-    """Whether a name is one of those above."""
+    """Return whether a name is a given one, as ``long_name`` describes it."""
     return (
         size == wanted[0]
         and get_i64(name) == wanted[1]
@@ -176,38 +175,38 @@ def is_name(name, size, wanted):
 
 
 @njit(**COMPILE_OPTIONS)
-def find_destination(call, at, end):
+def find_destination(call, address, end):
     """Return REAL_TOPIC and its size, and the number of REAL_QID; of equal names the last counts.
 
-    The size is -1 if properties are among them that are not common.
+    The size is -1 if one of the properties falls back.
     """
     topic = topic_size = 0
     queue_id = -1
     has_light = word(call, words.HAS_LIGHT_QUEUES) != 0
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        size = name_end - at
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        size = name_end - address
         if size == 8:
-            name = get_i64(at)
+            name = get_i64(address)
             if name == CRC32:
                 return 0, -1, -1
             if name == REAL_QUEUE_ID and name_end < pair_end:
                 queue_id = number(name_end + 1, pair_end - name_end - 1)
-        elif is_name(at, size, REAL_TOPIC):
+        elif is_name(address, size, REAL_TOPIC):
             if name_end < pair_end:
                 topic = name_end + 1
                 topic_size = pair_end - topic
-        elif has_light and is_name(at, size, LIGHT):
+        elif has_light and is_name(address, size, LIGHT):
             return 0, -1, -1
-        at = pair_end + 1
+        address = pair_end + 1
     return topic, topic_size, queue_id
 
 
 @njit(**COMPILE_OPTIONS)
-def is_legal_topic(topic, size, most):
-    """Whether a topic is one that clients may make, and no system topic."""
-    if size <= 0 or size > most:
+def is_legal_topic(topic, size, size_max):
+    """Return whether clients may create a topic of this name, which is not a system topic."""
+    if size <= 0 or size > size_max:
         return False
     for i in range(size):
         letter = get_u8(topic + i)
@@ -219,49 +218,49 @@ def is_legal_topic(topic, size, most):
 
 @njit(**COMPILE_OPTIONS)
 def is_dropped(call, name, size):
-    """Whether properties of this name are left out."""
-    at = word(call, words.DROPPED)
-    end = at + word(call, words.DROPPED_SIZE)
-    while at < end:
-        name_end = find_byte(at, end, PAIR_END)
-        if name_end - at == size and same_bytes(at, name, size):
+    """Return whether properties of this name are left out."""
+    address = word(call, words.DROPPED)
+    end = address + word(call, words.DROPPED_SIZE)
+    while address < end:
+        name_end = find_byte(address, end, PAIR_END)
+        if name_end - address == size and same_bytes(address, name, size):
             return True
-        at = name_end + 1
+        address = name_end + 1
     return False
 
 
 @njit(**COMPILE_OPTIONS)
-def copy_properties(call, at, end, target):
-    """Copy the pairs that are kept; return where they end."""
+def copy_properties(call, address, end, target):
+    """Copy the pairs that are kept; return their end."""
     if word(call, words.DROPPED_SIZE) == 0:
-        copy(target, at, end - at)
-        return target + end - at
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        behind = min(pair_end + 1, end)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        if not is_dropped(call, at, name_end - at):
-            copy(target, at, behind - at)
-            target += behind - at
-        at = behind
+        copy(target, address, end - address)
+        return target + end - address
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        next_pair = min(pair_end + 1, end)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        if not is_dropped(call, address, name_end - address):
+            copy(target, address, next_pair - address)
+            target += next_pair - address
+        address = next_pair
     return target
 
 
 @njit(**COMPILE_OPTIONS)
-def put_until_topic(at, body_end, target, queue_id, sys_flag, reconsume_times, prepared):
-    """Write what stands in front of the topic, but for the record's size; return where it ends."""
-    copy(target, at, body_end - at)
+def put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared):
+    """Write the fields before the topic, but for the record's size; return their end."""
+    copy(target, address, body_end - address)
     store_i32(target + AT_BODY_CRC, 0)
     store_i32(target + AT_QUEUE_ID, queue_id)
     store_i32(target + AT_SYS_FLAG, sys_flag)
     store_i32(target + AT_RECONSUME_TIMES, reconsume_times)
     store_i64(target + AT_PREPARED, prepared)
-    return target + body_end - at
+    return target + body_end - address
 
 
 @njit(**COMPILE_OPTIONS)
 def put_sizes(target, properties, end):
-    """Write the sizes into a record that ends there; return its own."""
+    """Write the sizes of a record and of its properties; return the record's size."""
     store_i16(properties - 2, end - properties)
     store_i32(target, end - target)
     return end - target
@@ -269,7 +268,7 @@ def put_sizes(target, properties, end):
 
 @njit(**COMPILE_OPTIONS)
 def is_from_topic(call, topic, size):
-    """Whether records of a topic are those that are wanted."""
+    """Return whether records of a topic are wanted."""
     wanted_size = word(call, words.FROM_TOPIC_SIZE)
     return wanted_size == 0 or (
         wanted_size == size and same_bytes(word(call, words.FROM_TOPIC), topic, size)
@@ -277,15 +276,15 @@ def is_from_topic(call, topic, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def make(call, place, at, size, own_topic, own_topic_size, properties, target, room):
-    """Make the record of a place, of what ``find_record`` found; return its size.
+def make(call, place, address, size, own_topic, own_topic_size, properties, target, room):
+    """Make the record of a place from the result of ``find_record``; return its size.
 
-    0: it is not common, or there is no room; STOP says which.
+    Return 0 if it falls back, or there is no room; STOP says which.
     """
-    set_word(call, words.STOP, UNCOMMON)
+    set_word(call, words.STOP, FALLS_BACK)
     if not is_from_topic(call, own_topic, own_topic_size):
         return 0
-    topic, topic_size, queue_id = find_destination(call, properties, at + size)
+    topic, topic_size, queue_id = find_destination(call, properties, address + size)
     if topic_size < 0:
         return 0
     if word(call, words.TOPIC) != 0:
@@ -298,12 +297,12 @@ def make(call, place, at, size, own_topic, own_topic_size, properties, target, r
         or queue_id > INT_MAX
     ):
         return 0
-    reconsume_times = load_i32(at + AT_RECONSUME_TIMES) + word(call, words.RECONSUME_MORE)
+    reconsume_times = load_i32(address + AT_RECONSUME_TIMES) + word(call, words.RECONSUME_MORE)
     more = word(call, words.MORE) + word(place, words.PLACE_MORE)
     more_size = word(place, words.PLACE_MORE_SIZE)
-    properties_max = at + size - properties + 1 + more_size
+    properties_max = address + size - properties + 1 + more_size
     body_end = own_topic - 1
-    size_max = body_end - at + 1 + topic_size + 2 + properties_max
+    size_max = body_end - address + 1 + topic_size + 2 + properties_max
     if (
         reconsume_times > INT_MAX
         or properties_max > words.PROPERTIES_MAX
@@ -313,32 +312,32 @@ def make(call, place, at, size, own_topic, own_topic_size, properties, target, r
     if size_max > room:
         set_word(call, words.STOP, words.STOP_ROOM)
         return 0
-    sys_flag = load_i32(at + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
+    sys_flag = load_i32(address + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
     sys_flag |= word(call, words.SYS_FLAGS_ON)
     prepared = 0
     if word(call, words.PREPARED_IS_PLACE):
         prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
-    behind = put_until_topic(at, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
-    put_u8(behind, topic_size)
-    copy(behind + 1, topic, topic_size)
-    start = behind + 1 + topic_size + 2
-    behind = copy_properties(call, properties, at + size, start)
+    end = put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
+    put_u8(end, topic_size)
+    copy(end + 1, topic, topic_size)
+    start = end + 1 + topic_size + 2
+    end = copy_properties(call, properties, address + size, start)
     if more_size > 0:
-        if behind > start and get_u8(behind - 1) != PAIR_END:
-            put_u8(behind, PAIR_END)
-            behind += 1
-        copy(behind, more, more_size)
-        behind += more_size
+        if end > start and get_u8(end - 1) != PAIR_END:
+            put_u8(end, PAIR_END)
+            end += 1
+        copy(end, more, more_size)
+        end += more_size
     set_word(call, words.STOP, DONE)
-    return put_sizes(target, start, behind)
+    return put_sizes(target, start, end)
 
 
 @njit(**COMPILE_OPTIONS)
 def again(call):
-    """Entry point: make the records of PLACES, one behind the other, in SCRATCH.
+    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
-    Returns how many were made: the first ones. STOP says why it ended; SIZES and RESULT_BYTES how
-    long they are.
+    Return the number of records, which are those of the first places. STOP has the reason of the
+    end; SIZES and RESULT_BYTES have their sizes.
     """
     places = word(call, words.PLACES)
     place_count = word(call, words.PLACE_COUNT)
@@ -349,11 +348,11 @@ def again(call):
     set_word(call, words.STOP, DONE)
     while count < place_count:
         place = places + PLACE_BYTES * count
-        at, size, topic, topic_size, properties = find_record(call, place)
-        if at == 0:
+        address, size, topic, topic_size, properties = find_record(call, place)
+        if address == 0:
             break
         made = make(
-            call, place, at, size, topic, topic_size, properties, scratch + total, room - total
+            call, place, address, size, topic, topic_size, properties, scratch + total, room - total
         )
         if made == 0:
             break
@@ -365,62 +364,62 @@ def again(call):
 
 
 @njit(**COMPILE_OPTIONS)
-def fnv(at, size):
-    """Return FNV-1a of bytes."""
+def fnv(address, size):
+    """Return the FNV-1a hash of bytes."""
     value = words.FNV_START
     for i in range(size):
-        value = (value ^ get_u8(at + i)) * words.FNV_FACTOR
+        value = (value ^ get_u8(address + i)) * words.FNV_FACTOR
     return value
 
 
 @njit(**COMPILE_OPTIONS)
-def find_waiting(at, end):
+def find_waiting(address, end):
     """Return TIMER_OUT_MS and TIMER_ROLL_TIMES as numbers, whether it is a recall, and its topic.
 
-    The first is -1 if one of them is not common.
+    The first is -1 if one of them falls back.
     """
-    topic = fnv(at, 0)
+    topic = fnv(address, 0)
     out_ms = -1
     roll_times = 0
     is_recall = 0
-    while at < end:
-        pair_end = find_byte(at, end, PAIR_END)
-        name_end = find_byte(at, pair_end, NAME_VALUE)
-        size = name_end - at
+    while address < end:
+        pair_end = find_byte(address, end, PAIR_END)
+        name_end = find_byte(address, pair_end, NAME_VALUE)
+        size = name_end - address
         value_size = pair_end - name_end - 1
         if name_end == pair_end:
             pass
-        elif is_name(at, size, OUT_MS):
+        elif is_name(address, size, OUT_MS):
             out_ms = number(name_end + 1, value_size)
-        elif is_name(at, size, ROLL_TIMES):
+        elif is_name(address, size, ROLL_TIMES):
             if value_size > words.DIGITS_MAX:
                 return -1, 0, 0, 0
             roll_times = max(number(name_end + 1, value_size), 0)
-        elif is_name(at, size, RECALLED):
+        elif is_name(address, size, RECALLED):
             is_recall = 1 if value_size > 0 else 0
-        elif is_name(at, size, REAL_TOPIC):
+        elif is_name(address, size, REAL_TOPIC):
             topic = fnv(name_end + 1, value_size)
-        at = pair_end + 1
+        address = pair_end + 1
     return out_ms, roll_times, is_recall, topic
 
 
 @njit(**COMPILE_OPTIONS)
 def waiting(call):
-    """Entry point: read what the messages of PLACES say, a row each at SIZES.
+    """Entry point: read the timer properties of the messages of PLACES, a row each, to SIZES.
 
-    Returns how many rows were written: less than there are places if a file is not mapped.
+    Return the number of rows, which is less than that of places if a file is not mapped.
     """
     places = word(call, words.PLACES)
     place_count = word(call, words.PLACE_COUNT)
     rows = word(call, words.SIZES)
     count = 0
     while count < place_count:
-        at, size, _, _, properties = find_record(call, places + PLACE_BYTES * count)
+        address, size, _, _, properties = find_record(call, places + PLACE_BYTES * count)
         row = rows + WAITING_BYTES * count
-        if at != 0:
-            out_ms, roll_times, is_recall, topic = find_waiting(properties, at + size)
+        if address != 0:
+            out_ms, roll_times, is_recall, topic = find_waiting(properties, address + size)
             set_word(row, words.WAITING_OUT_MS, out_ms)
-            set_word(row, words.WAITING_STORED_MS, load_i64(at + AT_STORE_TIMESTAMP))
+            set_word(row, words.WAITING_STORED_MS, load_i64(address + AT_STORE_TIMESTAMP))
             set_word(row, words.WAITING_ROLL_TIMES, roll_times)
             set_word(row, words.WAITING_IS_RECALL, is_recall)
             set_word(row, words.WAITING_TOPIC, topic)
@@ -434,4 +433,4 @@ def waiting(call):
 
 
 ENTRY_POINTS = {"again": 1, "waiting": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

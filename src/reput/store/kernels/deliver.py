@@ -1,25 +1,25 @@
-"""Kernel: pulls that stand in a receive buffer become replies with records of the log.
+"""Kernel: answer the pulls in a receive buffer with records of the log.
 
-A part of ``send.receive``, which reads their headers. A pull that is not common is Python's
-(``STOP_FRAME``), and nothing of it is done.
+A part of ``send.receive``, which reads their headers. A pull that is not as follows falls back to
+the processor (``STOP_FRAME``), and nothing of it is done.
 
-**What is common**:
+**What takes the fast path**:
 
 * DELIVER_IS_ON. Code 11 or 361, flag 0, opaque not negative; no body.
-* Its fields are those of ``pull_rules``, ``topic``, ``queueId``, ``sysFlag`` and ``bname``; of them
-  ``pull_rules.OPTIONAL`` may be missing. Texts and numbers are written as in ``send``.
-* ``sysFlag``: ``pull_rules.COMMON_FLAGS``. ``expressionType``: ``TAG``.
-* There is a reader row for its group, its topic, and the expression that it brings, if ``sysFlag``
-  says that it brings one. Python makes rows of pulls that it has answered, and takes all of them
-  away when anything changes that answers depend on: who may read, who subscribes to what.
-* If it brings none: ``subVersion`` is not above READER_VERSION.
+* Its fields are those of ``pull_rules``, ``topic``, ``queueId``, ``sysFlag`` and ``bname``;
+  ``pull_rules.OPTIONAL`` may be absent. Texts and numbers have the form of those in ``send``.
+* ``sysFlag``: ``pull_rules.ALLOWED_FLAGS``. ``expressionType``: ``TAG``.
+* There is a reader row for its group, its topic, and the expression in it, if ``sysFlag`` says that
+  it has one. The store adds rows for pulls that a processor has answered, and removes all of
+  them when anything changes that replies depend on: permissions, subscriptions.
+* Without an expression, ``subVersion`` is not above READER_VERSION.
 * ``queueId`` is below READER_QUEUES; the topic has a row of KIND_PLAIN, and the queue has one.
-* The units that Python would look at stand in memory, in the tail or in what was read ahead; or
-  the reply is full before the units in memory are used up.
-* Some records are wanted; none that was looked at is gone, damaged, or not mapped.
+* The units that the processor would read are in memory, in the tail or in the read-ahead; or the
+  reply is full before the units in memory are used up.
+* Some records are wanted; no record that was read is gone, damaged, or not mapped.
 * ``maxMsgNums`` is not 0.
-* The next offset has as many digits as the offset behind the first ``maxMsgNums`` units. The head
-  of the reply stands in front of the records, and is given its room before they are found.
+* The next offset has as many digits as the offset after the first ``maxMsgNums`` units: the head of
+  the reply precedes the records, and gets its room before they are found.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -69,7 +69,7 @@ REQUIRED = sum(
 ALLOWED = REQUIRED | sum(1 << FIELD_NAMES.index(name) for name in pull_rules.OPTIONAL)
 COMMIT = int(PullFlag.COMMIT_OFFSET)
 HAS_SUBSCRIPTION = int(PullFlag.HAS_SUBSCRIPTION)
-COMMON_FLAGS = pull_rules.COMMON_FLAGS
+ALLOWED_FLAGS = pull_rules.ALLOWED_FLAGS
 READ_UNITS_MAX = pull_rules.READ_UNITS_MAX
 HEAD_BYTES_MAX = pull_rules.HEAD_BYTES_MAX
 TAG = name_word(pull_rules.TAG)
@@ -79,14 +79,14 @@ ROW_BYTES = 8 * state.DELIVERY_WORDS
 
 @njit(**COMPILE_OPTIONS)
 def is_pull(block):
-    """Whether the frame that was read is a pull, common or not."""
+    """Return whether the frame that was read is a pull, fast or not."""
     code = word(block, state.FRAME_CODE)
     return code in (PULL, LITE_PULL)
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common_pull(block):
-    """Whether the pull that was read asks for what is done here, but for its reader and queue."""
+def is_fast_pull(block):
+    """Return whether the pull that was read is a fast one, but for its reader and queue."""
     if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
         return False
     seen = word(block, state.FRAME_SEEN)
@@ -94,8 +94,8 @@ def is_common_pull(block):
     if seen != names << LONG or names & REQUIRED != REQUIRED or names & ~ALLOWED != 0:
         return False
     if has_field(block, EXPRESSION_TYPE):
-        at, size = field_place(block, EXPRESSION_TYPE)
-        if size != TAG_SIZE or first_word(at, size) != TAG:
+        address, size = field_place(block, EXPRESSION_TYPE)
+        if size != TAG_SIZE or first_word(address, size) != TAG:
             return False
     if has_field(block, MAX_BYTES) and not is_number(block, MAX_BYTES, INT_MAX):
         return False
@@ -105,7 +105,7 @@ def is_common_pull(block):
         and is_number(block, MAX_MESSAGES, INT_MAX)
         and value_of(block, MAX_MESSAGES) > 0
         and is_number(block, SYS_FLAG, INT_MAX)
-        and value_of(block, SYS_FLAG) & ~COMMON_FLAGS == 0
+        and value_of(block, SYS_FLAG) & ~ALLOWED_FLAGS == 0
         and is_number(block, COMMIT_OFFSET, LONG_MAX)
         and is_number(block, SUSPEND_TIMEOUT, LONG_MAX)
         and is_number(block, SUB_VERSION, LONG_MAX)
@@ -150,7 +150,7 @@ def find_reader(block):
 
 @njit(**COMPILE_OPTIONS)
 def units_in_memory(row, queue_offset):
-    """Return where a queue's units from an offset on stand, and how many do; 0, 0: none."""
+    """Return address and number of the units in memory from a queue offset on; 0, 0 if none."""
     if queue_offset < word(row, state.QUEUE_MIN_OFFSET):
         return 0, 0
     max_offset = word(row, state.QUEUE_MAX_OFFSET)
@@ -170,9 +170,9 @@ def units_in_memory(row, queue_offset):
 
 @njit(**COMPILE_OPTIONS)
 def find_messages(block, reader, row, units, unit_count):
-    """Copy records behind the room for a head of ``pull_head_size``; return that size, 0: none.
+    """Copy records to after the room for a head; return the size of the head, 0 if there are none.
 
-    If there is none, STOP says whether the frame is Python's, or the replies must leave first.
+    If there are none, STOP says whether the frame falls back, or the replies must be sent first.
     """
     queue_offset = value_of(block, QUEUE_OFFSET)
     max_count = value_of(block, MAX_MESSAGES)
@@ -203,10 +203,10 @@ def find_messages(block, reader, row, units, unit_count):
     set_word(block, state.PULL_CODES, word(reader, state.READER_CODES))
     set_word(block, state.PULL_CODE_COUNT, code_count)
     set_word(block, state.RESULT_LAST_OFFSET, 0)
-    found = pull(block)
+    record_count = pull(block)
     stop = word(block, state.STOP)
     set_word(block, state.STOP, when_full if stop == state.STOP_BUFFER else state.STOP_FRAME)
-    if stop != state.STOP_DONE or found == 0:
+    if stop != state.STOP_DONE or record_count == 0:
         return 0
     if word(block, state.RESULT_GONE) != 0 or word(block, state.RESULT_DAMAGED) != 0:
         return 0
@@ -220,7 +220,7 @@ def find_messages(block, reader, row, units, unit_count):
 
 @njit(**COMPILE_OPTIONS)
 def count_delivery(block, reader):
-    """Count what the pull got, and take note of how far its group has read."""
+    """Count what the pull got, and record the consumer offset in it."""
     number = value_of(block, QUEUE_ID)
     delivery = word(reader, state.READER_DELIVERIES) + ROW_BYTES * number
     pulls = word(delivery, state.DELIVERY_PULLS)
@@ -240,7 +240,7 @@ def count_delivery(block, reader):
 @njit(**COMPILE_OPTIONS)
 def deliver(block):
     """Answer the pull that was read; return STOP_DONE, or why not, with nothing done."""
-    if word(block, state.DELIVER_IS_ON) == 0 or not is_common_pull(block):
+    if word(block, state.DELIVER_IS_ON) == 0 or not is_fast_pull(block):
         return state.STOP_FRAME
     reader = find_reader(block)
     if reader == 0 or value_of(block, QUEUE_ID) >= word(reader, state.READER_QUEUES):

@@ -1,6 +1,7 @@
 """Kernel: read the binary header of a request.
 
-No remark, no field twice, no field that is not known, no empty value, no text that is not plain.
+It falls back if it has a remark, a repeated or unknown field, an empty value, or text that is not
+plain.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -19,42 +20,42 @@ from reput.store.kernels.request_fields import (
 )
 
 HEAD_BYTES = struct.calcsize(">hbhii")
-"""Code, language, version, opaque, flag; see ``command``."""
+"""Size of code, language, version, opaque and flag, bytes; see ``command``."""
 AT_OPAQUE = struct.calcsize(">hbh")
 AT_FLAG = struct.calcsize(">hbhi")
 
 
 @njit(**COMPILE_OPTIONS)
-def read_binary(block, at, limit):
-    """Read a header of ``[at, limit)`` into words of the block; False: it is not common."""
-    if limit - at < HEAD_BYTES + 8:
+def read_binary(block, address, limit):
+    """Read a header into words of the block; return False if it falls back."""
+    if limit - address < HEAD_BYTES + 8:
         return False
-    set_word(block, state.FRAME_CODE, load_i16(at))
-    set_word(block, state.FRAME_OPAQUE, load_i32(at + AT_OPAQUE))
-    set_word(block, state.FRAME_FLAG, load_i32(at + AT_FLAG))
-    if load_i32(at + HEAD_BYTES) != 0:  # a remark
+    set_word(block, state.FRAME_CODE, load_i16(address))
+    set_word(block, state.FRAME_OPAQUE, load_i32(address + AT_OPAQUE))
+    set_word(block, state.FRAME_FLAG, load_i32(address + AT_FLAG))
+    if load_i32(address + HEAD_BYTES) != 0:  # it has a remark
         return False
-    at += HEAD_BYTES + 8
-    if load_i32(at - 4) != limit - at:
+    address += HEAD_BYTES + 8
+    if load_i32(address - 4) != limit - address:
         return False
     seen = 0
     names = word(block, state.FRAME_NAMES)
-    while at < limit:
-        if limit - at < 2:
+    while address < limit:
+        if limit - address < 2:
             return False
-        name_size = load_i16(at)
-        name = at + 2
+        name_size = load_i16(address)
+        name = address + 2
         value = name + name_size + 4
         if name_size <= 0 or value > limit:
             return False
         value_size = load_i32(value - 4)
-        at = value + value_size
-        if value_size <= 0 or at > limit:
+        address = value + value_size
+        if value_size <= 0 or address > limit:
             return False
         bit = known_bit(names, name, name_size)
         if bit < 0 or seen >> bit & 1:
             return False
-        if not may_be_escaped(names, bit) and not is_plain_text(value, at, limit):
+        if not may_be_escaped(names, bit) and not is_plain_text(value, address, limit):
             return False
         seen |= 1 << bit
         set_field(block, bit, value, value_size)

@@ -1,7 +1,7 @@
-"""Kernel: read the JSON header of a request that is written as clients write it.
+"""Kernel: read the JSON header of a request that is in the form that clients write.
 
-No space between tokens, no key twice, no key that is not known, no remark; text is ASCII, and only
-the properties may hold escapes. Everything else is JSON for ``reput.format.command``.
+No space between tokens, no repeated or unknown key, no remark. Text is ASCII, and only properties
+may have escapes. All other JSON falls back to ``reput.format.command``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -60,14 +60,14 @@ HAS_NUMBER = HAS_CODE | HAS_FLAG | HAS_OPAQUE | HAS_VERSION
 
 
 @njit(**COMPILE_OPTIONS)
-def header_key(at, limit):
-    """Return the bit and the size of the key that stands at ``at``, a quote behind it; 0: none.
+def header_key(address, limit):
+    """Return the bit and the size of the key at an address, where a quote follows it; else 0, 0.
 
-    Comparing with what may be there is faster than looking for the end first.
+    Comparing with the possible keys is faster than finding the end first.
     """
-    if limit - at < 8:
+    if limit - address < 8:
         return 0, 0
-    first = get_i64(at)
+    first = get_i64(address)
     if first & FIVE_BYTES == CODE:
         return HAS_CODE, 4
     if first & FIVE_BYTES == FLAG:
@@ -76,76 +76,76 @@ def header_key(at, limit):
         return HAS_OPAQUE, 6
     if first == VERSION:
         return HAS_VERSION, 7
-    if limit - at < 10:
+    if limit - address < 10:
         return 0, 0
-    if first == LANGUAGE and get_u8(at + 8) == QUOTE:
+    if first == LANGUAGE and get_u8(address + 8) == QUOTE:
         return HAS_LANGUAGE, 8
-    if first == FIELDS and get_i64(at + 2) == FIELDS_END:
+    if first == FIELDS and get_i64(address + 2) == FIELDS_END:
         return HAS_FIELDS, 9
-    if first != SERIALIZE or limit - at < 24:
+    if first != SERIALIZE or limit - address < 24:
         return 0, 0
-    if get_i64(at + 8) == SERIALIZE_MIDDLE and get_i64(at + 16) == SERIALIZE_END:
+    if get_i64(address + 8) == SERIALIZE_MIDDLE and get_i64(address + 16) == SERIALIZE_END:
         return HAS_SERIALIZE, 23
     return 0, 0
 
 
 @njit(**COMPILE_OPTIONS)
-def is_escaped(start, at):
-    """Whether an odd number of backslashes stands in front of ``at``."""
-    place = at
-    while place > start and get_u8(place - 1) == BACKSLASH:
-        place -= 1
-    return at - place & 1 != 0
+def is_escaped(start, address):
+    """Return whether an odd number of backslashes is right before an address."""
+    run_start = address
+    while run_start > start and get_u8(run_start - 1) == BACKSLASH:
+        run_start -= 1
+    return address - run_start & 1 != 0
 
 
 @njit(**COMPILE_OPTIONS)
 def text_end(start, limit):
-    """Return where the quote behind a text stands; 0 if it is missing, or the text is not plain."""
-    # Most values are one character: a guess that costs nothing if it is right.
+    """Return the address of the quote after a plain text; 0 if there is none."""
+    # Most values are one character: check that first.
     if limit - start >= 2 and get_u8(start + 1) == QUOTE and is_plain(get_u8(start)):
         return start + 1
-    at = plain_end(start, limit)
-    return at if at < limit and get_u8(at) == QUOTE else 0
+    address = plain_end(start, limit)
+    return address if address < limit and get_u8(address) == QUOTE else 0
 
 
 @njit(**COMPILE_OPTIONS)
 def escaped_text_end(start, limit):
-    """Return where the quote behind a text with escapes stands; 0 as ``text_end``.
+    """Return the address of the quote after a text with escapes; 0 as ``text_end``.
 
-    What stands behind a backslash is not looked at: ``send_properties.unescape`` does that.
+    The characters after backslashes are checked later, by ``send_properties.unescape``.
     """
-    at = start
-    while limit - at >= 16:
-        run = quoted_run(at)
-        at += run
+    address = start
+    while limit - address >= 16:
+        run = quoted_run(address)
+        address += run
         if run < 16:
-            if get_u8(at) != QUOTE:
+            if get_u8(address) != QUOTE:
                 return 0
-            if not is_escaped(start, at):
-                return at
-            at += 1
-    while at < limit:
-        byte = get_u8(at)
-        if byte == QUOTE and not is_escaped(start, at):
-            return at
+            if not is_escaped(start, address):
+                return address
+            address += 1
+    while address < limit:
+        byte = get_u8(address)
+        if byte == QUOTE and not is_escaped(start, address):
+            return address
         if byte < BLANK or byte > ASCII_MAX:
             return 0
-        at += 1
+        address += 1
     return 0
 
 
 @njit(**COMPILE_OPTIONS)
-def read_fields(block, at, limit):
-    """Read the object of ``extFields``; return what stands behind it, 0 if it is not common."""
+def read_fields(block, address, limit):
+    """Read the object of ``extFields``; return its end, 0 if it falls back."""
     seen = 0
     names = word(block, state.FRAME_NAMES)
-    if get_u8(at) != OPEN:
+    if get_u8(address) != OPEN:
         return 0
     while True:
-        # In front of a name: the brace, or a comma.
-        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+        # At the byte before a name: the brace, or a comma.
+        if limit - address < 8 or get_u8(address + 1) != QUOTE:
             return 0
-        name = at + 2
+        name = address + 2
         name_end = name + 1 if get_u8(name + 1) == QUOTE else plain_end(name, limit)
         if limit - name_end < 4 or get_u16(name_end) != QUOTE_COLON:
             return 0
@@ -163,23 +163,23 @@ def read_fields(block, at, limit):
             return 0
         seen |= 1 << bit
         set_field(block, bit, value, value_end - value)
-        at = value_end + 1
-        if at >= limit:
+        address = value_end + 1
+        if address >= limit:
             return 0
-        mark = get_u8(at)
+        mark = get_u8(address)
         if mark == CLOSE:
             break
         if mark != COMMA:
             return 0
     set_word(block, state.FRAME_SEEN, seen)
-    return at + 1
+    return address + 1
 
 
 @njit(**COMPILE_OPTIONS)
-def read_number(block, key, at, limit):
-    """Read a number of the header; return what stands behind it, 0 if it is not common."""
-    end = digits_end(at, limit)
-    value = number(at, end - at)
+def read_number(block, key, address, limit):
+    """Read a number of the header; return its end, 0 if it falls back."""
+    end = digits_end(address, limit)
+    value = number(address, end - address)
     if value < 0 or value > INT_MAX:
         return 0
     if key == HAS_CODE:
@@ -192,45 +192,45 @@ def read_number(block, key, at, limit):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_white(at, limit):
-    """Whether nothing but white space is left."""
-    while at < limit:
-        byte = get_u8(at)
+def is_white(address, limit):
+    """Return whether only white space is left."""
+    while address < limit:
+        byte = get_u8(address)
         if byte != BLANK and byte != LINE_FEED and byte != RETURN and byte != TAB:
             return False
-        at += 1
+        address += 1
     return True
 
 
 @njit(**COMPILE_OPTIONS)
-def read_json(block, at, limit):
-    """Read a header of ``[at, limit)`` into words of the block; False: it is not common."""
+def read_json(block, address, limit):
+    """Read a header into words of the block; return False if it falls back."""
     seen = 0
-    if at >= limit or get_u8(at) != OPEN:
+    if address >= limit or get_u8(address) != OPEN:
         return False
     while True:
-        # In front of a key: the brace, or a comma.
-        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+        # At the byte before a key: the brace, or a comma.
+        if limit - address < 8 or get_u8(address + 1) != QUOTE:
             return False
-        key, key_size = header_key(at + 2, limit)
-        value = at + 2 + key_size + 2
+        key, key_size = header_key(address + 2, limit)
+        value = address + 2 + key_size + 2
         if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
             return False
         seen |= key
         if key & HAS_NUMBER:
-            at = read_number(block, key, value, limit)
+            address = read_number(block, key, value, limit)
         elif key == HAS_FIELDS:
-            at = read_fields(block, value, limit)
+            address = read_fields(block, value, limit)
         elif get_u8(value) != QUOTE:
             return False
         else:
-            at = text_end(value + 1, limit)
-            at += at != 0
-        if at == 0 or at >= limit:
+            address = text_end(value + 1, limit)
+            address += address != 0
+        if address == 0 or address >= limit:
             return False
-        mark = get_u8(at)
+        mark = get_u8(address)
         if mark == CLOSE:
             break
         if mark != COMMA:
             return False
-    return seen & REQUIRED == REQUIRED and is_white(at + 1, limit)
+    return seen & REQUIRED == REQUIRED and is_white(address + 1, limit)

@@ -1,8 +1,11 @@
-"""The kernels as functions, compiled or in plain Python: one import for store and broker.
+"""The kernels as functions: one import for the store and the broker.
 
-Plain integers in and out; everything else is in the control block (``control_block``). ``append``,
-``pull`` and ``receive`` are short and keep the GIL, ``dispatch`` may work through megabytes and
-releases it. Where there is no compiled kernel, ``hot_twin`` does the same, slowly.
+Arguments and results are plain integers; everything else is in the control block
+(``control_block``). ``append``, ``pull`` and the kernels of the fast path are short and keep the
+GIL. ``dispatch`` may work through megabytes and releases it.
+
+Without compiled kernels the store's functions are those of ``reference``, which are slow, and those
+of the fast path serve nothing: requests fall back to the processors.
 """
 
 import ctypes
@@ -13,114 +16,87 @@ import numpy.typing as npt
 
 from reput.format import message as record
 from reput.format.kernels.native import crc_tables as tables_of_crc
-from reput.store.kernels import hot_twin, native
+from reput.store.kernels import native
 
 Kernel = Callable[..., int]
 
 
-def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) -> Kernel:
+def _is_compiled() -> bool:
     try:
-        return native.plain_function(name, arguments, is_short=is_short)
+        native.engine()
     except native.KernelsUnavailable:
-        return twin
+        return False
+    return True
 
 
-def _receive_twin(block: Any) -> int:
+is_compiled = _is_compiled()
+"""Whether there are compiled kernels. Without them no fast path is taken."""
+
+
+def _of_store(name: str, arguments: list[Any], *, is_short: bool) -> Kernel:
+    """Return a kernel, or its reference implementation."""
+    if is_compiled:
+        return native.plain_function(name, arguments, is_short=is_short)
     # Not at the top: a broker with compiled kernels starts sooner without it.
-    from reput.store.kernels import send_twin
+    from reput.store.kernels import reference
 
-    return send_twin.receive(block)
-
-
-def _acks_twin(block: Any) -> int:
-    from reput.store.kernels import acks_twin
-
-    return acks_twin.acks(block)
+    kernel: Kernel = getattr(reference, name)
+    return kernel
 
 
-def _again_twin(call: Any) -> int:
-    from reput.store.kernels import copy_records_twin
-
-    return copy_records_twin.again(call)
-
-
-def _waiting_twin(call: Any) -> int:
-    from reput.store.kernels import copy_records_twin
-
-    return copy_records_twin.waiting(call)
+def _of_fast_path(name: str, argument_count: int = 1) -> Kernel:
+    """Return a kernel of the fast path, or a function that serves nothing."""
+    if is_compiled:
+        return native.plain_function(name, [_INTEGER] * argument_count, is_short=True)
+    return _serve_nothing
 
 
-def _later_twin(call: Any) -> int:
-    from reput.store.kernels import copy_for_retry_twin
-
-    return copy_for_retry_twin.later(call)
-
-
-def _decided_twin(call: Any) -> int:
-    from reput.store.kernels import copy_for_commit_twin
-
-    return copy_for_commit_twin.decided(call)
-
-
-def _take_twin(call: Any) -> int:
-    from reput.store.kernels import pop_twin
-
-    return pop_twin.take(call)
-
-
-def _collect_twin(block: Any, wanted: Any) -> int:
-    from reput.store.kernels import scan_requests_twin
-
-    return scan_requests_twin.collect(block, wanted)
-
-
-def _batch_records_twin(*arguments: int) -> int:
-    from reput.store.kernels import batch_parts_twin
-
-    return batch_parts_twin.batch_records(*arguments)
+def _serve_nothing(*_: Any) -> int:
+    return 0
 
 
 _INTEGER = ctypes.c_int64
 Address = ctypes.c_int64
-"""What the short kernels take the block's address as."""
+"""Type of the addresses that short kernels take."""
 
-append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=True)
+append = _of_store("append", [_INTEGER, ctypes.c_char_p], is_short=True)
 """``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
-append_long = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=False)
-"""The same for megabytes of records: other threads run meanwhile."""
-pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
+append_long = _of_store("append", [_INTEGER, ctypes.c_char_p], is_short=False)
+"""``append`` for megabytes of records: other threads run meanwhile."""
+pull = _of_store("pull", [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
-receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
-"""``receive(block: c_int64) -> count``; see ``send.receive``."""
-acks = _choose("acks", _acks_twin, [_INTEGER], is_short=True)
-"""``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
-again = _choose("again", _again_twin, [_INTEGER], is_short=True)
-"""``again(words: c_int64) -> count``; see ``copy_records.again``."""
-waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
-"""``waiting(words: c_int64) -> count``; see ``copy_records.waiting``."""
-later = _choose("later", _later_twin, [_INTEGER], is_short=True)
-"""``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
-decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
-"""``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
-take = _choose("take", _take_twin, [_INTEGER], is_short=True)
-"""``take(words: c_int64) -> count``; see ``pop.take``."""
-collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
-"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
-put_texts = _choose("put_texts", hot_twin.put_texts, [_INTEGER] * 6, is_short=False)
+put_texts = _of_store("put_texts", [_INTEGER] * 6, is_short=False)
 """``put_texts(block, data, sizes, count, offset, timestamp) -> count``; see ``append``."""
-batch_records = _choose("batch_records", _batch_records_twin, [_INTEGER] * 13, is_short=False)
+batch_records = _of_store("batch_records", [_INTEGER] * 13, is_short=False)
 """``batch_records(body, size, ...) -> count``; see ``batch_parts.batch_records``."""
-dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
-"""``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
+dispatch = _of_store("dispatch", [_INTEGER] * 6, is_short=False)
+"""``dispatch(block, buffer, stop_position, end, file_end, base) -> count``; see ``append``."""
+
+receive = _of_fast_path("receive")
+"""``receive(block: c_int64) -> count``; see ``send.receive``."""
+acks = _of_fast_path("acks")
+"""``acks(block: c_int64) -> count``; see ``acks.acks``. Its block is that of ``acks_args``."""
+again = _of_fast_path("again")
+"""``again(words: c_int64) -> count``; see ``copy_records.again``."""
+waiting = _of_fast_path("waiting")
+"""``waiting(words: c_int64) -> count``; see ``copy_records.waiting``."""
+later = _of_fast_path("later")
+"""``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
+decided = _of_fast_path("decided")
+"""``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
+take = _of_fast_path("take")
+"""``take(words: c_int64) -> count``; see ``pop.take``."""
+collect = _of_fast_path("collect", 2)
+"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
 
 
 def crc_tables() -> npt.NDArray[Any]:
-    """Return the tables whose address the block holds; keep the array alive."""
+    """Return the tables whose address the block holds. The array must be kept alive."""
     return tables_of_crc()
 
 
 def address_of(buffer: npt.NDArray[Any]) -> int:
-    """Return where an array's bytes stand."""
+    """Return the address of an array's bytes."""
     return int(buffer.__array_interface__["data"][0])
 
 
@@ -130,16 +106,16 @@ def bytes_at(address: int, size: int) -> bytes:
 
 
 def view_at(address: int, size: int) -> memoryview:
-    """Return bytes in memory without a copy; the caller keeps them where they are."""
+    """Return bytes in memory without a copy. The caller keeps the memory alive."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
 def words_at(address: int, count: int) -> memoryview:
-    """Return words in memory without a copy; the caller keeps them where they are."""
+    """Return words in memory without a copy. The caller keeps the memory alive."""
     return memoryview((ctypes.c_int64 * count).from_address(address)).cast("B").cast("q")
 
 
 def bytes_of_record(address: int) -> bytes:
-    """Return a copy of a record, whose first field is its size."""
+    """Return a copy of the record at an address; the record begins with its size."""
     size, _ = record.SIZE_AND_MAGIC.unpack(ctypes.string_at(address, record.SIZE_AND_MAGIC.size))
     return ctypes.string_at(address, size)

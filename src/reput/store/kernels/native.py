@@ -1,4 +1,4 @@
-"""The compiled kernels of this package: a shared object of its own, loaded at the first use."""
+"""The compiled kernels of this package: its shared object, loaded at first use."""
 
 from reput.format.kernels.library import KernelsUnavailable, Library
 

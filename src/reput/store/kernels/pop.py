@@ -1,16 +1,16 @@
 """Kernel: pop messages of a queue: copy their records out, and put their checkpoint.
 
-The one call does what ``Getter.get``, ``pop_codec`` and ``Putter.put_encoded`` do for a pop: read
-units, copy records, write the checkpoint that says which they are, append it to the log, and say
-in the words of a reply which they are.
+One call does what ``Getter.get``, ``pop_codec`` and ``Putter.put_encoded`` do for a pop: it reads
+units, copies records, makes the checkpoint that names them, appends it to the log, and writes the
+part of the reply that names them.
 
 **What takes the fast path**; for anything else it returns 0, with nothing done, and the pop falls
-back to Python:
+back to the processor:
 
-* 1 to MESSAGES_MAX messages are wanted; no number is negative; records have no checksum of their
-  own (HAS_RECORD_CRC). The queue is none of a retry topic, and no light queue.
-* The units that Python would look at are in memory, as for pulls (``deliver``).
-* Some records are wanted; none that was looked at is gone, damaged, or not mapped; all fit BUFFER.
+* 1 to MESSAGES_MAX messages are wanted; no number is negative; records have no checksum property
+  (HAS_RECORD_CRC is off). The queue is not of a retry topic, and not a light queue.
+* The units that the processor would read are in memory, as for pulls (``deliver``).
+* Some records are wanted; no record that was read is gone, damaged, or not mapped; all fit BUFFER.
 * The JSON of the checkpoint has at most BODY_BYTES_MAX bytes; ``append`` takes its record.
 """
 
@@ -62,7 +62,7 @@ INFO_KIND = len(words.INFO_KIND)
 
 @njit(**COMPILE_OPTIONS)
 def is_common(call, block):
-    """Whether the numbers of a call are as they should be."""
+    """Return whether the numbers of a call are in the ranges of the fast path."""
     return (
         word(block, state.HAS_RECORD_CRC) == 0
         and 0 < word(call, words.COUNT_MAX) <= words.MESSAGES_MAX
@@ -78,7 +78,7 @@ def is_common(call, block):
 
 @njit(**COMPILE_OPTIONS)
 def find_messages(call, block):
-    """Copy the records of the queue that are wanted into BUFFER; return how many, 0: Python's."""
+    """Copy the wanted records into BUFFER; return their number, 0 if the pop falls back."""
     row = word(call, words.QUEUE_ROW)
     queue_offset = word(call, words.QUEUE_OFFSET)
     units, unit_count = units_in_memory(row, queue_offset)
@@ -88,9 +88,9 @@ def find_messages(call, block):
     if word(call, words.CODE_COUNT):
         wanted = max(wanted, word(block, state.FILTERED_UNITS_MAX))
     wanted = min(wanted, READ_UNITS_MAX)
-    count = min(unit_count, wanted)
+    read_count = min(unit_count, wanted)
     set_word(block, state.PULL_UNITS, units)
-    set_word(block, state.PULL_UNIT_COUNT, count)
+    set_word(block, state.PULL_UNIT_COUNT, read_count)
     set_word(block, state.PULL_QUEUE_OFFSET, queue_offset)
     set_word(block, state.PULL_BUFFER, word(call, words.BUFFER))
     set_word(block, state.PULL_ROOM, word(call, words.BUFFER_ROOM))
@@ -98,112 +98,116 @@ def find_messages(call, block):
     set_word(block, state.PULL_CODES, word(call, words.CODES))
     set_word(block, state.PULL_CODE_COUNT, word(call, words.CODE_COUNT))
     set_word(block, state.RESULT_LAST_OFFSET, 0)
-    found = pull(block)
+    count = pull(block)
     if word(block, state.STOP) != state.STOP_DONE:
         return 0
     if word(block, state.RESULT_GONE) != 0 or word(block, state.RESULT_DAMAGED) != 0:
         return 0
     scanned = word(block, state.RESULT_SCANNED)
-    behind = queue_offset + scanned
-    if scanned == count and count < wanted and behind < word(row, state.QUEUE_MAX_OFFSET):
-        return 0  # Python would look at units that are in no memory
+    next_offset = queue_offset + scanned
+    if (
+        scanned == read_count
+        and read_count < wanted
+        and next_offset < word(row, state.QUEUE_MAX_OFFSET)
+    ):
+        return 0  # the processor would read units that are not in memory
     set_word(call, words.RESULT_BYTES, word(block, state.RESULT_BYTES))
-    set_word(call, words.RESULT_NEXT_OFFSET, behind)
-    return found
+    set_word(call, words.RESULT_NEXT_OFFSET, next_offset)
+    return count
 
 
 @njit(**COMPILE_OPTIONS)
-def read_offsets(call, found):
-    """Take note of the queue offsets of the records in BUFFER, which were looked at."""
-    at = word(call, words.BUFFER)
+def read_offsets(call, count):
+    """Copy the queue offsets of the records in BUFFER to OFFSETS."""
+    address = word(call, words.BUFFER)
     target = word(call, words.OFFSETS)
-    for _ in range(found):
-        put_i64(target, load_i64(at + AT_QUEUE_OFFSET))
-        at += load_i32(at)
+    for _ in range(count):
+        put_i64(target, load_i64(address + AT_QUEUE_OFFSET))
+        address += load_i32(address)
         target += 8
 
 
 @njit(**COMPILE_OPTIONS)
-def put_offsets(call, at, found, start):
-    """Write how far the messages are from a queue offset, with commas; return where it ends."""
+def put_offsets(call, address, count, start):
+    """Write the distances of the messages from a queue offset, with commas; return the end."""
     offsets = word(call, words.OFFSETS)
-    for i in range(found):
+    for i in range(count):
         if i > 0:
-            put_u8(at, COMMA)
-            at += 1
-        at = put_decimal(at, get_i64(offsets + 8 * i) - start)
-    return at
+            put_u8(address, COMMA)
+            address += 1
+        address = put_decimal(address, get_i64(offsets + 8 * i) - start)
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
-def put_checkpoint(call, at, found):
-    """Write what ``pop_codec.encode_checkpoint`` does; return where it ends."""
+def put_checkpoint(call, address, count):
+    """Write the JSON of the checkpoint, as ``pop_codec.encode_checkpoint``; return its end."""
     start = word(call, words.QUEUE_OFFSET)
     size = word(call, words.FIRST_SIZE)
-    copy(at, word(call, words.FIRST), size)
-    at = put_offsets(call, at + size, found, start)
-    put_piece_0(at)
-    at = put_decimal(at + PIECE_0, word(call, words.INVISIBLE_MS))
-    put_piece_1(at)
-    at = put_decimal(at + PIECE_1, found)
-    put_piece_2(at)
-    at = put_decimal(at + PIECE_2, word(call, words.POP_MS))
-    put_piece_3(at)
-    at = put_decimal(at + PIECE_3, word(call, words.QUEUE_ID))
-    put_piece_4(at)
-    at = put_decimal(at + PIECE_4, start)
+    copy(address, word(call, words.FIRST), size)
+    address = put_offsets(call, address + size, count, start)
+    put_piece_0(address)
+    address = put_decimal(address + PIECE_0, word(call, words.INVISIBLE_MS))
+    put_piece_1(address)
+    address = put_decimal(address + PIECE_1, count)
+    put_piece_2(address)
+    address = put_decimal(address + PIECE_2, word(call, words.POP_MS))
+    put_piece_3(address)
+    address = put_decimal(address + PIECE_3, word(call, words.QUEUE_ID))
+    put_piece_4(address)
+    address = put_decimal(address + PIECE_4, start)
     size = word(call, words.LAST_SIZE)
-    copy(at, word(call, words.LAST), size)
-    return at + size
+    copy(address, word(call, words.LAST), size)
+    return address + size
 
 
 @njit(**COMPILE_OPTIONS)
-def make_record(call, found):
-    """Make the record of the checkpoint in SCRATCH; return its size, 0: it is Python's."""
+def make_record(call, count):
+    """Make the record of the checkpoint in SCRATCH; return its size, 0 if the pop falls back."""
     start = word(call, words.SCRATCH)
     copy(start, word(call, words.HEAD), HEAD_BYTES)
     body = start + HEAD_BYTES
-    at = put_checkpoint(call, body, found)
-    if at - body > words.BODY_BYTES_MAX:
+    address = put_checkpoint(call, body, count)
+    if address - body > words.BODY_BYTES_MAX:
         return 0
-    store_i32(start + AT_BODY_SIZE, at - body)
+    store_i32(start + AT_BODY_SIZE, address - body)
     store_i32(start + AT_QUEUE_ID, word(call, words.REVIVE_QUEUE_ID))
     store_i64(start + AT_BORN_TIMESTAMP, word(call, words.POP_MS))
     size = word(call, words.TOPIC_SIZE)
-    copy(at, word(call, words.TOPIC), size)
-    properties = at + size + PROPERTIES_LENGTH_BYTES
+    copy(address, word(call, words.TOPIC), size)
+    properties = address + size + PROPERTIES_LENGTH_BYTES
     size = word(call, words.MARKS_SIZE)
     copy(properties, word(call, words.MARKS), size)
-    at = put_decimal(properties + size, word(call, words.POP_MS))
-    put_u8(at, PAIR_END)
-    at += 1
-    store_i16(properties - PROPERTIES_LENGTH_BYTES, at - properties)
-    store_i32(start, at - start)
-    return at - start
+    address = put_decimal(properties + size, word(call, words.POP_MS))
+    put_u8(address, PAIR_END)
+    address += 1
+    store_i16(properties - PROPERTIES_LENGTH_BYTES, address - properties)
+    store_i32(start, address - start)
+    return address - start
 
 
 @njit(**COMPILE_OPTIONS)
-def put_info(call, found):
-    """Write what ``pop_codec.message_info`` does."""
+def put_info(call, count):
+    """Write the text of ``pop_codec.message_info``."""
     start = word(call, words.INFO)
     put_info_kind(start)
-    at = put_decimal(start + INFO_KIND, word(call, words.QUEUE_ID))
-    put_u8(at, SPACE)
-    at = put_offsets(call, at + 1, found, 0)
-    set_word(call, words.RESULT_INFO_SIZE, at - start)
+    address = put_decimal(start + INFO_KIND, word(call, words.QUEUE_ID))
+    put_u8(address, SPACE)
+    address = put_offsets(call, address + 1, count, 0)
+    set_word(call, words.RESULT_INFO_SIZE, address - start)
 
 
 @njit(**COMPILE_OPTIONS)
 def take(call):
-    """Entry point: take messages; return how many, 0: it is Python's, and nothing was done."""
+    """Entry point: pop messages; return their number, 0 if the pop falls back with nothing done."""
     block = word(call, words.BLOCK)
     if not is_common(call, block):
         return 0
-    found = find_messages(call, block)
-    if found == 0:
+    count = find_messages(call, block)
+    if count == 0:
         return 0
-    read_offsets(call, found)
-    size = make_record(call, found)
+    read_offsets(call, count)
+    size = make_record(call, count)
     if size == 0:
         return 0
     set_word(block, state.INPUT_POSITION, 0)
@@ -213,9 +217,9 @@ def take(call):
     if append(block, word(call, words.SCRATCH)) == 0:
         return 0
     set_word(call, words.RESULT_SIZE, size)
-    put_info(call, found)
-    return found
+    put_info(call, count)
+    return count
 
 
 ENTRY_POINTS = {"take": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,7 +1,7 @@
-"""The words that the kernel ``take`` shares with who calls it: one block of int64.
+"""Arguments and results of the kernel ``take``: one block of int64 words.
 
-The control block is named in it. What a word holds is written here, what the kernel does with it in
-``take``.
+The control block is one of the arguments. The words are described here, what the kernel does with
+them in ``pop``.
 """
 
 from collections.abc import Iterator
@@ -15,68 +15,69 @@ _words: Iterator[int] = iter(range(1 << 6))
 # --- who calls ------------------------------------------------------------------
 
 BLOCK = next(_words)
-"""Address of the control block; READABLE in it is as the log stands."""
+"""Address of the control block; READABLE in it must be current."""
 HEAD = next(_words)
-"""Address of the fields of a checkpoint's record up to its body, ``HEAD_BYTES``; those that differ
-from record to record are 0."""
+"""Address of the fields of a checkpoint's record up to its body, ``HEAD_BYTES``; fields that differ
+from record to record are 0.
+"""
 TOPIC = next(_words)
-"""Address of the topic of checkpoints, behind a byte with its length."""
+"""Address of the topic of checkpoints, after a byte with its length."""
 TOPIC_SIZE = next(_words)
-"""With that byte."""
+"""Size of the topic and its length byte."""
 MARKS = next(_words)
-"""Address of their properties, but for the last value, which is the time of the pop."""
+"""Address of their properties, without the last value, which is the time of the pop."""
 MARKS_SIZE = next(_words)
 BUFFER = next(_words)
-"""Where the records go that are taken, one behind the other."""
+"""Address of the room for the records that are popped, which are concatenated."""
 BUFFER_ROOM = next(_words)
 SCRATCH = next(_words)
-"""Where the record of the checkpoint is made: ``SCRATCH_BYTES``."""
+"""Address of the room for the record of the checkpoint, ``SCRATCH_BYTES``."""
 OFFSETS = next(_words)
-"""Address of a word a message: their queue offsets."""
+"""Address of the room for their queue offsets, a word each."""
 INFO = next(_words)
-"""Where ``pop_codec.message_info`` of them goes: ``INFO_BYTES``."""
+"""Address of the room for their ``pop_codec.message_info``, ``INFO_BYTES``."""
 
-# --- a call: what is taken ------------------------------------------------------------
+# --- a call: the queue, and the wanted messages ------------------------------------------
 
 QUEUE_ROW = next(_words)
 """Address of the row of the queue."""
 QUEUE_OFFSET = next(_words)
-"""Of the first message that may be taken."""
+"""Queue offset of the first message that may be popped."""
 COUNT_MAX = next(_words)
 CODES = next(_words)
 """Address of the wanted tags codes, a word each, ascending."""
 CODE_COUNT = next(_words)
-"""0: all are wanted."""
+"""Number of wanted tags codes; 0: all messages are wanted."""
 
 # --- a call: what the checkpoint says ---------------------------------------------------
 
 FIRST = next(_words)
-"""Address of its JSON up to the distances; see ``pop_codec.checkpoint_ends``."""
+"""Address of the checkpoint's JSON up to the distances; see ``pop_codec.checkpoint_ends``."""
 FIRST_SIZE = next(_words)
 LAST = next(_words)
-"""Address of its JSON behind the start offset."""
+"""Address of its JSON after the start offset."""
 LAST_SIZE = next(_words)
 QUEUE_ID = next(_words)
 POP_MS = next(_words)
 INVISIBLE_MS = next(_words)
 REVIVE_QUEUE_ID = next(_words)
-"""Where it goes."""
+"""Queue id of the checkpoint."""
 STORE_MS = next(_words)
-"""When."""
+"""Store time of the checkpoint, ms."""
 
-# --- what it tells ------------------------------------------------------------------
+# --- results ------------------------------------------------------------------
 
 RESULT_BYTES = next(_words)
-"""Of the records."""
+"""Size of the records, bytes."""
 RESULT_NEXT_OFFSET = next(_words)
-"""Queue offset behind the last message that was looked at."""
+"""Queue offset after the last message that was read."""
 RESULT_INFO_SIZE = next(_words)
 RESULT_PHYSICAL_OFFSET = next(_words)
-"""Of the checkpoint."""
+"""Physical offset of the checkpoint."""
 RESULT_REVIVE_OFFSET = next(_words)
-"""Its queue offset."""
+"""Queue offset of the checkpoint."""
 RESULT_SIZE = next(_words)
-"""Bytes of its record."""
+"""Size of the checkpoint's record, bytes."""
 
 WORDS = next(_words)
 
@@ -85,7 +86,7 @@ WORDS = next(_words)
 HEAD_BYTES = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
 MESSAGES_MAX = pop_codec.MESSAGES_MAX
 BODY_BYTES_MAX = 1024
-"""A longer body of a checkpoint is Python's."""
+"""Maximum size of a checkpoint's body, bytes. Longer ones fall back."""
 _NUMBER_BYTES = 20
 _NUMBERS_BYTES = (MESSAGES_MAX + 8) * _NUMBER_BYTES
 MARKS_BYTES_MAX = 128
@@ -101,6 +102,6 @@ CHECKPOINT_PIECES = cut(
     ),
     *(b"11111", b"22222", b"33333", b"44444", b"55555", b"66666"),
 )[1:-1]  # fmt: skip
-"""The JSON of a checkpoint between the distances and its other numbers, and between those."""
+"""JSON of a checkpoint between the distances and its other numbers, and between those."""
 INFO_KIND = pop_codec.NORMAL.encode() + b" "
-"""What ``message_info`` begins with: retry topics are Python's."""
+"""Beginning of ``message_info``: the kind of topic. Retry topics fall back."""

@@ -26,7 +26,7 @@ RECORD_BYTES_MIN = record.FIXED_BYTES_V1
 
 @njit(**COMPILE_OPTIONS)
 def is_among(codes, code_count, code):
-    """Whether a tags code is among those that are asked for, which ascend."""
+    """Return whether a tags code is among the wanted ones, which ascend."""
     low = 0
     high = code_count
     while low < high:
@@ -40,25 +40,25 @@ def is_among(codes, code_count, code):
 
 @njit(**COMPILE_OPTIONS)
 def is_full(block, count, total, size, max_count, is_on_disk):
-    """Whether a reply of ``count`` records takes no further one; it always takes the first."""
+    """Return whether a reply of ``count`` records is full. The first record always fits."""
     if count == 0:
         return False
     if is_on_disk:
-        most, most_bytes = (
+        count_limit, bytes_limit = (
             word(block, state.COUNT_ON_DISK_MAX),
             word(block, state.BYTES_ON_DISK_MAX),
         )
     else:
-        most, most_bytes = (
+        count_limit, bytes_limit = (
             word(block, state.COUNT_IN_MEMORY_MAX),
             word(block, state.BYTES_IN_MEMORY_MAX),
         )
-    return count >= max_count or count >= most or total + size > most_bytes
+    return count >= max_count or count >= count_limit or total + size > bytes_limit
 
 
 @njit(**COMPILE_OPTIONS)
 def file_address(block, physical_offset):
-    """Return where the file that holds an offset is mapped, 0 if it is not, or IS_GONE."""
+    """Return the address of the file that holds an offset, 0 if it is not mapped, or IS_GONE."""
     place = physical_offset - word(block, state.FILES_START)
     if place < 0:
         return IS_GONE
@@ -69,8 +69,8 @@ def file_address(block, physical_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def following_file(block, physical_offset):
-    """Return where the file behind the one that holds, or held, an offset starts."""
+def next_file(block, physical_offset):
+    """Return the physical offset of the file after the one that holds, or held, an offset."""
     start = word(block, state.FILES_START)
     if physical_offset < start:
         return start
@@ -80,10 +80,10 @@ def following_file(block, physical_offset):
 
 @njit(**COMPILE_OPTIONS)
 def pull(block):
-    """Entry point: copy the records that PULL_UNITS point at, side by side, into PULL_BUFFER.
+    """Entry point: copy the records that PULL_UNITS point at, concatenated, into PULL_BUFFER.
 
-    RESULT_SCANNED is how many units were done with, RESULT_GONE how many of them lead nowhere.
-    Returns how many records were copied.
+    RESULT_SCANNED is the number of units that are done, RESULT_GONE that of units without a record.
+    Return the number of records.
     """
     units = word(block, state.PULL_UNITS)
     unit_count = word(block, state.PULL_UNIT_COUNT)
@@ -93,7 +93,7 @@ def pull(block):
     max_count = word(block, state.PULL_COUNT_MAX)
     codes = word(block, state.PULL_CODES)
     code_count = word(block, state.PULL_CODE_COUNT)
-    first_code = get_i64(codes) if code_count != 0 else 0  # most ask for one
+    first_code = get_i64(codes) if code_count != 0 else 0  # most pulls want one
     count = 0
     total = 0
     gone = 0
@@ -123,24 +123,24 @@ def pull(block):
         if code_count != 0 and code != first_code and not is_among(codes, code_count, code):
             scanned += 1
             continue
-        address = file_address(block, offset)
-        if address == 0:
+        file = file_address(block, offset)
+        if file == 0:
             stop = state.STOP_UNMAPPED
             break
-        if address == IS_GONE or offset + size > readable:
-            # All of the file is gone: do not ask for each of its records.
+        if file == IS_GONE or offset + size > readable:
+            # All of the file is gone: skip its other records.
             gone += 1
-            skip_to = following_file(block, offset)
+            skip_to = next_file(block, offset)
             scanned += 1
             continue
         position = (offset - word(block, state.FILES_START)) % file_size
-        at = address + position
+        address = file + position
         if (
             size < RECORD_BYTES_MIN
             or position + size > file_size
-            or load_i32(at) != size
-            or load_i64(at + AT_PHYSICAL_OFFSET) != offset
-            or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset + scanned)
+            or load_i32(address) != size
+            or load_i64(address + AT_PHYSICAL_OFFSET) != offset
+            or (queue_offset >= 0 and load_i64(address + AT_QUEUE_OFFSET) != queue_offset + scanned)
         ):
             damaged += 1
             scanned += 1
@@ -148,7 +148,7 @@ def pull(block):
         if total + size > room:
             stop = state.STOP_BUFFER
             break
-        copy(buffer + total, at, size)
+        copy(buffer + total, address, size)
         total += size
         count += 1
         scanned += 1
@@ -164,4 +164,4 @@ def pull(block):
 
 
 ENTRY_POINTS = {"pull": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,7 +1,7 @@
 """Kernel: the head of the reply to a pull; the same bytes as ``reput.format.pull_reply`` makes.
 
-It stands in front of the records, so its size must be known before it is: numbers of as many digits
-give heads of one size.
+It precedes the records, so its size must be known before its numbers are: numbers of the same
+length give heads of the same size.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -35,47 +35,47 @@ INT_BYTES = 4
 
 @njit(**COMPILE_OPTIONS)
 def pull_head_size(serialization, opaque, next_offset, min_offset, max_offset):
-    """Return how long a head is."""
+    """Return the size of a head, bytes."""
     digits = decimal_size(next_offset) + decimal_size(min_offset) + decimal_size(max_offset)
     if serialization == JSON:
         return HEAD_BYTES + JSON_TEXT + decimal_size(opaque) + digits
-    # The opaque, the size of the fields, and those of three numbers.
+    # The opaque, the size of the fields, and the sizes of three numbers.
     return HEAD_BYTES + BINARY_TEXT + digits + 5 * INT_BYTES
 
 
 @njit(**COMPILE_OPTIONS)
 def put_json_head(start, opaque, next_offset, min_offset, max_offset):
-    """Write a head but for its sizes; return where it ends."""
-    at = start + HEAD_BYTES
-    put_json_0(at)
-    at = put_decimal(at + JSON_0, opaque)
-    put_json_1(at)
-    at = put_decimal(at + JSON_1, next_offset)
-    put_json_2(at)
-    at = put_decimal(at + JSON_2, min_offset)
-    put_json_3(at)
-    at = put_decimal(at + JSON_3, max_offset)
-    put_json_4(at)
-    return at + JSON_4
+    """Write a JSON head without its sizes; return its end."""
+    address = start + HEAD_BYTES
+    put_json_0(address)
+    address = put_decimal(address + JSON_0, opaque)
+    put_json_1(address)
+    address = put_decimal(address + JSON_1, next_offset)
+    put_json_2(address)
+    address = put_decimal(address + JSON_2, min_offset)
+    put_json_3(address)
+    address = put_decimal(address + JSON_3, max_offset)
+    put_json_4(address)
+    return address + JSON_4
 
 
 @njit(**COMPILE_OPTIONS)
 def put_binary_head(start, opaque, next_offset, min_offset, max_offset):
-    """Write a head but for its sizes; return where it ends."""
-    at = start + HEAD_BYTES
-    put_binary_0(at)
-    store_i32(at + BINARY_0, opaque)
-    at += BINARY_0 + INT_BYTES
-    put_binary_1(at)
-    fields = at + BINARY_1 + INT_BYTES
+    """Write a binary head without its sizes; return its end."""
+    address = start + HEAD_BYTES
+    put_binary_0(address)
+    store_i32(address + BINARY_0, opaque)
+    address += BINARY_0 + INT_BYTES
+    put_binary_1(address)
+    fields = address + BINARY_1 + INT_BYTES
     put_binary_2(fields)
-    at = put_sized_decimal(fields + BINARY_2, next_offset)
-    put_binary_3(at)
-    at = put_sized_decimal(at + BINARY_3, min_offset)
-    put_binary_4(at)
-    at = put_sized_decimal(at + BINARY_4, max_offset)
-    store_i32(fields - INT_BYTES, at - fields)
-    return at
+    address = put_sized_decimal(fields + BINARY_2, next_offset)
+    put_binary_3(address)
+    address = put_sized_decimal(address + BINARY_3, min_offset)
+    put_binary_4(address)
+    address = put_sized_decimal(address + BINARY_4, max_offset)
+    store_i32(fields - INT_BYTES, address - fields)
+    return address
 
 
 @njit(**COMPILE_OPTIONS)

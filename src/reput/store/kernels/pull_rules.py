@@ -1,4 +1,4 @@
-"""What ``deliver`` and its twin both know: names of fields, what room is needed."""
+"""Field names and limits of the kernel ``deliver``, which its callers use too."""
 
 from reput.format.codes import PullFlag
 
@@ -13,20 +13,20 @@ FIELD_NAMES = (
     "expressionType",
     "maxMsgBytes",
 )
-"""The fields that a pull has and no send; numbered behind those of sends. Of 5.x: maxMsgBytes."""
+"""Fields of pulls that sends lack, numbered after those of sends. Of 5.x: maxMsgBytes."""
 
 OPTIONAL = ("subscription", "expressionType", "maxMsgBytes", "bname")
-"""What a pull may lack. ``maxMsgBytes`` is not heeded: replies stay within the broker's limits."""
+"""Fields that a pull may lack. ``maxMsgBytes`` is ignored: replies keep to the broker's limits."""
 
-COMMON_FLAGS = int(
+ALLOWED_FLAGS = int(
     PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND | PullFlag.HAS_SUBSCRIPTION | PullFlag.LITE
 )
-"""Bits of ``sysFlag``; filters by class are refused."""
+"""Bits of ``sysFlag`` of fast pulls. Filters by class are refused."""
 
 TAG = "TAG"
-"""The ``expressionType`` of common pulls, if they have one."""
+"""The ``expressionType`` of fast pulls, if they have one."""
 LONG_MAX = (1 << 63) - 1
 READ_UNITS_MAX = 4096
-"""At most so many units are looked at for one pull."""
+"""Units that one pull reads at most."""
 HEAD_BYTES_MAX = 400
-"""Room that must be left for a reply's head, in front of its records."""
+"""Room for the head of a reply, before its records, bytes."""

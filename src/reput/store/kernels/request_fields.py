@@ -1,8 +1,8 @@
-"""Kernels: the fields of a request, whatever its header is written in: names, plain text, numbers.
+"""Kernels: the fields of a request with either kind of header: names, plain text, numbers.
 
-A reader of headers (``header_json``, ``header_binary``) leaves in words of the block where each
-field's value stands; ``send``, ``deliver`` and ``collect`` say what it must be. The names of the
-first two are compiled in, those of ``collect`` are a list.
+A reader of headers (``header_json``, ``header_binary``) writes the address and size of each field's
+value to words of the block; ``send``, ``deliver`` and ``collect`` check the values. The names of
+the first two are compiled in, those of ``collect`` are a list.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -25,7 +25,7 @@ from reput.store.kernels import control_block as state, pull_rules, scan_args, s
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
 LONG = 32
-"""Long names are numbered as the letters, from here on."""
+"""Number of the first long name. Long names are numbered like the letters, from here on."""
 assert len(FIELD_NAMES) < LONG - 1
 
 GROUP = FIELD_NAMES.index("producerGroup")
@@ -67,16 +67,16 @@ def name_word(text: str) -> int:
 
 
 @njit(**COMPILE_OPTIONS)
-def first_word(at, size):
-    """Return the first eight bytes of a text of ``size`` bytes, zeros behind a shorter one."""
+def first_word(address, size):
+    """Return the first eight bytes of a text; a shorter text is padded with zeros."""
     if size >= 8:
-        return get_i64(at)
+        return get_i64(address)
     if size >= 4:
-        return get_u32(at) | get_u32(at + size - 4) << 8 * (size - 4)
+        return get_u32(address) | get_u32(address + size - 4) << 8 * (size - 4)
     if size >= 2:
-        return get_u16(at) | get_u16(at + size - 2) << 8 * (size - 2)
+        return get_u16(address) | get_u16(address + size - 2) << 8 * (size - 2)
     if size == 1:
-        return get_u8(at)
+        return get_u8(address)
     return 0
 
 
@@ -123,10 +123,10 @@ W_MSGBYTES = name_word("maxMsgBytes"[-8:])
 
 
 @njit(**COMPILE_OPTIONS)
-def long_name_number(at, size):
-    """Return the number of a field by its long name; -1 if it is not known."""
-    first = first_word(at, size)
-    last = get_i64(at + size - 8) if size >= 8 else 0
+def long_name_number(address, size):
+    """Return the number of a field by its long name; -1 if it is unknown."""
+    first = first_word(address, size)
+    last = get_i64(address + size - 8) if size >= 8 else 0
     if size == 4:
         return FLAG if first == W_FLAG else -1
     if size == 5:
@@ -168,58 +168,58 @@ def long_name_number(at, size):
             return EXPRESSION_TYPE
         return RECONSUME_TIMES if first == W_RECONSUME and last == W_UME_TIMES else -1
     if size == 17:
-        is_max = first == W_MAX_RECONSUME and get_i64(at + 8) == W_SUME_TIME
+        is_max = first == W_MAX_RECONSUME and get_i64(address + 8) == W_SUME_TIME
         return MAX_RECONSUME_TIMES if is_max and last == W_UME_TIMES else -1
     if size == 20:
-        is_timeout = first == W_SUSPEND and get_i64(at + 8) == W_IMEOUTMILLIS
+        is_timeout = first == W_SUSPEND and get_i64(address + 8) == W_IMEOUTMILLIS
         return SUSPEND_TIMEOUT if is_timeout and last == W_UTMILLIS else -1
     if size == 21:
-        is_nums = first == W_DEFAULT and get_i64(at + 8) == W_PIC_QUEUE
+        is_nums = first == W_DEFAULT and get_i64(address + 8) == W_PIC_QUEUE
         return DEFAULT_QUEUES if is_nums and last == W_UEUE_NUMS else -1
     return -1
 
 
 @njit(**COMPILE_OPTIONS)
-def field_bit(at, size):
-    """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is not known."""
+def field_bit(address, size):
+    """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is unknown."""
     if size == 1:
-        number = get_u8(at) - LETTER_A
+        number = get_u8(address) - LETTER_A
         return number if 0 <= number < SEND_FIELD_COUNT else -1
-    number = long_name_number(at, size)
+    number = long_name_number(address, size)
     return number + LONG if number >= 0 else -1
 
 
 @njit(**COMPILE_OPTIONS)
-def listed_number(names, at, size):
-    """Return the number of a field by its name, of a list of names; -1 if it is not among them.
+def listed_number(names, address, size):
+    """Return the number of a field in a list of names; -1 if it is not among them.
 
-    The list is a word that says how many there are, then of each FIELD_WORDS.
+    The list is a word with the number of names, then FIELD_WORDS words for each.
     """
     for i in range(get_i64(names)):
         entry = names + 8 + 8 * scan_args.FIELD_WORDS * i
-        if get_i64(entry + 8) == size and same_bytes(get_i64(entry), at, size):
+        if get_i64(entry + 8) == size and same_bytes(get_i64(entry), address, size):
             return i
     return -1
 
 
 @njit(**COMPILE_OPTIONS)
-def known_bit(names, at, size):
-    """Return the number of a field's bit in FRAME_SEEN; -1 if it is not known.
+def known_bit(names, address, size):
+    """Return the number of a field's bit in FRAME_SEEN; -1 if the field is unknown.
 
     ``names`` is FRAME_NAMES.
     """
-    return field_bit(at, size) if names == 0 else listed_number(names, at, size)
+    return field_bit(address, size) if names == 0 else listed_number(names, address, size)
 
 
 @njit(**COMPILE_OPTIONS)
 def may_be_escaped(names, bit):
-    """Whether the text of a field may be any: it is the properties of a send."""
+    """Return whether a field may have any text: only the properties of a send may."""
     return names == 0 and bit & (LONG - 1) == PROPERTIES
 
 
 @njit(**COMPILE_OPTIONS)
 def set_field(block, bit, value, size):
-    """Remember where a field's value stands."""
+    """Record the address and size of a field's value."""
     place = state.FRAME_VALUES + 2 * (bit & (LONG - 1))
     set_word(block, place, value)
     set_word(block, place + 1, size)
@@ -227,50 +227,50 @@ def set_field(block, bit, value, size):
 
 @njit(**COMPILE_OPTIONS)
 def is_plain(byte):
-    """Whether a byte may stand in plain text: ASCII, but no control, quote or backslash."""
+    """Return whether a byte may be in plain text: ASCII, but no control, quote or backslash."""
     return SPACE <= byte <= 0x7F and byte not in (QUOTE, BACKSLASH)
 
 
 @njit(**COMPILE_OPTIONS)
-def plain_end(at, limit):
-    """Return where plain text ends: at a quote, a backslash, a control, no ASCII, or ``limit``."""
-    while limit - at >= 16:
-        run = json_run(at)
-        at += run
+def plain_end(address, limit):
+    """Return the end of plain text: the first byte that is not plain, or ``limit``."""
+    while limit - address >= 16:
+        run = json_run(address)
+        address += run
         if run < 16:
-            return at
-    while at < limit and is_plain(get_u8(at)):
-        at += 1
-    return at
+            return address
+    while address < limit and is_plain(get_u8(address)):
+        address += 1
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
-def is_plain_text(at, end, readable):
-    """Whether all text up to ``end`` is plain; what stands behind it is readable up to there."""
-    while readable - at >= 16:
-        run = json_run(at)
-        at += run
-        if at >= end or run < 16:
-            return at >= end
-    return plain_end(at, end) == end
+def is_plain_text(address, end, readable):
+    """Return whether all text up to ``end`` is plain. Bytes up to ``readable`` may be read."""
+    while readable - address >= 16:
+        run = json_run(address)
+        address += run
+        if address >= end or run < 16:
+            return address >= end
+    return plain_end(address, end) == end
 
 
 @njit(**COMPILE_OPTIONS)
-def digits_end(at, limit):
-    """Return where a run of digits ends."""
-    while at < limit and 48 <= get_u8(at) <= 57:
-        at += 1
-    return at
+def digits_end(address, limit):
+    """Return the end of a run of digits."""
+    while address < limit and 48 <= get_u8(address) <= 57:
+        address += 1
+    return address
 
 
 @njit(**COMPILE_OPTIONS)
-def number(at, size):
-    """Return the value of a number as one would write it, up to 18 digits; -1: it is none."""
-    if size <= 0 or size > DIGITS_MAX or (size > 1 and get_u8(at) == 48):
+def number(address, size):
+    """Return the value of a number without sign or leading zero, of up to 18 digits; else -1."""
+    if size <= 0 or size > DIGITS_MAX or (size > 1 and get_u8(address) == 48):
         return -1
     value = 0
     for i in range(size):
-        digit = get_u8(at + i) - 48
+        digit = get_u8(address + i) - 48
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
@@ -278,9 +278,9 @@ def number(at, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_text(at, size, other, other_size):
-    """Whether two texts are equal."""
-    return size == other_size and same_bytes(at, other, size)
+def is_text(address, size, other, other_size):
+    """Return whether two texts are equal."""
+    return size == other_size and same_bytes(address, other, size)
 
 
 # --- fields of the frame that was read ---------------------------------------
@@ -288,14 +288,14 @@ def is_text(at, size, other, other_size):
 
 @njit(**COMPILE_OPTIONS)
 def has_field(block, field):
-    """Whether the frame has a field."""
+    """Return whether the frame has a field."""
     seen = word(block, state.FRAME_SEEN)
     return (seen | seen >> LONG) >> field & 1 != 0
 
 
 @njit(**COMPILE_OPTIONS)
 def field_place(block, field):
-    """Return address and size of a field's value; size 0 if the frame lacks it."""
+    """Return the address and the size of a field's value; 0, 0 if the frame lacks it."""
     if not has_field(block, field):
         return 0, 0
     place = state.FRAME_VALUES + 2 * field
@@ -304,14 +304,14 @@ def field_place(block, field):
 
 @njit(**COMPILE_OPTIONS)
 def field_number(block, field):
-    """Return the value of a field; -1 if it is not a common number, or not there."""
-    at, size = field_place(block, field)
-    return number(at, size)
+    """Return the value of a field; -1 if it is absent, or not of the form of ``number``."""
+    address, size = field_place(block, field)
+    return number(address, size)
 
 
 @njit(**COMPILE_OPTIONS)
 def is_number(block, field, limit):
-    """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
+    """Return whether a field is a number up to ``limit``; store its value for ``value_of``."""
     value = field_number(block, field)
     set_word(block, state.FRAME_VALUES + 2 * field, value)
     return 0 <= value <= limit
@@ -319,5 +319,5 @@ def is_number(block, field, limit):
 
 @njit(**COMPILE_OPTIONS)
 def value_of(block, field):
-    """Return the value of a field that ``is_number`` has seen."""
+    """Return the value of a field that ``is_number`` has read."""
     return word(block, state.FRAME_VALUES + 2 * field)

@@ -5,22 +5,22 @@ Words of 64 bits, in native order. ``reput.broker.fastpath.request_table`` makes
 
 from reput.store.kernels.control_block import FRAME_FIELDS_MAX
 
-# --- what is wanted: CODE to NAMES, then FIELD_WORDS for each field that is known ---------
+# --- the known fields: CODE to NAMES, then FIELD_WORDS for each field ---------------------
 
 CODE = 0
 """The request code."""
 ROWS = 1
 """Address of the rows."""
 ROWS_MAX = 2
-"""For how many there is room."""
+"""Number of rows that there is room for."""
 REQUIRED = 3
-"""Bits of the fields that must be there, the first one's is 1."""
+"""Bits of the required fields; that of the first field is 1."""
 NAMES = 4
-"""How many fields are known. From here on it is what FRAME_NAMES points at."""
+"""Number of known fields. FRAME_NAMES points here."""
 FIELDS_MAX = FRAME_FIELDS_MAX
 
 FIELD_NAME = 0
-"""Address of its name, which is ASCII."""
+"""Address of the field's name, which is ASCII."""
 FIELD_NAME_SIZE = 1
 FIELD_KIND = 2
 FIELD_WORDS = 3
@@ -28,9 +28,9 @@ FIELD_WORDS = 3
 TEXT = 0
 """Any plain text: ASCII, but no control, quote or backslash."""
 INT = 1
-"""A number from 0 to 2,147,483,647, as one would write it: no sign, no zero in front."""
+"""A number from 0 to 2,147,483,647, without sign or leading zero."""
 LONG = 2
-"""The same with up to 18 digits."""
+"""A number of up to 18 digits, without sign or leading zero."""
 BOOL = 3
 """``true`` or ``false``."""
 
@@ -41,7 +41,7 @@ ROW_FLAG = 1
 """0, or IS_ONEWAY."""
 ROW_SERIALIZATION = 2
 ROW_END = 3
-"""Where the frame ends: a position in the buffer."""
+"""End of the frame, a position in the buffer."""
 ROW_BODY = 4
 """Address of the body."""
 ROW_BODY_SIZE = 5
@@ -50,7 +50,7 @@ ROW_WORDS = 6
 VALUES = 2
 """Words of a field: a number, 1 or 0 for BOOL, or the address of TEXT; and the size of the text.
 
-TEXT that is that of the row before has its address, so that who looks at rows knows it again.
+A TEXT equal to that of the previous row has the same address, so that callers recognize it.
 """
 ABSENT = -1
-"""In place of the size: the request lacks the field, its number is 0."""
+"""Size of a field that the request lacks; its number is 0."""

@@ -1,15 +1,15 @@
-"""Kernel: requests of one code that stand in a receive buffer, as rows of numbers and places.
+"""Kernel: read the requests of one code in a receive buffer into rows of numbers and addresses.
 
-``collect`` reads them from RECEIVE_POSITION on, one row each (``scan_args``), up to the first
-frame that is not a common one, and leaves RECEIVE_POSITION there. It changes nothing else: what the
-requests ask for is for the caller to do.
+``collect`` reads from RECEIVE_POSITION on, one row for each request (``scan_args``), up to the
+first frame of another form, and leaves RECEIVE_POSITION there. It has no other effect: the caller
+executes the requests.
 
-**Common** is a frame of the wanted code whose header ``header_json`` or ``header_binary`` takes,
-with fields that are known, each once, all that are required, each of its kind; flag 0 or one-way;
+**What it reads**: frames of the wanted code whose header ``header_json`` or ``header_binary``
+reads, with known fields, each once and of its kind, and all required ones; flag 0 or one-way;
 opaque not negative. The body may be any.
 
-The block is a caller's own, of BLOCK_WORDS words: only RECEIVE_ADDRESS, RECEIVE_POSITION and
-RECEIVE_END are looked at, and words from FRAME_CODE on are written.
+The block is the caller's, of BLOCK_WORDS words: only RECEIVE_ADDRESS, RECEIVE_POSITION and
+RECEIVE_END are read, and words from FRAME_CODE on are written.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -36,24 +36,26 @@ TEXT, INT, BOOL = rules.TEXT, rules.INT, rules.BOOL
 
 
 @njit(**COMPILE_OPTIONS)
-def value_as(kind, at, size):
-    """Return what a row has of a text; -1 if it is not of its kind."""
+def value_as(kind, address, size):
+    """Return the value of a text in its row; -1 if it is not of its kind."""
     if kind == TEXT:
-        return at
+        return address
     if kind == BOOL:
-        if is_true(at, size):
+        if is_true(address, size):
             return 1
-        is_false = size == FALSE_SIZE and get_i32(at) == FALSE and get_u8(at + 4) == FALSE_LAST
+        is_false = (
+            size == FALSE_SIZE and get_i32(address) == FALSE and get_u8(address + 4) == FALSE_LAST
+        )
         return 0 if is_false else -1
-    value = number(at, size)
+    value = number(address, size)
     return value if value <= (INT_MAX if kind == INT else LONG_MAX) else -1
 
 
 @njit(**COMPILE_OPTIONS)
 def write_row(block, wanted, row, before, end, body, body_size):
-    """Write the row of the frame that was read; return whether it is a common one.
+    """Write the row of the frame that was read; return False if the frame is of another form.
 
-    ``before`` is the row before it, 0 if it is the first.
+    ``before`` is the previous row, 0 if it is the first.
     """
     flag = word(block, state.FRAME_FLAG)
     required = word(wanted, rules.REQUIRED)
@@ -76,14 +78,14 @@ def write_row(block, wanted, row, before, end, body, body_size):
             set_word(row, values, 0)
             set_word(row, values + 1, rules.ABSENT)
             continue
-        at, size = field_place(block, i)
+        address, size = field_place(block, i)
         kind = word(wanted, rules.NAMES + 1 + rules.FIELD_WORDS * i + rules.FIELD_KIND)
-        value = value_as(kind, at, size)
+        value = value_as(kind, address, size)
         if value < 0:
             return False
         if kind == TEXT and before != 0 and word(before, values + 1) == size:
             same = word(before, values)
-            if same_bytes(same, at, size):
+            if same_bytes(same, address, size):
                 value = same
         set_word(row, values, value)
         set_word(row, values + 1, size)
@@ -92,7 +94,7 @@ def write_row(block, wanted, row, before, end, body, body_size):
 
 @njit(**COMPILE_OPTIONS)
 def collect(block, wanted):
-    """Entry point: write a row for each request from RECEIVE_POSITION on; return how many."""
+    """Entry point: write a row for each request from RECEIVE_POSITION on; return their number."""
     buffer = word(block, state.RECEIVE_ADDRESS)
     received = word(block, state.RECEIVE_END)
     position = word(block, state.RECEIVE_POSITION)
@@ -119,4 +121,4 @@ def collect(block, wanted):
 
 
 ENTRY_POINTS = {"collect": 2}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,30 +1,30 @@
-r"""Kernel: turn the sends in a receive buffer into records of the log, and into replies.
+r"""Kernel: store the sends in a receive buffer, and write their replies.
 
-Pulls among them are answered too (``deliver``).
+It answers the pulls among them too (``deliver``).
 
-``receive`` works in rounds, each of as many frames as there is room for: their records are made in
-the scratch, consecutively and without offsets; ``append`` places them; replies are written to
-those that are in the log. A frame that falls back stops it, with everything before that frame
-done and answered and nothing of the frame itself.
+``receive`` works in rounds. A round is as many frames as there is room for: it makes their records
+in the scratch, concatenated and without offsets; ``append`` appends them; the replies are to those
+that are in the log. A frame that falls back ends the call: all frames before it are answered, and
+nothing of the frame itself is done.
 
 **What takes the fast path**; all else falls back to the processor (``STOP_FRAME``):
 
-* RECEIVE_IS_ON, and records have no checksum of their own (HAS_RECORD_CRC).
+* RECEIVE_IS_ON, and records have no checksum property (HAS_RECORD_CRC is off).
 * A frame of JSON or the binary header, with code 310 and fields ``a`` to ``n``, or with code 10 and
   their long names (and ``bname``); flag 0: a request that wants a reply; opaque not negative; no
-  remark. What the two readers take: ``header_json``, ``header_binary``.
-* Fields: all but ``i`` to ``n`` are there, no unknown one. Numbers are written as one
-  writes them: no sign, no zero in front, up to 18 digits. Text is ASCII without controls, quotes
-  and backslashes; in JSON, properties may hold escapes.
+  remark. The forms that the two readers accept: ``header_json``, ``header_binary``.
+* Fields: all but ``i`` to ``n`` are required, and no unknown one is allowed. Numbers are in decimal
+  without sign or leading zero, up to 18 digits. Text is ASCII without controls, quotes and
+  backslashes; in JSON, properties may have escapes.
 * ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
-* ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a type that is known,
-  MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is one.
-  ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
-* ``i``: properties that need no second look, see ``send_properties``; as they were sent, and with
-  what is added, at most 32,767 bytes.
-* Half messages, where TAKES_HALVES, those with a delay level up to DELAY_COUNT, and those with a
-  time of their own, where TAKES_TIMERS (``send_timers``): they are stored as
-  ``broker.transactions``, ``store.incoming.delayed`` and ``broker.timers`` do, in the topic where
+* ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a known type,
+  MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is a
+  number. ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
+* ``i``: properties of the form in ``send_properties``; as they were sent, and with the added ones,
+  at most 32,767 bytes.
+* Half messages, where TAKES_HALVES; messages with a delay level up to DELAY_COUNT; and, where
+  TAKES_TIMERS, messages with a delivery time (``send_timers``). They are stored as
+  ``broker.transaction``, ``store.incoming.delayed`` and ``broker.timer`` do, in the topic where
   they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
 * Client and broker have IPv4 addresses: for others RECEIVE_IS_ON is off.
@@ -118,7 +118,7 @@ AT_BODY = AT_TAIL + TAIL_BYTES
 TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
 PROPERTIES_MAX = props.LENGTH_MAX
 PREPARED = flags.TRANSACTION_PREPARED
-COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | PREPARED
+ALLOWED_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | PREPARED
 
 put_half_topic = text_writer(names.HALF_TOPIC.encode())
 put_schedule_topic = text_writer(names.SCHEDULE_TOPIC.encode())
@@ -157,16 +157,16 @@ ROUND_MEETS_PULL = -2
 
 @njit(**COMPILE_OPTIONS)
 def is_false(block, field):
-    """Whether a field is not there, or ``false``."""
+    """Return whether a field is absent or ``false``."""
     if not has_field(block, field):
         return True
-    at, size = field_place(block, field)
-    return size == FALSE_SIZE and get_i32(at) == FALSE and get_u8(at + 4) == FALSE_LAST
+    address, size = field_place(block, field)
+    return size == FALSE_SIZE and get_i32(address) == FALSE and get_u8(address + 4) == FALSE_LAST
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common_send(block):
-    """Whether the frame that was read asks for what is done here, but for its topic and texts."""
+def is_fast_send(block):
+    """Return whether the frame that was read is a fast send, but for its topic and texts."""
     if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
         return False
     seen = word(block, state.FRAME_SEEN)
@@ -189,7 +189,7 @@ def is_common_send(block):
         and is_number(block, DEFAULT_QUEUES, INT_MAX)
         and is_number(block, QUEUE_ID, INT_MAX)
         and is_number(block, SYS_FLAG, INT_MAX)
-        and value_of(block, SYS_FLAG) & ~COMMON_FLAGS == 0
+        and value_of(block, SYS_FLAG) & ~ALLOWED_FLAGS == 0
         and is_number(block, BORN_TIMESTAMP, LONG_MAX)
         and is_number(block, FLAG, INT_MAX)
     )
@@ -197,7 +197,10 @@ def is_common_send(block):
 
 @njit(**COMPILE_OPTIONS)
 def topic_row_of(block, topic, size):
-    """Return the row of a topic, 0 if it has none; most frames name the topic of the one before."""
+    """Return the row of a topic, 0 if it has none.
+
+    Most frames name the topic of the frame before, so its row is tried first.
+    """
     row = word(block, state.FRAME_TOPIC_ROW)
     if row != 0:
         name, name_size = word(row, state.TOPIC_NAME), word(row, state.TOPIC_NAME_SIZE)
@@ -209,8 +212,8 @@ def topic_row_of(block, topic, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common_queue(block, topic, topic_size):
-    """Whether the frame's queue is one that takes sends without a second look."""
+def is_fast_queue(block, topic, topic_size):
+    """Return whether the fast path may store in the frame's queue."""
     if topic_size == 0 or topic_size > TOPIC_MAX:
         return False
     row = topic_row_of(block, topic, topic_size)
@@ -220,8 +223,8 @@ def is_common_queue(block, topic, topic_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common_wait(block, held):
-    """Whether the message is one that may wait there, or one that does not and need not."""
+def may_be_held(block, held):
+    """Return whether the message may be held in that place, or is one that need not wait."""
     if held == state.HELD_HALF:
         return word(block, state.TAKES_HALVES) != 0
     if value_of(block, SYS_FLAG) & PREPARED != 0:
@@ -232,22 +235,22 @@ def is_common_wait(block, held):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_real_place(block, at):
-    """Write the pairs that say where a message belongs that waits; return where they end."""
+def put_real_queue(block, address):
+    """Write the pairs with the real topic and queue of a message that waits; return their end."""
     topic, topic_size = field_place(block, TOPIC)
-    put_real_topic_name(at)
-    at += REAL_TOPIC_SIZE
-    copy(at, topic, topic_size)
-    at += topic_size
-    put_real_queue_name(at)
-    at = put_decimal(at + REAL_QUEUE_SIZE, value_of(block, QUEUE_ID))
-    put_u8(at, PAIR_END)
-    return at + 1
+    put_real_topic_name(address)
+    address += REAL_TOPIC_SIZE
+    copy(address, topic, topic_size)
+    address += topic_size
+    put_real_queue_name(address)
+    address = put_decimal(address + REAL_QUEUE_SIZE, value_of(block, QUEUE_ID))
+    put_u8(address, PAIR_END)
+    return address + 1
 
 
 @njit(**COMPILE_OPTIONS)
 def write_properties(block, target):
-    """Write the properties that are stored; return where they end, 0: they are Python's."""
+    """Write the properties that are stored; return their end, 0 if the frame falls back."""
     source, size = field_place(block, PROPERTIES)
     start = target + GAP
     end = start
@@ -261,7 +264,7 @@ def write_properties(block, target):
     if end - start > PROPERTIES_MAX:
         return 0
     pairs_end, held, has_wait = write_pairs(start, end, target)
-    if pairs_end == 0 or not is_common_wait(block, held):
+    if pairs_end == 0 or not may_be_held(block, held):
         return 0
     set_word(block, state.FRAME_HELD, held)
     set_word(block, state.FRAME_OUT_MS, 0)
@@ -278,7 +281,7 @@ def write_properties(block, target):
         if end == 0:
             return 0
     if held != 0:
-        end = put_real_place(block, end)
+        end = put_real_queue(block, end)
     if has_wait and held == state.HELD_TIMER:
         put_wait_pair(end)
         end += WAIT_PAIR_SIZE
@@ -286,29 +289,29 @@ def write_properties(block, target):
 
 
 @njit(**COMPILE_OPTIONS)
-def write_head(block, at, queue_id, body_size):
-    """Write what stands in front of the body, but for the size and the record's place."""
-    store_i32(at + AT_MAGIC, MAGIC_V1)
-    store_i32(at + AT_MAGIC + 4, 0)  # the body's checksum
-    store_i32(at + AT_QUEUE_ID, queue_id)
-    store_i32(at + AT_FLAG, value_of(block, FLAG))
-    store_i64(at + AT_FLAG + 4, 0)  # queue offset
-    store_i64(at + AT_FLAG + 12, 0)  # physical offset
-    store_i32(at + AT_SYS_FLAG, value_of(block, SYS_FLAG) & ~PREPARED)
-    store_i64(at + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
-    store_i32(at + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
-    store_i32(at + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
-    store_i64(at + AT_BORN_HOST + 8, 0)  # store time
-    store_i32(at + AT_STORE_HOST, word(block, state.STORE_ADDRESS))
-    store_i32(at + AT_STORE_HOST + 4, word(block, state.STORE_PORT))
-    store_i32(at + AT_TAIL, 0)  # times it was consumed
-    store_i64(at + AT_TAIL + 4, 0)  # where its half message stands
-    store_i32(at + AT_TAIL + 12, body_size)
+def write_head(block, address, queue_id, body_size):
+    """Write the fields before the body, but for size and offsets."""
+    store_i32(address + AT_MAGIC, MAGIC_V1)
+    store_i32(address + AT_MAGIC + 4, 0)  # the body's checksum
+    store_i32(address + AT_QUEUE_ID, queue_id)
+    store_i32(address + AT_FLAG, value_of(block, FLAG))
+    store_i64(address + AT_FLAG + 4, 0)  # queue offset
+    store_i64(address + AT_FLAG + 12, 0)  # physical offset
+    store_i32(address + AT_SYS_FLAG, value_of(block, SYS_FLAG) & ~PREPARED)
+    store_i64(address + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
+    store_i32(address + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
+    store_i32(address + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
+    store_i64(address + AT_BORN_HOST + 8, 0)  # store time
+    store_i32(address + AT_STORE_HOST, word(block, state.STORE_ADDRESS))
+    store_i32(address + AT_STORE_HOST + 4, word(block, state.STORE_PORT))
+    store_i32(address + AT_TAIL, 0)  # times it was consumed
+    store_i64(address + AT_TAIL + 4, 0)  # physical offset of its half message
+    store_i32(address + AT_TAIL + 12, body_size)
 
 
 @njit(**COMPILE_OPTIONS)
-def held_place(held):
-    """Return the size of the topic's name where a message waits, and the queue."""
+def held_queue(held):
+    """Return the size of the name of the topic where a message waits, and the queue."""
     if held == state.HELD_HALF:
         return HALF_TOPIC_SIZE, 0
     if held == state.HELD_TIMER:
@@ -317,50 +320,50 @@ def held_place(held):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_held_topic(at, held):
+def put_held_topic(address, held):
     """Write the name of the topic where a message waits."""
     if held == state.HELD_HALF:
-        put_half_topic(at)
+        put_half_topic(address)
     elif held == state.HELD_TIMER:
-        put_timer_topic(at)
+        put_timer_topic(address)
     else:
-        put_schedule_topic(at)
+        put_schedule_topic(address)
 
 
 @njit(**COMPILE_OPTIONS)
-def write_record(block, at, body, body_size):
-    """Write the record of the frame that was read, without its place.
+def write_record(block, address, body, body_size):
+    """Write the record of the frame that was read, without its offsets.
 
-    Return its size, 0: it is Python's.
+    Return its size, 0 if the frame falls back.
     """
     topic, topic_size = field_place(block, TOPIC)
     queue_id = value_of(block, QUEUE_ID)
-    topic_place = at + AT_BODY + body_size + 1
+    topic_place = address + AT_BODY + body_size + 1
     properties = topic_place + topic_size + 2
     end = write_properties(block, properties)
     held = word(block, state.FRAME_HELD)
     if end != 0 and held != 0:
-        # They say where it waits, and begin behind the name of that.
-        topic_size, queue_id = held_place(held)
+        # Written again: they name the waiting topic, and begin after its name.
+        topic_size, queue_id = held_queue(held)
         properties = topic_place + topic_size + 2
         end = write_properties(block, properties)
-    if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
+    if end == 0 or end - address > word(block, state.RECORD_BYTES_MAX):
         return 0
-    write_head(block, at, queue_id, body_size)
-    store_i32(at, end - at)
-    copy(at + AT_BODY, body, body_size)
+    write_head(block, address, queue_id, body_size)
+    store_i32(address, end - address)
+    copy(address + AT_BODY, body, body_size)
     put_u8(topic_place - 1, topic_size)
     if held == 0:
         copy(topic_place, topic, topic_size)
     else:
         put_held_topic(topic_place, held)
     store_i16(properties - 2, end - properties)
-    return end - at
+    return end - address
 
 
 @njit(**COMPILE_OPTIONS)
 def room_for_record(block, body_size):
-    """Return the bytes that writing the record may take: no less than it does."""
+    """Return an upper limit of the bytes that writing the record takes."""
     _, topic_size = field_place(block, TOPIC)
     _, size = field_place(block, PROPERTIES)
     suffix_size = word(block, state.SUFFIX_SIZE)
@@ -368,22 +371,22 @@ def room_for_record(block, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def read_header(block, at, end):
-    """Read the header of a frame; return where its body starts, 0: it is not common.
+def read_header(block, address, end):
+    """Read the header of a frame; return the address of its body, 0 if the frame falls back.
 
-    FRAME_CODE is told in either case, 0 if it was not found.
+    FRAME_CODE is set in either case, to 0 if the header has no code.
     """
     set_word(block, state.FRAME_CODE, 0)
-    mark = load_i32(at)
+    mark = load_i32(address)
     serialization = mark >> 24 & 0xFF
-    body = at + (mark & HEADER_MASK) + FRAME_MIN
+    body = address + (mark & HEADER_MASK) + FRAME_MIN
     if body > end:
         return 0
     set_word(block, state.FRAME_SERIALIZATION, serialization)
     if serialization == JSON:
-        is_read = read_json(block, at + FRAME_MIN, body)
+        is_read = read_json(block, address + FRAME_MIN, body)
     elif serialization == BINARY:
-        is_read = read_binary(block, at + FRAME_MIN, body)
+        is_read = read_binary(block, address + FRAME_MIN, body)
     else:
         return 0
     return body if is_read else 0
@@ -391,29 +394,29 @@ def read_header(block, at, end):
 
 @njit(**COMPILE_OPTIONS)
 def is_for_log(block, body_size):
-    """Whether the frame that was read is a common send, but perhaps for its properties."""
+    """Return whether the frame that was read is a fast send, but perhaps for its properties."""
     if body_size == 0 or body_size > word(block, state.BODY_BYTES_MAX):
         return False
-    if not is_common_send(block):
+    if not is_fast_send(block):
         return False
     topic, topic_size = field_place(block, TOPIC)
-    return is_common_queue(block, topic, topic_size)
+    return is_fast_queue(block, topic, topic_size)
 
 
 # --- a round -----------------------------------------------------------------
 
 
 @njit(**COMPILE_OPTIONS)
-def note_place(block, i):
-    """Return the address of what is remembered of the i-th frame; places are before all notes."""
+def note_address(block, i):
+    """Return the address of the note of the i-th frame. All places come before all notes."""
     notes = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * word(block, state.NOTES_ROOM)
     return notes + NOTE_BYTES * i
 
 
 @njit(**COMPILE_OPTIONS)
-def remember(block, i, end):
-    """Remember of the i-th frame what its reply needs."""
-    note = note_place(block, i)
+def write_note(block, i, end):
+    """Write the note of the i-th frame: what its reply needs."""
+    note = note_address(block, i)
     put_i64(note, word(block, state.FRAME_OPAQUE))
     put_i64(note + 8, word(block, state.FRAME_SERIALIZATION))
     put_i64(note + 16, value_of(block, QUEUE_ID))
@@ -427,8 +430,8 @@ def remember(block, i, end):
 def collect(block):
     """Make records of the frames from RECEIVE_POSITION on, without answering them.
 
-    Returns how many, the bytes of their records, and why not more: a stop, ROUND_IS_FULL, or
-    ROUND_MEETS_PULL. Where pulls were answered before, there is none.
+    Return their number, the bytes of their records, and why there are not more: a stop,
+    ROUND_IS_FULL, or ROUND_MEETS_PULL. After pulls of the same call there are none.
     """
     buffer = word(block, state.RECEIVE_ADDRESS)
     received = word(block, state.RECEIVE_END)
@@ -470,7 +473,7 @@ def collect(block):
             if replies_left < HANDLE_BYTES_MAX:
                 return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
             replies_left -= HANDLE_BYTES_MAX
-        remember(block, count, end)
+        write_note(block, count, end)
         count += 1
         used += record_size
         position = end
@@ -478,24 +481,24 @@ def collect(block):
 
 @njit(**COMPILE_OPTIONS)
 def answer(block, count):
-    """Write the replies to the first ``count`` frames of the round, whose records are placed."""
+    """Write the replies to the first ``count`` frames of the round, whose records are appended."""
     start = word(block, state.REPLIES_ADDRESS)
-    at = start + word(block, state.REPLIES_BYTES)
+    address = start + word(block, state.REPLIES_BYTES)
     for i in range(count):
-        note = note_place(block, i)
+        note = note_address(block, i)
         place = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * i
-        at = put_reply(
-            block, at, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
+        address = put_reply(
+            block, address, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
             get_i64(place + 8), get_i64(note + 32), get_i64(note + 40), get_i64(note + 48),
         )  # fmt: skip
-    set_word(block, state.REPLIES_BYTES, at - start)
-    set_word(block, state.RECEIVE_POSITION, get_i64(note_place(block, count - 1) + 24))
+    set_word(block, state.REPLIES_BYTES, address - start)
+    set_word(block, state.RECEIVE_POSITION, get_i64(note_address(block, count - 1) + 24))
 
 
 @njit(**COMPILE_OPTIONS)
 def answer_pull(block, answered):
     """Answer the pull at RECEIVE_POSITION, whose header was read; return STOP_DONE, or why not."""
-    # Of this call, or of one before it that was not told of a stop.
+    # Replies of this call, or of a call before that the caller has not seen a stop of.
     if answered > 0 or (word(block, state.DELIVER_COUNT) == 0 and word(block, state.REPLIES_BYTES)):
         return state.STOP_REPLIES
     stop = deliver(block)
@@ -511,9 +514,9 @@ def answer_pull(block, answered):
 def receive(block):
     """Entry point: answer the sends or the pulls of a receive buffer, from RECEIVE_POSITION on.
 
-    INPUT_TIME is the sends' store time, READABLE is up to date. Returns how many sends were
-    answered, in DELIVER_COUNT how many pulls; STOP says why it ended. After a stop of ``append``,
-    the record it is about stands at INPUT_POSITION of the scratch.
+    INPUT_TIME is the store time of the sends; READABLE must be current. Return the number of sends
+    that were answered; DELIVER_COUNT has the number of pulls, STOP the reason of the end. After a
+    stop of ``append``, the record that it is about is at INPUT_POSITION of the scratch.
     """
     answered = 0
     set_word(block, state.FRAME_TOPIC_ROW, 0)
@@ -540,4 +543,4 @@ def receive(block):
 
 
 ENTRY_POINTS = {"receive": 1}
-"""Name to number of arguments; all are int64, and so is the result."""
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,10 +1,10 @@
-r"""Kernels: the property string of a send becomes the one that is stored.
+r"""Kernels: turn the property string of a send into the one that is stored.
 
-Stored are the pairs as they were sent, each with its last separator, but ``WAIT=true``, which says
-nothing; then the suffix. Strings that Java would store otherwise are Python's: pairs without name,
-separator or value, names twice, more than ``send_rules.NAMES_MAX`` names, a value with ``\x01``,
-text that is no ASCII, and names that brokers look at (``send_rules.NAMES_OF_PYTHON``), but for
-those of ``send_rules.HELD_BACK``.
+The stored string has the pairs as they were sent, each with a separator at its end, but without
+``WAIT=true``, which is the default; then the suffix. Strings that Java would store otherwise fall
+back: pairs without name, separator or value, repeated names, more than ``send_rules.NAMES_MAX``
+names, a value with ``\x01``, text that is not ASCII, and names that brokers interpret
+(``send_rules.NAMES_OF_PYTHON``), except those of ``send_rules.HELD_BACK``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -60,37 +60,37 @@ HASH_FACTOR = -0x61C8864680B583EB
 
 
 @njit(**COMPILE_OPTIONS)
-def unescape(at, limit, target):
-    r"""Write the text of a JSON string; return where it ends there, 0 if it is not common.
+def unescape(address, limit, target):
+    r"""Write the text of a JSON string; return the end of what was written, 0 if it falls back.
 
-    Escapes are ``\" \\ \/ \u0001 \u0002``. Up to ``SLACK`` bytes behind it are written.
+    Escapes are ``\" \\ \/ \u0001 \u0002``. Up to ``SLACK`` bytes after the end are written.
     """
     while True:
-        while limit - at >= 16:
-            run = json_run(at)
-            copy(target, at, 16)
-            at += run
+        while limit - address >= 16:
+            run = json_run(address)
+            copy(target, address, 16)
+            address += run
             target += run
             if run < 16:
                 break
-        while at < limit and get_u8(at) != BACKSLASH:
-            put_u8(target, get_u8(at))
-            at += 1
+        while address < limit and get_u8(address) != BACKSLASH:
+            put_u8(target, get_u8(address))
+            address += 1
             target += 1
-        if at >= limit:
+        if address >= limit:
             return target
-        if limit - at < 2:
+        if limit - address < 2:
             return 0
-        byte = get_u8(at + 1)
+        byte = get_u8(address + 1)
         if byte == LETTER_U:
-            if limit - at < 6 or get_u32(at + 1) != ZEROS:
+            if limit - address < 6 or get_u32(address + 1) != ZEROS:
                 return 0
-            byte = get_u8(at + 5) - 48
+            byte = get_u8(address + 5) - 48
             if byte != NAME_VALUE and byte != PAIR_END:
                 return 0
-            at += 6
+            address += 6
         elif byte in (QUOTE, BACKSLASH, SLASH):
-            at += 2
+            address += 2
         else:
             return 0
         put_u8(target, byte)
@@ -98,19 +98,19 @@ def unescape(at, limit, target):
 
 
 @njit(**COMPILE_OPTIONS)
-def separator_place(at, end):
-    """Return where the next separator stands, or what else is no plain ASCII, or ``end``."""
-    while at < end:
-        run = text_run(at)
-        at += run
+def find_separator(address, end):
+    """Return the address of the next separator or byte that is not plain ASCII; else ``end``."""
+    while address < end:
+        run = text_run(address)
+        address += run
         if run < 16:
-            return min(at, end)
+            return min(address, end)
     return end
 
 
 @njit(**COMPILE_OPTIONS)
-def is_name_of_python(name, size):
-    """Whether a broker looks at properties of this name."""
+def is_name_of_broker(name, size):
+    """Return whether brokers interpret properties of this name."""
     letter = get_u8(name) - 64
     if letter < 0 or letter >= 63 or FIRST_LETTERS >> letter & 1 == 0:
         return False
@@ -122,25 +122,25 @@ def is_name_of_python(name, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def has_name(at, end, name, size):
-    """Whether a property of this name is among pairs that are all right."""
-    while at < end:
-        name_end = separator_place(at, end)
-        if name_end - at == size and same_bytes(at, name, size):
+def has_name(address, end, name, size):
+    """Return whether a property of this name is among pairs, all of which are valid."""
+    while address < end:
+        name_end = find_separator(address, end)
+        if name_end - address == size and same_bytes(address, name, size):
             return True
-        at = separator_place(name_end + 1, end) + 1
+        address = find_separator(name_end + 1, end) + 1
     return False
 
 
 @njit(**COMPILE_OPTIONS)
-def is_true(at, size):
-    """Whether a value is ``true``."""
-    return size == TRUE_SIZE and get_i32(at) == TRUE
+def is_true(address, size):
+    """Return whether a value is ``true``."""
+    return size == TRUE_SIZE and get_i32(address) == TRUE
 
 
 @njit(**COMPILE_OPTIONS)
 def time_unit(name, size):
-    """Return the unit of a property that asks for the timer, 0: a time; -1: it does not ask."""
+    """Return the unit of a property for the timer, 0 for a time, -1 for another property."""
     for i in range(len(TIMER_SIZES)):
         if (
             size == TIMER_SIZES[i]
@@ -162,35 +162,35 @@ def held_by(name, name_size, value, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def write_pairs(at, end, target):
+def write_pairs(address, end, target):
     """Write the pairs that are stored.
 
-    ``target`` is ``GAP`` bytes in front of ``at``; up to ``SLACK`` bytes behind ``end`` are read.
-    Returns where they end, 0 if Python has to look at them; where the message waits, as FRAME_HELD;
-    and whether WAIT was there.
+    ``target`` is ``GAP`` bytes before the first pair; up to ``SLACK`` bytes after ``end`` are read.
+    Return the end of the pairs, 0 if they fall back; where the message waits, as FRAME_HELD; and
+    whether WAIT was there.
     """
     start = target
     names = 0
     count = 0
     held = 0
     has_wait = False
-    while at < end:
-        name_end = separator_place(at, end)
-        name_size = name_end - at
+    while address < end:
+        name_end = find_separator(address, end)
+        name_size = name_end - address
         if name_size == 0 or name_end == end or get_u8(name_end) != NAME_VALUE:
             return 0, 0, False
         value = name_end + 1
-        pair_end = separator_place(value, end)
+        pair_end = find_separator(value, end)
         if pair_end == value or (pair_end < end and get_u8(pair_end) != PAIR_END):
             return 0, 0, False
-        if is_name_of_python(at, name_size):
+        if is_name_of_broker(address, name_size):
             if held != 0:
                 return 0, 0, False
-            held = held_by(at, name_size, value, pair_end - value)
+            held = held_by(address, name_size, value, pair_end - value)
             if held == 0:
                 return 0, 0, False
-        size = pair_end - at
-        if name_size == WAIT_SIZE and get_i32(at) == WAIT:
+        size = pair_end - address
+        if name_size == WAIT_SIZE and get_i32(address) == WAIT:
             if has_wait or not is_true(value, pair_end - value):
                 return 0, 0, False
             has_wait = True
@@ -198,15 +198,17 @@ def write_pairs(at, end, target):
             count += 1
             if count > NAMES_MAX:
                 return 0, 0, False
-            hashed = (first_word(at, name_size) ^ get_u8(name_end - 1)) * HASH_FACTOR + name_size
+            hashed = (
+                first_word(address, name_size) ^ get_u8(name_end - 1)
+            ) * HASH_FACTOR + name_size
             bit = 1 << (hashed >> 57 & 63)
-            if names & bit and has_name(start, target, at, name_size):
+            if names & bit and has_name(start, target, address, name_size):
                 return 0, 0, False
             names |= bit
             for i in range(0, size, 16):
-                copy(target + i, at + i, 16)
+                copy(target + i, address + i, 16)
             target += size
             put_u8(target, PAIR_END)
             target += 1
-        at = pair_end + 1
+        address = pair_end + 1
     return target, held, has_wait

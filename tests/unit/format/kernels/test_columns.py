@@ -11,7 +11,7 @@ import pytest
 
 import golden
 from reput.format import body as bodies, cq_unit, index_entry, message as record, sys_flag as flags
-from reput.format.kernels import native, twin
+from reput.format.kernels import native, reference
 from reput.format.kernels.layout import IntArray, Pairs, Runs, Words
 from reput.format.message import Host, StoredMessage, Verdict
 
@@ -209,12 +209,12 @@ ODD_LOG, ODD_POSITIONS = build(ODD)
 @pytest.mark.parametrize("row", range(len(ODD)))
 def test_each_odd_record_alone(row: int) -> None:
     at = ODD_POSITIONS[row : row + 1]
-    assert_same(native.Columns(ODD_LOG, at), twin.Columns(ODD_LOG, at))
+    assert_same(native.Columns(ODD_LOG, at), reference.Columns(ODD_LOG, at))
 
 
 def test_odd_records_together_and_in_any_order() -> None:
     for positions in (ODD_POSITIONS, ODD_POSITIONS[::-1], np.repeat(ODD_POSITIONS, 3)):
-        assert_same(native.Columns(ODD_LOG, positions), twin.Columns(ODD_LOG, positions))
+        assert_same(native.Columns(ODD_LOG, positions), reference.Columns(ODD_LOG, positions))
 
 
 def test_odd_properties_read_as_the_codec_reads_them() -> None:
@@ -231,7 +231,7 @@ def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
     at = data.index(b"AB")
     for topic in (b"\xff\xfe", b"A\xc3", b"\x80B", b"\xc0\x80"):
         data[at : at + 2] = topic
-        for kernels in (native, twin):
+        for kernels in (native, reference):
             columns = kernels.Columns(bytes(data), np.zeros(2, np.int64))
             expected = topic.decode("utf-8", "replace")
             assert strings(columns.topics()) == [expected] * 2
@@ -245,13 +245,13 @@ def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
 
 @pytest.mark.parametrize("character", ["ü", "€", "😀"])
 def test_character_cut_by_the_end_of_a_text_is_not_read_on(character: str) -> None:
-    """Even where the bytes behind the record would complete it."""
+    """Even where the bytes after the record would complete it."""
     whole = character.encode()
     for cut in range(1, len(whole)):
         data = pack(0, property_bytes=b"TAGS\x01" + whole[:cut]) + whole[cut:] + bytes(8)
         at = np.zeros(1, np.int64)
         compiled = native.Columns(data, at)
-        assert_same(compiled, twin.Columns(data, at))
+        assert_same(compiled, reference.Columns(data, at))
         assert strings(compiled.tags()) == [whole[:cut].decode("utf-8", "replace")]
 
 
@@ -268,7 +268,7 @@ def test_absent_is_null_and_never_empty() -> None:
 def test_body_that_cannot_be_unpacked_is_given_as_stored() -> None:
     bad = {"body": b"not packed", "sys_flag": flags.COMPRESSED}
     data, positions = build([{}, bad, packed(b"good" * 9, flags.COMPRESSION_ZSTD)])
-    for kernels in (native, twin):
+    for kernels in (native, reference):
         columns = kernels.Columns(data, positions)
         runs, failures = columns.bodies()
         assert texts(runs) == [b"body", b"not packed", b"good" * 9]
@@ -288,15 +288,15 @@ def test_no_rows() -> None:
     nothing = np.empty(0, np.int64)
     for buffer in (b"", ODD_LOG):
         compiled = native.Columns(buffer, nothing)
-        assert_same(compiled, twin.Columns(buffer, nothing))
-        assert_same(compiled.take(nothing), twin.Columns(buffer, nothing))
+        assert_same(compiled, reference.Columns(buffer, nothing))
+        assert_same(compiled.take(nothing), reference.Columns(buffer, nothing))
     some = native.Columns(ODD_LOG, ODD_POSITIONS)
-    assert_same(some.take(np.zeros(some.count, np.bool_)), twin.Columns(ODD_LOG, nothing))
+    assert_same(some.take(np.zeros(some.count, np.bool_)), reference.Columns(ODD_LOG, nothing))
 
 
 def test_take_by_mask_and_by_indices() -> None:
     rng = np.random.default_rng(3)
-    compiled, plain = (one.Columns(ODD_LOG, ODD_POSITIONS) for one in (native, twin))
+    compiled, plain = (one.Columns(ODD_LOG, ODD_POSITIONS) for one in (native, reference))
     count = compiled.count
     compiled.properties()  # what was computed for all must not show in a part
     for rows in (
@@ -309,7 +309,7 @@ def test_take_by_mask_and_by_indices() -> None:
     ):
         part = compiled.take(rows)
         assert_same(part, plain.take(rows))
-        assert_same(part, twin.Columns(ODD_LOG, ODD_POSITIONS[rows]))
+        assert_same(part, reference.Columns(ODD_LOG, ODD_POSITIONS[rows]))
         assert_same(
             part.take(np.arange(part.count)[::2]), plain.take(rows).take(np.arange(part.count)[::2])
         )
@@ -324,7 +324,7 @@ def test_part_outlives_what_it_was_taken_from() -> None:
     del columns, data
     for _ in range(100):
         bytearray(len(ODD_LOG))  # takes the place of anything that was let go
-    assert_same(part, twin.Columns(ODD_LOG, ODD_POSITIONS))
+    assert_same(part, reference.Columns(ODD_LOG, ODD_POSITIONS))
 
 
 MANY = 100_000 if "REPUT_SOAK" in os.environ else 20_000
@@ -358,7 +358,7 @@ def test_many_rows_in_one_thread_and_in_two() -> None:
     assert (segments.verdicts == Verdict.MESSAGE).all()
     assert np.array_equal(segments.positions, positions)
     compiled = native.Columns(data, positions)
-    assert_same(compiled, twin.Columns(data, positions))
+    assert_same(compiled, reference.Columns(data, positions))
 
     whole = columns_of(compiled)
     parts = [positions[: MANY // 3], positions[MANY // 3 :]]
@@ -426,11 +426,11 @@ def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> 
     for file in golden.log_files(golden.unpack(version, name)):
         data = file.read_bytes()
         columns = log_columns(native, data, int(file.name))
-        assert_same(columns, log_columns(twin, data, int(file.name)))
+        assert_same(columns, log_columns(reference, data, int(file.name)))
         for row in rows_of(columns):
             java = expected.get(row["commitLogOffset"])
             if java is None:
-                continue  # behind Java's end of the log; test_scan says which those may be
+                continue  # after Java's end of the log; test_scan has the list
             compared += 1
             words, message_id, tags_code = (row.pop(n) for n in ("words", "messageId", "tagsCode"))
             row["properties"] = golden.known_properties(version, row["properties"])

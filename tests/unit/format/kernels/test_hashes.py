@@ -9,7 +9,7 @@ import pytest
 
 import golden
 from reput.format import body as bodies, index_entry, java, message as record
-from reput.format.kernels import native, twin
+from reput.format.kernels import native, reference
 from reput.format.message import Host, StoredMessage
 
 try:
@@ -24,7 +24,7 @@ def test_checksums_of_every_size_and_alignment() -> None:
     for size, start in itertools.product(range(201), range(17)):
         part = view[start : start + size]
         expected = zlib.crc32(part) & 0x7FFFFFFF
-        assert native.checksum(part) == twin.checksum(part) == expected == bodies.crc(part)
+        assert native.checksum(part) == reference.checksum(part) == expected == bodies.crc(part)
 
 
 def test_checksums_without_folding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_checksums_of_long_runs(byte: int) -> None:
         assert native.checksum(data) == zlib.crc32(data) & 0x7FFFFFFF
 
 
-def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, twin.Columns]:
+def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, reference.Columns]:
     """Records with these topics, the texts as their tags and as their keys."""
     data = b""
     positions = []
@@ -65,7 +65,7 @@ def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, twi
             )
         )
     at = np.array(positions, np.int64)
-    return native.Columns(data, at), twin.Columns(data, at)
+    return native.Columns(data, at), reference.Columns(data, at)
 
 
 # Characters of one to four bytes, at the ends of their ranges: one or two UTF-16 units each.

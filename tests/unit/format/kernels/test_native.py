@@ -1,4 +1,4 @@
-"""Which engine runs: shared objects, else numba here, else the twin. Each in its own process."""
+"""Which engine runs: shared objects, else numba here, else the reference; in separate processes."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ from reput.store.kernels import hot, native
 try:
     engine = native.engine()
 except native.KernelsUnavailable:
-    engine = hot.append.__module__.rpartition("_")[2]
+    engine = hot.append.__module__.rpartition(".")[2]
 assert engine == kernels.engine()
 digest = hashlib.sha256()
 for path in sys.argv[1:]:
@@ -92,10 +92,10 @@ def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def expected() -> str:
-    """The digest that the twin finds."""
+    """The digest that the reference implementation finds."""
     root = PACKAGE.parent
-    said = run(root, "/proc", REPUT_KERNELS="twin")
-    assert said["engine"] == "twin"
+    said = run(root, "/proc", REPUT_KERNELS="reference")
+    assert said["engine"] == "reference"
     assert not said["has_numba"]
     assert said["digest"] != hashlib.sha256().hexdigest()
     return str(said["digest"])
@@ -121,7 +121,7 @@ def test_shared_object_needs_no_numba(code: str, expected: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("is_whole", "engine"),
-    [pytest.param(True, "native", marks=needs_shared_object), (False, "twin")],
+    [pytest.param(True, "native", marks=needs_shared_object), (False, "reference")],
 )
 def test_package_in_a_zip(
     is_whole: bool, engine: str, expected: str, bare: Path, tmp_path: Path
@@ -136,26 +136,26 @@ def test_package_in_a_zip(
     assert said == {"engine": engine, "has_numba": False, "digest": expected}
 
 
-def test_twin_where_nothing_can_be_compiled(bare: Path, expected: str, tmp_path: Path) -> None:
+def test_reference_where_nothing_can_be_compiled(bare: Path, expected: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     said = run(bare, home, BLOCKED)
-    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
     assert list(home.iterdir()) == []
 
 
 @needs_shared_object
-def test_twin_on_demand(expected: str, tmp_path: Path) -> None:
-    said = run(PACKAGE.parent, tmp_path, REPUT_KERNELS="twin")
-    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+def test_reference_on_demand(expected: str, tmp_path: Path) -> None:
+    said = run(PACKAGE.parent, tmp_path, REPUT_KERNELS="reference")
+    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
 
 
-def test_twin_where_numba_is_installed_but_cannot_be_imported(bare: Path, expected: str) -> None:
+def test_reference_where_numba_cannot_be_imported(bare: Path, expected: str) -> None:
     """As with a numpy that is newer than numba knows."""
     broken = bare / "numba"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('Numba needs NumPy 1.0 or less')")
-    assert run(bare, "/proc")["engine"] == "twin"
+    assert run(bare, "/proc")["engine"] == "reference"
     assert run(bare, "/proc")["digest"] == expected
 
 
@@ -164,7 +164,7 @@ def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: s
     for path in SHARED_OBJECTS:
         (bare / path).write_bytes(b"\x7fELF, but not of this machine")
     said = run(bare, "/proc", BLOCKED)
-    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
 
 
 @needs_numba

@@ -13,7 +13,7 @@ import pytest
 
 import golden
 from reput.format import body as bodies, message as record, sys_flag as flags
-from reput.format.kernels import native, twin
+from reput.format.kernels import native, reference
 from reput.format.kernels.layout import Segments
 from reput.format.message import Host, StoredMessage, Verdict
 
@@ -105,7 +105,7 @@ def scan(
     """Walk with both kernels; return what both say."""
     stop = len(data) if stop is None else stop
     compiled = native.scan(data, start, stop, physical_offset=base, **options)
-    plain = twin.scan(data, start, stop, physical_offset=base, **options)
+    plain = reference.scan(data, start, stop, physical_offset=base, **options)
     assert listed(compiled) == listed(plain)
     assert compiled.next_position == plain.next_position
     assert compiled.positions.tolist() == sorted(set(compiled.positions.tolist()))
@@ -141,7 +141,7 @@ def test_whole_records_and_an_ending(ending: str) -> None:
 
 def test_the_empty_log() -> None:
     assert scan(b"") == []
-    for kernels in (native, twin):
+    for kernels in (native, reference):
         assert kernels.find_record(b"", 0, physical_offset=0) == 0
         assert kernels.data_end(b"") == 0
 
@@ -155,7 +155,7 @@ def test_any_base_offset(base: int) -> None:
 
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
-    """One damaged record in the middle costs that record alone, and says what is wrong with it."""
+    """One damaged record in the middle is the only one lost, and has a verdict."""
     data, places = build(["plain", "crc", "v2"])
     (_, first), (at, size), (behind, last) = places
     body_at = record.HEAD.size + 2 * record.HOST_V4_BYTES + 8 + record.TAIL.size
@@ -188,7 +188,7 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
         "zeros and more": (damaged(0, bytes(size - 5)), Verdict.BAD_ZEROS),
     }
     for name, (bytes_, verdict) in cases.items():
-        # What stands behind a wrong size is still found where it stands.
+        # The record after a wrong size is still found.
         expected = [
             (0, first, Verdict.MESSAGE),
             (at, size, verdict),
@@ -214,7 +214,7 @@ def test_cut_at_every_position(check_crc: bool) -> None:
         assert messages(scan(data[:end], check_crc=check_crc)) == whole
         part = scan(data[:end], check_crc=check_crc, file_end=len(data))
         assert messages(part) == whole
-        # No verdict on what is not there: the walk stops in front of the record that is cut.
+        # No verdict on missing bytes: the scan stops before the truncated record.
         covered = sum(size for _, size, _ in part)
         assert covered == (len(data) if end == len(data) else sum(size for _, size in whole))
 
@@ -260,13 +260,13 @@ def test_start_and_stop_anywhere() -> None:
         expected = [place for place in behind if place[0] < stop]
         assert messages(scan(data, start, stop)) == expected
         found = native.find_record(data, start, physical_offset=BASE)
-        assert found == twin.find_record(data, start, physical_offset=BASE)
+        assert found == reference.find_record(data, start, physical_offset=BASE)
         assert found == min((at for at in firsts if at >= start), default=len(data))
     assert scan(data, len(data)) == []
     assert scan(data, 10, 5) == []
 
 
-@pytest.mark.parametrize("kernels", [native, twin])
+@pytest.mark.parametrize("kernels", [native, reference])
 def test_little_room_and_taking_up_again(kernels: Any) -> None:
     data = ALL + ENDINGS["garbage"]
     whole = kernels.scan(data, 0, len(data), physical_offset=BASE)
@@ -288,9 +288,9 @@ def test_little_room_and_taking_up_again(kernels: Any) -> None:
 
 
 def test_lead_bytes_at_the_end_of_a_part_are_no_record() -> None:
-    """What is too short to judge is neither found nor called damage: it is left."""
+    """Bytes that are too short to judge are neither a record nor damage."""
     data = b"x" * 60 + b"\xda" * 30
-    for kernels in (native, twin):
+    for kernels in (native, reference):
         where = {"physical_offset": BASE, "file_end": 1000}
         assert kernels.find_record(data, 0, **where) == len(data)
         segments = kernels.scan(data, 0, len(data), **where)
@@ -346,7 +346,7 @@ def test_data_end_at_every_position_and_alignment() -> None:
         data = b"?" * lead + b"\1" * length + bytes(zeros)
         for start in (0, lead, len(data)):
             expected = max(start, lead + length)
-            assert native.data_end(data, start) == twin.data_end(data, start) == expected
+            assert native.data_end(data, start) == reference.data_end(data, start) == expected
 
 
 # --- buffers, threads, real logs ------------------------------------------
@@ -366,8 +366,8 @@ def test_any_buffer_will_do() -> None:
     ):
         assert scan(buffer) == expected
         assert native.find_record(buffer, 1, physical_offset=BASE) == ALL_PLACES[1][0]
-        assert twin.find_record(buffer, 1, physical_offset=BASE) == ALL_PLACES[1][0]
-        assert native.data_end(buffer) == twin.data_end(buffer) == len(ALL.rstrip(b"\0"))
+        assert reference.find_record(buffer, 1, physical_offset=BASE) == ALL_PLACES[1][0]
+        assert native.data_end(buffer) == reference.data_end(buffer) == len(ALL.rstrip(b"\0"))
 
 
 def test_ranges_walked_in_threads_are_one_walk() -> None:

@@ -13,16 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden
-from reput.spark.jobs.audit import run_audit, table as audit_table
-from reput.spark.jobs.audit.verdicts import Fault, Indexed, Reason, Verdict
+import store_builder
+from reput.spark.jobs.audit import message_table, run_audit
+from reput.spark.jobs.audit.verdicts import Fault, Indexed, MessageVerdict, Reason
 from reput.spark.jobs.running import SequentialRunner
 from reput.store.reader import StoreReader
-from reput.store.verify import Kind, verify
+from reput.store.verify import FindingKind, verify
 
 FAMILIES = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index")
 UNIT_BYTES = {"consumequeue": 20, "batchconsumequeue": 46}
 LATER_MS = 2_000_000_000_000
 RANGE_BYTES = 50_000
+LIGHT_KINDS = ("no unit", "another size", "another tags code")
 
 
 def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
@@ -30,57 +32,67 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
     audit = run_audit(
         SequentialRunner(), str(store), now_ms=LATER_MS, table=str(table), range_bytes=RANGE_BYTES
     )
-    rows = pq.read_table(table / audit_table.MESSAGES, columns=["verdict", "reason"])
+    rows = pq.read_table(table / message_table.MESSAGES, columns=["verdict", "reason"])
     reasons = Counter(row["reason"] for row in rows.to_pylist())
     report = verify(StoreReader.open(str(store)))
-    kinds: Counter[Kind] = Counter()
+    kinds: Counter[FindingKind] = Counter()
     for one in report.findings:
         kinds[one.kind] += 1 if one.count is None else one.count
     faults, indexed = Counter(audit.faults), Counter(audit.indexed)
 
-    def of(*names: Kind) -> int:
+    def of(*names: FindingKind) -> int:
         return sum(kinds[name] for name in names)
 
     holes = [
         (hole.damage.physical_offset, hole.damage.length)
         for hole in report.holes
-        if hole.kind in (Kind.LOG_HOLE, Kind.LOG_FILE_MISSING)
+        if hole.kind in (FindingKind.LOG_HOLE, FindingKind.LOG_FILE_MISSING)
     ]
     found = [(hole.physical_offset, hole.length) for hole in audit.holes]
     yield "holes", holes[: len(found)], found
     yield "count of holes", len(holes), audit.hole_count
-    yield "torn tail", of(Kind.TORN_TAIL), faults[Fault.TORN_TAIL]
-    yield "stale tail", of(Kind.STALE_TAIL), faults[Fault.STALE_TAIL]
+    yield "torn tail", of(FindingKind.TORN_TAIL), faults[Fault.TORN_TAIL]
+    yield "stale tail", of(FindingKind.STALE_TAIL), faults[Fault.STALE_TAIL]
     yield "records", report.record_count, audit.messages
-    yield "pending", of(Kind.NOT_DISPATCHED), audit.verdicts.get(Verdict.UNDISPATCHED, 0)
+    yield (
+        "pending",
+        of(FindingKind.NOT_DISPATCHED),
+        audit.verdicts.get(MessageVerdict.UNDISPATCHED, 0),
+    )
+    light = Counter[str]()
+    for finding in audit.findings:
+        if finding.fault is Fault.LIGHT_UNIT:
+            light.update({kind: finding.count for kind in LIGHT_KINDS if kind in finding.text})
     yield (
         "without a unit, or units of zeros",
-        of(Kind.UNIT_MISSING, Kind.UNIT_ZERO),
-        reasons[Reason.NO_UNIT] + faults[Fault.UNIT_ZERO] + faults[Fault.LIGHT_UNIT],
+        of(FindingKind.UNIT_MISSING, FindingKind.UNIT_ZERO),
+        reasons[Reason.NO_UNIT] + faults[Fault.UNIT_ZERO] + light["no unit"],
     )
-    yield "wrong size", of(Kind.UNIT_WRONG_SIZE), reasons[Reason.WRONG_SIZE]
-    yield "wrong tags", of(Kind.UNIT_WRONG_TAGS), reasons[Reason.WRONG_TAGS]
-    yield "after the log", of(Kind.UNIT_STALE), reasons[Reason.BEHIND_END]
-    yield "in a hole", of(Kind.UNIT_IN_HOLE), reasons[Reason.IN_HOLE]
-    yield "filler", of(Kind.UNIT_BLANK), faults[Fault.UNIT_BLANK]
-    yield "invalid", of(Kind.UNIT_INVALID), faults[Fault.UNIT_INVALID]
+    wrong_sizes = reasons[Reason.WRONG_SIZE] + light["another size"]
+    yield "wrong size", of(FindingKind.UNIT_WRONG_SIZE), wrong_sizes
+    wrong_tags = reasons[Reason.WRONG_TAGS] + light["another tags code"]
+    yield "wrong tags", of(FindingKind.UNIT_WRONG_TAGS), wrong_tags
+    yield "after the log", of(FindingKind.UNIT_STALE), reasons[Reason.BEHIND_END]
+    yield "in a hole", of(FindingKind.UNIT_IN_HOLE), reasons[Reason.IN_HOLE]
+    yield "filler", of(FindingKind.UNIT_BLANK), faults[Fault.UNIT_BLANK]
+    yield "invalid", of(FindingKind.UNIT_INVALID), faults[Fault.UNIT_INVALID]
     yield (
         "pointing elsewhere",
-        of(Kind.UNIT_WRONG_RECORD),
+        of(FindingKind.UNIT_WRONG_RECORD),
         faults[Fault.UNIT_WRONG_RECORD] + faults[Fault.UNIT_TWICE],
     )
-    yield "chains", of(Kind.INDEX_CHAIN), faults[Fault.INDEX_CHAIN]
-    yield "keys", of(Kind.KEY_MISSING), indexed[Indexed.MISSING]
-    if not kinds[Kind.INDEX_ABSENT]:  # then verify says it once
+    yield "chains", of(FindingKind.INDEX_CHAIN), faults[Fault.INDEX_CHAIN]
+    yield "keys", of(FindingKind.KEY_MISSING), indexed[Indexed.MISSING]
+    if not kinds[FindingKind.INDEX_ABSENT]:  # then verify says it once
         not_covered = indexed[Indexed.UNCOVERED] + indexed[Indexed.PENDING]
-        yield "not indexed", of(Kind.NOT_INDEXED), not_covered
-    yield "stale entries", of(Kind.ENTRY_STALE), faults[Fault.ENTRY_STALE]
-    strays = of(Kind.ENTRY_IN_HOLE, Kind.ENTRY_WRONG)
+        yield "not indexed", of(FindingKind.NOT_INDEXED), not_covered
+    yield "stale entries", of(FindingKind.ENTRY_STALE), faults[Fault.ENTRY_STALE]
+    strays = of(FindingKind.ENTRY_IN_HOLE, FindingKind.ENTRY_WRONG)
     yield "stray entries", strays, faults[Fault.ENTRY_STRAY]
-    yield "tables", of(Kind.TABLE), faults[Fault.TABLE]
+    yield "tables", of(FindingKind.TABLE), faults[Fault.TABLE]
     ahead = faults[Fault.GROUP_AHEAD] + faults[Fault.GROUP_WITHOUT_QUEUE]
-    yield "groups ahead", of(Kind.CONSUMER_OFFSET), ahead + faults[Fault.DELAY_AHEAD]
-    sizes = (Kind.LOG_FILE_SIZE, Kind.QUEUE_FILE_SIZE)
+    yield "groups ahead", of(FindingKind.CONSUMER_OFFSET), ahead + faults[Fault.DELAY_AHEAD]
+    sizes = (FindingKind.LOG_FILE_SIZE, FindingKind.QUEUE_FILE_SIZE)
     yield "file sizes", of(*sizes), faults[Fault.FILE_SIZE]
 
 
@@ -145,3 +157,45 @@ def test_of_a_light_queue_that_lacks_a_unit(number: int, tmp_path: Path) -> None
     found = {name: mine for name, mine, _ in pairs(store, tmp_path / "table")}
     assert found["without a unit, or units of zeros"] == 1
     assert not disagreements(store, tmp_path / "table")
+
+
+@pytest.mark.parametrize(
+    ("position", "data", "kind"),
+    [(8, b"\0\0\0\1", "wrong size"), (12, b"\0\0\0\0\0\0\0\1", "wrong tags")],
+)
+def test_of_a_light_queue_with_a_wrong_unit(
+    position: int, data: bytes, kind: str, tmp_path: Path
+) -> None:
+    store = golden.copy_store("5.5.0", "v5", tmp_path)
+    path = store / "consumequeue" / "%LMQ%first" / "0" / "00000000000000000000"
+    units = bytearray(path.read_bytes())
+    units[3 * 20 + position : 3 * 20 + position + len(data)] = data
+    path.write_bytes(units)
+    found = {name: (mine, theirs) for name, mine, theirs in pairs(store, tmp_path / "table")}
+    assert found[kind] == (1, 1)
+    assert not disagreements(store, tmp_path / "table")
+
+
+# Files of 5 units: 6 files, of which Java checks those from queue offset 15 on.
+@pytest.mark.parametrize(
+    ("queue_offset", "pending"), [(5, False), (14, False), (15, False), (16, True), (27, True)]
+)
+def test_of_zeros_after_a_crash(queue_offset: int, pending: bool, tmp_path: Path) -> None:
+    """A start overwrites zeros in the last three files of a queue, but for their first unit.
+
+    Seen with brokers of 4.9.7 and 5.5.0: zeros in earlier files stay, and pulls of them fail; into
+    zeros in the first unit of the three they put the unit of message 0.
+    """
+    messages = store_builder.messages(30, topics=1, queues=1)
+    built = store_builder.build(tmp_path / "store", messages, queue_file_units=5)
+    (built.root / "abort").touch()
+    (built.root / "checkpoint").unlink(missing_ok=True)  # a start dispatches all of the log
+    path = built.queue_file(messages[0].topic, number=queue_offset // 5)
+    units = bytearray(path.read_bytes())
+    position = queue_offset % 5 * 20
+    units[position : position + 20] = bytes(20)
+    path.write_bytes(units)
+    found = {name: mine for name, mine, _ in pairs(built.root, tmp_path / "table")}
+    assert found["pending"] == pending
+    assert found["without a unit, or units of zeros"] == (not pending)
+    assert not disagreements(built.root, tmp_path / "table")

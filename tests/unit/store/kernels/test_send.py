@@ -1,11 +1,9 @@
-"""Which sends the kernel takes, what it stores of them and what it answers; with its twin, too."""
+"""Which sends take the fast path, and how they are stored and answered."""
 
-import ctypes
 import dataclasses
 import json
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from reput.format.command import Command, Serialization
 from reput.format.message import Host, StoredMessage
 from reput.format.recall_handle import RecallHandle
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, native, send_rules, send_twin
+from reput.store.kernels import control_block as state, hot, send_rules
 
 DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
@@ -36,19 +34,14 @@ CLUSTER = "CLUSTER\1DefaultCluster\2"
 UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
 
 
-def kernels() -> list[Any]:
-    try:
-        native.engine()
-    except native.KernelsUnavailable:
-        return [send_twin.receive]
-    return [native.plain_function("receive", [ctypes.c_int64], is_short=True), send_twin.receive]
+if not hot.is_compiled:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
 
 
 class Store:
     """A log, a topic of four queues, and all that ``receive`` needs."""
 
-    def __init__(self, kernel: Callable[[Any], int]) -> None:
-        self.kernel = kernel
+    def __init__(self) -> None:
         self.hot = HotState()
         block = self.block = self.hot.block
         self.log = np.zeros(1 << 20, np.uint8)
@@ -100,7 +93,7 @@ class Store:
         self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
         self.block[state.RECEIVE_END] = len(data)
         self.block[state.RECEIVE_POSITION] = 0
-        return self.kernel(self.hot.argument)
+        return hot.receive(self.hot.argument)
 
     @property
     def stop(self) -> int:
@@ -130,9 +123,9 @@ class Store:
         return answered == 1
 
 
-@pytest.fixture(params=kernels(), ids=lambda one: "twin" if one is send_twin.receive else "native")
-def store(request: pytest.FixtureRequest) -> Store:
-    return Store(request.param)
+@pytest.fixture
+def store() -> Store:
+    return Store()
 
 
 FIELDS = {
@@ -148,7 +141,7 @@ def send(
     serialization: Serialization = Serialization.JSON,
     **about: Any,
 ) -> bytes:
-    """A common send, but for what is said; a field that is None is left out."""
+    """Return a send for the fast path with some changes; a field that is None is left out."""
     fields = {
         name: text for name, text in {**FIELDS, **(changes or {})}.items() if text is not None
     }
@@ -165,7 +158,7 @@ def header_of(frame: bytes) -> str:
     return frame[8 : 8 + int.from_bytes(frame[5:8])].decode()
 
 
-# --- what is stored and answered ------------------------------------------------
+# --- records and replies --------------------------------------------------------
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
@@ -245,7 +238,7 @@ def test_frames_of_java(store: Store, version: str) -> None:
     names = ["live_code_310", "json_send_v2_without_properties"]
     names += ["rocketmq_send_v2_without_properties"]
     frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
-    # Those that were recorded have a negative opaque, which is Python's.
+    # The recorded requests have a negative opaque, so they fall back.
     assert not store.is_taken(frames[1])
     frames[1] = frames[1].replace(b'"opaque":-1', b'"opaque":10')
     frames[2] = frames[2][:13] + b"\0\0\0\x0a" + frames[2][17:]
@@ -273,7 +266,7 @@ def test_frames_of_java_that_are_not_common(
     assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
-# --- what is common -------------------------------------------------------------
+# --- what takes the fast path ---------------------------------------------------
 
 BOTH = pytest.mark.parametrize("serialization", list(Serialization))
 
@@ -283,8 +276,8 @@ def test_code_10_has_long_names(store: Store, serialization: Serialization) -> N
     names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
     fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
     assert store.is_taken(send(code=10, ext_fields=fields, serialization=serialization))
-    assert not Store(store.kernel).is_taken(send(code=10, serialization=serialization))
-    assert not Store(store.kernel).is_taken(send(ext_fields=fields, serialization=serialization))
+    assert not Store().is_taken(send(code=10, serialization=serialization))
+    assert not Store().is_taken(send(ext_fields=fields, serialization=serialization))
 
 
 @BOTH
@@ -346,7 +339,7 @@ def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
     unit = cq_unit.UNIT.unpack_from(store.tails[-1])
     assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
     replies = store.reply_bytes
-    for one in (first, second):  # the producer is told the queue that it asked for
+    for one in (first, second):  # the reply has the queue of the request
         offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
         reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
         assert replies.startswith(reply)
@@ -442,12 +435,12 @@ HEADERS = {
     "escaped controls": ("TAGS", "T\\u0003GS"),
     "comma at the end": ('"m":"false"', '"m":"false",'),
     "array": ('"extFields":{', '"extFields":[{'),
-    "behind it": ('"}}', '"}}x'),
+    "after it": ('"}}', '"}}x'),
 }
 
 
 @pytest.mark.parametrize("change", HEADERS)
-def test_json_that_is_not_common(store: Store, change: str) -> None:
+def test_json_that_falls_back(store: Store, change: str) -> None:
     old, new = HEADERS[change]
     header = header_of(send())
     assert old in header
@@ -483,7 +476,7 @@ def test_many_names_are_pythons(store: Store, serialization: Serialization) -> N
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
     assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
     more = send({"i": most + "n\1v"}, serialization=serialization)
-    assert not Store(store.kernel).is_taken(more)
+    assert not Store().is_taken(more)
 
 
 def test_the_kernel_works_no_longer_for_many_names() -> None:
@@ -491,7 +484,7 @@ def test_the_kernel_works_no_longer_for_many_names() -> None:
 
     def cpu_time(name_count: int) -> float:
         pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
-        store = Store(kernels()[0])
+        store = Store()
         frame = send({"i": pairs}, serialization=Serialization.ROCKETMQ)
         assert store.receive(frame) == 0  # warm
         begin = time.process_time()
@@ -509,7 +502,7 @@ def test_a_frame_for_python_between_others(store: Store) -> None:
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
     replies = store.block[state.REPLIES_BYTES]
     store.block[state.RECEIVE_POSITION] += len(other)
-    assert store.kernel(store.hot.argument) == 1
+    assert hot.receive(store.hot.argument) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
     assert store.block[state.REPLIES_BYTES] == 2 * replies
     assert [one.queue_offset for one in store.messages()] == [0, 1]
@@ -531,8 +524,8 @@ def test_impossible_lengths(store: Store, length: int) -> None:
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_LENGTH, len(whole))
 
 
-def test_what_an_append_stops_for_is_in_the_scratch(store: Store) -> None:
-    """Python provides what is missing, as for a put, and calls again."""
+def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
+    """The caller provides the room, as for a put, and calls again."""
     store.block[state.LOG_LIMIT] = 300
     whole = send()
     assert store.receive(whole * 3) == 1
@@ -541,7 +534,7 @@ def test_what_an_append_stops_for_is_in_the_scratch(store: Store) -> None:
     waiting = store.scratch[at : store.block[state.INPUT_SIZE]].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
     store.block[state.LOG_LIMIT] = len(store.log)
-    assert store.kernel(store.hot.argument) == 2
+    assert hot.receive(store.hot.argument) == 2
     assert [one.queue_offset for one in store.messages()] == [0, 1, 2]
 
 
@@ -560,7 +553,7 @@ def test_full_replies(store: Store) -> None:
 
 
 def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
-    """Then a call has rounds; nobody sees them."""
+    """Then a call works in rounds, with the same result."""
     store.block[state.NOTES_ROOM] = 3
     assert store.receive(send() * 10) == 10
     store.block[state.NOTES_ROOM] = 100

@@ -1,4 +1,4 @@
-"""What every task of an audit is told of the store. Nothing here knows Spark."""
+"""The facts of a store that every task of an audit needs. Nothing here knows Spark."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -9,72 +9,79 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput.spark.jobs.dispatch.extract import Source
+from reput.spark.jobs.dispatch.extract import LogSource
+from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.store.reader import StoreReader
-from reput.store.verify.queues import is_deleted
+from reput.store.verify.queue_rows import is_deleted
 
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
-"""Places of words in ``audit_verdicts.VERDICTS`` and the like."""
+"""Positions of words in ``verdicts.VERDICTS`` and similar tuples."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What every task needs to know of the store."""
+class AuditInputs:
+    """The facts of a store that every task needs."""
 
-    source: Source
+    source: LogSource
     now_ms: int
     sample: int
     is_stopped: bool
-    """A broker stopped it cleanly, so that nothing is pending."""
+    """A broker stopped the store cleanly, so that nothing is pending."""
     is_live: bool
     """A broker may be writing."""
     redispatch_from: int
-    """From where on a broker puts records into queues that lack them."""
+    """Physical offset from which a broker puts records into queues that lack them."""
     known_topics: frozenset[str]
-    """Those of the topic table; none if it cannot be read."""
+    """Topics of the topic table; none if it cannot be read."""
     groups: Mapping[str, Mapping[str, Mapping[int, int]]]
     """Topic -> group -> queue id -> consumer offset."""
     delays: Mapping[int, int]
     """Delay level -> queue offset that is delivered next."""
     index_spans: Offsets
-    """First and last message of each index file, as ``verify.index.spans_of`` gives them."""
+    """First and last message of each index file, from ``verify.index_check.spans_of``."""
 
     @cached_property
     def reader(self) -> StoreReader:
-        """The store's queues and index; where its log ends, ``source`` says."""
+        """The store's queues and index; ``source`` has the end of the log."""
         return StoreReader(self.source.folder, allow_live=True)
 
     @cached_property
-    def queues_there(self) -> dict[str, frozenset[int]]:
-        """Plain queues that have files."""
+    def plain_queues(self) -> dict[str, frozenset[int]]:
+        """Topic -> ids of its consume queues that have files."""
         return {topic: frozenset(ids) for topic, ids in self.reader.queue_ids.items()}
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave what was opened here: a task opens its own."""
+        """Leave out the opened reader: a task opens its own."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
+    def has_queue(self, key: QueueKey) -> bool:
+        """Return whether a consume queue has files."""
+        topic, queue_id = key
+        return queue_id in self.plain_queues.get(topic, ())
+
     def is_deleted(self, topic: str) -> bool:
-        """Whether a topic with messages has neither queues nor an entry in the table."""
+        """Return whether a topic of messages has neither queues nor an entry in the table."""
         return is_deleted(self.reader, self.known_topics, topic)
 
     def offsets_of(self, topic: str, queue_id: int) -> tuple[Offsets, list[str]]:
-        """Return the consumer offsets of a queue in order, and whose each is.
+        """Return the consumer offsets of a queue in ascending order, and the group of each.
 
-        A group that has read another queue of the topic stands at the beginning of this one.
+        A group with an offset of another queue of the topic only is at 0.
         """
-        found = sorted(
-            (offsets.get(queue_id, 0), group)
-            for group, offsets in self.groups.get(topic, {}).items()
+        offsets = sorted(
+            (by_queue.get(queue_id, 0), group)
+            for group, by_queue in self.groups.get(topic, {}).items()
         )
-        return np.array([offset for offset, _ in found], np.int64), [one for _, one in found]
+        groups = [group for _, group in offsets]
+        return np.array([consumer_offset for consumer_offset, _ in offsets], np.int64), groups
 
 
 def grouped(
     keys: npt.NDArray[Any], values: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield each key and its values, in their order."""
+    """Yield each key with its values, in their order."""
     if not len(keys):
         return
     order = np.argsort(keys, kind="stable")

@@ -1,27 +1,26 @@
-"""A range of the log in an audit: each record against all that is derived from it.
+"""Judge the records of a range of the log.
 
-Against the unit at its queue offset, the index entries that point into the range, and the offsets
-of groups; beside that holes, and which queue offsets are there. A task reads its range once, and as
-much of queues and index as belongs to it. What it hands back is counts, runs and samples; rows go
-to a table, if there is one.
+Each record is compared with the unit at its queue offset, the index entries that point into the
+range, and the consumer offsets of groups. Holes are recorded, and which queue offsets have records.
+A task reads its range once, and the parts of queues and index that belong to it. It returns counts,
+runs and samples, and writes a row per record if there is a table.
 """
 
-import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from reput.format import cq_unit, kernels, names, sys_flag as flags
-from reput.format.message import Verdict as Bytes
+from reput.format import cq_unit, kernels, names
+from reput.format.message import Verdict as RecordVerdict
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.index import Entries, IndexBlock
-from reput.spark.jobs.audit.inputs import Codes, Mask, Offsets, Setting, grouped
+from reput.spark.jobs.audit.index_entries import IndexBlock, RangeEntries
+from reput.spark.jobs.audit.inputs import AuditInputs, Codes, Offsets, grouped
 from reput.spark.jobs.audit.judged import Judged, Readers
-from reput.spark.jobs.audit.table import RowWriter
+from reput.spark.jobs.audit.message_table import RowWriter, texts_of
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
     REASONS,
@@ -30,22 +29,24 @@ from reput.spark.jobs.audit.verdicts import (
     DelayAudit,
     GroupAudit,
     LostMessage,
+    MessageVerdict,
     Reason,
     Stage,
     TopicAudit,
-    Verdict,
 )
-from reput.spark.jobs.dispatch import plan as dispatch_plan
-from reput.spark.jobs.dispatch.extract import light_rows
-from reput.spark.jobs.dispatch.plan import QueueKey, Run
+from reput.spark.jobs.dispatch import write_plan
+from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
 from reput.store.commit_log_view import Damage, LogBatch
-from reput.store.consume_queue_view import UNIT_TYPE, ConsumeQueueView, UnitArray
-from reput.store.verify.units import ROW, Compared, Rows, compare_batches, compare_units
-
-_NEAR_UNITS = 1024
-"""Units read for nothing rather than read apart."""
-_TRANSACTION_STEP = flags.TRANSACTION_PREPARED
-"""The one bit that prepared and rolled-back records have, and queued ones lack."""
+from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
+from reput.store.verify import queue_rows
+from reput.store.verify.light_rows import light_rows
+from reput.store.verify.unit_check import (
+    Rows,
+    UnitComparison,
+    compare_batches,
+    compare_units,
+    units_at,
+)
 
 
 @dataclass(frozen=True)
@@ -58,61 +59,77 @@ class RecordsTask:
 
 
 @dataclass
-class RecordsFound:
-    """What a task finds in a range of the log."""
+class LightFaults:
+    """Units that a light queue (LMQ) lacks, or that disagree with their message."""
+
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    """Queue offset and physical offset of each message without a unit."""
+    wrong_size: list[tuple[int, int]] = field(default_factory=list)
+    wrong_tags: list[tuple[int, int]] = field(default_factory=list)
+
+    def merge(self, other: "LightFaults") -> None:
+        """Add the faults of another range."""
+        self.missing += other.missing
+        self.wrong_size += other.wrong_size
+        self.wrong_tags += other.wrong_tags
+
+
+@dataclass
+class RecordsResult:
+    """The result of a task for a range of the log."""
 
     topics: dict[str, TopicAudit] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupAudit] = field(default_factory=dict)
-    """By group and topic."""
+    """Counts by group and topic."""
     delays: dict[int, DelayAudit] = field(default_factory=dict)
-    present: dict[QueueKey, list[Run]] = field(default_factory=dict)
-    """Records of each plain queue, as runs of queue offsets, in the order of the log."""
+    present: dict[QueueKey, list[RecordRun]] = field(default_factory=dict)
+    """Records of each plain queue, as runs of queue offsets, in log order."""
     claimed: dict[QueueKey, list[queue_runs.Run]] = field(default_factory=dict)
     """Units that point at their record."""
     claimed_batches: dict[QueueKey, list[queue_runs.Run]] = field(default_factory=dict)
-    """The same of batch queues: numbers of units."""
+    """Numbers of the units of batch queues that point at their record."""
     holes: list[tuple[Damage, int | None, int | None]] = field(default_factory=list)
-    """With the store times of the records before and behind, as far as the range has them."""
+    """Holes with the store times of the records before and after, if the range has these."""
     first_ms: int | None = None
     last_ms: int | None = None
     """Store times of the first and the last record of the range."""
     lost: list[LostMessage] = field(default_factory=list)
-    """A sample."""
-    light: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
-    """Queue and physical offsets of messages that light queues have no unit of."""
+    """A sample of the lost messages."""
+    light: dict[QueueKey, LightFaults] = field(default_factory=dict)
     strays: int = 0
     """Index entries into the range that point at no message with their key."""
 
 
-def judge_records(setting: Setting, table: str | None, task: RecordsTask) -> RecordsFound:
-    """Judge the records of a range; write a row each to a table, if there is one."""
-    found = RecordsFound()
-    walk = _Walk(setting, task, found)
+def judge_records(inputs: AuditInputs, table: str | None, task: RecordsTask) -> RecordsResult:
+    """Judge the records of a range; write a row per record if there is a table."""
+    result = RecordsResult()
+    judge = _RangeJudge(inputs, task, result)
     if table is None:
-        for _ in walk.windows():
+        for _ in judge.windows():
             pass
-        return found
+        return result
     with RowWriter(table, f"{task.part.start:020d}") as writer:
-        for window in walk.windows():
+        for window in judge.windows():
             writer.put(window)
-    return found
+    return result
 
 
-class _Walk:
-    """A walk over a range of the log."""
+class _RangeJudge:
+    """Judges the records of a range, a window at a time."""
 
-    def __init__(self, setting: Setting, task: RecordsTask, found: RecordsFound) -> None:
-        self._setting = setting
+    def __init__(self, inputs: AuditInputs, task: RecordsTask, result: RecordsResult) -> None:
+        self._inputs = inputs
         self._part = task.part
-        self._found = found
-        self._entries = Entries(setting, task.part, task.blocks)
-        self._views: dict[QueueKey, ConsumeQueueView] = {}
+        self._result = result
+        self._entries = RangeEntries(inputs, task.part, task.blocks)
         self._batch_units: dict[QueueKey, tuple[UnitArray, Offsets]] = {}
         self._open_holes: list[Damage] = []
+        """Holes after the last record so far."""
+        self._has_light = any(topic.startswith(names.LMQ_PREFIX) for topic in inputs.plain_queues)
 
     def windows(self) -> Iterator[Judged]:
-        """Yield the records, judged, and gather the rest in what is found."""
-        source, part = self._setting.source, self._part
+        """Yield the judged records; add everything else to the result."""
+        source, part = self._inputs.source, self._part
         start = source.log.part_start(part.start, part.stop)
         for whole in source.log.walk(start, part.stop, is_end=part.is_end):
             batch = self._without_torn(whole)
@@ -120,22 +137,21 @@ class _Walk:
                 self._open_holes += batch.damage
                 continue
             columns = batch.columns()
-            self._note_holes(batch, columns)
+            self._add_holes(batch, columns)
             yield self._judge(batch, columns)
-        self._found.holes += [(one, self._found.last_ms, None) for one in self._open_holes]
-        self._found.strays = self._entries.settle()
+        self._result.holes += [(hole, self._result.last_ms, None) for hole in self._open_holes]
+        self._result.strays = self._entries.settle()
 
     def _without_torn(self, batch: LogBatch) -> LogBatch:
-        """Make holes of records that a crash has torn."""
-        spans = self._setting.source.torn
-        places = batch.positions + batch.physical_offset
-        is_torn = np.isin(places, np.array([low for low, _ in spans], np.int64))
+        """Turn records that a crash has torn into holes."""
+        is_torn = self._inputs.source.is_torn(batch)
         if not is_torn.any():
             return batch
-        name = self._setting.source.log.file_at(int(places[0])).name
+        places = batch.positions + batch.physical_offset
+        name = self._inputs.source.log.file_at(int(places[0])).name
         torn = [
-            Damage(int(at), int(size), Bytes.TRUNCATED, name)
-            for at, size in zip(places[is_torn], batch.sizes[is_torn], strict=True)
+            Damage(int(place), int(size), RecordVerdict.TRUNCATED, name)
+            for place, size in zip(places[is_torn], batch.sizes[is_torn], strict=True)
         ]
         return LogBatch(
             batch.buffer,
@@ -145,172 +161,172 @@ class _Walk:
             (*batch.damage, *torn),
         )
 
-    def _note_holes(self, batch: LogBatch, columns: kernels.Columns) -> None:
-        """Note holes with the times around them; those behind the last record wait for the next."""
-        found = self._found
+    def _add_holes(self, batch: LogBatch, columns: kernels.Columns) -> None:
+        """Add holes with the store times around them; keep those after the last record open."""
+        result = self._result
         times, places = columns.numbers("store_timestamp"), columns.numbers("physical_offset")
         for hole in [*self._open_holes, *batch.damage]:
             row = int(np.searchsorted(places, hole.physical_offset))
             if row == len(places):
                 continue
-            before = int(times[row - 1]) if row else found.last_ms
-            found.holes.append((hole, before, int(times[row])))
-        self._open_holes = [one for one in batch.damage if one.physical_offset > places[-1]]
-        if found.first_ms is None:
-            found.first_ms = int(times[0])
-        found.last_ms = int(times[-1])
+            before = int(times[row - 1]) if row else result.last_ms
+            result.holes.append((hole, before, int(times[row])))
+        self._open_holes = [hole for hole in batch.damage if hole.physical_offset > places[-1]]
+        if result.first_ms is None:
+            result.first_ms = int(times[0])
+        result.last_ms = int(times[-1])
 
     def _judge(self, batch: LogBatch, columns: kernels.Columns) -> Judged:
         topic_ids, topics = columns.topic_ids()
+        last = batch.physical_offset + int(batch.positions[-1]) + 1
         window = Judged(
             columns,
             topic_ids,
             topics,
-            verdicts=np.full(columns.count, VERDICTS.index(Verdict.UNQUEUED), np.int8),
+            verdicts=np.full(columns.count, VERDICTS.index(MessageVerdict.UNQUEUED), np.int8),
             reasons=np.zeros(columns.count, np.int8),
-            indexed=self._index_codes(batch, columns),
+            indexed=self._entries.judge(columns, last),
             stages=np.zeros(columns.count, np.int8),
             due_ms=np.zeros(columns.count, np.int64),
             readers=Readers(columns.count),
             tags_codes=columns.tags_codes(),
         )
-        sys_flags = columns.numbers("sys_flag")
-        is_queued = (sys_flags & _TRANSACTION_STEP) == 0
-        is_gone = self._are_deleted(columns, topic_ids, topics)
-        window.verdicts[is_queued & is_gone] = VERDICTS.index(Verdict.DELETED)
-        rows = np.flatnonzero(is_queued & ~is_gone)
-        is_batch = (sys_flags & flags.INNER_BATCH) != 0
-        # What is no batch has a unit there as well, if its topic has such queues.
-        has_batches = [topic in self._setting.reader.batch_queue_ids for topic in topics]
-        is_batch |= np.array(has_batches, np.bool_)[topic_ids]
-        queue_ids = columns.numbers("queue_id").astype(np.uint32).astype(np.int64)
-        keys = topic_ids.astype(np.int64) << 33 | is_batch.astype(np.int64) << 32 | queue_ids
-        for key, some in grouped(keys[rows], rows):
-            topic, queue_id = topics[key >> 33], key & 0xFFFFFFFF
-            judge = self._judge_batches if key >> 32 & 1 else self._judge_queue
-            judge(window, topic, queue_id, some)
-        if any(topic.startswith(names.LMQ_PREFIX) for topic in self._setting.queues_there):
-            self._claim_light(batch, columns, np.flatnonzero(is_queued), list(topics))
+        queued = queue_rows.is_queued(columns)
+        deleted = queue_rows.is_before(columns, self._deleted_before(topics))
+        window.verdicts[queued & deleted] = VERDICTS.index(MessageVerdict.DELETED)
+        kept = np.flatnonzero(queued & ~deleted)
+        rows = queue_rows.rows_of(columns, kept, window.tags_codes)
+        present: defaultdict[QueueKey, list[Rows]] = defaultdict(list)
+        keys = queue_rows.queue_keys(self._inputs.reader, columns)[kept]
+        for number, places in grouped(keys, np.arange(len(kept))):
+            topic, queue_id, is_batch = queue_rows.queue_of(number, list(topics))
+            key = (topic, queue_id)
+            if is_batch:
+                self._judge_batches(window, key, kept[places], rows[places])
+            else:
+                self._judge_queue(window, key, kept[places], rows[places])
+                present[key].append(rows[places])
+        if self._has_light:
+            for key, light in self._light_rows(batch, window, np.flatnonzero(queued)):
+                self._judge_light(key, light)
+                present[key].append(light)
+        self._add_present(present)
         self._count(window)
         return window
 
-    def _index_codes(self, batch: LogBatch, columns: kernels.Columns) -> Codes:
-        last = batch.physical_offset + int(batch.positions[-1]) + 1
-        return self._entries.judge(columns, last)
-
-    def _are_deleted(
-        self, columns: kernels.Columns, topic_ids: npt.NDArray[np.int32], topics: list[str]
-    ) -> Mask:
-        """Return which records are of a topic that was deleted behind them."""
-        ends = [
-            self._setting.source.end
-            if self._setting.is_deleted(topic)
-            else self._setting.source.tombstones.get(topic, 0)
-            for topic in topics
-        ]
-        found: Mask = columns.numbers("physical_offset") < np.array(ends, np.int64)[topic_ids]
-        return found
+    def _deleted_before(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the physical offset before which the messages of each deleted topic are."""
+        source = self._inputs.source
+        deleted = {topic: source.end for topic in topics if self._inputs.is_deleted(topic)}
+        return {**source.tombstones, **deleted}
 
     # Queues
 
-    def _judge_queue(self, window: Judged, topic: str, queue_id: int, rows: Offsets) -> None:
-        """Judge records of one plain queue against its units."""
-        columns = window.columns
-        numbers = columns.numbers("queue_offset")[rows]
-        places = columns.numbers("physical_offset")[rows]
-        sizes = columns.numbers("store_size")[rows]
-        units = self._units_at(topic, queue_id, numbers)
+    def _judge_queue(self, window: Judged, key: QueueKey, rows: Offsets, records: Rows) -> None:
+        """Judge records of a plain queue."""
+        compared = self._compare(key, records)
+        self._set_verdicts(window, rows, compared)
+        self._add_readers(window, key, rows)
+        # If an extension unit is lost, the due time is computed from the level.
+        has_time = compared.is_mine & (compared.tags_codes > cq_unit.EXT_ADDRESS_MAX)
+        self._set_stages(window, key, rows, np.where(has_time, compared.tags_codes, 0))
+
+    def _compare(self, key: QueueKey, records: Rows) -> UnitComparison:
+        """Compare records of a plain queue with its units, and claim the units."""
+        units = self._units_at(key, records["queue_offset"])
         compared = compare_units(
-            self._setting.reader, topic, queue_id, self._rows(window, rows), units
+            self._inputs.reader, *key, records, units, self._inputs.redispatch_from
         )
-        self._conclude(window, rows, places, compared)
-        self._note_readers(window, topic, queue_id, rows, numbers)
-        # A time that was in an extension file and is lost there is told by the level.
-        is_time = compared.is_mine & (compared.tags_codes > cq_unit.EXT_ADDRESS_MAX)
-        due = np.where(is_time, compared.tags_codes, 0)
-        self._note_stage(window, topic, queue_id, rows, due)
-        key = (topic, queue_id)
-        more = dispatch_plan.runs_of(numbers, places, sizes.astype(np.int64))
-        dispatch_plan.append_runs(self._found.present.setdefault(key, []), more)
-        self._claim(key, numbers[compared.is_mine])
+        mine = records["queue_offset"][compared.is_mine]
+        if len(mine):
+            self._claim(self._result.claimed, key, mine)
+        return compared
 
-    def _rows(self, window: Judged, rows: Offsets) -> Rows:
-        """Return what there is to compare of records with their units."""
-        columns = window.columns
-        found = np.zeros(len(rows), ROW)
-        for field_name in ("queue_offset", "physical_offset"):
-            found[field_name] = columns.numbers(field_name)[rows]
-        found["size"] = columns.numbers("store_size")[rows]
-        found["tags_code"] = window.tags_codes[rows]
-        return found
+    @staticmethod
+    def _claim(
+        claimed: dict[QueueKey, list[queue_runs.Run]], key: QueueKey, numbers: Offsets
+    ) -> None:
+        claimed[key] = queue_runs.union([*claimed.get(key, []), *queue_runs.of(numbers)])[0]
 
-    def _claim(self, key: QueueKey, numbers: Offsets) -> None:
-        if len(numbers):
-            runs = [*self._found.claimed.get(key, []), *queue_runs.of(numbers)]
-            self._found.claimed[key] = queue_runs.union(runs)[0]
-
-    def _units_at(self, topic: str, queue_id: int, numbers: Offsets) -> UnitArray:
+    def _units_at(self, key: QueueKey, numbers: Offsets) -> UnitArray:
         """Return the units at queue offsets; zeros where there is no file."""
-        found = np.zeros(len(numbers), UNIT_TYPE)
-        if queue_id not in self._setting.queues_there.get(topic, ()):
-            return found
-        order = np.argsort(numbers, kind="stable")
-        ordered = numbers[order]
-        cuts = np.flatnonzero(np.diff(ordered) > _NEAR_UNITS) + 1
-        view = self._view(topic, queue_id)
-        for some in np.split(order, cuts):
-            at = numbers[some]
-            for start, units in view.blocks(int(at[0]), int(at[-1]) + 1):
-                inside = (at >= start) & (at < start + len(units))
-                found[some[inside]] = units[at[inside] - start]
-        return found
+        units = np.zeros(len(numbers), UNIT_TYPE)
+        if self._inputs.has_queue(key):
+            order = np.argsort(numbers, kind="stable")
+            units[order], _ = units_at(self._inputs.reader.queue(*key), numbers[order])
+        return units
 
-    def _view(self, topic: str, queue_id: int) -> ConsumeQueueView:
-        return self._setting.reader.queue(topic, queue_id)
+    def _judge_batches(self, window: Judged, key: QueueKey, rows: Offsets, records: Rows) -> None:
+        """Judge records of a batch queue of 5.x."""
+        units, order = self._batch_units_in(key)
+        numbers, compared = compare_batches(records, units, order, self._inputs.redispatch_from)
+        self._set_verdicts(window, rows, compared)
+        self._add_readers(window, key, rows)
+        self._claim(self._result.claimed_batches, key, np.unique(numbers[compared.is_mine]))
 
-    def _judge_batches(self, window: Judged, topic: str, queue_id: int, rows: Offsets) -> None:
-        """Judge records of a batch queue of 5.x against its units."""
-        columns = window.columns
-        places = columns.numbers("physical_offset")[rows]
-        units, order = self._batch_units_in(topic, queue_id)
-        units_of, compared = compare_batches(self._rows(window, rows), units, order)
-        self._conclude(window, rows, places, compared)
-        numbers = columns.numbers("queue_offset")[rows]
-        self._note_readers(window, topic, queue_id, rows, numbers)
-        known = self._found.claimed_batches.get((topic, queue_id), [])
-        runs = [*known, *queue_runs.of(np.unique(units_of[compared.is_mine]))]
-        self._found.claimed_batches[topic, queue_id] = queue_runs.union(runs)[0]
-
-    def _batch_units_in(self, topic: str, queue_id: int) -> tuple[UnitArray, Offsets]:
-        """Return the units of a batch queue, and the numbers of those that point into the range."""
-        key = (topic, queue_id)
+    def _batch_units_in(self, key: QueueKey) -> tuple[UnitArray, Offsets]:
+        """Return the units of a batch queue, and the numbers of those pointing into the range."""
         if key not in self._batch_units:
-            units = self._setting.reader.batch_queue(topic, queue_id).units
+            units = self._inputs.reader.batch_queue(*key).units
             places = units["physical_offset"]
             inside = np.flatnonzero((places >= self._part.start) & (places < self._part.stop))
             order = inside[np.argsort(places[inside], kind="stable")]
             self._batch_units[key] = units, order
         return self._batch_units[key]
 
-    def _claim_light(
-        self, batch: LogBatch, columns: kernels.Columns, rows: Offsets, topics: list[str]
-    ) -> None:
-        """Claim the units of light queues (LMQ), in which records are besides their own."""
-        source = self._setting.source
-        keys, numbers, places, _ = light_rows(source, batch, columns, rows, topics)
-        for key, some in grouped(keys, np.arange(len(keys))):
-            topic, queue_id = topics[key >> 32], key & 0xFFFFFFFF
-            units = self._units_at(topic, queue_id, numbers[some])
-            is_mine = (units["size"] > 0) & (units["physical_offset"] == places[some])
-            is_none = (units["size"] == 0) & (places[some] < self._setting.redispatch_from)
-            missing = zip(numbers[some][is_none], places[some][is_none], strict=True)
-            found = [(int(number), int(place)) for number, place in missing]
-            # A light queue without files is one that nobody reads, or that was deleted.
-            if found and queue_id in self._setting.queues_there.get(topic, ()):
-                self._found.light.setdefault((topic, queue_id), []).extend(found)
-            self._claim((topic, queue_id), np.sort(numbers[some][is_mine]))
+    def _light_rows(
+        self, batch: LogBatch, window: Judged, rows: Offsets
+    ) -> Iterator[tuple[QueueKey, Rows]]:
+        """Yield the light queues (LMQ) that records name, and the records of each."""
+        source = self._inputs.source
+        starts = window.columns.numbers("physical_offset")
+        light = [
+            place
+            for place in light_rows(batch, window.columns, rows)
+            if source.is_wanted(place.topic, int(starts[place.row]))
+        ]
+        records = queue_rows.light_units(window.columns, light, window.tags_codes)
+        by_queue: defaultdict[QueueKey, list[int]] = defaultdict(list)
+        for number, place in enumerate(light):
+            by_queue[place.topic, place.queue_id].append(number)
+        for key, numbers in by_queue.items():
+            yield key, records[numbers]
 
-    def _conclude(self, window: Judged, rows: Offsets, places: Offsets, compared: Compared) -> None:
+    def _judge_light(self, key: QueueKey, records: Rows) -> None:
+        """Judge the units of a light queue. One without files has no reader, or was deleted."""
+        compared = self._compare(key, records)
+        if not self._inputs.has_queue(key):
+            return
+        faults = LightFaults(
+            *(
+                list(
+                    zip(
+                        records["queue_offset"][mask].tolist(),
+                        records["physical_offset"][mask].tolist(),
+                        strict=True,
+                    )
+                )
+                for mask in (
+                    compared.is_none & ~compared.is_pending,
+                    compared.is_wrong_size,
+                    compared.is_wrong_tags,
+                )
+            )
+        )
+        self._result.light.setdefault(key, LightFaults()).merge(faults)
+
+    def _add_present(self, present: dict[QueueKey, list[Rows]]) -> None:
+        """Add the queue offsets that records of a window have."""
+        for key, parts in present.items():
+            rows = np.concatenate(parts)
+            rows = rows[np.argsort(rows["physical_offset"], kind="stable")]
+            runs = write_plan.runs_of(
+                rows["queue_offset"], rows["physical_offset"], rows["size"].astype(np.int64)
+            )
+            write_plan.append_runs(self._result.present.setdefault(key, []), runs)
+
+    @staticmethod
+    def _set_verdicts(window: Judged, rows: Offsets, compared: UnitComparison) -> None:
         reasons = np.zeros(len(rows), np.int8)
         for reason, mask in (
             (Reason.NO_UNIT, compared.is_none),
@@ -319,28 +335,27 @@ class _Walk:
             (Reason.WRONG_SIZE, compared.is_wrong_size),
         ):
             reasons[mask] = REASONS.index(reason)
-        is_pending = compared.is_none & (places >= self._setting.redispatch_from)
-        verdicts = np.full(len(rows), VERDICTS.index(Verdict.DISPATCHED), np.int8)
-        verdicts[reasons != 0] = VERDICTS.index(Verdict.LOST)
-        verdicts[is_pending] = VERDICTS.index(Verdict.UNDISPATCHED)
+        verdicts = np.full(len(rows), VERDICTS.index(MessageVerdict.DISPATCHED), np.int8)
+        verdicts[reasons != 0] = VERDICTS.index(MessageVerdict.LOST)
+        verdicts[compared.is_pending] = VERDICTS.index(MessageVerdict.UNDISPATCHED)
         window.verdicts[rows] = verdicts
-        window.reasons[rows] = np.where(is_pending, 0, reasons)
+        window.reasons[rows] = np.where(compared.is_pending, 0, reasons)
 
     # Groups and stages
 
-    def _note_readers(
-        self, window: Judged, topic: str, queue_id: int, rows: Offsets, numbers: Offsets
-    ) -> None:
+    def _add_readers(self, window: Judged, key: QueueKey, rows: Offsets) -> None:
         """Compare queue offsets with those of the groups that read the topic."""
-        offsets, who = self._setting.offsets_of(topic, queue_id)
-        if not who:
+        topic, queue_id = key
+        offsets, groups = self._inputs.offsets_of(topic, queue_id)
+        if not groups:
             return
-        # So many groups, the first in the order of their offsets, are not past the message.
-        ranks = np.searchsorted(offsets, numbers, "right")
-        window.readers.put(topic, queue_id, rows, ranks, who)
-        sizes = window.columns.numbers("store_size")[rows].astype(np.int64)
-        times = window.columns.numbers("store_timestamp")[rows]
-        for place, group in enumerate(who):
+        columns = window.columns
+        # A message is pending for the groups whose offset is not greater: the first ``rank`` ones.
+        ranks = np.searchsorted(offsets, columns.numbers("queue_offset")[rows], "right")
+        window.readers.put(topic, queue_id, rows, ranks, groups)
+        sizes = columns.numbers("store_size")[rows].astype(np.int64)
+        times = columns.numbers("store_timestamp")[rows]
+        for place, group in enumerate(groups):
             is_pending = ranks > place
             pending = int(np.count_nonzero(is_pending))
             more = GroupAudit(
@@ -351,26 +366,25 @@ class _Walk:
                 pending_bytes=int(sizes[is_pending].sum()),
                 oldest_pending_ms=int(times[is_pending].min()) if pending else None,
             )
-            self._found.groups.setdefault((group, topic), GroupAudit(group, topic)).merge(more)
+            self._result.groups.setdefault((group, topic), GroupAudit(group, topic)).merge(more)
 
-    def _note_stage(
-        self, window: Judged, topic: str, queue_id: int, rows: Offsets, tags_codes: Offsets
-    ) -> None:
-        """Say how far messages of the topics are that lead to another one."""
+    def _set_stages(self, window: Judged, key: QueueKey, rows: Offsets, due_ms: Offsets) -> None:
+        """Set the stage of messages that another topic gets later."""
+        topic, queue_id = key
         if topic == names.SCHEDULE_TOPIC:
-            self._note_delay(window, queue_id + 1, rows, tags_codes)
+            self._set_delay_stages(window, queue_id + 1, rows, due_ms)
         else:
             stage = _stage_of(topic)
             if stage is not None:
                 window.stages[rows] = STAGES.index(stage)
 
-    def _note_delay(self, window: Judged, level: int, rows: Offsets, tags_codes: Offsets) -> None:
+    def _set_delay_stages(self, window: Judged, level: int, rows: Offsets, due_ms: Offsets) -> None:
         columns = window.columns
-        levels = self._setting.source.config.delay_levels_ms
+        levels = self._inputs.source.config.delay_levels_ms
         delay = levels[level - 1] if 0 < level <= len(levels) else 1000
-        due = np.where(tags_codes, tags_codes, columns.numbers("store_timestamp")[rows] + delay)
-        is_done = columns.numbers("queue_offset")[rows] < self._setting.delays.get(level, 0)
-        is_due = ~is_done & (due <= self._setting.now_ms)
+        due = np.where(due_ms, due_ms, columns.numbers("store_timestamp")[rows] + delay)
+        is_done = columns.numbers("queue_offset")[rows] < self._inputs.delays.get(level, 0)
+        is_due = ~is_done & (due <= self._inputs.now_ms)
         is_waiting = ~is_done & ~is_due
         window.due_ms[rows] = due
         for stage, mask in (
@@ -388,7 +402,7 @@ class _Walk:
             backlog_bytes=int(sizes[~is_done].sum()),
             oldest_due_ms=int(due[is_due].min()) if is_due.any() else None,
         )
-        self._found.delays.setdefault(level, DelayAudit(level)).merge(more)
+        self._result.delays.setdefault(level, DelayAudit(level)).merge(more)
 
     # Counts
 
@@ -408,36 +422,37 @@ class _Walk:
                 indexed=_counted(window.indexed[rows], INDEXED),
                 stages=_counted(window.stages[rows], STAGES),
             )
-            self._found.topics.setdefault(topic, TopicAudit(topic)).merge(more)
+            self._result.topics.setdefault(topic, TopicAudit(topic)).merge(more)
         self._sample(window)
 
     def _sample(self, window: Judged) -> None:
-        room = self._setting.sample - len(self._found.lost)
-        rows = np.flatnonzero(window.verdicts == VERDICTS.index(Verdict.LOST))[: max(room, 0)]
+        room = self._inputs.sample - len(self._result.lost)
+        is_lost = window.verdicts == VERDICTS.index(MessageVerdict.LOST)
+        rows = np.flatnonzero(is_lost)[: max(room, 0)]
         if not len(rows):
             return
         part = window.columns.take(rows)
-        keys = texts_of(part.unique_keys())
-        for at, row in enumerate(rows.tolist()):
+        keys = texts_of(part.unique_keys()).to_pylist()
+        for number, row in enumerate(rows.tolist()):
             reason = REASONS[window.reasons[row]]
             assert reason is not None
-            self._found.lost.append(
+            self._result.lost.append(
                 LostMessage(
-                    Verdict.LOST,
+                    MessageVerdict.LOST,
                     reason,
                     window.topics[window.topic_ids[row]],
-                    int(part.numbers("queue_id")[at]),
-                    int(part.numbers("queue_offset")[at]),
-                    int(part.numbers("physical_offset")[at]),
-                    int(part.numbers("store_size")[at]),
-                    int(part.numbers("store_timestamp")[at]),
-                    keys[at],
+                    int(part.numbers("queue_id")[number]),
+                    int(part.numbers("queue_offset")[number]),
+                    int(part.numbers("physical_offset")[number]),
+                    int(part.numbers("store_size")[number]),
+                    int(part.numbers("store_timestamp")[number]),
+                    keys[number],
                 )
             )
 
 
 def _stage_of(topic: str) -> Stage | None:
-    """Return the stage that a topic's name gives away."""
+    """Return the stage that follows from a topic's name."""
     if topic in (names.HALF_TOPIC, names.ROCKSDB_HALF_TOPIC):
         return Stage.UNDECIDED
     if topic in (names.OP_HALF_TOPIC, names.ROCKSDB_OP_HALF_TOPIC):
@@ -450,12 +465,3 @@ def _stage_of(topic: str) -> Stage | None:
 def _counted(codes: Codes, words: Sequence[Any]) -> dict[str, int]:
     counts = np.bincount(codes, minlength=len(words)).tolist()
     return {str(word): n for word, n in zip(words, counts, strict=True) if n and word is not None}
-
-
-def texts_of(runs: kernels.Runs) -> list[str | None]:
-    """Return texts, None where there is none."""
-    data, offsets = runs.data.tobytes(), runs.offsets.tolist()
-    return [
-        data[low:high].decode() if runs.present is None or runs.present[at] else None
-        for at, (low, high) in enumerate(itertools.pairwise(offsets))
-    ]

@@ -1,4 +1,4 @@
-"""Judged records of a window of the log, and the groups that read them."""
+"""The judged records of a window of the log, and the groups that read them."""
 
 from dataclasses import dataclass
 
@@ -11,39 +11,44 @@ from reput.spark.jobs.audit.inputs import Codes, Offsets
 
 @dataclass
 class Judged:
-    """A window of records, and what is said of each."""
+    """A window of records with their verdicts."""
 
     columns: kernels.Columns
     topic_ids: npt.NDArray[np.int32]
     topics: list[str]
     verdicts: Codes
-    """Places in ``VERDICTS``, and so on."""
+    """Positions in ``VERDICTS``."""
     reasons: Codes
+    """Positions in ``REASONS``."""
     indexed: Codes
+    """Positions in ``INDEXED``."""
     stages: Codes
+    """Positions in ``STAGES``."""
     due_ms: Offsets
-    """When a delayed message is due; 0 of others."""
+    """When a delayed message is due; 0 for all other messages."""
     readers: "Readers"
     tags_codes: Offsets
 
 
 class Readers:
-    """Which groups have read, and have to read, each row of a window."""
+    """The groups that have consumed each row of a window, and the groups that have not."""
 
     def __init__(self, count: int) -> None:
         self.set_of = np.full(count, -1, np.int64)
-        """Row -> place in ``sets``; -1 for rows that nobody reads."""
+        """Row -> position in ``sets``; -1 for rows without readers."""
         self.sets: list[tuple[list[str], list[str]]] = []
-        """Groups that consumed, and for which it is pending."""
+        """Groups that consumed a row, and groups for which it is pending."""
         self._places: dict[tuple[str, int, int], int] = {}
 
-    def put(self, topic: str, queue_id: int, rows: Offsets, ranks: Offsets, who: list[str]) -> None:
-        """Say that for each row so many groups, the first ones, are not past it."""
-        places = np.empty(len(who) + 1, np.int64)
+    def put(
+        self, topic: str, queue_id: int, rows: Offsets, ranks: Offsets, groups: list[str]
+    ) -> None:
+        """Record that each row is pending for the first ``rank`` groups."""
+        places = np.empty(len(groups) + 1, np.int64)
         for rank in np.unique(ranks).tolist():
             key = (topic, queue_id, rank)
             if key not in self._places:
                 self._places[key] = len(self.sets)
-                self.sets.append((sorted(who[rank:]), sorted(who[:rank])))
+                self.sets.append((sorted(groups[rank:]), sorted(groups[:rank])))
             places[rank] = self._places[key]
         self.set_of[rows] = places[ranks]

@@ -1,8 +1,8 @@
-"""What the tasks of an audit found, summed up on the driver: holes, gaps, groups, counts.
+"""The results of an audit's tasks, summed up on the driver: holes, gaps, groups, counts.
 
-Which messages a hole took is told by two witnesses: units that point into it, exactly; and queue
-offsets that are missing between two records, one before the hole and one behind it. Where several
-holes lie between those two, the longest one gets what no unit tells of.
+There are two kinds of evidence for the messages that a hole took: units that point into it, and
+queue offsets that are missing between the records before and after it. If several holes are between
+these two records, missing queue offsets without a unit count for the longest one.
 """
 
 from collections import defaultdict
@@ -14,31 +14,32 @@ import numpy as np
 from reput.errors import CorruptRecord
 from reput.format import names
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.index import IndexFound
-from reput.spark.jobs.audit.judge_log import RecordsFound
-from reput.spark.jobs.audit.units import UnitsFound
+from reput.spark.jobs.audit.index_entries import IndexResult
+from reput.spark.jobs.audit.judge_log import LightFaults, RecordsResult
+from reput.spark.jobs.audit.judge_units import UnitsResult
 from reput.spark.jobs.audit.verdicts import (
     NOTES,
     AuditedHole,
+    AuditFinding,
     AuditResult,
     DelayAudit,
     Fault,
-    Finding,
     GroupAudit,
     LostMessage,
+    MessageVerdict,
     Missing,
     TopicAudit,
-    Verdict,
 )
-from reput.spark.jobs.dispatch import plan as dispatch_plan
-from reput.spark.jobs.dispatch.plan import QueueKey, Run
+from reput.spark.jobs.dispatch import write_plan
+from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
 from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.config_tables import ConsumerOffset
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import log as log_check, queues as queue_check
-from reput.store.verify.findings import Kind, Ledger
-from reput.store.verify.runs import Spans
+from reput.store.verify import log_check, queue_check
+from reput.store.verify.findings import FindingKind, Ledger
+from reput.store.verify.number_runs import Spans
+from reput.store.verify.table_check import queue_end
 
 _UNIT_TEXTS = {
     Fault.UNIT_ZERO: "zeros amid the units",
@@ -50,13 +51,13 @@ _UNIT_TEXTS = {
 T = TypeVar("T")
 
 
-class Sums:
-    """What was found so far.
+class AuditTotals:
+    """The results so far.
 
     Args:
         reader: The store.
-        end: Where its log ends.
-        sample: How many things of a kind to keep.
+        end: Physical offset where its log ends.
+        sample: Findings of a kind, lost messages and holes to keep.
     """
 
     def __init__(self, reader: StoreReader, end: int, sample: int) -> None:
@@ -67,23 +68,24 @@ class Sums:
         self._topics: dict[str, TopicAudit] = {}
         self._groups: dict[tuple[str, str], GroupAudit] = {}
         self._delays: dict[int, DelayAudit] = {}
-        self._present: dict[QueueKey, list[Run]] = {}
+        self._present: dict[QueueKey, list[RecordRun]] = {}
         self._holes: list[tuple[Damage, int | None, int | None]] = []
-        self._waiting_holes = 0
-        """Of these, how many at the end have no record behind them yet."""
+        self._open_holes = 0
+        """Number of the last holes that have no record after them yet."""
         self._last_ms: int | None = None
         self._in_holes: defaultdict[QueueKey, list[tuple[int, queue_runs.Run]]] = defaultdict(list)
         self._missing: defaultdict[int, list[Missing]] = defaultdict(list)
         self._lost: list[LostMessage] = []
-        self._light: dict[QueueKey, list[tuple[int, int]]] = {}
+        self._light: dict[QueueKey, LightFaults] = {}
         self._strays = 0
-        self._findings: defaultdict[Fault, list[Finding]] = defaultdict(list)
+        self._findings: defaultdict[Fault, list[AuditFinding]] = defaultdict(list)
         self._faults: defaultdict[Fault, int] = defaultdict(int)
         self._fault_count = 0
-        self._told_units: dict[tuple[QueueKey, Fault], tuple[int, int, int]] = {}
+        self._unit_faults: dict[tuple[QueueKey, Fault], tuple[int, int, int]] = {}
         self.claimed: dict[QueueKey, list[queue_runs.Run]] = {}
-        """Units of each queue that point at their record."""
+        """Queue offsets of the units of each queue that point at their record."""
         self.claimed_batches: dict[QueueKey, list[queue_runs.Run]] = {}
+        """Numbers of the units of each batch queue that point at their record."""
 
     # Findings
 
@@ -98,16 +100,18 @@ class Sums:
         physical_offset: int | None = None,
         queue_offset: int | None = None,
     ) -> None:
-        """Keep a finding."""
+        """Count a finding, and keep it if the sample has room."""
         is_note |= fault in NOTES
         self._faults[fault] += count
         self._fault_count += 0 if is_note else count
         if len(self._findings[fault]) < self._sample:
-            finding = Finding(fault, where, text, count, is_note, physical_offset, queue_offset)
+            finding = AuditFinding(
+                fault, where, text, count, is_note, physical_offset, queue_offset
+            )
             self._findings[fault].append(finding)
 
     def table(self, path: str, read: Callable[[], T], nothing: T) -> T:
-        """Read a table; one that cannot be read is a finding."""
+        """Read a table; add a finding and return ``nothing`` if it cannot be read."""
         try:
             return read()
         except CorruptRecord as error:
@@ -119,64 +123,64 @@ class Sums:
         ledger = Ledger()
         log_check.check_files(self._reader, ledger)
         queue_check.check_files(self._reader, ledger)
-        for one in ledger.findings:
-            if one.kind in (Kind.LOG_FILE_SIZE, Kind.QUEUE_FILE_SIZE):
-                self.find(Fault.FILE_SIZE, one.path, one.text)
+        for finding in ledger.findings:
+            if finding.kind in (FindingKind.LOG_FILE_SIZE, FindingKind.QUEUE_FILE_SIZE):
+                self.find(Fault.FILE_SIZE, finding.path, finding.text)
 
-    def add_index(self, one: IndexFound) -> None:
-        """Add what an index file is in itself."""
-        checked = one.checked
+    def add_index(self, result: IndexResult) -> None:
+        """Add the check of an index file."""
+        checked = result.checked
         path = f"{paths.INDEX}/{checked.name}"
         if checked.problem is not None:
             self.find(Fault.INDEX_FILE, path, checked.problem)
         if checked.broken_links:
             text = f"{checked.broken_links} links of its hash chains are wrong: keys are not found"
             self.find(Fault.INDEX_CHAIN, path, text, checked.broken_links)
-        if one.stale:
-            text = f"{one.stale} entries point behind the end of the log"
-            self.find(Fault.ENTRY_STALE, path, text, one.stale)
+        if result.stale:
+            text = f"{result.stale} entries point after the end of the log"
+            self.find(Fault.ENTRY_STALE, path, text, result.stale)
 
     # Records
 
-    def add_records(self, one: RecordsFound) -> None:
-        """Add a range; they come in the order of the log."""
-        for topic, more in one.topics.items():
+    def add_records(self, result: RecordsResult) -> None:
+        """Add a range; ranges are added in log order."""
+        for topic, more in result.topics.items():
             self._topic(topic).merge(more)
-        for key, readers in one.groups.items():
+        for key, readers in result.groups.items():
             self._groups.setdefault(key, GroupAudit(*key)).merge(readers)
-        for level, delayed in one.delays.items():
+        for level, delayed in result.delays.items():
             self._delays.setdefault(level, DelayAudit(level)).merge(delayed)
-        for queue, runs in one.present.items():
-            dispatch_plan.append_runs(self._present.setdefault(queue, []), runs)
+        for queue, runs in result.present.items():
+            write_plan.append_runs(self._present.setdefault(queue, []), runs)
         for mine, theirs in (
-            (self.claimed, one.claimed),
-            (self.claimed_batches, one.claimed_batches),
+            (self.claimed, result.claimed),
+            (self.claimed_batches, result.claimed_batches),
         ):
             for queue, claimed in theirs.items():
                 mine[queue] = queue_runs.union([*mine.get(queue, []), *claimed])[0]
-        for queue, missing in one.light.items():
-            self._light.setdefault(queue, []).extend(missing)
-        self._add_holes(one)
-        self._lost += one.lost[: max(self._sample - len(self._lost), 0)]
-        self._strays += one.strays
+        for queue, light in result.light.items():
+            self._light.setdefault(queue, LightFaults()).merge(light)
+        self._add_holes(result)
+        self._lost += result.lost[: max(self._sample - len(self._lost), 0)]
+        self._strays += result.strays
 
     def _topic(self, name: str) -> TopicAudit:
         return self._topics.setdefault(name, TopicAudit(name))
 
-    def _add_holes(self, one: RecordsFound) -> None:
-        if one.first_ms is not None:
-            for at in range(len(self._holes) - self._waiting_holes, len(self._holes)):
-                damage, before, _ = self._holes[at]
-                self._holes[at] = (damage, before, one.first_ms)
-            self._waiting_holes = 0
-        for damage, before, after in sorted(one.holes, key=lambda hole: hole[0].physical_offset):
+    def _add_holes(self, result: RecordsResult) -> None:
+        if result.first_ms is not None:
+            for number in range(len(self._holes) - self._open_holes, len(self._holes)):
+                damage, before, _ = self._holes[number]
+                self._holes[number] = (damage, before, result.first_ms)
+            self._open_holes = 0
+        for damage, before, after in sorted(result.holes, key=lambda hole: hole[0].physical_offset):
             before = self._last_ms if before is None else before
             self._holes.append((damage, before, after))
-            self._waiting_holes += after is None
-        self._last_ms = self._last_ms if one.last_ms is None else one.last_ms
+            self._open_holes += after is None
+        self._last_ms = self._last_ms if result.last_ms is None else result.last_ms
 
     def settle_records(self) -> None:
-        """Call when all ranges are added."""
+        """Add the findings on the log. Call when all ranges are added."""
         for damage, _, _ in self._holes:
             self.find(
                 Fault.HOLE,
@@ -185,45 +189,45 @@ class Sums:
                 physical_offset=damage.physical_offset,
             )
         tail = self._reader.tail
-        for fault, behind in ((Fault.TORN_TAIL, tail.torn), (Fault.STALE_TAIL, tail.stale)):
-            if behind is not None:
-                text = f"{behind.length} bytes behind the end of the log: {behind.reason}"
-                path = f"{paths.COMMIT_LOG}/{behind.file}"
-                self.find(fault, path, text, physical_offset=behind.physical_offset)
+        for fault, rest in ((Fault.TORN_TAIL, tail.torn), (Fault.STALE_TAIL, tail.stale)):
+            if rest is not None:
+                text = f"{rest.length} bytes after the end of the log: {rest.reason}"
+                path = f"{paths.COMMIT_LOG}/{rest.file}"
+                self.find(fault, path, text, physical_offset=rest.physical_offset)
         if self._strays:
             text = f"{self._strays} entries point at no message with their key"
             self.find(Fault.ENTRY_STRAY, paths.INDEX, text, self._strays)
 
     def present_in(self, key: QueueKey, runs: list[queue_runs.Run]) -> list[queue_runs.Run]:
-        """Return what of some queue offsets, in order, records have."""
-        there = queue_runs.union((run.start, run.stop) for run in self._present.get(key, []))[0]
-        return queue_runs.without(runs, queue_runs.without(runs, there))
+        """Return the parts of ascending runs of queue offsets that records have."""
+        present = queue_runs.union((run.start, run.stop) for run in self._present.get(key, []))[0]
+        return queue_runs.without(runs, queue_runs.without(runs, present))
 
     def hole_places(self) -> Spans:
-        """Return where the holes are."""
+        """Return the spans of the holes."""
         return Spans(
-            np.array([one.physical_offset for one, _, _ in self._holes], np.int64),
-            np.array([one.end for one, _, _ in self._holes], np.int64),
+            np.array([hole.physical_offset for hole, _, _ in self._holes], np.int64),
+            np.array([hole.end for hole, _, _ in self._holes], np.int64),
         )
 
     # Units
 
-    def add_units(self, one: UnitsFound) -> None:
-        """Add what a task found of units that no record claimed."""
-        for name, count in one.counts.items():
-            known = self._told_units.get(name)
-            first = known[1:] if known else one.first[name]
-            self._told_units[name] = ((known[0] if known else 0) + count, *first)
-        for key, hole, run in one.in_holes:
+    def add_units(self, result: UnitsResult) -> None:
+        """Add a task's result on units that no record claimed."""
+        for name, count in result.counts.items():
+            known = self._unit_faults.get(name)
+            first = known[1:] if known else result.first[name]
+            self._unit_faults[name] = ((known[0] if known else 0) + count, *first)
+        for key, hole, run in result.in_holes:
             self._in_holes[key].append((hole, run))
-        for topic, count in one.damaged_count.items():
+        for topic, count in result.damaged_count.items():
             verdicts = self._topic(topic).verdicts
-            verdicts[Verdict.DAMAGED] = verdicts.get(Verdict.DAMAGED, 0) + count
-        self._lost += one.damaged[: max(self._sample - len(self._lost), 0)]
+            verdicts[MessageVerdict.DAMAGED] = verdicts.get(MessageVerdict.DAMAGED, 0) + count
+        self._lost += result.damaged[: max(self._sample - len(self._lost), 0)]
 
     def settle_units(self) -> None:
-        """Call when all units are added."""
-        for (key, fault), (count, queue_offset, place) in sorted(self._told_units.items()):
+        """Add the findings on queues. Call when all units are added."""
+        for (key, fault), (count, queue_offset, place) in sorted(self._unit_faults.items()):
             text = _UNIT_TEXTS[fault]
             text = f"1 unit {text}" if count == 1 else f"{count} units, the first one {text}"
             self.find(
@@ -235,35 +239,40 @@ class Sums:
                 queue_offset=queue_offset,
             )
         for key in sorted({*self._present, *self._in_holes}):
-            self._miss(key)
-        for key, missing in sorted(self._light.items()):
-            self._miss_light(key, missing)
+            self._add_missing(key)
+        for key, faults in sorted(self._light.items()):
+            self._find_light(key, faults)
 
-    def _miss_light(self, key: QueueKey, missing: list[tuple[int, int]]) -> None:
-        """Report messages that a light queue ends before; zeros amid its units are reported."""
-        claimed = self.claimed.get(key, [])
-        end = max(self._reader.queue(*key).max_offset, claimed[-1][1] if claimed else 0)
-        after = sorted(one for one in missing if one[0] >= end)
-        if after:
-            (number, place), count = after[0], len(after)
-            text = f"{count} messages that name the light queue have no unit in it"
-            where = paths.queue_folder(*key)
-            self.find(
-                Fault.LIGHT_UNIT, where, text, count, physical_offset=place, queue_offset=number
-            )
+    def _find_light(self, key: QueueKey, faults: LightFaults) -> None:
+        """Add a finding for each kind of fault of a light queue."""
+        for rows, text in (
+            (faults.missing, "messages that name the light queue have no unit in it"),
+            (faults.wrong_size, "units of the light queue have another size than their message"),
+            (faults.wrong_tags, "units of the light queue have another tags code"),
+        ):
+            if rows:
+                queue_offset, place = min(rows)
+                self.find(
+                    Fault.LIGHT_UNIT,
+                    paths.queue_folder(*key),
+                    f"{len(rows)} {text}",
+                    len(rows),
+                    physical_offset=place,
+                    queue_offset=queue_offset,
+                )
 
-    def _miss(self, key: QueueKey) -> None:
-        """Find out what of a queue is missing, and which hole took it."""
+    def _add_missing(self, key: QueueKey) -> None:
+        """Add the missing queue offsets of a queue to the holes that took them."""
         by_hole: defaultdict[int, list[queue_runs.Run]] = defaultdict(list)
         for hole, run in self._in_holes.get(key, []):
             by_hole[hole].append(run)
-        told = queue_runs.union(run for _, run in self._in_holes.get(key, []))[0]
+        in_holes = queue_runs.union(run for _, run in self._in_holes.get(key, []))[0]
         for gap, low, high in self._gaps(key):
-            rest = queue_runs.without([gap], told)
-            taker = self._longest_hole(low, high)
+            rest = queue_runs.without([gap], in_holes)
+            longest = self._longest_hole(low, high)
             count = queue_runs.count(rest)
-            if taker is not None:
-                by_hole[taker] += rest
+            if longest is not None:
+                by_hole[longest] += rest
             elif gap[0] and count:
                 text = f"{count} queue offsets that neither a record nor a unit has"
                 where = paths.queue_folder(*key)
@@ -276,7 +285,7 @@ class Sums:
                 self._missing[hole].append(Missing(*key, start, stop - start))
 
     def _gaps(self, key: QueueKey) -> Iterable[tuple[queue_runs.Run, int, int]]:
-        """Yield queue offsets without a record, and between which physical offsets they were."""
+        """Yield queue offsets without a record, and the physical offsets around them."""
         runs = self._present.get(key, [])
         if key[0].startswith(names.LMQ_PREFIX) or not runs:
             return
@@ -290,57 +299,61 @@ class Sums:
             last = run
 
     def _longest_hole(self, low: int, high: int) -> int | None:
-        """Return which hole in ``[low, high)`` is the longest one."""
-        starts = [one.physical_offset for one, _, _ in self._holes]
-        at, stop = np.searchsorted(starts, [low, high])
-        found = range(int(at), int(stop))
-        return max(found, key=lambda hole: self._holes[hole][0].length, default=None)
+        """Return the number of the longest hole in ``[low, high)``; None if there is none."""
+        starts = [hole.physical_offset for hole, _, _ in self._holes]
+        first, stop = np.searchsorted(starts, [low, high])
+        holes = range(int(first), int(stop))
+        return max(holes, key=lambda hole: self._holes[hole][0].length, default=None)
 
     # Groups and delays
 
     def add_groups(self, offsets: Iterable[ConsumerOffset]) -> None:
         """Compare the offsets of groups with their queues. Call when all ranges are added."""
         stored: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-        for one in offsets:
-            stored[one.group, one.topic][one.queue_id] = one.consumer_offset
+        for entry in offsets:
+            stored[entry.group, entry.topic][entry.queue_id] = entry.consumer_offset
         for (group, topic), of_queues in stored.items():
-            found = self._groups.setdefault((group, topic), GroupAudit(group, topic))
-            there = {
+            audit = self._groups.setdefault((group, topic), GroupAudit(group, topic))
+            queue_ids = {
                 *self._reader.queue_ids.get(topic, ()),
                 *self._reader.batch_queue_ids.get(topic, ()),
+                *of_queues,
             }
-            for queue_id in sorted(there):
-                end = self._queue_end(topic, queue_id)
+            for queue_id in sorted(queue_ids):
                 consumer_offset = of_queues.get(queue_id, 0)
-                found.lag += end - consumer_offset
-                if queue_id in of_queues:
-                    self._check_offset(found, queue_id, consumer_offset, end)
-            for queue_id in sorted(of_queues.keys() - there):
-                if of_queues[queue_id]:
-                    at = of_queues[queue_id]
-                    text = f"stands at {at} of {topic}/{queue_id}, a queue without files"
+                end = queue_end(self._reader, topic, queue_id)
+                if end is not None:
+                    audit.lag += end - consumer_offset
+                    if queue_id in of_queues:
+                        self._check_offset(audit, queue_id, consumer_offset, end)
+                elif consumer_offset:
+                    place = f"{consumer_offset} of {topic}/{queue_id}"
+                    text = f"is at {place}, a queue without files"
                     self.find(Fault.GROUP_WITHOUT_QUEUE, group, text)
 
-    def _check_offset(self, found: GroupAudit, queue_id: int, at: int, end: int) -> None:
-        topic = found.topic
-        if at > end:
-            text = f"stands at {at} of {topic}/{queue_id}, which ends at {end}"
-            is_note = not self._is_stopped
-            self.find(Fault.GROUP_AHEAD, found.group, text, is_note=is_note, queue_offset=at)
-        runs = self._present.get((topic, queue_id), [])
+    def _check_offset(
+        self, audit: GroupAudit, queue_id: int, consumer_offset: int, end: int
+    ) -> None:
+        queue = f"{audit.topic}/{queue_id}"
+        if consumer_offset > end:
+            text = f"is at {consumer_offset} of {queue}, which ends at {end}"
+            self.find(
+                Fault.GROUP_AHEAD,
+                audit.group,
+                text,
+                is_note=not self._is_stopped,
+                queue_offset=consumer_offset,
+            )
+        runs = self._present.get((audit.topic, queue_id), [])
         first = runs[0].start if runs else end
-        if self._reader.log.min_offset and at < first:
-            found.expired += first - at
-            text = f"{first - at} messages of {topic}/{queue_id} left the log before it read them"
-            self.find(Fault.GROUP_EXPIRED, found.group, text, first - at, queue_offset=at)
-
-    def _queue_end(self, topic: str, queue_id: int) -> int:
-        if queue_id in self._reader.queue_ids.get(topic, ()):
-            return self._reader.queue(topic, queue_id).max_offset
-        return self._reader.batch_queue(topic, queue_id).max_offset
+        if self._reader.log.min_offset and consumer_offset < first:
+            count = first - consumer_offset
+            audit.expired += count
+            text = f"{count} messages of {queue} left the log before it read them"
+            self.find(Fault.GROUP_EXPIRED, audit.group, text, count, queue_offset=consumer_offset)
 
     def add_delays(self, delays: Mapping[int, int]) -> None:
-        """Compare how far levels are with their queues."""
+        """Compare the progress of delay levels with their queues."""
         for level, done in sorted(delays.items()):
             end = self._reader.queue(names.SCHEDULE_TOPIC, level - 1).max_offset
             if done > end:
@@ -352,7 +365,7 @@ class Sums:
     # The result
 
     def result(self, store: str, now_ms: int, table: str | None) -> AuditResult:
-        """Return it all."""
+        """Return the result."""
         holes = tuple(
             AuditedHole(
                 damage.physical_offset,
@@ -377,16 +390,16 @@ class Sums:
             delays=tuple(self._delays[level] for level in sorted(self._delays)),
             holes=holes,
             hole_count=len(self._holes),
-            hole_bytes=sum(one.length for one, _, _ in self._holes),
-            lost=tuple(sorted(self._lost, key=lambda one: one.physical_offset)),
-            findings=tuple(one for fault in Fault for one in self._findings.get(fault, ())),
+            hole_bytes=sum(hole.length for hole, _, _ in self._holes),
+            lost=tuple(sorted(self._lost, key=lambda message: message.physical_offset)),
+            findings=tuple(item for fault in Fault for item in self._findings.get(fault, ())),
             faults={str(fault): self._faults[fault] for fault in Fault if self._faults.get(fault)},
             fault_count=self._fault_count,
             table=table,
         )
 
     def _broker_name(self) -> str:
-        """Return the name of the broker, as far as its tables tell."""
+        """Return the name of the broker from its tables; "" if there is none."""
         try:
             return self._reader.broker_name()
         except CorruptRecord:

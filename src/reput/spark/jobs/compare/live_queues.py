@@ -1,11 +1,11 @@
-"""Where the queues of a running broker begin and end, beside those of a store."""
+"""Compare the first and last queue offsets of a running broker with those of a store."""
 
 from collections.abc import Iterator
 
 from reput.errors import InvalidOption
 from reput.spark.filters import Constraint
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Finding
+from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Mismatch
 from reput.spark.live.calls import RetryingClient, connected
 from reput.spark.live.plan import Planner, all_of
 from reput.spark.options import ReadOptions
@@ -13,14 +13,14 @@ from reput.spark.store_planner import Summary
 from reput.store.reader import StoreReader
 
 Ends = dict[tuple[str, int], tuple[int, int]]
-"""Topic and queue id -> queue offset of the first message, and behind the last."""
+"""Topic and queue id -> queue offset of the first message, and the one after the last."""
 
 
 def ends(options: ReadOptions) -> Ends:
-    """Return where the queues of a broker begin and end; without those that hold nothing.
+    """Return the ends of a broker's queues, but for empty queues.
 
     Raises:
-        InvalidOption: Not just one broker is meant.
+        InvalidOption: The options name several brokers, or none.
         ReadFailed: The broker or a name server does not answer.
     """
     live = options.live
@@ -32,22 +32,24 @@ def ends(options: ReadOptions) -> Ends:
         planner = Planner(client, options, Constraint(), Summary())
         brokers = await planner.brokers()
         if len(brokers) != 1:
-            there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
+            brokers_there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
             named = ", ".join(sorted(live.brokers or ())) or None
-            raise InvalidOption("broker", named, f"one broker, as a store is one's: {there}")
+            raise InvalidOption(
+                "broker", named, f"one broker, as a store is one's: {brokers_there}"
+            )
         queues = await planner.queues(brokers)
-        found = await all_of(map(client.ends, queues))
+        spans = await all_of(map(client.ends, queues))
         return {
             (queue.topic, queue.queue_id): end
-            for queue, end in zip(queues, found, strict=True)
+            for queue, end in zip(queues, spans, strict=True)
             if end[0] < end[1]
         }
 
     return cluster.run(ask())
 
 
-def findings(left: StoreReader, right: Ends) -> Iterator[Finding]:
-    """Yield the runs of queue offsets that only a store has, or only a broker."""
+def findings(left: StoreReader, right: Ends) -> Iterator[Mismatch]:
+    """Yield the runs of queue offsets that only the store has, or only the broker."""
     ours = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
         for queue in left.queues()
@@ -60,7 +62,7 @@ def findings(left: StoreReader, right: Ends) -> Iterator[Finding]:
         for kind, has, lacks in ((ONLY_LEFT, 0, 1), (ONLY_RIGHT, 1, 0)):
             for start, stop in queue_runs.without(runs[has], runs[lacks]):
                 side = "left" if kind == ONLY_LEFT else "right"
-                yield Finding(
+                yield Mismatch(
                     "queues",
                     kind,
                     f"queue {topic}/{queue_id}: {queue_runs.text(start, stop)} only on the {side}; "

@@ -1,0 +1,703 @@
+"""Memory for kernels: what they read and write ends at a page that no process may touch.
+
+A world is a control block and everything that it points at: a log file with little room, queues
+with short tails or none, topics that are not known, an index that is nearly full. The same
+``Random`` makes the same world, at other addresses.
+"""
+
+import ctypes
+import mmap
+import struct
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import settings, strategies as st
+
+from fuzz.request_streams import (
+    EXPRESSIONS,
+    GROUPS,
+    NOW_MS,
+    ODD_TOPICS,
+    QUEUE_IDS,
+    TIMER_MAX_MS,
+    TOPICS as COMMON_TOPICS,
+)
+from interop import samples
+from reput.format import (
+    cq_unit,
+    index_entry,
+    message as record,
+    names,
+    pop_codec,
+    sys_flag as flags,
+)
+from reput.format.message import Host
+from reput.store import incoming
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
+from reput.store.copying import CopyRule
+from reput.store.hot_state import HotState
+from reput.store.incoming import IncomingMessage
+from reput.store.kernels import (
+    acks_args,
+    control_block as state,
+    copy_args,
+    hot,
+    pop_args,
+    scan_args,
+    send_rules,
+)
+from reput.store.pull_subscriptions import PullSubscriptions, Reader
+
+SEEDS = st.integers(0, 2**32)
+IS_SOAK = settings.default.max_examples > 100
+DELAYS_MS = (1_000, 5_000, 7_200_000)
+TOPICS = COMMON_TOPICS + ODD_TOPICS
+QUEUES = [(topic, queue_id) for topic in TOPICS for queue_id in QUEUE_IDS]
+UNTOUCHED = b"\xee"
+
+# --- memory that ends at a page without access ----------------------------------
+
+
+class Fence:
+    """Bytes that end at a page without access: a step too far ends the process."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-size // mmap.PAGESIZE) + 1
+        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        end = start + (pages - 1) * mmap.PAGESIZE
+        assert _LIBC.mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
+        self.size = size
+        self.address = end - size
+
+    @property
+    def data(self) -> bytes:
+        return hot.bytes_at(self.address, self.size)
+
+    def write(self, position: int, data: bytes) -> None:
+        assert 0 <= position <= self.size - len(data)
+        ctypes.memmove(self.address + position, data, len(data))
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+# --- worlds ---------------------------------------------------------------------
+
+ADDRESSES = {
+    state.LOG_ADDRESS,
+    state.CRC_TABLES,
+    state.DELAYS,
+    state.TOPICS,
+    state.DIRTY,
+    state.TOUCHED,
+    state.INDEX_ADDRESS,
+    state.FILES,
+    state.PLACES,
+    state.PULL_UNITS,
+    state.PULL_BUFFER,
+    state.PULL_CODES,
+    state.STOP_ROW,
+}
+"""Words that are addresses, and so are never the same."""
+
+
+class World:
+    """A control block with all that it points at; the same for the same ``random``."""
+
+    def __init__(self, random: Random, **words: int) -> None:
+        self.hot = HotState(is_slow=random.random() < 0.05)
+        self.hot.set_delays(DELAYS_MS)
+        block = self.block = self.hot.block
+        self._make_log(random)
+        self._make_index(random)
+        self.rows: dict[tuple[str, int], tuple[int, memoryview]] = {}
+        self.tails: dict[tuple[str, int], Fence] = {}
+        for queue in QUEUES:
+            if random.random() < 0.8:
+                self._make_queue(queue, random)
+        self.places = np.zeros(64, np.int64)
+        block[state.PLACES] = hot.address_of(self.places)
+        block[state.INPUT_TIME] = NOW_MS
+        block[state.IS_LIVE] = random.random() < 0.8
+        block[state.HAS_LIGHT_QUEUES] = random.random() < 0.5
+        for name, value in words.items():
+            block[getattr(state, name)] = value
+
+    def _make_log(self, random: Random) -> None:
+        block = self.block
+        size = random.choice([300, 1000, 5000, 20_000])
+        position = random.choice([0, 0, 100, size // 2, size - 8])
+        self.log = Fence(size)
+        block[state.LOG_ADDRESS] = self.log.address if random.random() < 0.95 else 0
+        block[state.LOG_START] = random.choice([0, 4, 10]) * size
+        block[state.LOG_SIZE] = size
+        block[state.LOG_POSITION] = position
+        block[state.LOG_LIMIT] = random.choice([size, size, position, position + (size >> 3)])
+
+    def _make_index(self, random: Random) -> None:
+        block = self.block
+        slots, entries = random.choice([1, 7, 50]), random.choice([2, 10, 60])
+        next_entry = random.choice([1, 1, 2, entries - 1, entries])
+        self.index = Fence(index_entry.entry_position(entries, slots))
+        for slot in range(slots):
+            value = random.choice([0, 0, 1, entries, -5, 1 << 30])
+            self.index.write(index_entry.slot_position(slot), value.to_bytes(4, signed=True))
+        block[state.INDEX_ADDRESS] = self.index.address if random.random() < 0.9 else 0
+        block[state.INDEX_IS_ON] = random.random() < 0.9
+        block[state.INDEX_HAS_TAGS] = random.random() < 0.5
+        block[state.INDEX_SLOTS] = slots
+        block[state.INDEX_ENTRIES_MAX] = entries
+        block[state.INDEX_NEXT] = next_entry
+        block[state.INDEX_LIMIT] = random.choice([entries, entries, next_entry, next_entry + 2])
+        block[state.INDEX_BEGIN_TIMESTAMP] = random.choice(
+            [0, 0, NOW_MS - 5_500, NOW_MS + 5_500, NOW_MS - (1 << 31) * 1000 - 1_000]
+        )
+        start = block[state.LOG_START]
+        block[state.INDEX_END_OFFSET] = random.choice([-1, -1, -1, start, start + 400])
+
+    def _make_queue(self, queue: tuple[str, int], random: Random) -> None:
+        topic, queue_id = queue
+        address, row = self.hot.add_queue(topic.encode(), queue_id)
+        self.rows[queue] = address, row
+        units = random.choice([0, 1, 2, 30])
+        first = random.choice([0, 0, 0, 7, 1 << 40])
+        used = random.randint(0, units)
+        if units:
+            tail = self.tails[queue] = Fence(units * cq_unit.SIZE)
+            row[state.QUEUE_TAIL] = tail.address
+        row[state.QUEUE_TAIL_LIMIT] = units
+        row[state.QUEUE_TAIL_OFFSET] = first
+        row[state.QUEUE_MAX_OFFSET] = first + used
+        row[state.QUEUE_NEXT_OFFSET] = first + used + random.choice([0, 0, 3])
+        if used:
+            row[state.QUEUE_MARKS] = state.MARK_DIRTY | state.MARK_TOUCHED
+            self.hot.mark_dirty(address)
+            self.hot.mark_touched(address)
+
+    def meaning(self) -> dict[str, Any]:
+        """Return everything in the world without addresses."""
+        by_address = {address: queue for queue, (address, _) in self.rows.items()}
+        topics = {topic: self.hot.topic(topic.encode()) for topic in {t for t, _ in self.rows}}
+        for topic, row in topics.items():
+            by_address[row.address] = (topic, -1)
+        stop_row = self.block[state.STOP_ROW]
+        dirty, touched = self.hot.dirty_rows(), self.hot.take_touched_rows()
+        return {
+            "words": [self.block[n] for n in range(state.BLOCK_WORDS) if n not in ADDRESSES],
+            "stop row": by_address.get(stop_row, stop_row - self.log.address if stop_row else 0),
+            "dirty": [by_address[row] for row in dirty],
+            "touched": [by_address[row] for row in touched],
+            "log": self.log.data,
+            "index": self.index.data,
+            "tails": {queue: tail.data for queue, tail in self.tails.items()},
+            "rows": {
+                queue: [row[n] for n in range(state.QUEUE_WORDS) if n != state.QUEUE_TAIL]
+                for queue, (_, row) in self.rows.items()
+            },
+            "topics": {
+                topic: [row.words[state.TOPIC_MESSAGE_COUNT], row.words[state.TOPIC_BYTE_COUNT]]
+                for topic, row in topics.items()
+            },
+            "places": self.places.tolist(),
+        }
+
+
+# --- sends, pulls, pops ------------------------------------------------------------
+
+
+class SendWorld(World):
+    """A world with all that ``receive`` needs."""
+
+    def __init__(self, random: Random, data: bytes, *, is_complete: bool = False) -> None:
+        super().__init__(random)
+        block = self.block
+        if is_complete:
+            self._provide(random)
+        for topic in sorted({topic for topic, _ in QUEUES}):
+            row = self.hot.topic(topic.encode())
+            write_queues = 10 if is_complete else random.choice([0, 1, 2, 10, 10, 10, 10, 10])
+            row.words[state.TOPIC_WRITE_QUEUES] = write_queues
+        self.received = Fence(len(data))
+        self.received.write(0, data)
+        room, scratch, replies, body, size = map(
+            random.choice,
+            ([40], [5_000, 70_000, 70_000], [8_000], [4000], [400, 40_000, 40_000])
+            if is_complete
+            else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
+                  [250, 40_000]),
+        )  # fmt: skip
+        self.replies = Fence(replies)
+        self.replies.write(0, UNTOUCHED * replies)
+        self.scratch = Fence(scratch)
+        self.suffix = random.choice([b"", b"CLUSTER\1DefaultCluster\2"])
+        self.suffix_array = np.frombuffer(self.suffix + b"?", np.uint8)
+        self.broker_name = random.choice([b"broker-a"] * 5 + [b"", b"b" * 100, "größer".encode()])
+        self.name_array = np.frombuffer(self.broker_name + b"?", np.uint8)
+        self.notes = Fence(send_rules.NOTE_BYTES * room)
+        words = {
+            state.RECEIVE_IS_ON: is_complete or random.random() < 0.9,
+            state.TAKES_HALVES: is_complete or random.random() < 0.5,
+            state.TAKES_TIMERS: is_complete or random.random() < 0.5,
+            state.TIMER_PRECISION_MS: random.choice([1, 7, 1000, 60_000]),
+            state.TIMER_DELAY_MS_MAX: TIMER_MAX_MS,
+            state.CLOCK_TIME: NOW_MS,
+            state.BROKER_NAME: hot.address_of(self.name_array),
+            state.BROKER_NAME_SIZE: len(self.broker_name),
+            state.HAS_RECORD_CRC: not is_complete and random.random() < 0.1,
+            state.RECEIVE_ADDRESS: self.received.address,
+            state.RECEIVE_END: len(data),
+            state.REPLIES_ADDRESS: self.replies.address,
+            state.REPLIES_ROOM: self.replies.size,
+            state.SCRATCH_ADDRESS: self.scratch.address,
+            state.SCRATCH_ROOM: self.scratch.size,
+            state.NOTES_ADDRESS: self.notes.address,
+            state.NOTES_ROOM: room,
+            state.SUFFIX_ADDRESS: hot.address_of(self.suffix_array),
+            state.SUFFIX_SIZE: len(self.suffix),
+            state.BODY_BYTES_MAX: body,
+            state.RECORD_BYTES_MAX: size,
+            state.BORN_ADDRESS: random.getrandbits(32),
+            state.BORN_PORT: random.getrandbits(16),
+            state.STORE_ADDRESS: random.getrandbits(32),
+            state.STORE_PORT: random.getrandbits(16),
+        }
+        for word, value in words.items():
+            block[word] = value
+
+    def _provide(self, random: Random) -> None:
+        """Provide all that an append stops for."""
+        for queue in QUEUES:
+            if queue not in self.rows:
+                self._make_queue(queue, random)
+            _, row = self.rows[queue]
+            tail = self.tails[queue] = Fence(30 * cq_unit.SIZE)
+            row[state.QUEUE_TAIL] = tail.address
+            row[state.QUEUE_TAIL_LIMIT] = 30
+            row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+        block = self.block
+        while block[state.LOG_SIZE] < 20_000 or block[state.LOG_POSITION] > 100:
+            self._make_log(random)
+        block[state.LOG_ADDRESS] = self.log.address
+        block[state.LOG_LIMIT] = block[state.LOG_SIZE]
+        while block[state.INDEX_ENTRIES_MAX] < 60 or block[state.INDEX_NEXT] > 2:
+            self._make_index(random)
+        block[state.INDEX_ADDRESS] = self.index.address
+        block[state.INDEX_LIMIT] = block[state.INDEX_ENTRIES_MAX]
+        block[state.INDEX_END_OFFSET] = -1
+
+
+OFFSET_WORDS = (state.QUEUE_MIN_OFFSET, state.QUEUE_TAIL_OFFSET, state.QUEUE_MAX_OFFSET)
+OFFSET_WORDS += (state.QUEUE_NEXT_OFFSET,)
+CODES = [cq_unit.tags_code("TagA"), cq_unit.tags_code("TagB")]
+
+
+class NoQueues:
+    """Queues of a store that has only plain ones."""
+
+    def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
+        return {}
+
+
+class PullWorld(SendWorld):
+    """A world with a log that may be read, and readers."""
+
+    def __init__(self, random: Random, data: bytes) -> None:
+        super().__init__(random, data, is_complete=True)
+        block = self.block
+        _, row = self.rows["T", 0]
+        for place in OFFSET_WORDS:  # from one digit to two
+            row[place] = 7
+        self.files = np.zeros(1, np.int64)
+        self.ahead: dict[tuple[str, int], Fence] = {}
+        self.pull_subscriptions = PullSubscriptions(self.hot, cast(ConsumeQueues, NoQueues()))
+        for topic in COMMON_TOPICS:
+            for group in GROUPS:
+                for text in EXPRESSIONS[1:]:
+                    codes = random.choice([(), (), CODES[:1], CODES])
+                    reader = Reader(topic, group, text, 5, tuple(codes), random.choice([1, 2, 12]))
+                    if random.random() < 0.8:
+                        self.pull_subscriptions.add(reader)
+        self.files[0] = self.log.address if random.random() < 0.95 else 0
+        for word, value in {
+            state.DELIVER_IS_ON: random.random() < 0.95,
+            state.FILTERED_UNITS_MAX: random.choice([2, 800]),
+            state.FILES: hot.address_of(self.files),
+            state.FILE_COUNT: 1,
+            state.FILES_START: block[state.LOG_START],
+            state.FILE_SIZE: block[state.LOG_SIZE],
+            state.MEMORY_BYTES: random.choice([0, 1 << 40]),
+            state.BYTES_IN_MEMORY_MAX: random.choice([500, 1 << 18]),
+            state.COUNT_IN_MEMORY_MAX: random.choice([1, 32]),
+            state.BYTES_ON_DISK_MAX: random.choice([300, 1 << 16]),
+            state.COUNT_ON_DISK_MAX: random.choice([2, 8]),
+        }.items():
+            block[word] = value
+
+    def make_readable(self) -> None:
+        self.block[state.READABLE] = self.block[state.LOG_START] + self.block[state.LOG_POSITION]
+
+    def write_out(self, random: Random) -> None:
+        """Empty some tails, as a store does, and read some of their units ahead."""
+        for queue, tail in self.tails.items():
+            _, row = self.rows[queue]
+            start, end = row[state.QUEUE_TAIL_OFFSET], row[state.QUEUE_MAX_OFFSET]
+            if random.random() < 0.8 or start == end:
+                continue
+            first = random.choice([start, start, random.randint(start, end)])
+            count = random.choice([end - first, random.randint(0, end - first)])
+            units = tail.data[(first - start) * cq_unit.SIZE :][: count * cq_unit.SIZE]
+            fence = self.ahead[queue] = Fence(len(units))
+            fence.write(0, units)
+            row[state.QUEUE_AHEAD], row[state.QUEUE_AHEAD_OFFSET] = fence.address, first
+            row[state.QUEUE_AHEAD_COUNT] = count
+            row[state.QUEUE_TAIL_OFFSET] = end
+            row[state.QUEUE_MIN_OFFSET] = random.choice([start, start, first])
+
+    def damage(self, random: Random) -> None:
+        """Change a byte of the log."""
+        end = self.block[state.LOG_POSITION]
+        if end and random.random() < 0.05:
+            position = random.randrange(end)
+            self.log.write(position, bytes([random.randrange(256)]))
+
+
+CHECKPOINT_NAMES = [
+    "G",
+    "please_rename_unique_group_name",
+    'a"\\b',
+    "Крамниця",
+    "g" * 300,
+    "g" * 900,
+]
+NUMBERS = [0, 1, 60_000, NOW_MS, 2**31 - 1, 2**63 - 1]
+MARKS = b"TAGS\1ck\2TIMER_DELIVER_MS\1"
+
+
+class PopWorld(PullWorld):
+    """A world with messages, and what ``take`` is called with."""
+
+    def __init__(self, random: Random, data: bytes) -> None:
+        super().__init__(random, data)
+        self.buffer = Fence(random.choice([100, *[1000, 9000] * 4]))
+        self.scratch_of_pop = Fence(pop_args.SCRATCH_BYTES)
+        self.offsets = Fence(8 * pop_args.MESSAGES_MAX)
+        self.info = Fence(pop_args.INFO_BYTES)
+        self.call = np.zeros(pop_args.WORDS, np.int64)
+        self.argument = hot.Address(hot.address_of(self.call))
+        self.kept: list[Fence] = []
+        head = incoming.encode(IncomingMessage("", b""), b"")[: pop_args.HEAD_BYTES]
+        topic = random.choice([*["Orders"] * 8, "T", "t" * 126, "unknown"]).encode()
+        self.call[pop_args.BLOCK] = self.hot.address
+        for place, fence in {
+            pop_args.BUFFER: self.buffer,
+            pop_args.SCRATCH: self.scratch_of_pop,
+            pop_args.OFFSETS: self.offsets,
+            pop_args.INFO: self.info,
+        }.items():
+            self.call[place] = fence.address
+        self.call[pop_args.BUFFER_ROOM] = self.buffer.size
+        self.call[pop_args.HEAD] = self.keep(head)
+        for place, text in (
+            (pop_args.TOPIC, record.TOPIC_LENGTH_V1.pack(len(topic)) + topic),
+            (pop_args.MARKS, random.choice([*[MARKS] * 8, b"", b"x" * 200])),
+        ):
+            self.call[place], self.call[place + 1] = self.keep(text), len(text)
+
+    def keep(self, data: bytes) -> int:
+        self.kept.append(Fence(len(data)))
+        self.kept[-1].write(0, data)
+        return self.kept[-1].address
+
+    def prepare(self, random: Random) -> None:
+        """Set the arguments that differ from call to call; most of them take the fast path."""
+        call = self.call
+        queue = random.choice(QUEUES) if random.random() < 0.1 else ("T", 0)
+        call[pop_args.QUEUE_ROW], _ = self.rows[queue]
+        call[pop_args.QUEUE_OFFSET] = random.choice([7, 7, 7, 7, 8, 8, 9, 12, 15, 0, 1 << 40])
+        call[pop_args.COUNT_MAX] = random.choice([1, 2, 3, 5, 32])
+        codes = sorted(random.choice([[], [], CODES[:1], CODES]))
+        call[pop_args.CODES] = self.keep(np.array(codes, np.int64).tobytes())
+        call[pop_args.CODE_COUNT] = len(codes)
+        names = CHECKPOINT_NAMES if random.random() < 0.1 else CHECKPOINT_NAMES[:4]
+        name, other = random.choice(names), random.choice(names)
+        ends = pop_codec.checkpoint_ends("broker-a", name, other)
+        for place, text in zip((pop_args.FIRST, pop_args.LAST), ends, strict=True):
+            call[place], call[place + 1] = self.keep(text), len(text)
+        call[pop_args.QUEUE_ID] = random.choice([0, 0, 3, 2**31 - 1])
+        call[pop_args.POP_MS] = random.choice([NOW_MS, NOW_MS, *NUMBERS])
+        call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
+        call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
+        call[pop_args.STORE_MS] = NOW_MS
+        if random.random() < 0.2:
+            place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
+            call[place] = random.choice([-1, -(2**63), 0, pop_args.MESSAGES_MAX + 1])
+
+
+# --- acknowledgements ---------------------------------------------------------------
+
+
+class AckWorld:
+    """The argument block of ``acks`` with all that it points at."""
+
+    def __init__(self, data: bytes, position: int, row_max: int, room: int) -> None:
+        self.buffer = Fence(len(data))
+        self.buffer.write(0, data)
+        self.rows = np.full((row_max, acks_args.ROW_WORDS), -1, np.int64)
+        self.replies = Fence(room)
+        self.block = np.zeros(acks_args.WORDS, np.int64)
+        for word, value in {
+            acks_args.BUFFER: self.buffer.address,
+            acks_args.POSITION: position,
+            acks_args.END: len(data),
+            acks_args.ROWS: hot.address_of(self.rows),
+            acks_args.ROW_MAX: row_max,
+            acks_args.REPLIES: self.replies.address,
+            acks_args.REPLIES_ROOM: room,
+        }.items():
+            self.block[word] = value
+        self.argument = hot.Address(hot.address_of(self.block))
+
+
+# --- copies -------------------------------------------------------------------------
+
+TOLD_WORDS = max(copy_args.WAITING_WORDS, copy_args.TOLD_WORDS)
+STORED_TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
+NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
+NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP"]
+ODD_NAMES = [
+    "DELAY",
+    "TRAN_PREPARED_QUEUE_OFFSET",
+    "__CRC32#",
+    "INNER_MULTI_DISPATCH",
+    "",
+    "REAL_TOPIK",
+    "TIMER_DEX_UNIQKEY",
+    "KEYS",
+]
+VALUES = {
+    "REAL_TOPIC": [
+        "T",
+        "T",
+        "%RETRY%g|x-_",
+        "t" * 127,
+        "t" * 128,
+        names.HALF_TOPIC,
+        "a.b",
+        "é",
+        "",
+    ],
+    "REAL_QID": ["0", "3", "3", "007", "2147483647", "2147483648", "-1", "+1", "", "1" * 19, "٣"],
+    "TIMER_OUT_MS": ["1700000000000", "1700000000000", "0", "", "x", "9" * 18, "9" * 19],
+    "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19],
+    "TIMER_DEL_UNIQKEY": ["key", ""],
+    "PGROUP": ["g", "g", "produc", "gproduc", "G", ""],
+}
+
+
+def some_properties(random: Random) -> bytes:
+    """Return the properties of a waiting message; some of them are odd."""
+    pairs = []
+    is_odd = random.random() < 0.3
+    for _ in range(random.choice([0, 2, 3, 6])):
+        name = random.choice(NAMES + ODD_NAMES * is_odd)
+        values = VALUES.get(name, ["v", samples.text(random, 6), "a\1b"])
+        value = values[0] if not is_odd and random.random() < 0.7 else random.choice(values)
+        separator = "" if is_odd and random.random() < 0.1 else "\1"
+        pairs.append((name + separator + value).encode(errors="replace"))
+    if random.random() < 0.7:
+        pairs += [b"REAL_TOPIC\1T", b"REAL_QID\0013"]
+        random.shuffle(pairs)
+    return b"\2".join(pairs) + random.choice([b"", b"\2", b"\2\2"])
+
+
+def some_stored_record(random: Random) -> bytes:
+    topic = random.choice(STORED_TOPICS[:3] * 3 + STORED_TOPICS)
+    odd_host = Host(bytes(15) + b"\1", 10911)
+    hosts = [Host(b"\x7f\0\0\1", random.randrange(65536))] * 20 + [odd_host]
+    message = IncomingMessage(
+        topic,
+        random.randbytes(random.choice([0, 1, 80])),
+        random.choice([0, 5]),
+        some_properties(random),
+        NOW_MS,
+        random.choice(hosts),
+        random.choice(hosts),
+        random.randrange(-(2**31), 2**31),
+        random.choice([0, 0, 4, 8, flags.COMPRESSED]),
+        random.choice([0, 0, 3, 2**31 - 1]),
+        random.choice([0, 1 << 40]),
+    )
+    return incoming.encode(message, topic.encode())
+
+
+class CopyLog:
+    """Log files with records, and a control block with their addresses."""
+
+    def __init__(self, random: Random) -> None:
+        self.size = random.choice([300, 1000, 4000])
+        self.files = [Fence(self.size) for _ in range(random.choice([1, 2, 3]))]
+        self.start = random.choice([0, 4]) * self.size
+        self.places: list[list[int]] = []
+        for number, file in enumerate(self.files):
+            self._fill(random, file, self.start + number * self.size)
+        self.addresses = np.array([file.address for file in self.files], np.int64)
+        self.known = self.addresses.copy()
+        for number in range(len(self.files)):
+            if random.random() < 0.3:
+                self.known[number] = 0
+        self.block = np.zeros(state.BLOCK_WORDS, np.int64)
+        end = self.start + len(self.files) * self.size
+        self.block[state.DELAY_COUNT] = 18
+        self.block[state.FILES] = hot.address_of(self.known)
+        self.block[state.FILE_COUNT] = len(self.files)
+        self.block[state.FILES_START] = self.start
+        self.block[state.FILE_SIZE] = self.size
+        self.block[state.READABLE] = random.choice([end, end, end, random.randint(self.start, end)])
+
+    def _fill(self, random: Random, file: Fence, start: int) -> None:
+        position = random.choice([0, 0, 40])
+        for queue_offset in range(20):
+            data = bytearray(some_stored_record(random))
+            if position + len(data) > self.size:
+                break
+            if random.random() < 0.1:  # the record ends where the file does
+                position = self.size - len(data)
+            struct.pack_into(
+                ">qq", data, record.POSITION_QUEUE_OFFSET, queue_offset, start + position
+            )
+            struct.pack_into(">q", data, record.POSITION_BORN_HOST + 8, NOW_MS)
+            if random.random() < 0.1:
+                data[random.randrange(len(data))] = random.randrange(256)
+            self.places.append([queue_offset, start + position, len(data)])
+            file.write(position, bytes(data))
+            position += len(data)
+
+    def record_at(self, physical_offset: int) -> bytes:
+        number, position = divmod(physical_offset - self.start, self.size)
+        data = self.files[number].data[position:]
+        (size,) = struct.unpack_from(">i", data)
+        return data[:size]
+
+    def map(self, physical_offset: int, random: Random) -> None:
+        number = (physical_offset - self.start) // self.size
+        is_gone = random.random() < 0.2
+        self.known[number] = state.FILE_IS_GONE if is_gone else self.addresses[number]
+
+    def some_places(self, random: Random, more_size: int) -> np.ndarray:
+        rows = []
+        for place in (
+            random.choices(self.places, k=random.choice([1, 5, 12])) if self.places else []
+        ):
+            row = list(place)
+            if random.random() < 0.2:
+                row[random.randrange(3)] += random.choice([-1, 1, 1 << 40, -(1 << 40)])
+            if random.random() < 0.2:
+                row[0] = -1
+            if random.random() < 0.2:
+                row[2] = random.choice([0, -1, 1 << 31])
+            begin = random.randint(0, more_size)
+            rows.append([*row, begin, random.randint(0, more_size - begin)])
+        return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
+
+
+def some_rule(random: Random) -> tuple[CopyRule, tuple[str, ...]]:
+    """Return a rule, and the names of properties that it drops."""
+    dropped = random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")])
+    rule = CopyRule(
+        random.choice([None, None, None, b"Other", "Крамниця".encode()]),
+        random.choice([0, 7]),
+        from_topic=random.choice([b"", b"", b"T", names.HALF_TOPIC.encode()]),
+        sys_flags_off=random.choice([0, flags.TRANSACTION_MASK]),
+        sys_flags_on=random.choice([0, flags.TRANSACTION_COMMIT]),
+        has_prepared_offset=random.random() < 0.5,
+        reconsume_more=random.choice([0, 1]),
+        dropped=dropped,
+    )
+    return rule, dropped
+
+
+OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")
+OP = Fence(len(OP_LIKE))
+OP.write(0, OP_LIKE)
+
+
+class CopyCall:
+    """The argument block of a copy, with room for its results."""
+
+    def __init__(
+        self, random: Random, log: CopyLog, rule: CopyRule, places: np.ndarray, more: Fence
+    ):
+        self.scratch = Fence(random.choice([0, 200, 4000, 4000]))
+        self.told = Fence(8 * TOLD_WORDS * len(places))
+        self.words = np.zeros(copy_args.WORDS, np.int64)
+        self.words[: copy_args.RULE_WORDS] = rule.words
+        for word, value in {
+            copy_args.BLOCK: hot.address_of(log.block),
+            copy_args.TOPIC_MAX: random.choice([3, 127]),
+            copy_args.RECORD_MAX: random.choice([200, 1 << 20]),
+            copy_args.HAS_LIGHT_QUEUES: random.random() < 0.5,
+            copy_args.SCRATCH: self.scratch.address,
+            copy_args.SCRATCH_ROOM: self.scratch.size,
+            copy_args.SIZES: self.told.address,
+            copy_args.PLACES: hot.address_of(places),
+            copy_args.PLACE_COUNT: len(places),
+            copy_args.MORE: more.address,
+            copy_args.OP: OP.address,
+            copy_args.OP_SIZE: OP.size,
+        }.items():
+            self.words[word] = value
+        self.argument = hot.Address(hot.address_of(self.words))
+
+
+# --- scanned requests ---------------------------------------------------------------
+
+SCANNED_CODE = 37
+SCANNED = {
+    "producerGroup": scan_args.TEXT,
+    "tranStateTableOffset": scan_args.LONG,
+    "commitLogOffset": scan_args.LONG,
+    "commitOrRollback": scan_args.INT,
+    "fromTransactionCheck": scan_args.BOOL,
+    "msgId": scan_args.TEXT,
+    "transactionId": scan_args.TEXT,
+    "bname": scan_args.TEXT,
+}
+REQUIRED = 0b1111
+
+
+class ScanCall:
+    """The arguments of ``collect``: a list of fields, a buffer, and room for rows."""
+
+    def __init__(self, data: bytes, rows_max: int, position: int = 0) -> None:
+        width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)
+        self.rows = Fence(8 * width * rows_max)
+        self.rows.write(0, bytes(self.rows.size))
+        self.received = Fence(len(data))
+        self.received.write(0, data)
+        self.texts = [np.frombuffer(name.encode(), np.uint8) for name in SCANNED]
+        words = [SCANNED_CODE, self.rows.address, rows_max, REQUIRED, len(SCANNED)]
+        for text, kind in zip(self.texts, SCANNED.values(), strict=True):
+            words += [hot.address_of(text), len(text), kind]
+        self.wanted = np.array(words, np.int64)
+        self.memory = np.zeros(state.BLOCK_WORDS, np.int64)
+        self.memory[state.RECEIVE_ADDRESS] = self.received.address
+        self.memory[state.RECEIVE_POSITION] = position
+        self.memory[state.RECEIVE_END] = len(data)
+
+    def collect(self, kernel: Any) -> tuple[int, int, list[list[int]]]:
+        """Return count, position and rows; addresses as positions in the buffer."""
+        count = kernel(
+            *(hot.Address(hot.address_of(words)) for words in (self.memory, self.wanted))
+        )
+        rows = np.frombuffer(self.rows.data, np.int64).reshape(-1, self.width).tolist()[:count]
+        for row in rows:
+            row[scan_args.ROW_BODY] -= self.received.address
+            for i, kind in enumerate(SCANNED.values()):
+                column = scan_args.ROW_WORDS + scan_args.VALUES * i
+                if kind == scan_args.TEXT and row[column + 1] != scan_args.ABSENT:
+                    row[column] -= self.received.address
+        return count, int(self.memory[state.RECEIVE_POSITION]), rows
+
+    width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)

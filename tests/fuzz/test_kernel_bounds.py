@@ -1,0 +1,512 @@
+"""The kernels of the fast path in fenced memory, with little room or none.
+
+They touch nothing outside of their buffers, and leave nothing half done. ``test_broker_paths``
+compares what they do with the processors. Each example follows from one number:
+``check_receive(4711)`` runs it again.
+"""
+
+import ctypes
+import struct
+from random import Random
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fuzz import request_streams as streams
+from fuzz.kernel_worlds import (
+    REQUIRED,
+    SCANNED,
+    SCANNED_CODE,
+    SEEDS,
+    UNTOUCHED,
+    AckWorld,
+    CopyCall,
+    CopyLog,
+    Fence,
+    PopWorld,
+    PullWorld,
+    ScanCall,
+    SendWorld,
+    some_rule,
+)
+from fuzz.request_streams import Pop
+from reput.format import command, message as record, names, pop_codec
+from reput.store.copying import CopyRule
+from reput.store.kernels import (
+    acks_args,
+    control_block as state,
+    copy_args,
+    hot,
+    native,
+    pop_args,
+    scan_args,
+)
+
+try:
+    native.engine()
+except native.KernelsUnavailable:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
+
+EXAMPLES = settings.default.max_examples
+OFFSETS = [0, 7, 7, 7, 8, 9, 9, 10, 11, 15, 1 << 40]
+"""Of pulls; the queue begins at 7."""
+POPS = [Pop("T", "G", 0, 0, 5), Pop("T", "G", 0, 32, 6), Pop("Orders", "G", 3, 1000, 5)]
+
+
+# --- sends ----------------------------------------------------------------------------------
+
+
+def hot_receive(world: SendWorld) -> int:
+    """Call the compiled kernel, even where ``hot`` has another function."""
+    kernel = native.plain_function("receive", [ctypes.c_int64], is_short=True)
+    return kernel(world.hot.argument)
+
+
+def some_sends(random: Random) -> bytes:
+    odd = random.choice([0, 0, 1])
+    count = random.choice([1, 1, 2, 5, 12])
+    return streams.with_damage(random, [streams.some_send(random, odd) for _ in range(count)])
+
+
+@given(SEEDS)
+@settings(max_examples=2 * EXAMPLES)
+def test_receive(seed: int) -> None:
+    check_receive(seed)
+
+
+def check_receive(seed: int) -> int:
+    """Return the number of replies."""
+    random = Random(seed)
+    data = some_sends(random)
+    world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
+    while True:
+        start = world.block[state.LOG_POSITION]
+        answered = hot_receive(world)
+        if not answered:
+            assert world.block[state.LOG_POSITION] == start, "nothing half done"
+        used = world.block[state.REPLIES_BYTES]
+        assert world.replies.data[used:] == UNTOUCHED * (world.replies.size - used)
+        assert world.received.data == data
+        if not answered or world.block[state.STOP] == state.STOP_DONE:
+            return check_send_replies(world)
+        skip_frame(world)
+
+
+def skip_frame(world: SendWorld) -> None:
+    """Skip the frame that the call stopped for, as if a processor had handled it."""
+    data, position = world.received.data, world.block[state.RECEIVE_POSITION]
+    size = int.from_bytes(data[position : position + 4], signed=True)
+    if world.block[state.STOP] == state.STOP_FRAME and size >= 0:
+        world.block[state.RECEIVE_POSITION] = position + 4 + size
+
+
+def check_send_replies(world: SendWorld) -> int:
+    """Check that replies are whole, and name records of the log; return their number."""
+    start = world.block[state.LOG_START]
+    data = world.log.data[: world.block[state.LOG_POSITION]]
+    replies, position, count = world.replies.data, 0, 0
+    while position < world.block[state.REPLIES_BYTES]:
+        size = int.from_bytes(replies[position : position + 4])
+        reply = command.decode(replies[position + 4 : position + 4 + size])
+        assert reply.code == 0
+        assert reply.ext_fields is not None
+        place = int(reply.ext_fields["msgId"][16:], 16) - start
+        verdict, record_size = record.classify(data, place, start + place)
+        assert verdict is record.Verdict.MESSAGE
+        assert record_size <= world.block[state.RECORD_BYTES_MAX]
+        stored = record.decode(data, place)
+        topic = stored.properties.get("REAL_TOPIC", stored.topic)
+        assert world.hot.topic(topic.encode()).words[state.TOPIC_KIND] == state.KIND_PLAIN
+        position += 4 + size
+        count += 1
+    return count
+
+
+# --- pulls ----------------------------------------------------------------------------------
+
+
+def some_pulls(random: Random) -> bytes:
+    frames = streams.sends(random)
+    odd = random.choice([0, 0, 1])
+    for _ in range(random.choice([1, 3, 10])):
+        frames.append(streams.some_pull(random, odd, OFFSETS))
+        if random.random() < 0.1:
+            frames.append(streams.some_send(random, odd))
+    return streams.with_damage(random, frames)
+
+
+@given(SEEDS)
+@settings(max_examples=EXAMPLES)
+def test_deliver(seed: int) -> None:
+    check_deliver(seed)
+
+
+def check_deliver(seed: int) -> int:
+    """Return the number of pulls that were answered."""
+    random = Random(seed)
+    data = some_pulls(random)
+    world = PullWorld(Random(seed), data)
+    pull_count = 0
+    while True:
+        step = random.getrandbits(32)
+        world.write_out(Random(step))
+        world.damage(Random(step))
+        world.make_readable()
+        waiting_bytes = world.block[state.REPLIES_BYTES]
+        answered = hot_receive(world)
+        delivered = world.block[state.DELIVER_COUNT]
+        pull_count += delivered
+        assert not (delivered and (answered or waiting_bytes)), "sends and pulls leave apart"
+        deliveries = world.pull_subscriptions.take()
+        assert sum(delivery.pull_count for delivery in deliveries) == delivered
+        check_pull_replies(world)
+        if world.block[state.STOP] not in (state.STOP_REPLIES, state.STOP_FRAME):
+            return pull_count
+        skip_frame(world)
+        if delivered or world.block[state.STOP] == state.STOP_REPLIES or random.random() < 0.5:
+            world.block[state.REPLIES_BYTES] = 0
+
+
+def check_pull_replies(world: PullWorld) -> None:
+    """Check that replies are whole frames with whole records of the log."""
+    data, position = world.replies.data[: world.block[state.REPLIES_BYTES]], 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4])
+        reply = command.decode(data[position + 4 : position + 4 + size])
+        place = 0
+        while place < len(reply.body):
+            record_size, _ = record.SIZE_AND_MAGIC.unpack_from(reply.body, place)
+            assert reply.body[place : place + record_size] in world.log.data
+            place += record_size
+        assert place == len(reply.body)
+        position += 4 + size
+    assert position == len(data)
+
+
+# --- pops -----------------------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=EXAMPLES // 2)
+def test_pop(seed: int) -> None:
+    check_pop(seed)
+
+
+def check_pop(seed: int) -> int:
+    """Return the number of calls that took messages."""
+    random = Random(seed)
+    data = b"".join(streams.sends(random))
+    kernel = native.plain_function("take", [ctypes.c_int64], is_short=True)
+    world = PopWorld(Random(seed), data)
+    fill(world)
+    taken = 0
+    for _ in range(random.choice([1, 3, 8])):
+        step = random.getrandbits(32)
+        world.write_out(Random(step))
+        world.damage(Random(step))
+        world.make_readable()
+        world.prepare(Random(step))
+        start = world.block[state.LOG_POSITION]
+        count = kernel(world.argument)
+        if count:
+            taken += 1
+            check_popped(world, start, count)
+        else:
+            assert world.block[state.LOG_POSITION] == start, "nothing half done"
+    return taken
+
+
+def fill(world: PopWorld) -> None:
+    """Receive the sends of a world; leave out frames that fall back to the processor."""
+    while True:
+        hot_receive(world)
+        if world.block[state.STOP] not in (state.STOP_REPLIES, state.STOP_FRAME):
+            return
+        skip_frame(world)
+        world.block[state.REPLIES_BYTES] = 0
+
+
+def check_popped(world: PopWorld, start: int, count: int) -> None:
+    """Check that the checkpoint can be decoded, and names the records that were copied."""
+    call, log_start = world.call, world.block[state.LOG_START]
+    assert count <= call[pop_args.COUNT_MAX] <= pop_args.MESSAGES_MAX
+    data = world.log.data[start : world.block[state.LOG_POSITION]]
+    verdict, size = record.classify(data, 0, log_start + start)
+    assert (verdict, size) == (record.Verdict.MESSAGE, len(data))
+    assert size == call[pop_args.RESULT_SIZE]
+    stored = record.decode(data)
+    # Not by ``decode_checkpoint``: it refuses numbers that no pop has.
+    checkpoint = msgspec.json.decode(stored.body, type=pop_codec.CheckpointRecord)
+    records = world.buffer.data[: call[pop_args.RESULT_BYTES]]
+    offsets = record.queue_offsets_in(records)
+    assert len(offsets) == count
+    assert checkpoint.queue_offsets == offsets
+    assert (checkpoint.start_offset, checkpoint.pop_ms, checkpoint.invisible_ms) == (
+        call[pop_args.QUEUE_OFFSET], call[pop_args.POP_MS], call[pop_args.INVISIBLE_MS],
+    )  # fmt: skip
+    expected = pop_codec.encode_checkpoint(
+        "broker-a", checkpoint.group, checkpoint.topic, int(call[pop_args.QUEUE_ID]),
+        int(call[pop_args.QUEUE_OFFSET]), offsets, int(call[pop_args.POP_MS]),
+        int(call[pop_args.INVISIBLE_MS]),
+    )  # fmt: skip
+    assert stored.body == expected
+    info = pop_codec.message_info("T", int(call[pop_args.QUEUE_ID]), offsets)
+    assert world.info.data[: call[pop_args.RESULT_INFO_SIZE]] == info.encode()
+
+
+# --- acknowledgements -----------------------------------------------------------------------
+
+
+def some_acks(random: Random) -> bytes:
+    odd = random.choice([0, 0, 1])
+    frames = []
+    for _ in range(random.choice([1, 2, 5, 20])):
+        frames += streams.some_acks(random, odd, POPS)
+    return streams.with_damage(random, frames)
+
+
+@given(SEEDS)
+@settings(max_examples=EXAMPLES)
+def test_acks(seed: int) -> None:
+    check_acks(seed)
+
+
+def check_acks(seed: int) -> int:
+    """Return the number of acknowledgements that the kernel took."""
+    random = Random(seed)
+    data = some_acks(random)
+    row_max, room = random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10])
+    kernel = native.plain_function("acks", [ctypes.c_int64], is_short=True)
+    position = taken = 0
+    while position < len(data):
+        world = AckWorld(data, position, row_max, room)
+        count = kernel(world.argument)
+        assert 0 <= count <= row_max
+        rows = world.rows[:count]
+        assert (rows[:, acks_args.ROW_BITS] != 0).all()
+        assert count == 0 or 0 <= rows[-1, acks_args.ROW_REPLIES] <= room
+        taken += int(rows[:, acks_args.ROW_COUNT].sum())
+        end = int(world.block[acks_args.POSITION])
+        assert position <= end <= len(data)
+        if end == position:  # a frame that falls back
+            end += 4 + max(0, int.from_bytes(data[position : position + 4], signed=True))
+        position = end
+    return taken
+
+
+# --- copies ---------------------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=EXAMPLES)
+def test_copies(seed: int) -> None:
+    check_again(seed)
+    check_later(seed)
+    check_decided(seed)
+    check_waiting(seed)
+
+
+def check_again(seed: int) -> int:
+    """Return the number of records that were made."""
+    random = Random(seed)
+    log = CopyLog(random)
+    rule, dropped = some_rule(random)
+    more = Fence(random.choice([0, 30]))
+    more.write(0, b"\2a\1b\2c"[: more.size].ljust(more.size, b"d"))
+    places = log.some_places(random, more.size)
+    return check_calls(random, log, rule, places, more, hot.again, dropped=dropped)
+
+
+def check_later(seed: int) -> int:
+    """Return the number of records that were made."""
+    random = Random(seed)
+    log = CopyLog(random)
+    more = Fence(random.choice([0, 30]))
+    more.write(0, b"REAL_TOPIC\1T\2REAL_QID\0010\2"[: more.size].ljust(more.size, b"d"))
+    places = log.some_places(random, more.size)
+    levels = [
+        (random.choice([0, 0, 1, 18, 19, 2**31 - 1]), random.choice([16] * 9 + [4, 0, 2**31 - 1]))
+        for _ in places
+    ]
+    places = with_columns(places, levels, copy_args.LATER_WORDS)
+    return check_calls(random, log, CopyRule(), places, more, hot.later)
+
+
+def check_decided(seed: int) -> int:
+    """Return the number of half messages of which records were made."""
+    random = Random(seed)
+    log = CopyLog(random)
+    rule = CopyRule(
+        from_topic=random.choice([b"", b"", names.HALF_TOPIC.encode()]), has_prepared_offset=True
+    )
+    groups = Fence(7)
+    groups.write(0, b"gproduc")
+    places = log.some_places(random, 0)
+    decisions = [
+        (*random.choice([(0, 1)] * 5 + [(1, 6), (0, 0), (0, 7)]), random.choice([0, 1]))
+        for _ in places
+    ]
+    places = with_columns(places, decisions, copy_args.DECIDED_WORDS)
+    return check_calls(random, log, rule, places, groups, hot.decided, records_each=2)
+
+
+def with_columns(places: np.ndarray, columns: list[tuple[int, ...]], width: int) -> np.ndarray:
+    added = np.array(columns, np.int64).reshape(len(places), width - copy_args.PLACE_WORDS)
+    return np.hstack([places, added])
+
+
+def check_calls(
+    random: Random,
+    log: CopyLog,
+    rule: CopyRule,
+    places: np.ndarray,
+    more: Fence,
+    kernel: hot.Kernel,
+    *,
+    records_each: int = 1,
+    dropped: tuple[str, ...] | None = None,
+) -> int:
+    """Return the number of places of which records were made."""
+    made = position = 0
+    while position < len(places):
+        left = places[position:].copy()
+        call = CopyCall(Random(random.getrandbits(32)), log, rule, left, more)
+        count = kernel(call.argument)
+        if records_each == 1:
+            check_made(call, count)
+        if dropped is not None:
+            check_kept(log, dropped, left[:count], call.scratch.data)
+        made += count
+        position += count
+        if call.words[copy_args.STOP] == copy_args.STOP_UNMAPPED:
+            log.map(int(call.words[copy_args.STOP_OFFSET]), random)
+        elif call.words[copy_args.STOP] != copy_args.STOP_DONE:
+            position += 1
+    return made
+
+
+def check_made(call: CopyCall, count: int) -> None:
+    """Check that the scratch has whole records, one after another."""
+    data, position = call.scratch.data, 0
+    for _ in range(count):
+        (size,) = struct.unpack_from(">i", data, position)
+        made = record.decode(data[position : position + size], check_crc=False)
+        assert made.body_crc == 0
+        assert size <= call.words[copy_args.RECORD_MAX]
+        position += size
+    assert position == call.words[copy_args.RESULT_BYTES]
+
+
+def check_kept(log: CopyLog, dropped: tuple[str, ...], places: np.ndarray, made: bytes) -> None:
+    """Check that copies have the properties of their sources but for the dropped ones."""
+    names_dropped = {name.encode() for name in dropped}
+    for place in places:
+        source = pairs_of(log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET])))
+        kept = [pair for pair in source if pair.partition(b"\1")[0] not in names_dropped]
+        (size,) = struct.unpack_from(">i", made)
+        assert pairs_of(made[:size])[: len(kept)] == kept
+        made = made[size:]
+
+
+def pairs_of(data: bytes) -> list[bytes]:
+    properties = record.decode(data, check_crc=False).property_bytes
+    return [pair for pair in properties.split(b"\2") if pair]
+
+
+def check_waiting(seed: int) -> int:
+    """Return the number of records whose properties were read."""
+    random = Random(seed)
+    log = CopyLog(random)
+    places = log.some_places(random, 0)
+    read = position = 0
+    while True:
+        left = places[position:].copy()
+        call = CopyCall(Random(seed), log, CopyRule(), left, Fence(0))
+        count = hot.waiting(call.argument)
+        data = call.told.data[: 8 * copy_args.WAITING_WORDS * len(left)]
+        rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.WAITING_WORDS)
+        read += int((rows[:count, copy_args.WAITING_OUT_MS] >= 0).sum())
+        position += count
+        if position == len(places):
+            return read
+        log.map(int(call.words[copy_args.STOP_OFFSET]), random)
+
+
+# --- scanned requests -----------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=4 * EXAMPLES)
+def test_scan(seed: int) -> None:
+    check_scan(seed)
+
+
+def check_scan(seed: int) -> int:
+    """Return the number of requests that were read."""
+    random = Random(seed)
+    odd = random.choice([0, 1, 1])
+    halves = [(0, 7), (5, 1 << 33)]
+    frames = [
+        streams.some_end(random, odd, halves, random.choice(streams.GROUPS))
+        for _ in range(random.choice([1, 2, 5, 9]))
+    ]
+    data = streams.with_damage(random, frames)
+    rows_max = random.choice([0, 1, 3, 20, 20])
+    count, position, rows = ScanCall(data, rows_max).collect(native_scan)
+    assert 0 <= count <= rows_max
+    begin = 0
+    for row in rows:
+        end = row[scan_args.ROW_END]
+        check_row(row, data, command.decode(data[begin + 4 : end]))
+        begin = end
+    assert position == begin <= len(data)
+    return count
+
+
+def check_row(row: list[int], data: bytes, request: command.Command) -> None:
+    """Compare a row with a decoded request; its values must be written as clients write them."""
+    assert (row[scan_args.ROW_OPAQUE], row[scan_args.ROW_FLAG]) == (request.opaque, request.flag)
+    assert request.opaque >= 0
+    assert request.flag in (0, command.IS_ONEWAY)
+    assert request.code == SCANNED_CODE
+    assert request.remark is None
+    fields = dict(request.ext_fields or {})
+    for i, (name, kind) in enumerate(SCANNED.items()):
+        value, size = row[scan_args.ROW_WORDS + scan_args.VALUES * i :][:2]
+        text = fields.pop(name, None)
+        assert (size == scan_args.ABSENT) == (text is None)
+        if text is None:
+            assert not REQUIRED >> i & 1
+        elif kind == scan_args.TEXT:
+            assert data[value : value + size].decode() == text
+            assert text.isascii()
+            assert text.isprintable()
+            assert not set(text) & set('"\\')
+        elif kind == scan_args.BOOL:
+            assert text == ("false", "true")[value]
+        else:
+            assert str(value) == text
+            assert 0 <= value < (1 << 31 if kind == scan_args.INT else 10**18)
+    assert not fields
+
+
+def native_scan(*arguments: ctypes.c_int64) -> int:
+    return native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True)(*arguments)
+
+
+# --- all of them ----------------------------------------------------------------------------
+
+
+def test_many_requests_take_the_fast_path() -> None:
+    """Else the tests above would test little."""
+    assert sum(check_receive(seed) for seed in range(100)) > 50
+    assert sum(check_deliver(seed) for seed in range(100)) > 15
+    assert sum(check_pop(seed) for seed in range(25)) > 8
+    assert sum(check_acks(seed) for seed in range(25)) > 100
+    assert sum(check_again(seed) for seed in range(100)) > 30
+    assert sum(check_waiting(seed) for seed in range(100)) > 30
+    assert sum(check_later(seed) for seed in range(100)) > 12
+    assert sum(check_decided(seed) for seed in range(200)) > 20
+    assert sum(check_scan(seed) for seed in range(50)) > 30

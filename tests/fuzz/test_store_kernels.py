@@ -1,0 +1,301 @@
+"""The kernels that append, dispatch and pull against their reference implementation.
+
+Each is called in one of two equal worlds. Addresses in these differ, and are not compared. Each
+example follows from one number: ``check_append(4711)`` runs it again.
+"""
+
+import ctypes
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+
+from fuzz.kernel_worlds import IS_SOAK, NOW_MS, QUEUES, SEEDS, Fence, World
+from interop import samples
+from reput.format import cq_unit, message as record, sys_flag as flags
+from reput.format.message import Host
+from reput.store import incoming
+from reput.store.incoming import IncomingMessage
+from reput.store.kernels import control_block as state, hot, native, reference
+
+try:
+    native.engine()
+except native.KernelsUnavailable:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
+
+DELAYS = ["0", "1", "3", "4", "99", "-1", "+1", "01", " 1", "1x", "", "٣", "2147483647", "1" * 30]
+DELAYS += ["2147483648", "4294967297", "18446744073709551617"]
+KEYS = ["k", "a b", " a  b ", "  ", "键 ключ", "polygenelubricants", "w " * 40]
+
+
+def assert_alike(
+    make: Callable[[], World],
+    native_call: Callable[[World], Any],
+    plain_call: Callable[[World], Any],
+) -> World:
+    """Make two worlds, call in each, compare; return one of them as it is now."""
+    one, other = make(), make()
+    assert native_call(one) == plain_call(other)
+    found, expected = one.meaning(), other.meaning()
+    for part in expected:
+        assert found[part] == expected[part], part
+    return one
+
+
+# --- messages -------------------------------------------------------------------
+
+
+def some_property_bytes(random: Random) -> bytes:
+    """Property strings of clients that know what they do, and of others."""
+    pairs = []
+    for _ in range(random.choice([0, 1, 2, 3, 6])):
+        name = random.choice(
+            ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_MULTI_DISPATCH", "KEYZ", "", "own", "WAIT"]
+        )
+        if name == "DELAY":
+            value = random.choice(DELAYS)
+        elif name == "KEYS":
+            value = random.choice(KEYS)
+        else:
+            value = random.choice(["", "TagA", "%LMQ%a", "a\1b", samples.text(random, 6)])
+        separator = "\1" if random.random() < 0.95 else ""
+        pairs.append((name + separator + value).encode(errors="replace"))
+    data = b"\2".join(pairs) + random.choice([b"", b"\2", b"\2\2"])
+    if random.random() < 0.05:
+        at = random.randint(0, len(data))
+        data = data[:at] + random.choice(samples.MALFORMED) + data[at:]
+    return data
+
+
+def some_record(random: Random, *, has_crc: bool = False) -> bytes:
+    """A record as the store makes it, before it has its place."""
+    addresses = [bytes([127, 0, 0, 1]), bytes(15) + b"\1"]
+    topic, queue_id = random.choice(QUEUES)
+    message = IncomingMessage(
+        topic,
+        random.randbytes(random.choice([0, 1, 5, 80])),
+        random.choice([queue_id, queue_id, 2, 1000, 2**31 - 1]),
+        some_property_bytes(random),
+        random.choice([0, NOW_MS, -1]),
+        Host(random.choice(addresses), random.randrange(65536)),
+        Host(random.choice(addresses), random.randrange(65536)),
+        random.randrange(-(2**31), 2**31),
+        random.choice([0, 0, 0, 4, 8, 12, flags.COMPRESSED, 0x300, flags.INNER_BATCH, 0x30]),
+        random.choice([0, 3]),
+        random.choice([0, 1 << 40]),
+    )
+    if has_crc:
+        message = incoming.with_crc_room(message)
+    return incoming.encode(message, topic.encode())
+
+
+# --- append ---------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=500 if IS_SOAK else 150)
+def test_append(seed: int) -> None:
+    check_append(seed)
+
+
+def check_append(seed: int) -> None:
+    random = Random(seed)
+    has_crc = random.random() < 0.2
+    data = b"".join(
+        some_record(random, has_crc=has_crc) for _ in range(random.choice([1, 1, 2, 8]))
+    )
+
+    def make() -> World:
+        return World(Random(seed), HAS_RECORD_CRC=has_crc, INPUT_SIZE=len(data))
+
+    after = assert_alike(
+        make,
+        lambda world: hot_native("append")(world.hot.argument, data),
+        lambda world: reference.append(world.hot.argument, data),
+    )
+    assert_log_is_whole(after, make().block[state.LOG_POSITION])
+
+
+def assert_log_is_whole(world: World, start: int) -> None:
+    """What was appended are records that stand where they say, checksums and all."""
+    at, end = start, world.block[state.LOG_POSITION]
+    data = world.log.data
+    while at < end:
+        offset = world.block[state.LOG_START] + at
+        verdict, size = record.classify(data, at, offset)
+        assert verdict is record.Verdict.MESSAGE
+        at += size
+    assert at == end
+    assert not any(data[end:])
+
+
+def hot_native(name: str) -> Any:
+    """The compiled kernel, whatever ``hot`` has chosen."""
+    kinds = {"append": [ctypes.c_int64, ctypes.c_char_p], "pull": [ctypes.c_int64]}
+    if name in kinds:
+        return native.plain_function(name, kinds[name], is_short=True)
+    return native.plain_function(name, [ctypes.c_int64] * 6, is_short=False)
+
+
+# --- dispatch -------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=400 if IS_SOAK else 150)
+def test_dispatch(seed: int) -> None:
+    check_dispatch(seed)
+
+
+def check_dispatch(seed: int) -> None:
+    """Dispatch a log: sound, damaged, cut, with blank and with queue offsets that do not fit."""
+    random = Random(seed)
+    base = random.choice([0, 4096, 1 << 40])
+    data = some_log(random, base)
+    end = len(data)
+    file_end = end + random.choice([0, 0, 100])
+    start, stop = 0, random.choice([end, end, end // 2])
+
+    def make() -> World:
+        world = World(Random(seed), IS_LIVE=0, INPUT_POSITION=start)
+        world.log = Fence(end)
+        world.log.write(0, data)
+        return world
+
+    def call(kernel: Any) -> Callable[[World], Any]:
+        return lambda world: kernel(world.hot.address, world.log.address, stop, end, file_end, base)
+
+    after = assert_alike(make, call(hot_native("dispatch")), call(reference.dispatch))
+    assert after.log.data == data
+    assert after.block[state.STOP] != state.STOP_DONE or after.block[state.INPUT_POSITION] >= stop
+
+
+def some_log(random: Random, base: int) -> bytes:
+    """Return consecutive records, each with its place; then perhaps damage."""
+    log = bytearray()
+    for _ in range(random.choice([1, 2, 6])):
+        one = bytearray(some_record(random))
+        queue_offset = random.choice([0, 0, 0, 1, 2, 7, 8, 1 << 40])
+        one[20:36] = queue_offset.to_bytes(8) + (base + len(log)).to_bytes(8)
+        log += one
+    if random.random() < 0.2:
+        room = random.choice([8, 100])
+        log += record.pack_blank(room).ljust(room, b"\0")
+    for _ in range(random.choice([0, 0, 1, 3])):
+        at = random.randrange(len(log))
+        log[at : at + 4] = random.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", random.randbytes(4)])
+    if random.random() < 0.2:
+        del log[random.randrange(1, len(log)) :]
+    return bytes(log)
+
+
+# --- pull -----------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=400 if IS_SOAK else 150)
+def test_pull(seed: int) -> None:
+    check_pull(seed)
+
+
+def check_pull(seed: int) -> None:
+    """Pull by units that are right, wrong, or lead where there is nothing."""
+    random = Random(seed)
+    start = random.choice([0, 3]) * 4096
+    places, files = some_files(random, start)
+    units = b"".join(some_unit(random, places, start) for _ in range(random.choice([1, 5, 30])))
+    some = [
+        random.choice([-9, 0, 1, 7, 2598919]) for _ in range(random.choice([0, 1, 2, 5, 9, 20]))
+    ]
+    codes = np.array(sorted(some), np.int64)
+    mapped = [random.random() < 0.9 for _ in files]
+    gone = [random.random() < 0.1 for _ in files]
+    words = {
+        "PULL_UNIT_COUNT": len(units) // cq_unit.SIZE,
+        "PULL_QUEUE_OFFSET": random.choice([-1, 0, 0, 5]),
+        "PULL_ROOM": random.choice([100, 1000, 100_000]),
+        "PULL_COUNT_MAX": random.choice([1, 3, 32]),
+        "PULL_CODE_COUNT": len(codes),
+        "FILE_COUNT": len(files),
+        "FILES_START": start,
+        "FILE_SIZE": 4096,
+        "READABLE": start + random.choice([4096, 4096 * len(files), 1000, 0]),
+        "MEMORY_BYTES": random.choice([0, 2000, 1 << 40]),
+        "BYTES_IN_MEMORY_MAX": random.choice([300, 100_000]),
+        "COUNT_IN_MEMORY_MAX": random.choice([1, 4, 32]),
+        "BYTES_ON_DISK_MAX": random.choice([200, 100_000]),
+        "COUNT_ON_DISK_MAX": random.choice([1, 2, 8]),
+        "RESULT_LAST_OFFSET": 77,
+    }
+    kept: list[Any] = []
+
+    def make() -> World:
+        world = World(Random(seed), **words)
+        fences = [Fence(4096) for _ in files]
+        for fence, data in zip(fences, files, strict=True):
+            fence.write(0, data)
+        addresses: npt.NDArray[np.int64] = np.array(
+            [
+                state.FILE_IS_GONE if is_gone else fence.address if is_mapped else 0
+                for fence, is_mapped, is_gone in zip(fences, mapped, gone, strict=True)
+            ],
+            np.int64,
+        )
+        fence_of_units = Fence(len(units))
+        fence_of_units.write(0, units)
+        world.log = Fence(words["PULL_ROOM"])  # the reply, where ``meaning`` looks at it
+        world.block[state.FILES] = hot.address_of(addresses)
+        world.block[state.PULL_UNITS] = fence_of_units.address
+        world.block[state.PULL_BUFFER] = world.log.address
+        world.block[state.PULL_CODES] = hot.address_of(codes) if len(codes) else 0
+        kept.append((fences, addresses, fence_of_units))
+        return world
+
+    after = assert_alike(
+        make,
+        lambda world: hot_native("pull")(world.hot.argument),
+        lambda world: reference.pull(world.hot.argument),
+    )
+    reply = after.log.data[: after.block[state.RESULT_BYTES]]
+    at = count = 0
+    while at < len(reply):
+        one = record.decode(reply, at, check_crc=False)
+        assert (one.physical_offset, one.store_size) in places
+        at, count = at + one.store_size, count + 1
+    assert (at, count) == (len(reply), after.block[state.RESULT_COUNT])
+
+
+def some_files(random: Random, start: int) -> tuple[list[tuple[int, int]], list[bytes]]:
+    """Log files of 4096 bytes, and (physical offset, size) of the records in them."""
+    places, files = [], []
+    for number in range(random.choice([1, 2, 4])):
+        log = bytearray()
+        while True:
+            one = bytearray(some_record(random))
+            if len(log) + len(one) > 4096:
+                break
+            offset = start + 4096 * number + len(log)
+            one[20:36] = (len(places) % 7).to_bytes(8) + offset.to_bytes(8)
+            places.append((offset, len(one)))
+            log += one
+        files.append(bytes(log).ljust(4096, b"\0"))
+    return places, files
+
+
+def some_unit(random: Random, places: list[tuple[int, int]], start: int) -> bytes:
+    physical_offset, size = random.choice(places)
+    code = random.choice([0, 1, 2598919, -1])
+    kind = random.random()
+    if kind < 0.1:
+        size = random.choice([0, -1, 1, 3, 35, 4096, cq_unit.PRE_BLANK_SIZE, size + 1])
+    elif kind < 0.2:
+        physical_offset += random.choice([1, -1, 4096, 1 << 50, -(1 << 50)])
+    elif kind < 0.25:
+        size = random.choice([1, 2, 3, 5, 35])
+        physical_offset = start + 4096 - size
+    elif kind < 0.3:
+        return bytes(20)
+    return cq_unit.pack(cq_unit.Unit(physical_offset, size, code))
