@@ -25,7 +25,7 @@ WORKLOADS = (
 
 
 def machine() -> dict[str, object]:
-    """Return what the numbers depend on."""
+    """Return the machine, the versions and the commit, on which the results depend."""
     cpu = "unknown"
     if Path("/proc/cpuinfo").exists():
         models = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
@@ -45,11 +45,11 @@ def machine() -> dict[str, object]:
 
 
 def main() -> None:
-    """Parse arguments, run, print."""
+    """Run the workloads that the arguments name, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(WORKLOADS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="a tenth of the data")
-    parser.add_argument("--folder", type=Path, help="where to keep the stores that are made")
+    parser.add_argument("--folder", type=Path, help="keep the stores in this folder")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(WORKLOADS)
     if unknown:

@@ -81,7 +81,7 @@ class BrokerConnection:
 
 
 def ask(address: str, code: RequestCode, fields: dict[str, str] | None = None) -> Command:
-    """Return the reply to one request on a connection of its own.
+    """Return the reply to one request on a new connection.
 
     Raises:
         OSError: The broker cannot be reached.

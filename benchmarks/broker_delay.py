@@ -1,10 +1,10 @@
-"""Messages that become due beside sends: do both keep pace, how late is what was due, at what cost.
+"""Delayed messages that become due during sends: rate, lateness and cost of their delivery.
 
-A store is filled before the broker starts: so many messages become due each second, from a moment
-on. Then sends come at a steady rate. What was delivered is read from the store when all is over.
+A store is filled before the broker starts: N messages become due each second, from a given time on.
+Then messages are sent at a steady rate. The delivered messages are read from the store at the end.
 
-And a million messages that wait for long: what they add to memory, and to the start. And what it
-costs to park one, beside a plain send.
+In addition: what a million pending messages add to memory and start time, and the cost of a delayed
+send compared with a plain one.
 """
 
 import json
@@ -41,40 +41,40 @@ BODY = b"x" * 128
 _TOPIC = "due"
 _LEVEL, _LEVEL_MS = 4, 30_000
 _AHEAD_MS = 1_000
-"""Between the start of the sends and the first due message: the generator's warm-up."""
+"""Time between the start of the sends and the first due message: the generator's warm-up."""
 _RUN = 20
 """Messages put at once: those of a millisecond."""
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure sends alone, beside delay levels, and beside timers; quick: 4 s of each, not 10.
+    """Measure sends alone, with delay levels and with timers, for 10 s each; quick: for 4 s.
 
-    Then what waits; quick: a tenth of it.
+    Then measure pending messages; quick: a tenth of them.
     """
     seconds = 4 if quick else 10
     count = WAITING // 10 if quick else WAITING
-    found: dict[str, object] = {
+    results: dict[str, object] = {
         kind: _measure(folder / NAME / kind, kind, seconds)
         for kind in ("alone", "levels", "timers")
     }
     waiting = folder / NAME / "waiting"
-    found["waiting"] = {
+    results["waiting"] = {
         "none": _waiting(waiting / "none", "levels", 0),
         "levels": _waiting(waiting / "levels", "levels", count),
         "timers": _waiting(waiting / "timers", "timers", count),
     }
-    found["sends"] = _sends(folder / NAME / "sends", 1.5 if quick else 5.0)
-    return found
+    results["sends"] = _sends(folder / NAME / "sends", 1.5 if quick else 5.0)
+    return results
 
 
 def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     """Send messages of each kind that are due in two hours; ``broker_cpu_us`` is for each."""
     folder.mkdir(parents=True)
     kinds = {"plain": "", "levels": "DELAY\x0118\x02", "timers": "TIMER_DELAY_SEC\x017200\x02"}
-    found = {}
+    results = {}
     with targets._ours(folder, {"storePathRootDir": str(folder / "store")}) as broker:
         sender = Sender(broker.address)
-        for properties in kinds.values():  # so that all topics are there
+        for properties in kinds.values():  # creates all topics
             sender.send_messages(64, is_half=False, properties=properties)
         for window in (1, 64):
             for kind, properties in kinds.items():
@@ -84,9 +84,9 @@ def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
                     count += window
                 cpu_s = Usage.of(broker.pid).cpu_s - before.cpu_s
                 rates = {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
-                found[f"{kind}_window_{window}"] = rates
+                results[f"{kind}_window_{window}"] = rates
         sender.close()
-    return found
+    return results
 
 
 def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
@@ -94,11 +94,11 @@ def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
     root = folder / "store"
     root.mkdir(parents=True)
     _fill(root, kind, count, SystemClock().now_ms() + 3_600_000)
-    # Units say when they are due, but nothing waits longer than its level does.
+    # Units contain the due time, but no message is delayed longer than its level.
     settings = {"storePathRootDir": str(root), "messageDelayLevel": "1s 5s 10s 2h"}
     begun = time.perf_counter()
     with targets._ours(folder / "process", settings) as broker:
-        while _left_to_take_up(broker):
+        while _timer_backlog(broker):
             targets._pause(0.02)
         taken_up_s = time.perf_counter() - begun
         usage = Usage.of(broker.pid)
@@ -108,16 +108,16 @@ def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
         "taken_up_s": round(taken_up_s, 2),
         "rss_megabytes": round(usage.rss_bytes / 1e6, 1),
         "anonymous_megabytes": round(usage.anonymous_bytes / 1e6, 1),
-        "log_megabytes": round(sum(one.stat().st_blocks for one in _files(root)) * 512 / 1e6, 1),
+        "log_megabytes": round(sum(file.stat().st_blocks for file in _files(root)) * 512 / 1e6, 1),
     }
 
 
 def _files(root: Path) -> list[Path]:
-    return [one for one in root.rglob("*") if one.is_file()]
+    return [path for path in root.rglob("*") if path.is_file()]
 
 
-def _left_to_take_up(broker: targets.Target) -> int:
-    """Return how many messages of the timer's queue the broker has not looked at."""
+def _timer_backlog(broker: targets.Target) -> int:
+    """Return the number of messages of the timer's queue that the broker has not read."""
     reply = ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
     return int(json.loads(reply.body)["table"]["timerOffsetBehind"])
 
@@ -126,30 +126,30 @@ def _measure(folder: Path, kind: str, seconds: int) -> dict[str, object]:
     count = 0 if kind == "alone" else DUE_PER_S * seconds
     root = folder / "store"
     root.mkdir(parents=True)
-    fill_ms = 5_000 + count // 20  # more than filling takes
+    fill_ms = 5_000 + count // 20  # longer than filling takes
     first_ms = SystemClock().now_ms() + fill_ms
     _fill(root, kind, count, first_ms)
     with targets._ours(folder / "process", {"storePathRootDir": str(root)}) as broker:
         left_s = (first_ms - _AHEAD_MS - SystemClock().now_ms()) / 1000
-        assert left_s > 0, "filling took longer than was left for it"
+        assert left_s > 0, "filling took too long"
         targets._pause(left_s)
         before = Usage.of(broker.pid)
-        found = targets.load(broker, "open", per_s=SENDS_PER_S, seconds=seconds + 1.0)
+        result = targets.load(broker, "open", per_s=SENDS_PER_S, seconds=seconds + 1.0)
         after = Usage.of(broker.pid)
         targets._pause(3.0)
     late_ms = _lateness(root)
     spent_s = after.cpu_s - before.cpu_s
-    found |= {"broker_cpu_s": round(spent_s, 3), "rss_megabytes": round(after.rss_bytes / 1e6, 1)}
+    result |= {"broker_cpu_s": round(spent_s, 3), "rss_megabytes": round(after.rss_bytes / 1e6, 1)}
     if count:
         assert len(late_ms) == count, f"{len(late_ms)} of {count} were delivered"
-        assert late_ms.min() >= 0, "one was early"
-        found |= {
+        assert late_ms.min() >= 0, "a message was delivered early"
+        result |= {
             "delivered": count,
             "late_ms_p50": float(np.percentile(late_ms, 50)),
             "late_ms_p99": float(np.percentile(late_ms, 99)),
             "late_ms_max": float(late_ms.max()),
         }
-    return found
+    return result
 
 
 def _fill(root: Path, kind: str, count: int, first_ms: int) -> None:
@@ -172,19 +172,19 @@ def _fill(root: Path, kind: str, count: int, first_ms: int) -> None:
                 message.property_bytes = props.encode(properties)
                 messages.append(message)
             results = store.put_many(messages, now_ms)
-            assert all(one.status.is_stored for one in results)
+            assert all(result.status.is_stored for result in results)
 
 
 def _lateness(root: Path) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return how long after it was due each message was stored, ms."""
+    """Return the time from when each message was due until it was stored, in ms."""
     late = []
     with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
         for queue_id in range(QUEUES):
-            at, end = 0, store.max_offset(_TOPIC, queue_id)
-            while at < end:
-                found = store.get(_TOPIC, queue_id, at)
-                for data in found.records:
-                    one = record.decode(data, check_crc=False)
-                    late.append(one.store_timestamp - int(one.properties["due"]))
-                at = found.next_offset
+            queue_offset, end = 0, store.max_offset(_TOPIC, queue_id)
+            while queue_offset < end:
+                batch = store.get(_TOPIC, queue_id, queue_offset)
+                for data in batch.records:
+                    message = record.decode(data, check_crc=False)
+                    late.append(message.store_timestamp - int(message.properties["due"]))
+                queue_offset = batch.next_offset
     return np.array(late, np.int64)

@@ -1,4 +1,4 @@
-"""What a broker costs without load, after load, and with many clients that wait."""
+"""Cost of a broker without load, after load, and with many idle clients."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     """Measure a fresh broker, one with messages, one with clients; quick: about 40 s."""
     seconds = 3.0 if quick else 10.0
     clients = 500 if quick else 2000
-    with targets.brokers(folder / NAME) as found:
+    with targets.brokers(folder / NAME) as brokers:
         results: dict[str, object] = {
-            "start_s": {one.name: round(one.start_s, 3) for one in found},
-            "fresh": targets.measure(found, 1, lambda one: targets.idle(one, seconds)),
+            "start_s": {broker.name: round(broker.start_s, 3) for broker in brokers},
+            "fresh": targets.measure(brokers, 1, lambda broker: targets.idle(broker, seconds)),
         }
-        for one in found:
-            targets.load(one, "fill", messages=100_000 if quick else 1_000_000)
+        for broker in brokers:
+            targets.load(broker, "fill", messages=100_000 if quick else 1_000_000)
         results["after_messages"] = targets.measure(
-            found, 1, lambda one: targets.idle(one, seconds)
+            brokers, 1, lambda broker: targets.idle(broker, seconds)
         )
         for name, pulls in (("idle_clients", False), ("held_pulls", True)):
             results[name] = targets.compare(
-                found, 1, "hold", clients=clients, pulls=pulls, seconds=seconds
+                brokers, 1, "hold", clients=clients, pulls=pulls, seconds=seconds
             )
         return results

@@ -29,16 +29,16 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     if programs is None:
         return {}
     warm_up_s, seconds, backlog = (5.0, 3.0, 200_000) if quick else (10.0, 10.0, 3_000_000)
-    with targets.brokers(folder / NAME) as found:
-        targets.warm_up(found, 3.0 if quick else 7.0)
-        for one in found:
-            targets.load(one, "fill", topic=TOPIC, messages=4)  # makes the topic
-            targets.load(one, "fill", topic=BACKLOG, messages=backlog)
+    with targets.brokers(folder / NAME) as brokers:
+        targets.warm_up(brokers, 3.0 if quick else 7.0)
+        for broker in brokers:
+            targets.load(broker, "fill", topic=TOPIC, messages=4)  # creates the topic
+            targets.load(broker, "fill", topic=BACKLOG, messages=backlog)
         return {
             "producer_64_threads": targets.measure(
-                found, 1, lambda one: _produce(programs, one, warm_up_s, seconds)
+                brokers, 1, lambda broker: _produce(programs, broker, warm_up_s, seconds)
             ),
-            "consumer": targets.measure(found, 1, lambda one: _consume(programs, one)),
+            "consumer": targets.measure(brokers, 1, lambda broker: _consume(programs, broker)),
         }
 
 
@@ -60,7 +60,7 @@ def _program(programs: Path, name: str, *words: str) -> Iterator[subprocess.Pope
 def _produce(
     programs: Path, target: targets.Target, warm_up_s: float, seconds: float
 ) -> dict[str, Any]:
-    """Return rate and cost while the producer runs, after so long a warm-up."""
+    """Return rate and cost while the producer runs, after a warm-up."""
     words = ("-n", target.namesrv, "-t", TOPIC, "-w", "64", "-s", "128")
     pause = threading.Event().wait
     with _program(programs, "Producer", *words):
@@ -84,13 +84,13 @@ def _produce(
 
 
 def _consume(programs: Path, target: targets.Target) -> dict[str, Any]:
-    """Return cost, and the rate of the middle half of what was consumed.
+    """Return the cost, and the rate of the middle half of the messages.
 
-    The broker gets consumer offsets every five seconds only; what the consumer read by when, the
-    system knows.
+    The broker gets consumer offsets only every five seconds, so the progress is that of the bytes
+    that the consumer's process has read.
     """
     messages = targets.topic_end(target.address, BACKLOG)
-    group = f"{GROUP}-{time.monotonic_ns()}"  # a new one each time: it begins at 0
+    group = f"{GROUP}-{time.monotonic_ns()}"  # a new group starts at 0
     words = ("-n", target.namesrv, "-t", BACKLOG, "-g", group, "-p", "false")
     cpu = cpu_seconds(target.pid)
     start = time.perf_counter()

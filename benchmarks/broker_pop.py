@@ -1,12 +1,11 @@
-"""Pop and acknowledge, beside pull and commit: what a message costs our broker, and Java's 5.5.0.
+"""Cost of a message with pop and ack, and with pull and commit, for our broker and Java's 5.5.0.
 
-Four tasks over a connection each ask for 32 messages at a time, until all are consumed. The client
-is in this process, and spends little on what it sends and gets; of the brokers their CPU is
-measured, so that the client's does not count.
+Four tasks with a connection each request 32 messages at a time, until all are consumed. The client
+is this process; the cost is the CPU of the broker alone.
 
-Acknowledged are all 32 in one request (``batch_ack``); each by a request, of which 32 leave in one
-write (``acks_together``), as they come from a consumer of many threads under load; or each when the
-one before is answered (``acks_apart``): then it is reads and writes of single frames that cost.
+The 32 messages are acknowledged in one request (``batch_ack``); by one request each, 32 of them in
+one write (``acks_together``), as by a consumer of many threads under load; or one after the reply
+to the other (``acks_apart``), where most of the cost is reading and writing single frames.
 """
 
 import asyncio
@@ -41,27 +40,27 @@ QUEUE_COUNT = 4
 BATCH = 32
 
 EMPTY_MAX = 5
-"""So many answers without messages are the end: Java gives some in the middle, too."""
+"""Consecutive replies without messages that end a task: Java returns a few in between."""
 TIMEOUT_S = 30
 
-Way = Callable[["Line", str, int], Awaitable[int]]
-"""Line, group and queue id -> how many messages it has consumed."""
+Way = Callable[["Connection", str, int], Awaitable[int]]
+"""Consumes a queue, given connection, group and queue id; returns the number of messages."""
 
 
-class Line:
-    """A connection that asks."""
+class Connection:
+    """A connection to a broker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def ask(self, code: int, header: Header, body: bytes = b"") -> Command:
-        """Ask, and return the reply."""
+        """Return the reply to a request."""
         (reply,) = await self.ask_all([_frame(code, header, body)])
         return commands.decode(reply)
 
     async def ask_all(self, frames: list[bytes]) -> list[bytes]:
-        """Ask with one write; return the frames of the replies."""
+        """Return the frames of the replies to requests, which are sent in one write."""
         self._writer.write(b"".join(frames))
         async with asyncio.timeout(TIMEOUT_S):
             return [await self._read() for _ in frames]
@@ -89,128 +88,131 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         "pop_acks_together": _pop_together,
         "pop_acks_apart": _pop_apart,
     }
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with targets.brokers(folder / NAME, version="5.5.0") as brokers:
         for target in brokers:
             targets.load(target, "fill", topic=TOPIC, messages=count)
-            if target.name != OURS:  # Java compiles what it needs
+            if target.name != OURS:  # warm-up, for Java's compiler
                 for name, way in ways.items():
                     _run(_measure(target, f"warm-{name}", way, count))
-            found[target.name] = {
+            results[target.name] = {
                 name: _run(_measure(target, name, way, count)) for name, way in ways.items()
             }
-    return found
+    return results
 
 
 def _run(measuring: Awaitable[dict[str, float]]) -> dict[str, float]:
-    # What is written in one turn of uvloop leaves together.
+    # uvloop sends the writes of one iteration together.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measuring)  # type: ignore[arg-type]
 
 
 async def _measure(target: Target, group: str, way: Way, count: int) -> dict[str, float]:
     host, _, port = target.address.rpartition(":")
-    lines = [
-        Line(*await asyncio.open_connection(host, int(port), limit=1 << 20))
+    connections = [
+        Connection(*await asyncio.open_connection(host, int(port), limit=1 << 20))
         for _ in range(QUEUE_COUNT)
     ]
     cpu, start = cpu_seconds(target.pid), time.perf_counter()
     done = await asyncio.gather(
-        *(way(line, group, queue_id) for queue_id, line in enumerate(lines))
+        *(way(connection, group, queue_id) for queue_id, connection in enumerate(connections))
     )
     took, cpu = time.perf_counter() - start, cpu_seconds(target.pid) - cpu
-    for line in lines:
-        await line.close()
+    for connection in connections:
+        await connection.close()
     if sum(done) != count:
         raise RuntimeError(f"{target.name}, {group}: {sum(done)} of {count} messages")
     return {"per_s": round(count / took), "broker_cpu_us": round(1e6 * cpu / count, 2)}
 
 
-async def _pull(line: Line, group: str, queue_id: int) -> int:
-    at = 0
+async def _pull(connection: Connection, group: str, queue_id: int) -> int:
+    queue_offset = 0
     while True:
         header = PullMessageHeader(
-            consumer_group=group, topic=TOPIC, queue_id=queue_id, queue_offset=at,
+            consumer_group=group, topic=TOPIC, queue_id=queue_id, queue_offset=queue_offset,
             max_msg_nums=BATCH, sys_flag=4, commit_offset=0, suspend_timeout_millis=0,
             subscription="*", sub_version=0,
         )  # fmt: skip
-        reply = await line.ask(Code.PULL_MESSAGE, header)
+        reply = await connection.ask(Code.PULL_MESSAGE, header)
         if reply.code != ResponseCode.SUCCESS:
-            return at
-        at = headers.decode(PullMessageReplyHeader, reply.ext_fields).next_begin_offset
+            return queue_offset
+        queue_offset = headers.decode(PullMessageReplyHeader, reply.ext_fields).next_begin_offset
         commit = UpdateConsumerOffsetHeader(
-            consumer_group=group, topic=TOPIC, queue_id=queue_id, commit_offset=at
+            consumer_group=group, topic=TOPIC, queue_id=queue_id, commit_offset=queue_offset
         )
-        await line.ask(Code.UPDATE_CONSUMER_OFFSET, commit)
+        await connection.ask(Code.UPDATE_CONSUMER_OFFSET, commit)
 
 
 async def _pop(
-    line: Line, group: str, queue_id: int
+    connection: Connection, group: str, queue_id: int
 ) -> tuple[PopMessageReplyHeader, int, list[int]]:
-    """Return a reply's header, where its checkpoint starts and the messages' queue offsets."""
+    """Return a reply's header, the start of its checkpoint and the messages' queue offsets."""
     header = PopMessageHeader(
         consumer_group=group, topic=TOPIC, queue_id=queue_id, max_msg_nums=BATCH,
         invisible_time=600_000, poll_time=0, born_time=0, init_mode=0, exp_type="TAG", exp="*",
     )  # fmt: skip
     for _ in range(EMPTY_MAX):
-        reply = await line.ask(Code.POP_MESSAGE, header)
+        reply = await connection.ask(Code.POP_MESSAGE, header)
         if reply.code == ResponseCode.SUCCESS:
             break
-    found = headers.decode(PopMessageReplyHeader, reply.ext_fields)
+    header = headers.decode(PopMessageReplyHeader, reply.ext_fields)
     if reply.code != ResponseCode.SUCCESS:
-        return found, 0, []
-    start = int((found.start_offset_info or "").split(" ")[2])
-    offsets = (found.msg_offset_info or "").split(" ")[2].split(",")
-    return found, start, [int(one) for one in offsets]
+        return header, 0, []
+    start = int((header.start_offset_info or "").split(" ")[2])
+    offsets = (header.msg_offset_info or "").split(" ")[2].split(",")
+    return header, start, [int(queue_offset) for queue_offset in offsets]
 
 
-async def _pop_batch(line: Line, group: str, queue_id: int) -> int:
+async def _pop_batch(connection: Connection, group: str, queue_id: int) -> int:
     done = 0
     while True:
-        found, start, offsets = await _pop(line, group, queue_id)
+        header, start, offsets = await _pop(connection, group, queue_id)
         if not offsets:
             return done
-        bits = sum(1 << one - start for one in offsets).to_bytes(BATCH // 8 + 1, "little")
+        bits = sum(1 << queue_offset - start for queue_offset in offsets)
+        bitset = base64.b64encode(bits.to_bytes(BATCH // 8 + 1, "little")).decode()
         ack: dict[str, Any] = {
-            "c": group, "t": TOPIC, "r": "0", "so": start, "q": queue_id, "rq": found.revive_qid,
-            "pt": found.pop_time, "it": found.invisible_time, "b": base64.b64encode(bits).decode(),
+            "c": group, "t": TOPIC, "r": "0", "so": start, "q": queue_id, "rq": header.revive_qid,
+            "pt": header.pop_time, "it": header.invisible_time, "b": bitset,
         }  # fmt: skip
         body = bodies.encode({"brokerName": "broker-a", "acks": [ack]})
-        reply = await line.ask(Code.BATCH_ACK_MESSAGE, Header(), body)
+        reply = await connection.ask(Code.BATCH_ACK_MESSAGE, Header(), body)
         done += len(offsets) * (reply.code == ResponseCode.SUCCESS)
 
 
-async def _pop_single(line: Line, group: str, queue_id: int) -> AsyncIterator[list[bytes]]:
+async def _pop_single(
+    connection: Connection, group: str, queue_id: int
+) -> AsyncIterator[list[bytes]]:
     """Pop, and yield the requests that acknowledge the messages one by one."""
     while True:
-        found, start, offsets = await _pop(line, group, queue_id)
+        header, start, offsets = await _pop(connection, group, queue_id)
         if not offsets:
             return
-        handle = f"{start} {found.pop_time} {found.invisible_time} {found.revive_qid} 0 broker-a"
+        handle = f"{start} {header.pop_time} {header.invisible_time} {header.revive_qid} 0 broker-a"
         yield [
             _frame(
                 Code.ACK_MESSAGE,
                 AckMessageHeader(
-                    consumer_group=group, topic=TOPIC, queue_id=queue_id, offset=one,
-                    extra_info=f"{handle} {queue_id} {one}",
+                    consumer_group=group, topic=TOPIC, queue_id=queue_id, offset=queue_offset,
+                    extra_info=f"{handle} {queue_id} {queue_offset}",
                 ),
             )
-            for one in offsets
+            for queue_offset in offsets
         ]  # fmt: skip
 
 
-async def _pop_together(line: Line, group: str, queue_id: int) -> int:
+async def _pop_together(connection: Connection, group: str, queue_id: int) -> int:
     done = 0
-    async for acks in _pop_single(line, group, queue_id):
-        done += sum(_is_success(one) for one in await line.ask_all(acks))
+    async for acks in _pop_single(connection, group, queue_id):
+        done += sum(_is_success(reply) for reply in await connection.ask_all(acks))
     return done
 
 
-async def _pop_apart(line: Line, group: str, queue_id: int) -> int:
+async def _pop_apart(connection: Connection, group: str, queue_id: int) -> int:
     done = 0
-    async for acks in _pop_single(line, group, queue_id):
+    async for acks in _pop_single(connection, group, queue_id):
         for ack in acks:
-            done += sum(_is_success(one) for one in await line.ask_all([ack]))
+            done += sum(_is_success(reply) for reply in await connection.ask_all([ack]))
     return done
 
 

@@ -1,4 +1,4 @@
-"""What a process costs, from ``/proc``."""
+"""CPU time and memory of processes, from ``/proc``."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU time of all threads so far, and memory now. Mapped files count in RSS alone."""
+    """CPU time of all threads so far, and present memory. Only RSS includes mapped files."""
 
     cpu_s: float
     rss_bytes: int
@@ -38,12 +38,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def bytes_read(pid: int) -> int:
-    """Return what a process has read so far, from files and sockets."""
+    """Return the number of bytes that a process has read so far, from files and sockets."""
     return int(Path(f"/proc/{pid}/io").read_text().split()[1])  # rchar: 123
 
 
 def busy_seconds() -> float:
-    """Return the CPU time of the whole machine so far, idle and waiting time not counted."""
+    """Return the CPU time of the whole machine so far, without idle and waiting time."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     # user nice system idle iowait irq softirq steal
     return sum(int(fields[i]) for i in (0, 1, 2, 5, 6, 7)) / _TICKS

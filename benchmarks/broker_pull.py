@@ -12,12 +12,12 @@ TOPIC = "bench-pull"
 def run(folder: Path, quick: bool) -> dict[str, object]:
     """Fill a topic, then measure; quick: about 20 s."""
     repeats, seconds = (1, 1.5) if quick else (3, 2.5)
-    with targets.brokers(folder / NAME) as found:
-        for target in found:
+    with targets.brokers(folder / NAME) as brokers:
+        for target in brokers:
             targets.load(target, "fill", topic=TOPIC, messages=100_000 if quick else 400_000)
             targets.load(target, "pull", topic=TOPIC, warm_up_s=3.0 if quick else 7.0, seconds=0.1)
         return {
-            name: targets.compare(found, repeats, "pull", topic=TOPIC, seconds=seconds, **spec)
+            name: targets.compare(brokers, repeats, "pull", topic=TOPIC, seconds=seconds, **spec)
             for name, spec in {
                 "window_1": {"window": 1},
                 "window_8": {"window": 8},

@@ -1,8 +1,8 @@
 """Messages that consumers send back: rate and broker CPU, beside plain sends.
 
-A message that is sent back is written twice more: delayed, and when that is over, into its group's
-retry topic. Both are measured: the requests alone, with a delay of two hours, and with a delay of a
-second all that it takes until the last one is there.
+A message that is sent back is written twice: as a delayed message, and after the delay into its
+group's retry topic. Both are measured: the requests alone, with a delay of two hours, and the whole
+delivery, with a delay of a second.
 """
 
 import time
@@ -16,18 +16,20 @@ from reput.cli import load_frames as frames
 from reput.format.codes import RequestCode
 
 NAME = "broker_retry"
-QUESTION = "messages sent back/s, broker CPU for each message that is written then"
+QUESTION = "messages sent back/s, broker CPU for each message that the broker writes"
 
 GROUP = "bench-retry"
 WINDOWS = (1, 64)
 _FAR_LEVEL, _NEAR_LEVEL = 18, 1
 _DUE_S = 60.0
-"""The last one is in the retry topic after so long at most."""
+"""Timeout until the last message is in the retry topic."""
 
 
-def _requests(sender: Sender, places: list[int], level: int) -> list[bytes]:
+def _requests(sender: Sender, physical_offsets: list[int], level: int) -> list[bytes]:
     requests = []
-    for opaque, physical_offset in zip(sender.opaques(len(places)), places, strict=True):
+    for opaque, physical_offset in zip(
+        sender.opaques(len(physical_offsets)), physical_offsets, strict=True
+    ):
         fields = {
             "offset": str(physical_offset),
             "group": GROUP,
@@ -53,12 +55,14 @@ def _plain(target: Target, window: int, seconds: float) -> dict[str, float]:
 
 
 def _sent_back(target: Target, window: int, seconds: float) -> dict[str, float]:
-    """Send messages back for a while, which wait for long: one is written for each."""
+    """Send messages back with a long delay: the broker writes one message for each."""
     sender = Sender(target.address)
-    places = [int(one["msgId"][16:], 16) for one in sender.send_messages(window, is_half=False)]
+    physical_offsets = [
+        int(reply["msgId"][16:], 16) for reply in sender.send_messages(window, is_half=False)
+    ]
     before, start, count = Usage.of(target.pid), time.perf_counter(), 0
     while (took := time.perf_counter() - start) < seconds:
-        sender.ask(_requests(sender, places, _FAR_LEVEL))
+        sender.ask(_requests(sender, physical_offsets, _FAR_LEVEL))
         count += window
     cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
     sender.close()
@@ -66,16 +70,18 @@ def _sent_back(target: Target, window: int, seconds: float) -> dict[str, float]:
 
 
 def _delivered(target: Target, count: int) -> dict[str, float]:
-    """Send messages back that come soon: two are written for each."""
+    """Send messages back with a short delay: the broker writes two messages for each."""
     sender = Sender(target.address)
-    places = [int(one["msgId"][16:], 16) for one in sender.send_messages(64, is_half=False)]
-    sender.ask(_requests(sender, places, _NEAR_LEVEL))  # the topics are there
+    physical_offsets = [
+        int(reply["msgId"][16:], 16) for reply in sender.send_messages(64, is_half=False)
+    ]
+    sender.ask(_requests(sender, physical_offsets, _NEAR_LEVEL))  # creates the topics
     topic = f"%RETRY%{GROUP}"
     _await_end(target, topic, _end(target, topic) + 64)
     wanted = _end(target, topic) + count
     before = Usage.of(target.pid)
     for _ in range(0, count, 64):
-        sender.ask(_requests(sender, places, _NEAR_LEVEL))
+        sender.ask(_requests(sender, physical_offsets, _NEAR_LEVEL))
     _await_end(target, topic, wanted)
     cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
     sender.close()
@@ -95,18 +101,20 @@ def _await_end(target: Target, topic: str, wanted: int) -> None:
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure both windows, and to the end; quick: shorter and less."""
+    """Measure both windows, then whole deliveries; quick: shorter and fewer."""
     repeats, seconds = (1, 1.5) if quick else (3, 3.0)
     count = 64 * (150 if quick else 600)
     results: dict[str, object] = {}
-    with targets.brokers(folder / NAME) as found:
-        targets.warm_up(found, 2.0 if quick else 7.0)
+    with targets.brokers(folder / NAME) as brokers:
+        targets.warm_up(brokers, 2.0 if quick else 7.0)
         for window in WINDOWS:
             for name, work in (("plain", _plain), ("sent_back", _sent_back)):
                 results[f"{name}_window_{window}"] = targets.measure(
-                    found,
+                    brokers,
                     repeats,
-                    lambda one, w=window, do=work: do(one, w, seconds),  # type: ignore[misc]
+                    lambda broker, w=window, do=work: do(broker, w, seconds),  # type: ignore[misc]
                 )
-        results["delivered"] = targets.measure(found, repeats, lambda one: _delivered(one, count))
+        results["delivered"] = targets.measure(
+            brokers, repeats, lambda broker: _delivered(broker, count)
+        )
     return results

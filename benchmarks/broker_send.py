@@ -1,4 +1,4 @@
-"""Raw pipelined sends against the official broker and ours: rate, CPU a message, latency."""
+"""Raw pipelined sends to the official broker and ours: rate, CPU a message, latency."""
 
 from pathlib import Path
 
@@ -28,13 +28,13 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     repeats, seconds = (1, 1.5) if quick else (3, 2.5)
     cases = {name: CASES[name] for name in QUICK} if quick else CASES
     results: dict[str, object] = {}
-    with targets.brokers(folder / NAME) as found:
-        results["start_s"] = {one.name: round(one.start_s, 3) for one in found}
-        targets.warm_up(found, 3.0 if quick else 7.0)
+    with targets.brokers(folder / NAME) as brokers:
+        results["start_s"] = {broker.name: round(broker.start_s, 3) for broker in brokers}
+        targets.warm_up(brokers, 3.0 if quick else 7.0)
         for name, spec in cases.items():
-            results[name] = targets.compare(found, repeats, "closed", seconds=seconds, **spec)
-    with targets.brokers(folder / f"{NAME}_sync", {"flushDiskType": "SYNC_FLUSH"}) as found:
-        targets.warm_up(found, 2.0 if quick else 7.0)
+            results[name] = targets.compare(brokers, repeats, "closed", seconds=seconds, **spec)
+    with targets.brokers(folder / f"{NAME}_sync", {"flushDiskType": "SYNC_FLUSH"}) as brokers:
+        targets.warm_up(brokers, 2.0 if quick else 7.0)
         for name, spec in SYNC_CASES.items():
-            results[name] = targets.compare(found, repeats, "closed", seconds=seconds, **spec)
+            results[name] = targets.compare(brokers, repeats, "closed", seconds=seconds, **spec)
     return results

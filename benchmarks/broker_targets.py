@@ -1,4 +1,4 @@
-"""The brokers under load: the official one and ours, with the same ``broker.conf``, in turns."""
+"""The brokers under load: the official one and ours, with the same ``broker.conf``, alternating."""
 
 import contextlib
 import functools
@@ -25,7 +25,7 @@ START_S = 60.0
 HEAP_MEGABYTES = 2048
 Settings = Mapping[str, str | int | bool]
 
-# What a broker has without a broker.conf; said because test clusters have smaller ones.
+# Defaults of a broker without a broker.conf; explicit because test clusters have smaller values.
 OFFICIAL: Settings = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 300_000 * 20,
@@ -36,7 +36,7 @@ _RATIOS = {"per_s", "broker_cpu_us", "p50_us", "p99_us", "p99_9_us", "anonymous_
 
 
 class BrokerMissing(Exception):
-    """A broker cannot be started here; the text says why."""
+    """A broker cannot be started here; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Target:
     """A running broker.
 
     Attributes:
-        start_s: From the start of its process to the first acknowledged message.
+        start_s: Time from the start of its process to the first acknowledged message.
     """
 
     name: str
@@ -62,23 +62,23 @@ def brokers(
     is_ours_alone: bool = False,
     version: str = "4.9.7",
 ) -> Iterator[list[Target]]:
-    """Run the brokers that can be had; one that cannot is said so on stderr and left out.
+    """Run the brokers that are available; report a missing one on stderr.
 
     Args:
-        folder: Where they have their stores.
-        settings: More for ``broker.conf``.
-        is_ours_alone: Without the official one.
-        version: Of the official one.
+        folder: Folder for their stores.
+        settings: More settings for ``broker.conf``.
+        is_ours_alone: Whether to omit the official broker.
+        version: Version of the official broker.
     """
     official = functools.partial(_official, version=version)
     with contextlib.ExitStack() as stack:
-        found = []
+        targets = []
         for start in (_ours,) if is_ours_alone else (official, _ours):
             try:
-                found.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
+                targets.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
             except BrokerMissing as reason:
                 print(f"without {reason}", file=sys.stderr, flush=True)
-        yield found
+        yield targets
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def _official(folder: Path, settings: Settings, version: str) -> Iterator[Target
     running = cluster(version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
     with running:
         await_send(running.address)
-        took = time.perf_counter() - start  # with its name server's start
+        took = time.perf_counter() - start  # including the start of its name server
         yield Target(name, running.address, running.namesrv, running.broker_pid, took)
 
 
@@ -166,7 +166,7 @@ def topic_end(address: str, topic: str, queues: int = 4) -> int:
 
 
 def load(target: Target, mode: str, **spec: Any) -> dict[str, Any]:
-    """Run the generator, a process of its own, against a broker; return what it found."""
+    """Run the generator in a separate process against a broker; return its results."""
     request = {"mode": mode, "address": target.address, "pid": target.pid, **spec}
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.broker_generator", json.dumps(request)],
@@ -177,52 +177,54 @@ def load(target: Target, mode: str, **spec: Any) -> dict[str, Any]:
     )
     if run.returncode:
         raise RuntimeError(f"{target.name} {spec}: {run.stderr[-1500:]}")
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
+    result: dict[str, Any] = json.loads(run.stdout)
+    return result
 
 
 def warm_up(targets: list[Target], seconds: float) -> None:
-    """Let Java compile what it needs; ours gets a second of it."""
+    """Warm up Java's compiler; warm up ours for a second."""
     for target in targets:
         load(target, "closed", warm_up_s=seconds if target.name == JAVA else 1.0, seconds=0.5)
 
 
 def compare(targets: list[Target], repeats: int, mode: str, **spec: Any) -> dict[str, Any]:
-    """Return the median of each broker's runs, which alternate, and ours over Java's."""
+    """Return the medians of each broker's alternating runs, and the ratios of ours to Java's."""
     return measure(targets, repeats, lambda target: load(target, mode, **spec))
 
 
 def measure(
     targets: list[Target], repeats: int, run: Callable[[Target], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the same of anything that gives numbers by name."""
+    """Return the same as ``compare`` for any function that returns numbers by name."""
     runs: dict[str, list[dict[str, Any]]] = {target.name: [] for target in targets}
     for _ in range(repeats):
         for target in targets:
             try:
                 runs[target.name].append(run(target))
             except (RuntimeError, BrokerMissing) as error:
-                # What one broker cannot do yet does not keep the other from being measured.
+                # Measure the other broker even if this one fails.
                 print(f"{target.name}: {error}", file=sys.stderr, flush=True)
-    found: dict[str, Any] = {name: _medians(rounds) for name, rounds in runs.items()}
-    official, ours = found.get(JAVA), found.get(OURS)
+    results: dict[str, Any] = {name: _medians(rounds) for name, rounds in runs.items()}
+    official, ours = results.get(JAVA), results.get(OURS)
     if official and ours:
-        found["ours_to_java"] = {
+        results["ours_to_java"] = {
             name: round(ours[name] / official[name], 3)
             for name in official
             if name in _RATIOS and official[name] and name in ours
         }
-    return found
+    return results
 
 
 def _medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     if not rounds:
         return {}
-    return {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
+    return {
+        name: round(statistics.median(round_[name] for round_ in rounds), 3) for name in rounds[0]
+    }
 
 
 def idle(target: Target, seconds: float) -> dict[str, Any]:
-    """Return what a broker costs that nobody asks anything."""
+    """Return the cost of a broker without requests."""
     before, start = Usage.of(target.pid), time.perf_counter()
     _pause(seconds)
     after, wall = Usage.of(target.pid), time.perf_counter() - start
@@ -233,11 +235,11 @@ def idle(target: Target, seconds: float) -> dict[str, Any]:
     }
 
 
-# --- small things -------------------------------------------------------------------
+# --- waiting and ports --------------------------------------------------------------
 
 
 def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)  # nothing to wait for but the time itself
+    threading.Event().wait(seconds)  # a pause without a condition
 
 
 def _await(is_ready: Callable[[], bool], what: str, root: Path) -> None:
@@ -259,7 +261,7 @@ def _connects(address: str) -> bool:
 
 
 def _free_port(count: int) -> int:
-    """Return a port; with 4, one with the two below and the one above free, too."""
+    """Return a free port; with 4, a port such that the two below and the one above are free."""
     cluster_ports = java.ports()
     port: int = cluster_ports.free_triple() if count == 4 else cluster_ports.free_port()
     return port

@@ -1,4 +1,4 @@
-"""Transactions: rate and broker CPU of half and commit, beside plain sends; many that wait."""
+"""Transactions: rate and broker CPU of half and commit, beside plain sends; pending ones."""
 
 import time
 from pathlib import Path
@@ -11,17 +11,17 @@ from reput.cli import load_frames as frames
 from reput.format.codes import RequestCode
 
 NAME = "broker_transaction"
-QUESTION = "transactions/s, broker CPU for each message they write, memory of 100,000 that wait"
+QUESTION = "transactions/s, broker CPU for each message written, memory of 100,000 pending ones"
 
 GROUP = "bench-producer"
 WINDOWS = (1, 64)
 MESSAGES_OF_ONE = 3
-"""That a committed transaction writes: half, final, op."""
+"""Messages that a committed transaction writes: half, final, op."""
 PENDING = 100_000
 
 
 class Sender(BrokerConnection):
-    """A connection that sends plain and half messages, and commits these."""
+    """A connection that sends plain and half messages, and commits half messages."""
 
     def ask_fields(self, requests: list[bytes]) -> list[dict[str, str]]:
         """Return the fields of the replies, in the order of the requests."""
@@ -65,7 +65,7 @@ def _decision(half: dict[str, str]) -> dict[str, str]:
 
 
 def _rate(target: Target, window: int, seconds: float, *, in_transaction: bool) -> dict[str, float]:
-    """Send for a while; ``broker_cpu_us`` is for each message that the broker wrote."""
+    """Send for some seconds; ``broker_cpu_us`` is for each message that the broker wrote."""
     sender = Sender(target.address)
     count = 0
     before, start = Usage.of(target.pid), time.perf_counter()
@@ -81,9 +81,9 @@ def _rate(target: Target, window: int, seconds: float, *, in_transaction: bool) 
 
 
 def _pending(target: Target, count: int) -> dict[str, float]:
-    """Leave half messages undecided; return what they add to the broker's memory.
+    """Leave half messages undecided; return the memory that they add to the broker.
 
-    The resident bytes are those on disk as well, as the files are mapped.
+    The resident memory includes the mapped files.
     """
     sender = Sender(target.address)
     before = Usage.of(target.pid)
@@ -99,20 +99,20 @@ def _pending(target: Target, count: int) -> dict[str, float]:
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure both windows, and what waits; quick: shorter and a tenth."""
+    """Measure both windows, then pending transactions; quick: shorter, and a tenth of them."""
     repeats, seconds = (1, 1.5) if quick else (3, 3.0)
     pending = PENDING // 10 if quick else PENDING
     results: dict[str, object] = {}
-    with targets.brokers(folder / NAME) as found:
-        targets.warm_up(found, 2.0 if quick else 7.0)
+    with targets.brokers(folder / NAME) as brokers:
+        targets.warm_up(brokers, 2.0 if quick else 7.0)
         for window in WINDOWS:
             for name, in_transaction in (("plain", False), ("transaction", True)):
                 results[f"{name}_window_{window}"] = targets.measure(
-                    found,
+                    brokers,
                     repeats,
-                    lambda one, w=window, t=in_transaction: _rate(  # type: ignore[misc]
-                        one, w, seconds, in_transaction=t
+                    lambda broker, w=window, t=in_transaction: _rate(  # type: ignore[misc]
+                        broker, w, seconds, in_transaction=t
                     ),
                 )
-        results["waiting"] = targets.measure(found, 1, lambda one: _pending(one, pending))
+        results["waiting"] = targets.measure(brokers, 1, lambda broker: _pending(broker, pending))
     return results

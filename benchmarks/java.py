@@ -1,4 +1,4 @@
-"""The official Java store, measured in the same run as ours where both do the same work."""
+"""The official Java store and broker, measured in the same run as ours."""
 
 import importlib
 import sys
@@ -10,12 +10,12 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 
 def store(version: str = "4.9.7") -> Any:
-    """Return the ``JavaStore`` of the tests, or None where Java or its jars cannot be had."""
+    """Return the ``JavaStore`` of the tests; None if Java or its jars are missing."""
     return _or_none(lambda: _of_tests("java_store").JavaStore(version))
 
 
 def cluster() -> Any:
-    """Return the class ``JavaCluster`` of the tests, or None as above."""
+    """Return the class ``JavaCluster`` of the tests; None if Java or its jars are missing."""
 
     def find() -> Any:
         _of_tests("java_oracle").cluster_jars("4.9.7")
@@ -25,12 +25,12 @@ def cluster() -> Any:
 
 
 def ports() -> Any:
-    """Return the module of the tests that knows which ports are free."""
+    """Return the module of the tests that finds free ports."""
     return _of_tests("java_cluster")
 
 
 def load_programs() -> Any:
-    """Return the folder with the official load programs of 5.5.0, or None as above."""
+    """Return the folder with the official load programs of 5.5.0; None if they are missing."""
     return _or_none(lambda: _of_tests("java_oracle").benchmark_jars())
 
 
@@ -45,6 +45,6 @@ def _of_tests(name: str) -> Any:
 def _or_none(find: Callable[[], Any]) -> Any:
     try:
         return find()
-    except Exception as error:  # noqa: BLE001 - whatever is missing, ours is measured
+    except Exception as error:  # noqa: BLE001 - without Java, only ours is measured
         print(f"without Java: {error}", file=sys.stderr)
         return None

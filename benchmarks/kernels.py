@@ -1,4 +1,4 @@
-"""How fast one core walks and decodes a log, and takes sends; what a second core adds."""
+"""Rates at which one core scans and decodes a log, and handles sends; the gain of a second core."""
 
 import threading
 import time
@@ -40,8 +40,10 @@ def _measure(root: Path) -> dict[str, float]:
     file = reader.log.files[0]
     size = reader.end_offset - file.start
     buffer = np.fromfile(root / "commitlog" / file.name, np.uint8, size)
-    found = kernels.scan(buffer, 0, size, physical_offset=file.start, check_crc=False, room=1 << 20)
-    count = len(found.positions)
+    scanned = kernels.scan(
+        buffer, 0, size, physical_offset=file.start, check_crc=False, room=1 << 20
+    )
+    count = len(scanned.positions)
 
     def walk(check_crc: bool) -> None:
         kernels.scan(buffer, 0, size, physical_offset=file.start, check_crc=check_crc, room=1 << 20)
@@ -59,7 +61,7 @@ def _measure(root: Path) -> dict[str, float]:
             columns.store_hosts()
 
     def decode_in_two() -> None:
-        halves = np.array_split(found.positions, 2)
+        halves = np.array_split(scanned.positions, 2)
         threads = [threading.Thread(target=decode, args=(half,)) for half in halves]
         for thread in threads:
             thread.start()
@@ -67,7 +69,10 @@ def _measure(root: Path) -> dict[str, float]:
             thread.join()
 
     walked, checked = timing.seconds(lambda: walk(False)), timing.seconds(lambda: walk(True))
-    decoded, in_two = timing.seconds(lambda: decode(found.positions)), timing.seconds(decode_in_two)
+    decoded, in_two = (
+        timing.seconds(lambda: decode(scanned.positions)),
+        timing.seconds(decode_in_two),
+    )
     return {
         "records": count,
         "walk_million_records_per_s": round(count / walked / 1e6, 2),
@@ -84,7 +89,7 @@ _CALLS = 1000
 
 
 class _SendGround:
-    """A log, a topic of four queues and an index in memory, with all that ``receive`` needs."""
+    """A log, a topic of four queues and an index in memory, and the arguments of ``receive``."""
 
     def __init__(self, frames: int) -> None:
         self.hot = HotState()
@@ -128,7 +133,7 @@ class _SendGround:
         self.hot.topic(b"Orders").words[state.TOPIC_WRITE_QUEUES] = 4
 
     def receive(self, data: bytes) -> int:
-        """Return the nanoseconds of one call over all frames of some bytes."""
+        """Return the duration of one call over all frames in a buffer, in ns."""
         received = np.frombuffer(data, np.uint8)
         block = self.hot.block
         if block[state.LOG_POSITION] > _LOG_BYTES // 2:
@@ -151,7 +156,7 @@ def _touched(size: int) -> np.ndarray:
 
 
 def _sends(serialization: Serialization, body_bytes: int, frames: int) -> dict[str, int]:
-    """Return best and median nanoseconds of a message: parsed, stored, indexed, answered."""
+    """Return best and median time of a message, parsed, stored, indexed and answered, in ns."""
     ground = _SendGround(frames)
     taken = sorted(
         ground.receive(

@@ -1,6 +1,6 @@
-"""Ways to get a record into the log's file, as the one who appends feels them, file rolls included.
+"""Ways to write records to the log's files: latency of an append, file rolls included.
 
-All of them run beside a thread that syncs twice a second, as a broker's does.
+All of them run beside a thread that syncs twice a second, as in a broker.
 """
 
 import ctypes
@@ -43,14 +43,14 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     result: dict[str, object] = {"file_mib": _FILE_BYTES >> 20, "files": files}
     for record_bytes in (128, 1024):
         count = files * _FILE_BYTES // record_bytes
-        # In turns, so that a slow moment of the machine does not fall on one of them.
+        # Alternating, so that a slow moment of the machine does not affect only one of them.
         rounds = [
             {name: _measure(make, folder / name, record_bytes, count) for name, make in WAYS}
             for _ in range(1 if quick else _REPEATS)
         ]
         result[f"{record_bytes}_byte_records"] = {
             name: {
-                key: round(float(np.median([one[name][key] for one in rounds])), 3)
+                key: round(float(np.median([round_[name][key] for round_ in rounds])), 3)
                 for key in rounds[0][name]
             }
             for name, _ in WAYS
@@ -63,7 +63,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
 
 
 def _roll(folder: Path, *, is_prepared: bool) -> float:
-    """Return the median time in which the writer gets its next file, ms."""
+    """Return the median time of a roll to the next file, in ms."""
     queue = MappedFileQueue([str(folder)], 1 << 30, Disk())
     taken = []
     for _ in range(_ROLLS):
@@ -107,7 +107,7 @@ def _measure(
 
 
 class _Repeat:
-    """A thread that does something again and again."""
+    """A thread that repeats an action."""
 
     def __init__(self, pause_s: float, work: Callable[[], object]) -> None:
         self._stopped = threading.Event()
@@ -126,7 +126,7 @@ class _Repeat:
 
 
 class _Nothing:
-    """What measuring costs."""
+    """Writes nothing: the cost of measuring."""
 
     def __init__(self, folder: Path) -> None:
         pass
@@ -142,7 +142,7 @@ class _Nothing:
 
 
 class _Files:
-    """Plain files, one after the other, each reserved as a whole."""
+    """Consecutive plain files, each reserved as a whole."""
 
     is_reserved = True
 
@@ -181,7 +181,7 @@ class _Files:
 
 
 class _Slice(_Files):
-    """Python's mmap, slice assignment."""
+    """The module mmap, with slice assignment."""
 
     def opened(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, _FILE_BYTES)
@@ -192,13 +192,13 @@ class _Slice(_Files):
 
 
 class _Sparse(_Slice):
-    """The same with no room reserved: a full disk is a signal."""
+    """The same without reserved space: a full disk raises a signal."""
 
     is_reserved = False
 
 
 class _Pwrite(_Files):
-    """A call to the system each."""
+    """One system call a record."""
 
     def append(self, data: bytes) -> None:
         position = self._room(len(data))
@@ -206,7 +206,7 @@ class _Pwrite(_Files):
 
 
 class _PwriteChunks(_Files):
-    """Gathered in memory; what is not full yet cannot be read from the file."""
+    """Records gathered in memory; the file lacks those of an unfinished buffer."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -225,7 +225,7 @@ class _PwriteChunks(_Files):
 
 
 class _Queue:
-    """The store's files: room is reserved in steps, by the one who appends."""
+    """The store's files: the appending thread reserves space in steps."""
 
     is_prepared = False
     touched_ahead = 0
@@ -273,7 +273,7 @@ class _Touched(_Prepared):
 
 
 class _Pooled(_Prepared):
-    """Buffers whose pages are there, as locked ones are; committed by a thread all the time."""
+    """Buffers with resident pages, as with locked memory; a thread commits them continuously."""
 
     def __init__(self, folder: Path) -> None:
         self.pool = TransientPool(3, _FILE_BYTES, is_locked=False)

@@ -13,7 +13,7 @@ PER_QUEUE = 20
 
 
 def peak_mb() -> float:
-    """Return the most memory this process had, MB; getrusage would count its parent's."""
+    """Return the peak memory of this process, in MB; getrusage would include its parent's."""
     return _status("VmHWM")
 
 
@@ -22,7 +22,7 @@ def _status(field: str) -> float:
 
 
 def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
-    """Print what filling, reading and restarting a store takes; run in a process of its own."""
+    """Print the times of filling, reading and restarting a store; run in a separate process."""
     from reput.format import properties
     from reput.store import incoming
     from reput.store.config import StoreConfig
@@ -66,7 +66,7 @@ def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
 
 
 def restart(root: str) -> None:
-    """Print what opening takes, until the first queue is read; run in a process of its own."""
+    """Print the time of opening until the first queue is read; run in a separate process."""
     from reput.store.config import StoreConfig
     from reput.store.message_store import MessageStore
 
@@ -87,7 +87,7 @@ def _call(function: str, *arguments: object) -> list[float]:
 
 
 def measure(folder: Path, topics: int, queues: int, per_queue: int) -> dict[str, float]:
-    """Return times and memory of one number of queues."""
+    """Return times and memory for a number of queues."""
     root = str(folder / "many")
     put_s, read_s, close_s, before, after, peak, descriptors, maps = _call(
         "fill", root, topics, queues, per_queue

@@ -26,7 +26,7 @@ _WORDS = 4096
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure wall time, Spark's start left out."""
+    """Measure wall time without Spark's start."""
     large = make(folder / f"archive-1k-{quick}", 4, 50_000 if quick else 200_000, 1024)
     many = make(folder / f"archive-rows-{quick}", 5 if quick else 50, 200_000, 100)
     rows = (5 if quick else 50) * 200_000
@@ -67,15 +67,15 @@ def _lookups(spark: SparkSession, archived: Path, rows: int) -> dict[str, float]
         "by_time": (load().where(f"store_timestamp = {before}"), 1),
         "count": (load(columns="topic,queue_id"), rows),
     }
-    found = {}
+    results = {}
     for name, (frame, count) in asked.items():
         for _ in range(2):  # the first compiles the plan
             start = time.perf_counter()
             got = frame.count() if count > 1 else len(frame.collect())
-            found[name] = round(time.perf_counter() - start, 2)
+            results[name] = round(time.perf_counter() - start, 2)
         if got != count:
             raise AssertionError(f"{name}: {got} rows, not {count}")
-    return found
+    return results
 
 
 def key_of(number: int) -> str:
@@ -89,9 +89,9 @@ def unique_key_of(number: int) -> str:
 
 
 def make(root: Path, log_files: int, rows: int, body_bytes: int) -> Path:
-    """Write the log of a store, every file full, unless it is there; return its folder.
+    """Write the log of a store, with full files, unless it exists; return its folder.
 
-    All records have one size, so a file of them is an array: ten million rows take a minute.
+    All records have the same size, so a file of them is an array: ten million rows take a minute.
     """
     done, wanted = root / "made.json", [log_files, rows, body_bytes]
     if done.exists() and json.loads(done.read_text()) == wanted:
@@ -104,21 +104,23 @@ def make(root: Path, log_files: int, rows: int, body_bytes: int) -> Path:
     size = len(templates[0])
     file_bytes = rows * size + record.BLANK.size
     numbers = np.arange(rows, dtype=np.int64)
-    data = np.stack([np.frombuffer(one, np.uint8) for one in templates])[numbers % len(templates)]
-    key_at, unique_at = (templates[0].find(one) for one in (b"order-", b"7F0000015EF8"))
+    data = np.stack([np.frombuffer(template, np.uint8) for template in templates])[
+        numbers % len(templates)
+    ]
+    key_at, unique_at = (templates[0].find(template) for template in (b"order-", b"7F0000015EF8"))
     for file in range(log_files):
         all_numbers = numbers + file * rows
         starts = (all_numbers * 2_654_435_761) % (len(text) - body_bytes)
         data[:, _BODY : _BODY + body_bytes] = windows[starts]
-        crcs = [bodies.crc(one[_BODY : _BODY + body_bytes].tobytes()) for one in data]
+        crcs = [bodies.crc(template[_BODY : _BODY + body_bytes].tobytes()) for template in data]
         _put(data, _BODY_CRC, np.array(crcs, np.int64), 4)
         _put(data, _QUEUE_OFFSET, all_numbers // len(templates), 8)
         _put(data, _PHYSICAL_OFFSET, file * file_bytes + numbers * size, 8)
         _put(data, _BORN_TIME, stores.FIRST_TIME_MS + all_numbers - 1, 8)
         _put(data, _STORE_TIME, stores.FIRST_TIME_MS + all_numbers, 8)
-        for at in (key_at + len("order-"), unique_at + len("7F0000015EF818B4AAC20000")):
+        for position in (key_at + len("order-"), unique_at + len("7F0000015EF818B4AAC20000")):
             for digit in range(8):
-                data[:, at + digit] = _HEX[all_numbers >> (28 - 4 * digit) & 15]
+                data[:, position + digit] = _HEX[all_numbers >> (28 - 4 * digit) & 15]
         with (log / paths.offset_name(file * file_bytes)).open("wb") as out:
             out.write(data.data)
             out.write(record.pack_blank(record.BLANK.size))
@@ -146,13 +148,15 @@ def _template(number: int, body_bytes: int) -> bytes:
     )
 
 
-def _put(data: npt.NDArray[np.uint8], at: int, values: npt.NDArray[np.int64], width: int) -> None:
+def _put(
+    data: npt.NDArray[np.uint8], position: int, values: npt.NDArray[np.int64], width: int
+) -> None:
     for i in range(width):
-        data[:, at + i] = values >> (8 * (width - 1 - i)) & 0xFF
+        data[:, position + i] = values >> (8 * (width - 1 - i)) & 0xFF
 
 
 def _text(byte_count: int) -> npt.NDArray[np.uint8]:
-    """Return words, few of them often and many seldom, as text has them."""
+    """Return words with a distribution as in text: few are frequent, many are rare."""
     random = np.random.default_rng(7)
     letters = random.integers(97, 123, (_WORDS, 9), np.uint8)
     letters[:, 8] = ord(" ")

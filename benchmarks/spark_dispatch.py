@@ -23,7 +23,7 @@ _GB = (1, 2, 4)
 
 
 def _log_alone(store: Path, folder: Path) -> Path:
-    """Return a folder with a store's log, linked, and nothing that follows from it."""
+    """Return a folder with the linked log of a store, and no queues or index."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / paths.COMMIT_LOG).mkdir(parents=True)
     for file in (store / paths.COMMIT_LOG).iterdir():
@@ -33,7 +33,7 @@ def _log_alone(store: Path, folder: Path) -> Path:
 
 
 class _Timed:
-    """Runs stages, and remembers how long each took and what its tasks took at most."""
+    """Runs stages, and records the time of each and of its slowest task."""
 
     def __init__(self, spark: Any) -> None:
         self._run = SparkRunner(spark, "benchmark")
@@ -53,8 +53,8 @@ class _Timed:
         }
         return [result for result, _, _ in done]
 
-    def tell(self, stage: str, done: int, count: int) -> None:
-        """Nobody looks on."""
+    def report(self, stage: str, done: int, count: int) -> None:
+        """Ignore progress."""
 
 
 def _measured(function: Any, task: Any) -> tuple[Any, float, int]:
@@ -74,9 +74,9 @@ def _job(spark: Any, store: Path, target: Path) -> dict[str, Any]:
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure stores of 1, 2 and 4 GB, in turns with recovery; Java once, on 2 GB.
+    """Measure stores of 1, 2 and 4 GB, alternating with recovery; Java once, on 2 GB.
 
-    The small form has one of half a GB.
+    Quick: one store of half a GB.
     """
     counts = [_MESSAGES_A_GB // 2] if quick else [gb * _MESSAGES_A_GB for gb in _GB]
     results: dict[str, object] = {}

@@ -10,13 +10,13 @@ from reput.spark.session import local_session
 from reput.store.reader import StoreReader
 
 NAME = "spark_import"
-QUESTION = "MB of log a second into a new store and behind one, against Parquet of the same rows"
+QUESTION = "MB of log a second into a new store and appended to one, against Parquet"
 _REPEATS = 3
 _COLUMNS = ("topic", "queue_id", "body", "tags", "keys", "properties", "born_timestamp")
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure wall and CPU time of each write after the other, in turns; all are synced."""
+    """Measure wall and CPU time of the writes, alternating; all are synced."""
     count = 200_000 if quick else 2_000_000
     root = stores.make(folder / f"spark-{count}", count, 1024)
     log_bytes = StoreReader.open(str(root)).end_offset

@@ -1,7 +1,7 @@
-"""The jobs on one store of 2 GB: what it takes in all, and what each of its tasks takes.
+"""The jobs on one store of 2 GB: total time, and the time of each task.
 
-Times of tasks are what Spark's own status says they ran on an executor; with them goes what the
-same job costs on a larger log and more workers (docs/reference/pipeline-performance.md).
+Times of tasks are their run times on an executor, from Spark's status store. They predict the cost
+of a job on a larger log and more workers (docs/reference/pipeline-performance.md).
 """
 
 import os
@@ -30,7 +30,7 @@ _MESSAGES = 1_700_000
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Run each job twice, the first time to warm up; a session each, for the workers' memory."""
+    """Run each job twice, the first time to warm up, in a new session for the workers' memory."""
     count = _MESSAGES // 10 if quick else _MESSAGES
     store, kept = folder / f"dispatch-{count}", folder / "jobs"
     if not store.exists():
@@ -76,20 +76,20 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
 
 
 def _linked(store: Path, twin: Path) -> Path:
-    """Return the same store under another name."""
+    """Return a linked copy of a store."""
     shutil.copytree(store, twin, copy_function=os.link, ignore=shutil.ignore_patterns(paths.LOCK))
     return twin
 
 
 def _stages(spark: SparkSession) -> list[Any]:
-    """Return what Spark's status store knows of all stages, the newest first."""
+    """Return all stages of Spark's status store, the newest first."""
     gateway, context = spark.sparkContext._gateway, spark.sparkContext._jsc.sc()
     assert gateway is not None
     quantiles = gateway.new_array(gateway.jvm.double, 1)
     quantiles[0] = 1.0
     nothing = gateway.jvm.java.util.ArrayList()
-    found = context.statusStore().stageList(None, False, True, quantiles, nothing)
-    return [found.apply(i) for i in range(found.size())]
+    stages = context.statusStore().stageList(None, False, True, quantiles, nothing)
+    return [stages.apply(i) for i in range(stages.size())]
 
 
 def _told(stage: Any) -> dict[str, Any]:

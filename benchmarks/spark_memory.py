@@ -1,4 +1,4 @@
-"""What a Python worker of Spark takes while the store grows."""
+"""Memory of a Python worker of Spark as the store grows."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ QUESTION = "peak resident MB of a Python worker for a store and for one eight ti
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Read two stores in sessions of their own; report each worker's peak."""
+    """Read two stores in separate sessions; return the peak memory of the workers."""
     small = 20_000 if quick else 100_000
     peaks = {}
     for count in (small, 8 * small):

@@ -13,7 +13,7 @@ _REPEATS = 3
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure wall and CPU time into the noop sink, each read after the other, in turns."""
+    """Measure wall and CPU time of reads into the noop sink, alternating."""
     count = 160_000 if quick else 1_600_000
     root = stores.make(folder / f"spark-{count}", count, 1024)
     parquet = folder / f"spark-{count}.parquet"

@@ -26,11 +26,11 @@ _BATCHED = ("--window", "4", "--batch", "200")
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure in turns; each write and each run of the bench sends the same number of messages."""
+    """Measure, alternating; each write and each run of the bench sends as many messages."""
     count = 40_000 if quick else 400_000
     results: dict[str, object] = {"messages": count, "body_bytes": _BODY_BYTES}
     with (
-        targets.brokers(folder / NAME) as found,
+        targets.brokers(folder / NAME) as brokers,
         local_session("reput benchmark", folder / "spark.log", "local[2]") as spark,
     ):
         rows = spark.range(0, count, numPartitions=2).selectExpr(
@@ -39,23 +39,23 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         parquet = str(folder / f"rows-{count}.parquet")
         rows.write.mode("overwrite").option("compression", "none").parquet(parquet)
         frame = spark.read.parquet(parquet)
-        for one in found:
+        for broker in brokers:
             rates: dict[str, list[float]] = {}
             for turn in range(1 + (1 if quick else _REPEATS)):
                 for name, options in _MODES.items():
                     writer = frame.write.format("rocketmq").mode("append")
-                    writer = writer.options(nameServer=one.namesrv, topic="Sink", **options)
+                    writer = writer.options(nameServer=broker.namesrv, topic="Sink", **options)
                     begun = time.perf_counter()
                     writer.save()
                     if turn:  # the first warms up the JVM, the page cache and the broker
                         rates.setdefault(name, []).append(count / (time.perf_counter() - begun))
                 for name, words in (("bench", _SINGLE), ("bench_batched", _BATCHED)):
-                    rate = _bench(one.namesrv, count, words)
+                    rate = _bench(broker.namesrv, count, words)
                     if turn:
                         rates.setdefault(name, []).append(rate)
             medians = {name: round(statistics.median(values)) for name, values in rates.items()}
             best = max(medians["bench"], medians["bench_batched"])
-            results[one.name] = {
+            results[broker.name] = {
                 "per_s": medians,
                 "batch_over_bench": round(medians["batch"] / best, 3),
                 "async_over_bench": round(medians["async"] / medians["bench"], 3),

@@ -1,12 +1,12 @@
 """Streams into the noop sink: over a folder beside batch reads, over brokers beside raw pulls.
 
-Raw pulls are what one connection of the load generator gets, which throws replies away; beside them
-stands what our reader makes rows of, without Spark in one thread, and with Spark. Broker and reader
-share the machine's cores in all of them.
+Raw pulls are those of one connection of the load generator, which discards the replies. They are
+compared with our reader, which makes rows, without Spark in one thread, and with Spark. Broker and
+reader share the machine's cores in all of them.
 
-Everything that is compared is measured in turns, in one session. A micro-batch counts with the time
-of its trigger, from the look at the ends of queues to the commit in the checkpoint; what a query
-takes to start is left out, as Spark's own start is.
+Measurements that are compared alternate, in one session. The time of a micro-batch is that of its
+trigger, from reading the ends of queues to the commit in the checkpoint; the start of a query is
+excluded, and so is Spark's start.
 """
 
 import statistics
@@ -26,14 +26,14 @@ NAME = "spark_stream"
 QUESTION = "streams against batch reads and raw pulls; what a trigger costs"
 _BODIES = (128, 1024)
 _WINDOWS = (16, 128)
-"""Raw pulls on the way at a time: few, and about as many as our reader has."""
+"""Raw pulls in flight: few, and about as many as our reader has."""
 _REPEATS = 3
 _TRIGGERS = 12
-"""Of one message each."""
+"""Number of triggers of one message each."""
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure a stream over a folder, small triggers, and streams over the brokers there are."""
+    """Measure a stream over a folder, small triggers, and streams over the available brokers."""
     with local_session("reput benchmark", folder / "spark.log", "local[2]") as spark:
         return {
             "folder": _of_folder(spark, folder, 160_000 if quick else 1_600_000),
@@ -71,16 +71,16 @@ def _of_folder(spark: SparkSession, folder: Path, count: int) -> dict[str, objec
 
 
 def _of_brokers(spark: SparkSession, folder: Path, count: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with targets.brokers(folder) as running:
         for target in running:
             for body_bytes in _BODIES:
                 topic = f"bench-stream-{body_bytes}"
                 targets.load(target, "fill", topic=topic, messages=count, body_bytes=body_bytes)
                 targets.load(target, "pull", topic=topic, warm_up_s=3.0, seconds=0.1)
-                found[f"{target.name}_{body_bytes}"] = _of_topic(spark, target, topic)
+                results[f"{target.name}_{body_bytes}"] = _of_topic(spark, target, topic)
     live_calls.disconnect()
-    return found
+    return results
 
 
 def _of_topic(spark: SparkSession, target: targets.Target, topic: str) -> dict[str, object]:
@@ -133,11 +133,11 @@ def _batch_seconds(spark: SparkSession, **options: str) -> float:
 
 
 def _trigger_seconds(spark: SparkSession, **options: object) -> list[float]:
-    """Stream everything there is, from the start; return what each micro-batch took."""
+    """Stream everything from the start; return the time of each micro-batch."""
     given = {"startingOffsets": "earliest", **options}
     frame = spark.readStream.format("rocketmq").options(**given).load()
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
-        return [one.durationMs["triggerExecution"] / 1000 for one in query.recentProgress]
+        return [progress.durationMs["triggerExecution"] / 1000 for progress in query.recentProgress]

@@ -1,4 +1,4 @@
-"""SQL92 filters: the expression alone, and what a pull by SQL costs beside one by tag."""
+"""SQL92 filters: the expression alone, and the cost of a pull by SQL compared with one by tag."""
 
 import shutil
 import time
@@ -13,7 +13,7 @@ from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 
 NAME = "sql_filter"
-QUESTION = "evaluations a CPU second of cached expressions; units looked at a CPU second of a pull"
+QUESTION = "evaluations of cached expressions, and units that a pull checks, per CPU second"
 EXPRESSIONS = {
     "number": "n > 94",
     "text_and_number": "region = 'eu' AND amount > 500.0",
@@ -23,7 +23,7 @@ BODY_BYTES = 1024
 
 
 def properties(count: int) -> list[dict[str, str]]:
-    """Return what messages of a Java producer have, and three properties to filter by."""
+    """Return the properties of a Java producer's message, and three more to filter by."""
     return [
         {
             props.UNIQ_KEY: f"7F0000010000123400000000{number:08d}",
@@ -39,7 +39,7 @@ def properties(count: int) -> list[dict[str, str]]:
 
 
 def best_rate(count: int, run: Callable[[], None]) -> int:
-    """Return how many a CPU second, of the best of three runs."""
+    """Return the rate per CPU second of the best of three runs."""
     best = float("inf")
     for _ in range(3):
         start = time.process_time()
@@ -54,21 +54,21 @@ def evaluations(expression: str, messages: list[dict[str, str]], rounds: int) ->
 
     def run() -> None:
         for _ in range(rounds):
-            for one in messages:
-                matches(one)
+            for message in messages:
+                matches(message)
 
     return best_rate(rounds * len(messages), run)
 
 
 def pulls(folder: Path, messages: list[dict[str, str]]) -> dict[str, int]:
-    """Return the rates of pulls of 32 through a queue, by what they want."""
+    """Return the rates of pulls of 32 through a queue, by their filter."""
     filters = Filters(BrokerConfig(enable_property_filter=True))
     with MessageStore.open(str(folder), StoreConfig()) as store:
         for begin in range(0, len(messages), 1000):
             store.put_many(
                 [
-                    IncomingMessage("bench", bytes(BODY_BYTES), 0, props.encode(one))
-                    for one in messages[begin : begin + 1000]
+                    IncomingMessage("bench", bytes(BODY_BYTES), 0, props.encode(message))
+                    for message in messages[begin : begin + 1000]
                 ]
             )
         end = store.max_offset("bench", 0)
@@ -77,8 +77,8 @@ def pulls(folder: Path, messages: list[dict[str, str]]) -> dict[str, int]:
             def run() -> None:
                 queue_offset = 0
                 while queue_offset < end:
-                    found = store.get("bench", 0, queue_offset, 32, **wanted)  # type: ignore[arg-type]
-                    queue_offset = found.next_offset
+                    batch = store.get("bench", 0, queue_offset, 32, **wanted)  # type: ignore[arg-type]
+                    queue_offset = batch.next_offset
 
             return best_rate(end, run)
 

@@ -1,4 +1,4 @@
-"""What starting costs: importing the command line, opening a small store."""
+"""Start times: importing the command line, opening a small store."""
 
 import subprocess
 import sys

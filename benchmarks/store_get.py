@@ -14,7 +14,7 @@ INDEX_FILES = 50
 
 
 def by_queue(folder: Path, count: int, body_bytes: int) -> dict[str, float]:
-    """Return the rate of reading all queues, tails and files alike."""
+    """Return the rate of reading all queues, from memory and from files."""
     config = StoreConfig(max_hash_slot_num=500_000, max_index_num=2_000_000)
     with MessageStore.open(str(folder), config) as store:
         group = store_put.messages(count, body_bytes)
@@ -27,11 +27,11 @@ def by_queue(folder: Path, count: int, body_bytes: int) -> dict[str, float]:
             for queue_id in range(store_put.QUEUES):
                 queue_offset = 0
                 while True:
-                    found = store.get("bench", queue_id, queue_offset, 32)
-                    if not found.message_count:
+                    batch = store.get("bench", queue_id, queue_offset, 32)
+                    if not batch.message_count:
                         break
-                    got += found.message_count
-                    queue_offset = found.next_offset
+                    got += batch.message_count
+                    queue_offset = batch.next_offset
             best = min(best, time.perf_counter() - start)
         assert got == count, f"{got} of {count}"
     shutil.rmtree(folder)
@@ -39,7 +39,7 @@ def by_queue(folder: Path, count: int, body_bytes: int) -> dict[str, float]:
 
 
 def by_key(folder: Path, per_file: int) -> dict[str, float]:
-    """Return what a query costs with 50 index files."""
+    """Return the time of a query with 50 index files."""
     config = StoreConfig(max_hash_slot_num=per_file, max_index_num=2 * per_file)
     with MessageStore.open(str(folder), config) as store:
         count = per_file * INDEX_FILES
@@ -50,9 +50,9 @@ def by_key(folder: Path, per_file: int) -> dict[str, float]:
         times = []
         for key in keys * 2:
             start = time.perf_counter()
-            found = store.query("bench", key, 32)
+            messages = store.query("bench", key, 32)
             times.append(time.perf_counter() - start)
-            assert len(found.records) == 1, key
+            assert len(messages.records) == 1, key
         files = len(list((folder / "index").iterdir()))
     shutil.rmtree(folder)
     times = sorted(times[len(keys) :])

@@ -1,4 +1,4 @@
-"""How long ``reput store info`` takes on a folder of 1,000 log files."""
+"""Time of ``reput store info`` on a folder of 1,000 log files."""
 
 import subprocess
 import sys

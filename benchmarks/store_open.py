@@ -36,13 +36,13 @@ def make(root: Path, count: int) -> None:
                 )
                 for n in range(first, min(first + 1000, count))
             ]
-            data = b"".join(incoming.encode(one, b"bench") for one in group)
+            data = b"".join(incoming.encode(message, b"bench") for message in group)
             store.put_encoded(data, len(group))
             store.step()
 
 
 def open_once(root: str) -> None:
-    """Open and print CPU seconds of this process and how many messages there are; then stop."""
+    """Open the store, print the CPU seconds of this process and the number of messages, stop."""
     start = time.perf_counter()
     store = MessageStore.open(root, StoreConfig())
     took = time.perf_counter() - start
@@ -52,7 +52,7 @@ def open_once(root: str) -> None:
 
 
 def ours(root: Path, count: int) -> dict[str, float]:
-    """Return what opening takes, in a process of its own."""
+    """Return the times of opening, in a separate process."""
     code = f"from benchmarks import store_open as m; m.open_once({str(root)!r})"
     start = time.perf_counter()
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
@@ -70,7 +70,7 @@ def ours(root: Path, count: int) -> dict[str, float]:
 
 
 def of_java(root: Path) -> dict[str, float] | None:
-    """Return what opening takes Java 4.9.7."""
+    """Return the times of opening with Java 4.9.7."""
     oracle = java.store()
     if oracle is None:
         return None
@@ -79,7 +79,7 @@ def of_java(root: Path) -> dict[str, float] | None:
 
 
 def crash(root: Path) -> None:
-    """Leave the folder as a crash does."""
+    """Leave the folder in the state after a crash."""
     (root / paths.ABORT).touch()
     (root / paths.QUEUE_SUMMARY).unlink(missing_ok=True)
 

@@ -40,7 +40,7 @@ def messages(count: int, body_bytes: int) -> list[IncomingMessage]:
 
 
 def rate(folder: Path, count: int, put: Callable[[MessageStore], None], **options: object) -> dict:
-    """Return messages per second of wall and of CPU, in a fresh store, the best of three."""
+    """Return messages per wall and CPU second in a new store, the best of three runs."""
     best: dict = {"per_s": 0}
     for _ in range(3):
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,9 +57,9 @@ def rate(folder: Path, count: int, put: Callable[[MessageStore], None], **option
 
 
 def sync_group(folder: Path, rounds: int) -> dict[str, float]:
-    """Return what 64 waiting puts cost that share a sync, against the bare sync of such bytes."""
+    """Return the cost of 64 puts that share a sync, and of the bare sync of as many bytes."""
     group = messages(GROUP, 128)
-    encoded = b"".join(incoming.encode(one, b"bench") for one in group)
+    encoded = b"".join(incoming.encode(message, b"bench") for message in group)
     times: dict[str, list[float]] = {"bare": [], "messages": [], "encoded": [], "whole": []}
     config = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     with (
@@ -71,7 +71,7 @@ def sync_group(folder: Path, rounds: int) -> dict[str, float]:
             start = time.perf_counter()
             results = store.put_many(group)
             times["messages"].append(time.perf_counter() - start)
-            assert all(one.status is PutStatus.PUT_OK for one in results)
+            assert all(result.status is PutStatus.PUT_OK for result in results)
             start = time.perf_counter()
             store.put_encoded(encoded, GROUP)
             store.sync()
@@ -96,7 +96,7 @@ def sync_group(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def latency(folder: Path, seconds: float, per_s: int, body_bytes: int) -> dict[str, float]:
-    """Return percentiles of put at a steady rate, a thread syncing beside it, files rolling."""
+    """Return percentiles of puts at a steady rate, with a syncing thread and file rolls."""
     config = StoreConfig(mapped_file_size_commit_log=64 * 1024 * 1024)
     batch = messages(10_000, body_bytes)
     clock = SystemClock()
@@ -157,7 +157,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         count = (20_000_000 if quick else 60_000_000) // (body_bytes + 170)
         group = messages(count, body_bytes)
         encoded = [
-            b"".join(incoming.encode(one, b"bench") for one in group[i : i + GROUP])
+            b"".join(incoming.encode(message, b"bench") for message in group[i : i + GROUP])
             for i in range(0, count, GROUP)
         ]
 
@@ -173,10 +173,10 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             for data in encoded:
                 store.put_encoded(data, GROUP)
 
-        one = rate(folder / "put", count, one_by_one)
-        rates[body_bytes] = one["per_s"]
+        single = rate(folder / "put", count, one_by_one)
+        rates[body_bytes] = single["per_s"]
         ours = {
-            "put": one,
+            "put": single,
             "put_many_64": rate(folder / "put", count, many),
             "encoded_64": rate(folder / "put", len(encoded) * GROUP, kernel),
         }
@@ -191,7 +191,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
                 "per_s": round(per_s),
                 "cpu_us": round(bench.cpu_ms / bench.messages * 1000, 2),
             }
-            ours["put_to_java"] = round(one["per_s"] / per_s, 2)
+            ours["put_to_java"] = round(single["per_s"] / per_s, 2)
             shutil.rmtree(target, ignore_errors=True)
         results[f"{body_bytes}_bytes"] = ours
     results["latency_at_half_load"] = latency(

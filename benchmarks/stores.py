@@ -1,7 +1,7 @@
-"""Stores to measure on: as large as asked for, with the bytes a broker would have written.
+"""Stores of any size for measurements, with the bytes that a broker would have written.
 
-Bodies are printable noise, cut from a pool so that making them costs little. Topics and queues take
-turns, so a topic's messages are spread over the whole log as they are on a busy broker.
+Bodies are printable noise, cut from a pool because that is cheap. Topics and queues alternate, so a
+topic's messages are spread over the whole log as on a busy broker.
 """
 
 import json
@@ -33,7 +33,7 @@ def make(
     queue_count: int = 4,
     log_file_bytes: int = LOG_FILE_BYTES,
 ) -> Path:
-    """Write a store into ``root`` unless it is there already; return it."""
+    """Write a store into ``root`` unless it exists; return it."""
     done = root / "made.json"
     wanted = [message_count, body_bytes, topic_count, queue_count, log_file_bytes]
     if done.exists() and json.loads(done.read_text()) == wanted:

@@ -10,7 +10,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Return the median wall time of some work."""
+    """Return the median wall time of a function."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -20,7 +20,7 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def cpu_of(*names: str) -> float:
-    """Return the CPU seconds of all processes whose command line holds one of these texts."""
+    """Return the CPU seconds of all processes whose command line contains one of these texts."""
     total = 0
     for state, _ in _processes(names):
         fields = state.rpartition(")")[2].split()
@@ -29,7 +29,7 @@ def cpu_of(*names: str) -> float:
 
 
 def peak_mb_of(name: str) -> float:
-    """Return the most memory that one process with this text in its command line has had, MB."""
+    """Return the largest peak memory of a process with this text in its command line, in MB."""
     peaks = [0]
     for _, status in _processes((name,)):
         lines = status.splitlines()
@@ -38,12 +38,12 @@ def peak_mb_of(name: str) -> float:
 
 
 def _processes(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield ``stat`` and ``status`` of processes whose command line holds one of these texts."""
+    """Yield ``stat`` and ``status`` of processes whose command line contains one of these texts."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().decode(errors="replace")
-            found = (process / "stat").read_text(), (process / "status").read_text()
+            texts = (process / "stat").read_text(), (process / "status").read_text()
         except OSError:
             continue
         if any(name in command for name in names):
-            yield found
+            yield texts

@@ -1,5 +1,6 @@
 """The demo that ``make run`` starts: ``python -m demo --help``.
 
-A broker, messages sent, consumed and streamed into Parquet; then Spark rebuilds, audits and reports
-on the store that the broker leaves. It uses nothing that a user of the library could not use.
+It starts a broker, sends messages, consumes them and streams them into Parquet. Then Spark rebuilds
+queues and index of the broker's store, audits it and reports on it. The demo uses only the public
+interface of the library.
 """

@@ -1,6 +1,6 @@
-"""Run the demo, and report on what it did, in the terminal and as a page.
+"""Run the demo, and print a report in the terminal and as an HTML page.
 
-Or, without the broker: report on the store of a Java broker, which is in ``data/``.
+With ``--bundled``, only report on the store of a Java broker that is in ``data/``.
 """
 
 import json
@@ -40,7 +40,7 @@ from reput.store.config import StoreConfig
 BUNDLED_STORE = Path(__file__).with_name("data") / "rocketmq-4.9.7.tar.zst"
 BUNDLED_FROM = "a store that Apache RocketMQ 4.9.7 wrote"
 _SPARK_SETTINGS = {
-    # Of a minute, the optimizing compiler would take a third, for code that runs once.
+    # The optimizing compiler would take a third of a minute, for code that runs once.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
 }
@@ -50,14 +50,14 @@ def main(
     bundled: Annotated[
         bool, typer.Option("--bundled", help="Report on a small store that a Java broker wrote.")
     ] = False,
-    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
-    master: Annotated[str, typer.Option(help="Which Spark to use.")] = "local[*]",
+    report: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
+    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
 ) -> None:
     """Start a broker, send and consume messages, read its store with Spark, and report.
 
-    Exit code 0: all is as it should be; 1: the store is damaged or something went missing; 2: the
-    broker or Spark does not start.
+    Exit code 0: no problems; 1: the store is damaged or messages are missing; 2: the broker or
+    Spark does not start.
     """
     try:
         code = run(report, master, is_bundled=bundled, as_json=as_json)
@@ -68,10 +68,10 @@ def main(
 
 
 def run(report_file: Path, master: str, *, is_bundled: bool, as_json: bool) -> int:
-    """Do all of it; return the exit code.
+    """Run all parts of the demo; return the exit code.
 
     Raises:
-        ReputError: The store cannot be read, the broker or Spark cannot start.
+        ReputError: The store cannot be read, or the broker or Spark cannot start.
     """
     console = Console(file=sys.stderr if as_json else sys.stdout)
     started = time.monotonic()
@@ -98,7 +98,7 @@ def run(report_file: Path, master: str, *, is_bundled: bool, as_json: bool) -> i
         document = report.as_json() | {"story": story_json}
         print(json.dumps(document, indent=2, ensure_ascii=False))
     report_text.show(console, report, _facts(story))
-    console.print(f"\nThe same with plots: [bold]{report_file.resolve()}[/]")
+    console.print(f"\nReport with plots: [bold]{report_file.resolve()}[/]")
     return 1 if report.damage or (story is not None and story.problems) else 0
 
 
@@ -109,7 +109,7 @@ def _bundled(spark: SparkSession, folder: Path, step: Progress) -> store_report.
 
 
 def _live(spark: SparkSession, folder: Path, step: Progress) -> tuple[store_report.Report, Story]:
-    """Run a broker, send, consume and stream; stop it, and check what it left."""
+    """Run a broker, send, consume and stream; stop it, and check its store."""
     with demo_traffic.broker(folder) as namesrv:
         traffic = demo_traffic.run(namesrv, step)
         streamed = stream.run(spark, namesrv, folder, traffic, step)
@@ -148,16 +148,16 @@ def _audit(spark: SparkSession, store: str, step: Progress) -> Audited:
 
 
 def _facts(story: Story | None) -> list[tuple[str, str]]:
-    """Return the lines of the story, in the markup of the terminal."""
+    """Return the facts of the demo, in the markup of the terminal."""
     if story is None:
         return []
     problems = [("problem", f"[red]{text}[/]") for text in story.problems]
     facts = [(name.lower(), text) for name, text in story.facts]
-    return [*facts, *(problems or [("all of it", "[green]as it should be[/]")])]
+    return [*facts, *(problems or [("result", "[green]no problems[/]")])]
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a ``.tar.zst`` and return the store in it; file times are kept."""
+    """Unpack a ``.tar.zst`` and return the store in it; modification times are preserved."""
     with archive.open("rb") as packed:
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(packed)
         with tarfile.open(fileobj=reader, mode="r|") as tar:

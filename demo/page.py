@@ -1,4 +1,4 @@
-"""The page of the demo: the report of the store, with chapters about what was done with it before.
+"""The HTML page of the demo: the report on the store, with chapters about the parts of the demo.
 
 The template ``demo.html.j2`` extends that of the report.
 """
@@ -22,7 +22,7 @@ _Series = tuple[str, str, Samples]
 
 @dataclass(frozen=True)
 class _Flow:
-    """Number of messages over time, a line for each way through the broker."""
+    """Number of messages over time: a line each for published, consumed and streamed ones."""
 
     note: str
     height: int
@@ -35,7 +35,7 @@ class _Flow:
 
 
 def render(report: Report, story: Story | None) -> str:
-    """Return the page; without a story, that of the report."""
+    """Return the page; without a story, only the report."""
     if story is None:
         return store.render(report)
     pages = make_environment(FileSystemLoader(Path(__file__).parent))
@@ -44,7 +44,7 @@ def render(report: Report, story: Story | None) -> str:
 
 
 def _values(story: Story) -> dict[str, Any]:
-    """Return what the template shows; parts of the story that were not done are empty."""
+    """Return the values of the template; parts of the demo that did not run are empty."""
     series = _series(story)
     streamed = story.streamed
     return {
@@ -80,7 +80,7 @@ def _flow(series: Sequence[_Series]) -> _Flow:
         times=charts.time_axis(start, span),
         legend=[(color, name, False) for name, color, _ in series],
         table=charts.Table(
-            "Messages that went through",
+            "Messages over time",
             [
                 *(("What", "name"), ("Begin", "time"), ("End", "time")),
                 *(("Messages", "number"), ("A second", "number")),
@@ -109,7 +109,7 @@ def _lags(streamed: Streamed) -> list[charts.Bar]:
         charts.Bar(
             f"{time_text(batch.end_ms, 'seconds')} · {batch.rows:,} in {batch.seconds:.1f} s",
             batch.lag,
-            f"{batch.lag:,} behind",
+            f"lag {batch.lag:,}",
             100 * batch.lag / most,
             "s1",
         )

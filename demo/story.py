@@ -1,24 +1,24 @@
-"""What the demo did with the store before the report was made."""
+"""Results of the parts of the demo."""
 
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 Samples = list[tuple[int, int]]
-"""(ms since the epoch, how many so far), in order."""
+"""Pairs of ms since the epoch and the number of messages so far, in order."""
 
 
 @dataclass
 class Traffic:
-    """What went through the broker."""
+    """Messages that were sent to the broker and consumed from it."""
 
     message_count: int
-    """Published; every one was acknowledged."""
+    """Number of published messages, all of them acknowledged."""
     group: str
-    """Who consumed them."""
+    """Consumer group."""
     publish_seconds: float = 0.0
     consumed_count: int = 0
-    """Different messages."""
+    """Number of different messages consumed."""
     consume_seconds: float = 0.0
     published: Samples = field(default_factory=list)
     consumed: Samples = field(default_factory=list)
@@ -36,25 +36,25 @@ class Traffic:
 
 @dataclass
 class MicroBatch:
-    """One of a stream."""
+    """A micro-batch of the stream."""
 
     end_ms: int
     rows: int
     seconds: float
     lag: int
-    """Messages that waited when it was through."""
+    """Consumer lag when the micro-batch finished, in messages."""
 
 
 @dataclass
 class Streamed:
-    """What a Spark stream took from the running broker into Parquet."""
+    """Result of a Spark stream from the running broker into Parquet."""
 
     published: int
-    """Acknowledged messages, those that were sent while it ran counted in."""
+    """Number of acknowledged messages, including those sent while the stream ran."""
     rows: int
-    """In the Parquet files."""
+    """Number of rows in the Parquet files."""
     different: int
-    """Of these, different messages: topic, queue and queue offset."""
+    """Number of different messages among the rows, by topic, queue and queue offset."""
     seconds: float
     parquet_bytes: int
     batches: list[MicroBatch] = field(default_factory=list)
@@ -66,13 +66,13 @@ class Streamed:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each message is there once."""
+        """Whether each message was written exactly once."""
         return self.rows == self.different == self.published
 
 
 @dataclass
 class Rebuilt:
-    """What the dispatch job made of the log, against what the broker had made of it."""
+    """Result of the dispatch job, compared with the broker's queues and index."""
 
     seconds: float
     units: int
@@ -82,13 +82,13 @@ class Rebuilt:
 
     @property
     def is_identical(self) -> bool:
-        """Whether all of it is the same, byte for byte."""
+        """Whether all files are byte-identical."""
         return not self.queue_differences and not self.index_differences
 
 
 @dataclass
 class Audited:
-    """What the audit said of the messages."""
+    """Result of the audit."""
 
     seconds: float
     messages: int
@@ -103,7 +103,7 @@ class Audited:
 
 @dataclass
 class Story:
-    """All parts of the demo; a part that was not done is None."""
+    """Results of all parts of the demo; None for a part that did not run."""
 
     traffic: Traffic | None = None
     streamed: Streamed | None = None
@@ -112,7 +112,7 @@ class Story:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was done, in names and words."""
+        """Names and texts that describe the parts of the demo."""
         facts = []
         if (traffic := self.traffic) is not None:
             facts += [
@@ -129,13 +129,13 @@ class Story:
             ]
         if (streamed := self.streamed) is not None:
             exact = "each once" if streamed.is_exact else "not each once"
-            most = max((one.lag for one in streamed.batches), default=0)
+            most = max((batch.lag for batch in streamed.batches), default=0)
             facts.append(
                 (
                     "Streamed",
                     f"{streamed.rows:,} of {streamed.published:,} from the running broker into "
                     f"{streamed.parquet_bytes / 2**20:,.1f} MiB of Parquet, {exact}, "
-                    f"{streamed.rate:,.0f} a second, at most {most:,} behind",
+                    f"{streamed.rate:,.0f} a second, lag at most {most:,}",
                 )
             )
         if (rebuilt := self.rebuilt) is not None:
@@ -148,35 +148,37 @@ class Story:
                 )
             )
         if (audited := self.audited) is not None:
-            told = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
+            verdicts = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
             facts.append(
                 (
                     "Audited",
                     f"{audited.messages:,} messages in {audited.seconds:.1f} s: {audited.lost:,} "
-                    f"lost; {told}",
+                    f"lost; {verdicts}",
                 )
             )
         return facts
 
     @property
     def problems(self) -> list[str]:
-        """What was lost, doubled or made differently, in words; nothing if all is fine."""
-        found = []
+        """Texts that describe lost, duplicate and differing data; empty without problems."""
+        problems = []
         if (traffic := self.traffic) and traffic.consumed_count != traffic.message_count:
-            found.append(f"{traffic.consumed_count:,} of {traffic.message_count:,} were consumed")
+            problems.append(
+                f"{traffic.consumed_count:,} of {traffic.message_count:,} were consumed"
+            )
         if (streamed := self.streamed) and not streamed.is_exact:
-            found.append(
+            problems.append(
                 f"the stream wrote {streamed.rows:,} rows, {streamed.different:,} different ones, "
                 f"of {streamed.published:,} messages"
             )
         if (rebuilt := self.rebuilt) and not rebuilt.is_identical:
-            found.append(
+            problems.append(
                 f"{rebuilt.queue_differences:,} queues and {rebuilt.index_differences:,} index "
-                "files differ from what the log gives"
+                "files differ from those derived from the log"
             )
         if (audited := self.audited) and not audited.is_clean:
-            found.append(f"the audit found {audited.lost:,} lost messages")
-        return found
+            problems.append(f"the audit found {audited.lost:,} lost messages")
+        return problems
 
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""

@@ -1,6 +1,6 @@
 """Stream the topics of the running broker into Parquet files, with Spark.
 
-Messages are sent meanwhile, so that there is a lag to be seen.
+Messages are sent meanwhile, so that the stream has a lag.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from reput.client import Producer
 from reput.spark import lag_of
 
 MORE_MESSAGES = 50_000
-"""Sent while the stream runs."""
+"""Number of messages that are sent while the stream runs."""
 _MORE_SECONDS = 5
 _MESSAGES_A_TRIGGER = 50_000
 _CHUNK = 1_000
@@ -36,12 +36,12 @@ def run(
     Args:
         spark: The session.
         namesrv: Address of the name server.
-        folder: Where the files and the checkpoint go.
-        traffic: What was sent so far; what is sent meanwhile is added to its samples.
-        progress: Told how far it is.
+        folder: Folder for the files and the checkpoint.
+        traffic: Messages sent so far; samples of those sent meanwhile are added.
+        progress: Called with the progress.
 
     Raises:
-        DemoFailed: Not all messages came.
+        DemoFailed: The stream did not deliver all messages.
     """
     rows, checkpoint = folder / "parquet", folder / "checkpoint"
     wanted = traffic.message_count + MORE_MESSAGES
@@ -74,7 +74,7 @@ def run(
         rows=counts["rows"],
         different=counts["different"],
         seconds=_span(batches),
-        parquet_bytes=sum(one.stat().st_size for one in rows.rglob("*.parquet")),
+        parquet_bytes=sum(file.stat().st_size for file in rows.rglob("*.parquet")),
         batches=batches,
     )
 
@@ -82,16 +82,16 @@ def run(
 def _await(
     query: StreamingQuery, wanted: int, sender: "_Sender", progress: Progress
 ) -> list[MicroBatch]:
-    """Wait until as many rows are through; return what each micro-batch said."""
+    """Wait until N rows are streamed; return the micro-batches."""
     batches: dict[int, MicroBatch] = {}
     latest, seen = time.monotonic(), 0
     while seen < wanted:
         if sender.error is not None:
             raise DemoFailed(f"messages could not be sent: {sender.error}")
-        for told in query.recentProgress:
-            if told["numInputRows"]:
-                batches[told["batchId"]] = _batch(told)
-        count = sum(one.rows for one in batches.values())
+        for reported in query.recentProgress:
+            if reported["numInputRows"]:
+                batches[reported["batchId"]] = _batch(reported)
+        count = sum(batch.rows for batch in batches.values())
         if count > seen:
             latest, seen = time.monotonic(), count
         if time.monotonic() - latest > _STALLED_S:
@@ -102,14 +102,14 @@ def _await(
     return [batches[key] for key in sorted(batches)]
 
 
-def _batch(told: Any) -> MicroBatch:
-    began = datetime.datetime.fromisoformat(told["timestamp"])
-    took_ms = told["durationMs"]["triggerExecution"]
+def _batch(reported: Any) -> MicroBatch:
+    began = datetime.datetime.fromisoformat(reported["timestamp"])
+    took_ms = reported["durationMs"]["triggerExecution"]
     return MicroBatch(
         end_ms=round(began.timestamp() * 1000) + took_ms,
-        rows=told["numInputRows"],
+        rows=reported["numInputRows"],
         seconds=took_ms / 1000,
-        lag=lag_of(told["sources"][0]["latestOffset"]).messages,
+        lag=lag_of(reported["sources"][0]["latestOffset"]).messages,
     )
 
 
@@ -119,7 +119,7 @@ def _span(batches: list[MicroBatch]) -> float:
 
 
 class _Sender(threading.Thread):
-    """Sends more messages, as many a second."""
+    """Sends more messages at a steady rate."""
 
     def __init__(self, namesrv: str, traffic: Traffic) -> None:
         super().__init__(name="demo-sender", daemon=True)
@@ -130,7 +130,7 @@ class _Sender(threading.Thread):
     def run(self) -> None:
         try:
             asyncio.run(self._send())
-        except Exception as error:  # noqa: BLE001 - told by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             self.error = error
 
     async def _send(self) -> None:

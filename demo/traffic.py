@@ -1,7 +1,7 @@
-"""A broker, messages sent to it, and consumed from it.
+"""A broker, and messages that are sent to it and consumed from it.
 
-The broker is ``reput up`` in a process of its own, as anybody would start it, on a folder of its
-own. Messages are sent and consumed over the wire, by the clients of ``reput.client``.
+The broker is ``reput up`` in a separate process on a new folder. Messages are sent and consumed
+over the network, by the clients of ``reput.client``.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ MESSAGE_COUNT = 200_000
 GROUP = "demo-consumers"
 CONFIG_FILE = "broker.conf"
 TOPICS = {"Orders": 6, "Payments": 3, "Shipments": 2, "Clicks": 9}
-"""Topic -> its share of the messages, in twentieths."""
+"""Share of each topic in the messages, in twentieths."""
 _TAGS = ("created", "changed", "paid", "cancelled")
 _CLOCK = SystemClock()
 _CHUNK = 2_000
 _STALLED_S = 60
 _STOP_S = 20
-# So that a reader of the folder sees all queue units a moment after the last message.
+# A reader of the folder gets all queue units within a second of the last message.
 _CONFIG = """\
 flushConsumeQueueThoroughInterval=1000
 mappedFileSizeCommitLog=67108864
@@ -39,19 +39,19 @@ brokerName=demo-broker
 """
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of a part, the amount that is done and the total."""
 
 
 class DemoFailed(ReputError):
-    """The demo's broker or clients did not do what they should; says what."""
+    """A part of the demo failed; the text gives the reason."""
 
 
 @contextlib.contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """Run ``reput up`` on ``folder/store``; yields the name server's address.
+    """Run ``reput up`` on ``folder/store``; yield the name server's address.
 
     Raises:
-        DemoFailed: It did not start; with what it said.
+        DemoFailed: It did not start; the text contains its output.
     """
     config = folder / CONFIG_FILE
     config.write_text(_CONFIG, encoding="ascii")
@@ -76,14 +76,14 @@ def broker(folder: Path) -> Iterator[str]:
 
 
 def _address(process: "subprocess.Popen[str]") -> str:
-    said = []
+    lines = []
     assert process.stdout is not None
     for line in process.stdout:
-        said.append(line)
+        lines.append(line)
         name, _, value = line.strip().partition("  ")
         if name == "name server":
             return value.strip()
-    raise DemoFailed(f"reput up did not start: {' '.join(said)}")
+    raise DemoFailed(f"reput up did not start: {' '.join(lines)}")
 
 
 def run(namesrv: str, progress: Progress, count: int = MESSAGE_COUNT) -> Traffic:
@@ -91,14 +91,14 @@ def run(namesrv: str, progress: Progress, count: int = MESSAGE_COUNT) -> Traffic
 
     Args:
         namesrv: Address of the name server.
-        progress: Told how far it is.
-        count: How many messages.
+        progress: Called with the progress.
+        count: Number of messages.
 
     Returns:
-        What was measured.
+        Counts, times and samples.
 
     Raises:
-        DemoFailed: Not all messages came.
+        DemoFailed: Not all messages were consumed.
         ReputError: A message could not be sent.
     """
     return asyncio.run(_run(namesrv, progress, count))
@@ -121,12 +121,12 @@ async def _run(namesrv: str, progress: Progress, count: int) -> Traffic:
 
 
 def sample(samples: Samples, count: int) -> None:
-    """Note how many there are by now."""
+    """Add a sample of the present time and count."""
     samples.append((_CLOCK.now_ms(), count))
 
 
 def messages(count: int) -> Iterator[Message]:
-    """Yield messages as a shop may have them; the same ones each time."""
+    """Yield messages of a shop, the same ones each time."""
     dice = random.Random(4711)
     topics = [topic for topic, share in TOPICS.items() for _ in range(share)]
     for number in range(count):
@@ -145,7 +145,7 @@ async def _consume(namesrv: str, traffic: Traffic, progress: Progress) -> None:
     is_done = asyncio.Event()
 
     async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        seen.update(one.message_id for one in messages)
+        seen.update(message.message_id for message in messages)
         latest[0] = time.monotonic()
         if len(seen) >= traffic.message_count:
             is_done.set()

@@ -25,7 +25,7 @@ BORN = ("192.0.2.7", 4711)
 
 
 class Transport(asyncio.Transport):
-    """Collects what is written."""
+    """Collects the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Wire:
         self._open_channel()
 
     def feed(self, data: bytes) -> bytes:
-        """Send bytes; return what comes back at once."""
+        """Send bytes; return the bytes that come back at once."""
         while data and not self.transport.is_closed:
             room = self.channel.get_buffer(-1)
             size = min(len(room), len(data))
@@ -89,7 +89,7 @@ class Wire:
         return written
 
     def new_records(self) -> list[bytes]:
-        """The records that were written since the last call."""
+        """Return the records that were written since the last call."""
         store = self.broker.store
         found = []
         while self._seen_offset < store.max_physical_offset:
@@ -108,12 +108,12 @@ class Wire:
         )
 
     @property
-    def common_count(self) -> int:
-        """Requests that the kernel has answered."""
+    def fast_count(self) -> int:
+        """Number of requests that the kernel has answered."""
         return self.broker.parts.fast_counts.sends + self.broker.parts.fast_counts.pulls
 
     def counts(self) -> list[object]:
-        """What was counted, and how far groups have read."""
+        """Return the counters of reads, consumer offsets, and the number of held pulls."""
         one = self.broker.parts.deliveries.stats
         names = stats.GROUP_GET_NUMS, stats.GROUP_GET_SIZE, stats.GROUP_GET_LATENCY
         offsets = list(self.broker.parts.deliveries.consumer_offsets.all())
@@ -144,16 +144,16 @@ class Both:
         self.without = without
 
     def feed(self, data: bytes) -> int:
-        """PullPipeline both, and compare; return how many requests the kernel answered."""
-        before = self.with_kernel.common_count
+        """Feed both brokers, and compare; return the number of requests the kernel answered."""
+        before = self.with_kernel.fast_count
         got, expected = self.with_kernel.feed(data), self.without.feed(data)
         assert replies_in(got) == replies_in(expected)
         assert got == expected
         assert self.with_kernel.new_records() == self.without.new_records()
         assert self.with_kernel.queues() == self.without.queues()
         assert self.with_kernel.counts() == self.without.counts()
-        assert self.without.common_count == 0
-        return self.with_kernel.common_count - before
+        assert self.without.fast_count == 0
+        return self.with_kernel.fast_count - before
 
 
 def replies_in(data: bytes) -> list[Command]:
@@ -166,7 +166,7 @@ def replies_in(data: bytes) -> list[Command]:
 
 
 def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
-    """The loops do not run, so that nothing happens but what is fed."""
+    """Open two brokers. Their loops do not run, so nothing happens between reads."""
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
 

@@ -121,7 +121,7 @@ class MemoryStore:
         except CorruptRecord as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
         if not parts:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch holds no message")
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch has no message")
         messages = [
             dataclasses.replace(
                 message, body=part.body, property_bytes=part.property_bytes, flag=part.flag

@@ -419,5 +419,5 @@ def _plain_type(hint: Any) -> type:
 
 def _allowed(kind: type) -> str:
     if issubclass(kind, enum.Enum):
-        return ", ".join(str(one.value) for one in kind)
+        return ", ".join(str(member.value) for member in kind)
     return {bool: "true or false", int: "a whole number", float: "a number"}[kind]

@@ -34,7 +34,7 @@ def excerpt(text: str, letters: int = EXCERPT_LETTERS) -> str:
     """Shorten a long text for an error message."""
     if len(text) <= letters:
         return text
-    return f"{text[:letters]}... ({len(text)} letters)"
+    return f"{text[:letters]}... ({len(text)} characters)"
 
 
 class ReputError(Exception):

@@ -194,14 +194,14 @@ PUSHED_BYTES = Limit(
 
 # --- names -------------------------------------------------------------------------------------
 
-TOPIC_NAME_LETTERS = Limit("topic_name_letters", "name of a topic", 127, "letters")
+TOPIC_NAME_LETTERS = Limit("topic_name_letters", "name of a topic", 127, "characters")
 GROUP_NAME_LETTERS = Limit(
-    "group_name_letters", "name of a group", 255, "letters", response_code=INVALID_PARAMETER
+    "group_name_letters", "name of a group", 255, "characters", response_code=INVALID_PARAMETER
 )
 SUBSCRIBED_TOPIC_LETTERS = Limit(
-    "subscribed_topic_letters", "name of a topic that is consumed", 263, "letters"
+    "subscribed_topic_letters", "name of a topic that is consumed", 263, "characters"
 )
-BROKER_NAME_LETTERS = Limit("broker_name_letters", "name of a broker", 255, "letters")
+BROKER_NAME_LETTERS = Limit("broker_name_letters", "name of a broker", 255, "characters")
 CLIENT_ID_BYTES = Limit("client_id_bytes", "client id", KIB, "bytes")
 
 # --- topics and groups -------------------------------------------------------------------------
@@ -438,7 +438,7 @@ NAMESRV_NAME_LETTERS = Limit(
     "namesrv_name_letters",
     "name of a topic, broker, cluster, address or key at a name server",
     512,
-    "letters",
+    "characters",
 )
 NAMESRV_BROKERS = Limit(
     "namesrv_brokers",
@@ -541,7 +541,7 @@ QUERY_KEY_LETTERS = Limit(
     "query_key_letters",
     "key of a query",
     32_767,
-    "letters",
+    "characters",
     response_code=QUERY_NOT_FOUND,
 )
 INDEX_STEPS = Limit(
@@ -589,16 +589,16 @@ POP_INVISIBLE_MS = Limit(
 )
 POP_RETRY_TOPIC_LETTERS = Limit(
     "pop_retry_topic_letters",
-    "retry topic of a group and a topic: both names, and nine letters",
+    "retry topic of a group and a topic: both names, and nine characters",
     255,
-    "letters",
+    "characters",
     response_code=INVALID_PARAMETER,
 )
 POP_ATTEMPT_LETTERS = Limit(
     "pop_attempt_letters",
     "attemptId of an ordered pop",
     255,
-    "letters",
+    "characters",
     response_code=INVALID_PARAMETER,
 )
 

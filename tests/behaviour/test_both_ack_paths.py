@@ -1,7 +1,7 @@
-"""Acknowledgements that the kernel reads and those that a processor handles do the same.
+"""Acknowledgements have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which has its kernel off; replies, what is still held and
-what is counted must be equal, whatever the requests look like.
+Two brokers get the same bytes, one of them without the fast path. Replies, held messages and
+statistics must be equal, whatever the requests look like.
 """
 
 import base64
@@ -50,7 +50,7 @@ def ack(
     extra: dict[str, str] | None = None,
     **fields: Any,
 ) -> bytes:
-    """Acknowledge a message of the first pop, or another one that starts elsewhere."""
+    """Return an acknowledgement of a message of the first pop, or of a pop with another start."""
     handle = f"{start} {NOW_MS} {INVISIBLE_MS} {revive} 0 broker-a"
     header = with_fields(
         AckMessageHeader(
@@ -71,7 +71,7 @@ def ack(
 
 
 class AckBoth:
-    """Two brokers with messages that a group holds: 0 to 31, and 32 to 63."""
+    """Two brokers with two pops of a group: messages 0 to 31, and 32 to 63."""
 
     def __init__(self, both: Both) -> None:
         self.both = both
@@ -81,7 +81,7 @@ class AckBoth:
         both.feed(pop() + pop())
 
     def feed(self, data: bytes) -> int:
-        """PullPipeline both, and compare; return how many acknowledgements the kernel read."""
+        """Feed both brokers, and compare; return the number of fast acknowledgements."""
         counts = self.both.with_kernel.broker.parts.fast_counts
         before = counts.acks
         self.both.feed(data)
@@ -89,7 +89,7 @@ class AckBoth:
         return counts.acks - before
 
     def feed_batches(self, data: bytes) -> int:
-        """PullPipeline both, and compare; return how many batches passed the processor by."""
+        """Feed both brokers, and compare; return the number of batches on the fast path."""
         counts = self.both.with_kernel.broker.parts.fast_counts
         before = counts.ack_batches
         self.feed(data)
@@ -97,7 +97,7 @@ class AckBoth:
 
 
 def held(wire: Wire) -> object:
-    """What is held, and how many acknowledgements were counted."""
+    """Return the held messages, and the counted acknowledgements."""
     broker = wire.broker
     known = broker.parts.pops.revive.checkpoints._by_key
     counted = [
@@ -109,7 +109,7 @@ def held(wire: Wire) -> object:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AckBoth]:
-    """What one test has acknowledged does not matter to the next."""
+    """A pair for all tests: acknowledgements of one test do not affect the next."""
     for pair in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
         yield AckBoth(pair)
 
@@ -120,14 +120,14 @@ def fresh(tmp_path: Path) -> Iterator[AckBoth]:
         yield AckBoth(pair)
 
 
-COMMON: dict[str, dict[str, Any]] = {
+PLAIN: dict[str, dict[str, Any]] = {
     "as clients send it": {"offset": 3},
     "the first": {"offset": 0},
     "of the second pop": {"offset": 40, "start": 32},
     "as 5.x sends it": {"offset": 3, "extra": {"bname": "broker-a", "ns": "x"}},
     "one that the checkpoint does not have": {"offset": 35},
     "of a pop that never was": {"offset": 3, "start": 1},
-    "far behind its start": {"offset": 80},
+    "far after its start": {"offset": 80},
     "another queue": {"offset": 0, "queue_id": 0},
     "the end": {"offset": MESSAGES},
     "more words": {"offset": 3, "info": f"0 {NOW_MS} 1 1 0 b 9 9 9"},
@@ -139,7 +139,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "a topic beyond ASCII": {"offset": 3, "topic": "grün"},
     "no such queue": {"offset": 3, "queue_id": 4},
     "a negative queue": {"offset": 3, "queue_id": -1},
-    "behind the end": {"offset": MESSAGES + 1},
+    "after the end": {"offset": MESSAGES + 1},
     "a negative offset": {"offset": -1},
     "a handle that is none": {"offset": 3, "info": "x"},
     "five words": {"offset": 3, "info": f"0 {NOW_MS} 1 1 0"},
@@ -153,19 +153,19 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMON)
-def test_common_ones_are_the_kernels(both: AckBoth, name: str) -> None:
-    frame = ack(**COMMON[name])
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_acknowledgements_take_the_fast_path(both: AckBoth, name: str) -> None:
+    frame = ack(**PLAIN[name])
     assert both.feed(frame) == 1
-    assert both.feed(frame * 2) == 2, "a client that heard no answer says it once more"
+    assert both.feed(frame * 2) == 2, "a client without an answer repeats it"
     assert both.feed(ack(5, opaque=1) + frame + ack(6, opaque=2)) == 3
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_the_processors(both: AckBoth, name: str) -> None:
+def test_other_acknowledgements_fall_back(both: AckBoth, name: str) -> None:
     frame = ack(**OTHERS[name])
     assert both.feed(frame) == 0
-    # Between common ones, in one read: replies keep their order.
+    # Between plain ones, in one read: replies keep their order.
     assert both.feed(ack(5, opaque=1) + frame + ack(6, opaque=2) + ack(7, start=32)) == 3
 
 
@@ -210,7 +210,7 @@ def batch(
     text: str | None = None,
     **fields: Any,
 ) -> bytes:
-    """Acknowledge messages of the first pop in one request, or of other ones."""
+    """Return a request that acknowledges messages of the first pop, or of other pops."""
     acks = [
         {
             "c": "G", "t": "T", "r": "0", "so": 0, "q": 1, "rq": 1, "pt": NOW_MS,
@@ -259,13 +259,13 @@ ODD_BATCHES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_plain_batches_pass_the_processor_by(both: AckBoth, name: str) -> None:
+def test_plain_batches_take_the_fast_path(both: AckBoth, name: str) -> None:
     assert both.feed_batches(BATCHES[name]) == 1
     assert both.feed_batches(batch(b"\2", opaque=1) + BATCHES[name] + ack(3) + BATCHES[name]) == 3
 
 
 @pytest.mark.parametrize("name", ODD_BATCHES)
-def test_other_batches_do_not(both: AckBoth, name: str) -> None:
+def test_other_batches_fall_back(both: AckBoth, name: str) -> None:
     assert both.feed_batches(ODD_BATCHES[name]) == 0
     assert both.feed_batches(batch(b"\2") + ODD_BATCHES[name] + batch(b"\4", opaque=9)) == 2
 
@@ -301,7 +301,7 @@ def test_random_acks(tmp_path: Path) -> None:
     @hypothesis.given(st.lists(FIELDS, min_size=1, max_size=8), st.booleans())
     def check(wanted: list[dict[str, Any]], pops: bool) -> None:
         nonlocal taken
-        if pops:  # anew, from the beginning
+        if pops:  # again, from the beginning
             for wire in (both.both.with_kernel, both.both.without):
                 wire.broker.parts.pops.offsets.set("T", "G", 1, 0)
             both.feed(pop(max_msg_nums=5) + pop())

@@ -1,7 +1,7 @@
-"""Transactions that end together and those that end one by one are the same.
+"""Ends of transactions have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which takes no requests in a row; log, queues, replies and
-what is known of transactions must be equal.
+Two brokers get the same bytes, one of them without the fast path, which decides consecutive
+requests in one put. Log, queues, replies and the state of transactions must be equal.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def half(body: bytes = b"some body", **fields: Any) -> bytes:
 
 
 def halves(both: Both) -> list[tuple[int, int]]:
-    """Queue offset and physical offset of each half message."""
+    """Return queue offset and physical offset of each half message."""
     queue = both.with_kernel.broker.store.queues.find(names.HALF_TOPIC, 0)
     assert queue is not None
     units = queue.units(0, queue.max_offset)
@@ -79,7 +79,7 @@ def end(
 
 
 def known(wire: Wire) -> list[object]:
-    """What a broker knows of transactions."""
+    """Return the state of a broker's transactions."""
     one = wire.broker.parts.transactions
     counts = one.committed_count, one.rolled_back_count, one.refused_count, one.repeated_count
     ops = one._ops.next_offset, [(run.begin, run.highest) for run in one._ops._runs]
@@ -88,7 +88,7 @@ def known(wire: Wire) -> list[object]:
 
 
 def feed(both: Both, data: bytes) -> int:
-    """PullPipeline both, and compare; return how many ends needed no processor."""
+    """Feed both brokers, and compare; return the number of ends on the fast path."""
     counts = both.with_kernel.broker.parts.fast_counts
     before = counts.transaction_ends
     both.feed(data)
@@ -100,7 +100,9 @@ def feed(both: Both, data: bytes) -> int:
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("flag", [0, IS_ONEWAY])
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_common_ones(both: Both, decision: int, flag: int, serialization: Serialization) -> None:
+def test_plain_ends_take_the_fast_path(
+    both: Both, decision: int, flag: int, serialization: Serialization
+) -> None:
     feed(both, half() * 6)
     about = {"serialization": serialization, "flag": flag}
     data = [end(place, decision, opaque=i, **about) for i, place in enumerate(halves(both))]
@@ -151,18 +153,16 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_go_through_the_processor(
-    both: Both, name: str, serialization: Serialization
-) -> None:
+def test_other_ends_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     feed(both, half() * 4)
     places = halves(both)
     other = end(places[2], serialization=serialization, **OTHERS[name])
-    # Between common ones, in one read: replies keep their order.
+    # Between plain ones, in one read: replies keep their order.
     assert feed(both, end(places[0]) + end(places[1]) + other + end(places[3])) == 3
     assert feed(both, other) == 0
 
 
-def test_what_is_said_again(both: Both) -> None:
+def test_ends_that_are_repeated(both: Both) -> None:
     feed(both, half() * 3)
     first, second, third, fourth = halves(both)
     assert feed(both, end(first) * 2 + end(second) + end(first, ROLLBACK) + end(third)) == 3
@@ -171,7 +171,7 @@ def test_what_is_said_again(both: Both) -> None:
 
 
 def test_copies_of_half_messages(both: Both) -> None:
-    """Those that were asked about and put again: a decision about either counts for both."""
+    """A decision about a half message or about its copy, put for a check, counts for both."""
     feed(both, half() * 3)
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.transactions.step(NOW_MS)
@@ -193,7 +193,7 @@ def test_a_topic_that_is_gone(both: Both) -> None:
     assert both.with_kernel.broker.store.max_offset("Narrow", 0) == 1
 
 
-def test_messages_that_are_not_taken(both: Both) -> None:
+def test_messages_that_the_store_refuses(both: Both) -> None:
     feed(both, half() * 2)
     places = halves(both)
     for wire in (both.with_kernel, both.without):

@@ -1,7 +1,8 @@
-"""A pop whose words are known, and that a kernel takes, and one of Python alone are the same pop.
+"""Pops have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which remembers nothing and has its kernel off; replies,
-what is held, what is counted and what is stored must be equal, whatever the requests look like.
+Two brokers get the same bytes, one of them without the fast path, which remembers headers and takes
+messages with a kernel. Replies, held messages, statistics and stored records must be equal,
+whatever the requests look like.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import PopMessageHeader
 from reput.store.config_tables import TopicConfig
-from reput.store.pop_reader import PopReader, Taken
+from reput.store.pop_reader import PopBatch, PopReader
 
 MESSAGES = 400
 
@@ -79,15 +80,15 @@ class PopBoth:
             self.feed(pop(consumer_group="first", queue_id=1))
         self.fast_pops.forget()
 
-    def _count_taken(self, taker: PopReader) -> None:
-        take = taker.take
+    def _count_taken(self, reader: PopReader) -> None:
+        read = reader.pop
 
-        def counted(*arguments: Any, **more: Any) -> Taken | None:
-            taken = take(*arguments, **more)
+        def counted(*arguments: Any, **more: Any) -> PopBatch | None:
+            taken = read(*arguments, **more)
             self.taken_count += taken is not None
             return taken
 
-        taker.take = counted  # type: ignore[method-assign]
+        reader.pop = counted  # type: ignore[method-assign]
 
     @property
     def wires(self) -> tuple[Wire, Wire]:
@@ -98,7 +99,7 @@ class PopBoth:
         return len(self.fast_pops._known)
 
     def feed(self, data: bytes) -> list[Command]:
-        """PullPipeline both a millisecond later, and compare; return the replies."""
+        """Feed both brokers a millisecond later, and compare; return the replies."""
         for wire in self.wires:
             wire.broker.clock.advance(1)  # type: ignore[attr-defined]
         answered, expected = (wire.feed(data) for wire in self.wires)
@@ -138,7 +139,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopBoth]:
 
 @pytest.fixture
 def both(pair: PopBoth) -> PopBoth:
-    """What one test has done does not matter to the next, but for what is remembered."""
+    """A pair for all tests; only remembered headers would affect the next test."""
     pair.fast_pops.forget()
     return pair
 
@@ -176,7 +177,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_what_is_known(both: PopBoth, name: str) -> None:
+def test_headers_that_are_remembered(both: PopBoth, name: str) -> None:
     both.feed(pop(**PLAIN[name]))
     assert both.known_count == 1
     both.feed(pop(**{"born_time": NOW_MS + 5, "opaque": 99, **PLAIN[name]}))
@@ -185,7 +186,7 @@ def test_what_is_known(both: PopBoth, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_not(both: PopBoth, name: str) -> None:
+def test_headers_that_are_not_remembered(both: PopBoth, name: str) -> None:
     both.feed(pop(**OTHERS[name]))
     assert both.known_count == 0
     both.feed(pop(opaque=1) + pop(**OTHERS[name]) + pop(opaque=2))
@@ -205,8 +206,8 @@ def test_the_kernel_takes_messages(both: PopBoth, name: str) -> None:
         assert both.taken_count >= before + 2
 
 
-def test_what_is_read_ahead_is_taken(both: PopBoth) -> None:
-    """Units that have left the tail are the kernel's once Python has read some of them."""
+def test_units_that_were_read_ahead(both: PopBoth) -> None:
+    """The kernel takes units that have left the tail once the processor has read ahead."""
     for wire in both.wires:
         wire.broker.store.queues.find("T", 1).write_out()  # type: ignore[union-attr]
         wire.broker.store.queues.find("T", 1).drop_tail()  # type: ignore[union-attr]
@@ -237,7 +238,7 @@ def test_headers_in_another_order(both: PopBoth) -> None:
     assert both.known_count == 3, "the first three are not plain"
 
 
-def test_what_has_changed_is_looked_at_again(tmp_path: Path) -> None:
+def test_changes_make_headers_forgotten(tmp_path: Path) -> None:
     for pair in broker_pair.open_both(tmp_path):
         check_changes(PopBoth(pair))
 
@@ -297,8 +298,8 @@ def test_a_buffer_may_be_cut_anywhere(both: PopBoth) -> None:
         assert one == other
 
 
-def test_long_words_are_not_remembered(both: PopBoth) -> None:
-    """Thousands of pops are: of headers as long as a read that would be a gigabyte."""
+def test_long_headers_are_not_remembered(both: PopBoth) -> None:
+    """Thousands of headers as long as a read would take a gigabyte."""
     both.feed(pop(exp="TagA || " * 400 + "TagB"))
     known = both.fast_pops._known
     assert all(len(words) < 4096 for words in known)

@@ -1,7 +1,7 @@
-"""A pull that the kernel answers and one that a processor answers are the same pull.
+"""Pulls have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which has its kernel off; replies, what is counted and how
-far groups have read must be equal, whatever the request looks like.
+Two brokers get the same bytes, one of them without the fast path. Replies, statistics and consumer
+offsets must be equal, whatever the requests look like.
 """
 
 from collections.abc import Iterator
@@ -117,11 +117,11 @@ def heartbeat(tags: str, version: int, *topics: str) -> bytes:
 
 
 def members_pull(**fields: Any) -> bytes:
-    """A pull of a member: what it wants is known from its heartbeats."""
+    """Return a pull of a member, whose heartbeats have its subscription."""
     return pull(**{"sys_flag": 0, "subscription": None, "sub_version": 5, **fields})
 
 
-COMMON: dict[str, dict[str, Any]] = {
+PLAIN: dict[str, dict[str, Any]] = {
     "as a lite pull consumer sends it": {},
     "from the beginning": {"queue_offset": 0},
     "the last one": {"queue_offset": MESSAGES - 1},
@@ -173,16 +173,18 @@ OTHERS: dict[str, dict[str, Any]] = {
     "an unknown expression type": {"expression_type": "tag"},
     "only separators": {"subscription": "||x||".replace("x", "")},
     "filter by class": {"sys_flag": TEXT | PullFlag.CLASS_FILTER},
-    "nobody has told what it wants": {"sys_flag": 0},
-    "a flag nobody knows": {"sys_flag": 32 | TEXT, "queue_offset": MESSAGES},
+    "no subscription": {"sys_flag": 0},
+    "an unknown flag": {"sys_flag": 32 | TEXT, "queue_offset": MESSAGES},
 }
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
-@pytest.mark.parametrize("name", COMMON)
-def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Serialization) -> None:
-    frame = pull(serialization=serialization, **COMMON[name])
-    assert both.feed(frame) == 0, "of the first one the kernel knows nothing"
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_pulls_take_the_fast_path(
+    both: Both, name: str, serialization: Serialization
+) -> None:
+    frame = pull(serialization=serialization, **PLAIN[name])
+    assert both.feed(frame) == 0, "the processor answers the first one"
     is_empty = name == "no text" and serialization is Serialization.ROCKETMQ
     assert both.feed(frame) == (not is_empty)
     assert both.feed(frame * 3) == 3 * (not is_empty)
@@ -190,11 +192,11 @@ def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Seria
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_the_processors(both: Both, name: str, serialization: Serialization) -> None:
+def test_other_pulls_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     frame = pull(serialization=serialization, **OTHERS[name])
     both.feed(frame)
     both.feed(pull())
-    # Between common ones, in one read: replies keep their order.
+    # Between plain ones, in one read: replies keep their order.
     both.feed(pull(opaque=1) + frame + pull(opaque=2))
     assert both.feed(frame) == 0
 
@@ -218,7 +220,7 @@ def test_members_get_what_they_have_subscribed_to(both: Both) -> None:
     both.feed(heartbeat("TagA", 5))
     assert both.feed(members_pull()) == 0
     assert both.feed(members_pull() * 2) == 2
-    # A client that is ahead of its heartbeat is told so.
+    # A client that is ahead of its heartbeat is refused.
     assert both.feed(members_pull(sub_version=6)) == 0
     assert both.feed(members_pull(sub_version=4)) == 1
     # An older heartbeat changes nothing, a newer one everything.
@@ -245,11 +247,11 @@ def changed(both: Both, **changes: Any) -> None:
 
 
 def codes_of(both: Both, frame: bytes) -> list[int]:
-    """PullPipeline a frame to the broker with a kernel; return the codes of the replies."""
+    """Feed a frame to the broker with the fast path; return the codes of the replies."""
     return [reply.code for reply in replies_in(both.with_kernel.feed(frame))]
 
 
-def test_who_may_no_longer_read_does_not(both: Both) -> None:
+def test_permissions_that_are_withdrawn(both: Both) -> None:
     def again() -> None:
         both.feed(pull())
         assert both.feed(pull()) == 1
@@ -293,13 +295,13 @@ def test_the_fast_port_has_no_pulls(both: Both) -> None:
     frame = pull()
     both.with_kernel.broker._buffer[: len(frame)] = frame
     view = memoryview(both.with_kernel.broker._buffer)
-    before = both.with_kernel.common_count
+    before = both.with_kernel.fast_count
     assert frontend.on_bytes(channel, view, len(frame), takes_pulls=False) == len(frame)
-    assert both.with_kernel.common_count == before
+    assert both.with_kernel.fast_count == before
 
 
 def test_queues_that_are_in_files(both: Both) -> None:
-    """A tail keeps the last messages only; those before it are read from the file, ahead."""
+    """A tail has the last units only; earlier ones are read ahead from the file."""
     for _ in range(30):
         fill(both, 100)
     total = MESSAGES + 3000
@@ -316,7 +318,7 @@ def test_queues_that_are_in_files(both: Both) -> None:
         assert pulls * 0.8 < taken < pulls, "some read the file"
 
 
-def test_a_queue_that_is_cut_is_read_anew(both: Both) -> None:
+def test_a_truncated_queue_is_read_again(both: Both) -> None:
     for _ in range(12):
         fill(both, 100)
     both.feed(pull(queue_offset=0))
@@ -332,8 +334,8 @@ def test_a_queue_that_is_cut_is_read_anew(both: Both) -> None:
     assert both.feed(pull(queue_offset=20)) == 0, "where the queue ends now"
 
 
-def test_the_last_word_on_how_far_a_group_has_read(both: Both) -> None:
-    """Whatever its pulls want of the queue, and whoever answers them."""
+def test_the_last_commit_of_a_group_counts(both: Both) -> None:
+    """The last commit counts, on the fast path and in the processor."""
 
     def says(consumer_offset: int, **fields: Any) -> bytes:
         flag = int(COMMIT) | fields.pop("sys_flag", int(TEXT))
@@ -355,7 +357,7 @@ def test_the_largest_version(both: Both) -> None:
 
 
 def test_many_replies_leave_in_parts(both: Both) -> None:
-    """More than a buffer of replies, asked for in one read."""
+    """One read asks for more replies than a buffer holds."""
     for i in range(20):
         both.feed(send(b"%d" % i * 1000))
     both.feed(pull())

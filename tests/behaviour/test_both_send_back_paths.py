@@ -1,7 +1,7 @@
-"""Messages that are sent back together and those that are sent back one by one are the same.
+"""Messages that are sent back have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which takes no requests in a row; log, queues, replies and
-what is counted must be equal.
+Two brokers get the same bytes, one of them without the fast path, which puts the messages of
+consecutive requests together. Log, queues, replies and statistics must be equal.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def both(tmp_path: Path) -> Iterator[Both]:
 
 
 def places(both: Both) -> list[int]:
-    """Put the messages in both; return where they stand."""
+    """Put the messages into both stores; return their physical offsets."""
     found = []
     for message in MESSAGES:
         results = [
@@ -97,7 +97,7 @@ def back(
 
 
 def feed(both: Both, data: bytes) -> int:
-    """PullPipeline both, compare; return how many went together."""
+    """Feed both brokers, and compare; return the number of messages on the fast path."""
     before = both.with_kernel.broker.parts.fast_counts.send_backs
     both.feed(data)
     assert sent_back(both.with_kernel) == sent_back(both.without)
@@ -112,7 +112,7 @@ def sent_back(wire: Wire) -> list[object]:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-def test_common_ones_go_together(both: Both, serialization: Serialization) -> None:
+def test_plain_requests_take_the_fast_path(both: Both, serialization: Serialization) -> None:
     plain, again, nearly, *_ = places(both)
     frames = [
         back(plain, serialization=serialization),
@@ -123,7 +123,7 @@ def test_common_ones_go_together(both: Both, serialization: Serialization) -> No
     assert feed(both, b"".join(frames)) == 4
 
 
-def test_others_are_the_processors_in_their_place(both: Both) -> None:
+def test_other_requests_fall_back_in_their_place(both: Both) -> None:
     plain, _, nearly, dead, six, full = places(both)
     others = [
         back(dead),

@@ -1,7 +1,7 @@
-"""A send that the kernel takes and one that a processor takes are the same send.
+"""Sends have the same effect on the fast path and in the processor.
 
-The same bytes go to two brokers, one of which has its kernel off; log, queues and replies must be
-equal, whatever the request looks like.
+Two brokers get the same bytes, one of them without the fast path. Log, queues and replies must be
+equal, whatever the requests look like.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def send(
 
 
 PROPERTIES = "UNIQ_KEY\x01AB\x02{}\x02WAIT\x01true\x02"
-COMMON: dict[str, dict[str, Any]] = {
+PLAIN: dict[str, dict[str, Any]] = {
     "as a Java client sends it": {},
     "long names": {"code": RequestCode.SEND_MESSAGE},
     "without properties": {"properties": None},
@@ -196,27 +196,29 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
-@pytest.mark.parametrize("name", COMMON)
-def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Serialization) -> None:
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_sends_take_the_fast_path(
+    both: Both, name: str, serialization: Serialization
+) -> None:
     # So that all topics have rows.
     first = send(topic="Narrow", queue_id=0) + send() + send(properties=HALF)
     both.feed(first + send(properties=TIMER))
-    frame = send(serialization=serialization, **COMMON[name])
+    frame = send(serialization=serialization, **PLAIN[name])
     assert both.feed(frame) == 1
     assert both.feed(frame * 3) == 3
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_the_processors(both: Both, name: str, serialization: Serialization) -> None:
+def test_other_sends_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     both.feed(send())
     frame = send(serialization=serialization, **OTHERS[name])
-    # Between common ones, in one read: replies keep their order.
+    # Between plain ones, in one read: replies keep their order.
     both.feed(send(opaque=1) + frame + send(opaque=2))
     assert both.feed(frame) == 0
 
 
-def test_a_new_topic_is_made_by_the_first_and_common_then(both: Both) -> None:
+def test_the_first_send_makes_a_topic_for_the_fast_path(both: Both) -> None:
     assert both.feed(send(topic="New")) == 0
     assert both.feed(send(topic="New") * 2) == 2
 
@@ -235,7 +237,7 @@ def test_the_first_half_message_makes_the_topics_for_them(both: Both) -> None:
     assert both.feed(send(properties=HALF) * 3) == 3
 
 
-def test_half_messages_that_are_not_wanted_are_the_processors(both: Both) -> None:
+def test_half_messages_fall_back_where_they_are_rejected(both: Both) -> None:
     both.feed(send() + send(properties=HALF))
     for wire in (both.with_kernel, both.without):
         broker_subject.reconfigure(wire.broker, {"rejectTransactionMessage": "true"})
@@ -257,8 +259,8 @@ def test_the_first_timer_makes_the_topic_for_them(both: Both) -> None:
     assert both.feed(send(properties=TIMER)) == 1
 
 
-def test_timers_count_from_what_the_clock_says(both: Both) -> None:
-    """Store times do not go back with it."""
+def test_timers_count_from_the_time_of_the_clock(both: Both) -> None:
+    """Store times do not go back with the clock."""
     both.feed(send() + send(properties=TIMER))
     for wire in (both.with_kernel, both.without):
         clock = wire.broker.clock
@@ -267,7 +269,7 @@ def test_timers_count_from_what_the_clock_says(both: Both) -> None:
     assert both.feed(send(properties=TIMER)) == 1
 
 
-def test_timers_whose_number_is_limited_are_the_processors(both: Both) -> None:
+def test_timers_fall_back_where_their_number_is_limited(both: Both) -> None:
     for wire in (both.with_kernel, both.without):
         limited = dataclasses.replace(wire.broker.settings.store, timer_congest_num_each_slot=1)
         wire.broker.parts.timers.config = limited
@@ -299,7 +301,7 @@ def test_keys_in_any_order(both: Both) -> None:
 
 
 def test_rolls_of_files_are_in_between(both: Both) -> None:
-    """Log, queue and index files end among the sends of one read."""
+    """Log, queue and index files end between the sends of one read."""
     both.feed(send())
     frame = send(b"x" * 4000)
     for _ in range(25):

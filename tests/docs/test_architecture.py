@@ -226,3 +226,14 @@ def test_no_circle_of_imports() -> None:
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(imports) > 300
     assert list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError
+
+
+def test_no_class_name_in_three_modules() -> None:
+    """One meaning per name: a reader who searches for a class finds at most two."""
+    places: dict[str, list[str]] = {}
+    for file in SRC.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(SRC)))
+    assert len(places) > 500
+    assert {name: files for name, files in places.items() if len(files) > 2} == {}

@@ -21,6 +21,7 @@ import broker_pair
 from broker_pair import NOW_MS, Both, Wire
 from fuzz import request_streams
 from reput.broker.counters import stats
+from reput.format import cq_unit
 from reput.format.message import Host
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
@@ -140,6 +141,18 @@ class Paths:
             if 0 <= position < block[state.LOG_POSITION]:
                 place = ctypes.c_ubyte.from_address(block[state.LOG_ADDRESS] + position)
                 place.value ^= change
+
+
+def damage_unit(paths: Paths, topic: str, position: int) -> None:
+    """Change a byte of the last unit of queue 0 of a topic, if the unit is in memory."""
+    for wire in paths.wires:
+        queue = wire.broker.store.queues.find(topic, 0)
+        assert queue is not None
+        row = queue.row
+        count = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
+        if count > 0 and row[state.QUEUE_TAIL]:
+            unit = row[state.QUEUE_TAIL] + cq_unit.SIZE * (count - 1)
+            ctypes.c_ubyte.from_address(unit + position).value ^= 1
 
 
 def known(wire: Wire) -> dict[str, object]:

@@ -56,11 +56,11 @@ TOPICS = COMMON_TOPICS + ODD_TOPICS
 QUEUES = [(topic, queue_id) for topic in TOPICS for queue_id in QUEUE_IDS]
 UNTOUCHED = b"\xee"
 
-# --- memory that ends where it says ---------------------------------------------
+# --- memory that ends at a page without access ----------------------------------
 
 
 class Fence:
-    """Bytes that end at a page which nobody may touch."""
+    """Bytes that end at a page without access: a step too far ends the process."""
 
     def __init__(self, size: int) -> None:
         pages = -(-size // mmap.PAGESIZE) + 1
@@ -100,11 +100,11 @@ ADDRESSES = {
     state.PULL_CODES,
     state.STOP_ROW,
 }
-"""Words that say where something is, and so are never the same."""
+"""Words that are addresses, and so are never the same."""
 
 
 class World:
-    """A state block with all that it points at; the same for the same ``random``."""
+    """A control block with all that it points at; the same for the same ``random``."""
 
     def __init__(self, random: Random, **words: int) -> None:
         self.hot = HotState(is_slow=random.random() < 0.05)
@@ -177,7 +177,7 @@ class World:
             self.hot.mark_touched(address)
 
     def meaning(self) -> dict[str, Any]:
-        """Everything in it, free of addresses."""
+        """Return everything in the world without addresses."""
         by_address = {address: queue for queue, (address, _) in self.rows.items()}
         topics = {topic: self.hot.topic(topic.encode()) for topic in {t for t, _ in self.rows}}
         for topic, row in topics.items():
@@ -187,8 +187,8 @@ class World:
         return {
             "words": [self.block[n] for n in range(state.BLOCK_WORDS) if n not in ADDRESSES],
             "stop row": by_address.get(stop_row, stop_row - self.log.address if stop_row else 0),
-            "dirty": [by_address[one] for one in dirty],
-            "touched": [by_address[one] for one in touched],
+            "dirty": [by_address[row] for row in dirty],
+            "touched": [by_address[row] for row in touched],
             "log": self.log.data,
             "index": self.index.data,
             "tails": {queue: tail.data for queue, tail in self.tails.items()},
@@ -208,7 +208,7 @@ class World:
 
 
 class SendWorld(World):
-    """A world with what ``receive`` needs."""
+    """A world with all that ``receive`` needs."""
 
     def __init__(self, random: Random, data: bytes, *, is_complete: bool = False) -> None:
         super().__init__(random)
@@ -221,11 +221,12 @@ class SendWorld(World):
             row.words[state.TOPIC_WRITE_QUEUES] = write_queues
         self.received = Fence(len(data))
         self.received.write(0, data)
-        room, scratch, replies, body, size = (
-            (40, 70_000, 8_000, 4000, 40_000)
+        room, scratch, replies, body, size = map(
+            random.choice,
+            ([40], [5_000, 70_000, 70_000], [8_000], [4000], [400, 40_000, 40_000])
             if is_complete
-            else map(random.choice, ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000],
-                                     [20, 4000], [250, 40_000]))
+            else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
+                  [250, 40_000]),
         )  # fmt: skip
         self.replies = Fence(replies)
         self.replies.write(0, UNTOUCHED * replies)
@@ -266,7 +267,7 @@ class SendWorld(World):
             block[word] = value
 
     def _provide(self, random: Random) -> None:
-        """Let there be all that an append stops for."""
+        """Provide all that an append stops for."""
         for queue in QUEUES:
             if queue not in self.rows:
                 self._make_queue(queue, random)
@@ -293,7 +294,7 @@ CODES = [cq_unit.tags_code("TagA"), cq_unit.tags_code("TagB")]
 
 
 class NoQueues:
-    """As if no queue were of an unusual kind."""
+    """Queues of a store that has only plain ones."""
 
     def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
         return {}
@@ -358,8 +359,8 @@ class PullWorld(SendWorld):
         """Change a byte of the log."""
         end = self.block[state.LOG_POSITION]
         if end and random.random() < 0.05:
-            at = random.randrange(end)
-            self.log.write(at, bytes([random.randrange(256)]))
+            position = random.randrange(end)
+            self.log.write(position, bytes([random.randrange(256)]))
 
 
 CHECKPOINT_NAMES = [
@@ -387,15 +388,15 @@ class PopWorld(PullWorld):
         self.argument = hot.Address(hot.address_of(self.call))
         self.kept: list[Fence] = []
         head = incoming.encode(IncomingMessage("", b""), b"")[: pop_args.HEAD_BYTES]
-        topic = random.choice([*["Orders"] * 8, "T", "t" * 126, "nobody"]).encode()
+        topic = random.choice([*["Orders"] * 8, "T", "t" * 126, "unknown"]).encode()
         self.call[pop_args.BLOCK] = self.hot.address
-        for place, one in {
+        for place, fence in {
             pop_args.BUFFER: self.buffer,
             pop_args.SCRATCH: self.scratch_of_pop,
             pop_args.OFFSETS: self.offsets,
             pop_args.INFO: self.info,
         }.items():
-            self.call[place] = one.address
+            self.call[place] = fence.address
         self.call[pop_args.BUFFER_ROOM] = self.buffer.size
         self.call[pop_args.HEAD] = self.keep(head)
         for place, text in (
@@ -410,7 +411,7 @@ class PopWorld(PullWorld):
         return self.kept[-1].address
 
     def prepare(self, random: Random) -> None:
-        """Set what differs from call to call; mostly it is common."""
+        """Set the arguments that differ from call to call; most of them take the fast path."""
         call = self.call
         queue = random.choice(QUEUES) if random.random() < 0.1 else ("T", 0)
         call[pop_args.QUEUE_ROW], _ = self.rows[queue]
@@ -429,16 +430,16 @@ class PopWorld(PullWorld):
         call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
         call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
         call[pop_args.STORE_MS] = NOW_MS
-        if random.random() < 0.1:
+        if random.random() < 0.2:
             place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
-            call[place] = random.choice([-1, -(2**63), 0, 33])
+            call[place] = random.choice([-1, -(2**63), 0, pop_args.MESSAGES_MAX + 1])
 
 
 # --- acknowledgements ---------------------------------------------------------------
 
 
 class AckWorld:
-    """A block, and what it points at; the bytes end where nobody may read on."""
+    """The argument block of ``acks`` with all that it points at."""
 
     def __init__(self, data: bytes, position: int, row_max: int, room: int) -> None:
         self.buffer = Fence(len(data))
@@ -496,7 +497,7 @@ VALUES = {
 
 
 def some_properties(random: Random) -> bytes:
-    """What waiting messages have, mostly; and what they should not."""
+    """Return the properties of a waiting message; some of them are odd."""
     pairs = []
     is_odd = random.random() < 0.3
     for _ in range(random.choice([0, 2, 3, 6])):
@@ -532,7 +533,7 @@ def some_stored_record(random: Random) -> bytes:
 
 
 class CopyLog:
-    """Files with records, which share the words that say where they are."""
+    """Log files with records, and a control block with their addresses."""
 
     def __init__(self, random: Random) -> None:
         self.size = random.choice([300, 1000, 4000])
@@ -541,7 +542,7 @@ class CopyLog:
         self.places: list[list[int]] = []
         for number, file in enumerate(self.files):
             self._fill(random, file, self.start + number * self.size)
-        self.addresses = np.array([one.address for one in self.files], np.int64)
+        self.addresses = np.array([file.address for file in self.files], np.int64)
         self.known = self.addresses.copy()
         for number in range(len(self.files)):
             if random.random() < 0.3:
@@ -561,7 +562,7 @@ class CopyLog:
             data = bytearray(some_stored_record(random))
             if position + len(data) > self.size:
                 break
-            if random.random() < 0.1:  # it ends just where the file does
+            if random.random() < 0.1:  # the record ends where the file does
                 position = self.size - len(data)
             struct.pack_into(
                 ">qq", data, record.POSITION_QUEUE_OFFSET, queue_offset, start + position
@@ -572,6 +573,12 @@ class CopyLog:
             self.places.append([queue_offset, start + position, len(data)])
             file.write(position, bytes(data))
             position += len(data)
+
+    def record_at(self, physical_offset: int) -> bytes:
+        number, position = divmod(physical_offset - self.start, self.size)
+        data = self.files[number].data[position:]
+        (size,) = struct.unpack_from(">i", data)
+        return data[:size]
 
     def map(self, physical_offset: int, random: Random) -> None:
         number = (physical_offset - self.start) // self.size
@@ -595,8 +602,10 @@ class CopyLog:
         return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
 
 
-def some_rule(random: Random) -> CopyRule:
-    return CopyRule(
+def some_rule(random: Random) -> tuple[CopyRule, tuple[str, ...]]:
+    """Return a rule, and the names of properties that it drops."""
+    dropped = random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")])
+    rule = CopyRule(
         random.choice([None, None, None, b"Other", "Крамниця".encode()]),
         random.choice([0, 7]),
         from_topic=random.choice([b"", b"", b"T", names.HALF_TOPIC.encode()]),
@@ -604,8 +613,9 @@ def some_rule(random: Random) -> CopyRule:
         sys_flags_on=random.choice([0, flags.TRANSACTION_COMMIT]),
         has_prepared_offset=random.random() < 0.5,
         reconsume_more=random.choice([0, 1]),
-        dropped=random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")]),
+        dropped=dropped,
     )
+    return rule, dropped
 
 
 OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")
@@ -614,7 +624,7 @@ OP.write(0, OP_LIKE)
 
 
 class CopyCall:
-    """The words of a call, with room for what it makes; the same for the same ``random``."""
+    """The argument block of a copy, with room for its results."""
 
     def __init__(
         self, random: Random, log: CopyLog, rule: CopyRule, places: np.ndarray, more: Fence
@@ -658,7 +668,7 @@ REQUIRED = 0b1111
 
 
 class ScanCall:
-    """A list of what is wanted, a buffer, and room for rows, which end where nobody may write."""
+    """The arguments of ``collect``: a list of fields, a buffer, and room for rows."""
 
     def __init__(self, data: bytes, rows_max: int, position: int = 0) -> None:
         width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)
@@ -678,14 +688,16 @@ class ScanCall:
 
     def collect(self, kernel: Any) -> tuple[int, int, list[list[int]]]:
         """Return count, position and rows; addresses as positions in the buffer."""
-        count = kernel(*(hot.Address(hot.address_of(one)) for one in (self.memory, self.wanted)))
-        found = np.frombuffer(self.rows.data, np.int64).reshape(-1, self.width).tolist()[:count]
-        for row in found:
+        count = kernel(
+            *(hot.Address(hot.address_of(words)) for words in (self.memory, self.wanted))
+        )
+        rows = np.frombuffer(self.rows.data, np.int64).reshape(-1, self.width).tolist()[:count]
+        for row in rows:
             row[scan_args.ROW_BODY] -= self.received.address
             for i, kind in enumerate(SCANNED.values()):
-                at = scan_args.ROW_WORDS + scan_args.VALUES * i
-                if kind == scan_args.TEXT and row[at + 1] != scan_args.ABSENT:
-                    row[at] -= self.received.address
-        return count, int(self.memory[state.RECEIVE_POSITION]), found
+                column = scan_args.ROW_WORDS + scan_args.VALUES * i
+                if kind == scan_args.TEXT and row[column + 1] != scan_args.ABSENT:
+                    row[column] -= self.received.address
+        return count, int(self.memory[state.RECEIVE_POSITION]), rows
 
     width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)

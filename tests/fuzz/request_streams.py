@@ -34,7 +34,14 @@ PROPERTIES += ["PGROUP\1g", "a" * 33 + "\1" + "v" * 40, 'quoted\1"\\/', "TTL\x01
 PROPERTIES += [f"{start}X\1v" for start in send_rules.NAMES_OF_PYTHON]
 ODD_PROPERTIES = ["WAIT\1false", "WAIT\1", "", "name", "\1value", "a\1b\1c", "日本\1x", "a\1日本"]
 ODD_PROPERTIES += ["x\1y\3", "DELAY\x013", "WAITS\1true", "WAI\1true", "k\1" + "v" * 32_700]
-ODD_PROPERTIES += ["back\1a\\", "back\1\\\\", "empty\1"]
+ODD_PROPERTIES += [
+    "back\1a\\",
+    "back\1\\\\",
+    "empty\1",
+    "_SYS_MSG_PRIORITY\x013",
+    "__CRC32#\x011234567890",
+]
+ODD_PROPERTIES += ["__LITE_TOPIC\1x", "__RMQ.TRANSIENT.x\1y", "INNER_NUM\x013", "POP_CK\x011 2 3"]
 WAITING = ["TRAN_MSG\1true", "DELAY\x011", "DELAY\x012", "TIMER_DELAY_MS\x0110"]
 WAITING += ["TIMER_DELAY_SEC\x013"]
 ODD_WAITING = ["TRAN_MSG\1TRUE", "TRAN_MSG\1false", "TRAN_MSG\1tru", "TRAN_MSX\1true", "DELAY\x010"]
@@ -46,7 +53,20 @@ ODD_WAITING += [
     *("TIMER_DELAY_MSX\x013", "TIMER_OUT_MS\x013", "TIMER_DEL_UNIQKEY\x013"),
 ]
 ODD_VALUES = ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0"]
-ODD_TEXTS = ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "\\", '"', "x\\y"]
+ODD_TEXTS = [
+    "2147483648",
+    "1" * 18,
+    "1" * 19,
+    "9" * 25,
+    "日本",
+    "é",
+    "grün",
+    "a\nb",
+    "4096",
+    "\\",
+    '"',
+    "x\\y",
+]
 LETTERS = "abcdefghijklmn"
 SPLICES = [b'"', b"\\", b"\\u0001", b"\\u0003", b"\0", b"\x80", b"\xc3\xa9", b",", b"{", b"}", b":"]
 SPLICES += [b'"a":"b",', b'"code":310,', b"-", b"0", b"\1", b"\2", b"\x7f", b"null", b" ", b"[]"]
@@ -132,7 +152,7 @@ def json_frame(
         header = header.replace("/", "\\/")
     if random.random() < 0.1:
         header += random.choice(["\n", " ", "\t\r\n  "])
-    if random.random() < 0.05 * odd:
+    if random.random() < 0.15 * odd:
         header += random.choice(["\0", "}", ",", "x"])
     return framed(header.encode(errors="replace"), body, 0)
 
@@ -191,9 +211,9 @@ def some_properties(random: Random, odd: float, now_ms: int) -> str:
         pairs.insert(random.randint(0, len(pairs)), random.choice(waiting))
     if random.random() < 0.3 * odd:
         deliver_ms = now_ms + random.choice([-1, 0, 1, TIMER_MAX_MS, TIMER_MAX_MS + 1])
-        waiting += [*ODD_WAITING, f"TIMER_DELIVER_MS\1{deliver_ms}"]
+        waiting += [*ODD_WAITING, *[f"TIMER_DELIVER_MS\1{deliver_ms}"] * 9]
         pairs.insert(random.randint(0, len(pairs)), random.choice(waiting))
-    if random.random() < 0.3 * odd:
+    if random.random() < 0.5 * odd:
         pairs.insert(random.randint(0, len(pairs)), random.choice(PROPERTIES + ODD_PROPERTIES))
     if random.random() < 0.1 * odd and pairs:
         pairs.append(random.choice(pairs))
@@ -242,9 +262,9 @@ def some_send(random: Random, odd: float, now_ms: int = NOW_MS, body_max: int = 
         code = 10
         long_names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
         fields = {long_names.get(name, name): value for name, value in fields.items()}
-    body = random.randbytes(random.choice([1, 5, 80, 80, 300]))
-    if random.random() < 0.1 * odd:
-        body = random.randbytes(random.choice([0, body_max - 1, body_max, body_max + 1]))
+    body = random.randbytes(random.choice([1, 5, 80, 80, 300, 1500]))
+    if random.random() < 0.15 * odd:
+        body = random.randbytes(random.choice([0, body_max, body_max + 1]))
     if random.random() < 0.05 * odd:
         code = random.choice([320, 11])
     return some_request(random, odd, code, fields, body)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from fuzz import broker_paths, request_streams as streams
 from fuzz.broker_paths import Paths, in_turn
 from fuzz.request_streams import Pop
-from reput.format import names
+from reput.format import names, sys_flag as flags
 from reput.store.incoming import IncomingMessage
 
 EXAMPLES = settings.default.max_examples
@@ -85,20 +85,22 @@ def test_pulls(paths: Paths) -> None:
         paths.check(seed, streams.with_damage(random, frames))
 
     in_turn(2 * EXAMPLES, check)
-    assert paths.counts.pulls > 2 * EXAMPLES, "else this would test little"
+    assert paths.counts.pulls > EXAMPLES, "else this would test little"
 
 
 # --- pops and acknowledgements --------------------------------------------------------------
 
 
 def pops_of(paths: Paths) -> list[Pop]:
-    """Return pops with messages to acknowledge, and one that never happened."""
+    """Return pops with messages to acknowledge, and two that never happened."""
     checkpoints = paths.both.with_kernel.broker.parts.pops.revive.checkpoints
     pops = [
         Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms)
         for key in list(checkpoints._by_key)[-4:]
     ]
-    return [*pops, Pop("T", "group", 0, 7, paths.now_ms)]
+    last = pops[-1] if pops else Pop("T", "group", 0, 7, paths.now_ms)
+    pops.append(Pop(last.topic, last.group, last.queue_id, last.start + 3, last.pop_ms))
+    return [*pops, Pop(last.topic, "puorg", last.queue_id, last.start, last.pop_ms)]
 
 
 def test_pops(paths: Paths) -> None:
@@ -142,7 +144,11 @@ def put_halves(paths: Paths, random: Random) -> None:
     queue_id = random.choice(["0", "3", "-1", "x", "2147483648", "4294967296", "007"])
     text = HALF % (random.choice(PRODUCERS), topic, queue_id if random.random() < 0.3 else "0")
     properties = text + (random.choice(HALVES) if random.random() < 0.4 else "")
-    paths.put(IncomingMessage(names.HALF_TOPIC, b"half", 0, properties.encode()))
+    sys_flag = random.choice([0, 0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK])
+    message = IncomingMessage(
+        names.HALF_TOPIC, b"half", 0, properties.encode(), sys_flag=sys_flag, is_due=True
+    )
+    paths.put(message)
 
 
 def halves_of(paths: Paths) -> list[tuple[int, int]]:
@@ -223,28 +229,61 @@ def test_messages_that_are_sent_back(paths: Paths) -> None:
 
 
 def test_all_in_one_read(paths: Paths) -> None:
-    def check(seed: int) -> None:
-        random = Random(seed)
-        odd = random.choice([0, 0, 1])
-        pops, halves = pops_of(paths), halves_of(paths)
-        offsets = [paths.max_offset(), max(0, paths.max_offset() - 2), 0]
-        records = paths.last_records(10) or [0]
-        makers: list[Callable[[], list[bytes]]] = [
-            lambda: [streams.some_send(random, odd, paths.now_ms)],
-            lambda: streams.sends(random),
-            lambda: [streams.some_pull(random, odd, offsets)],
-            lambda: [streams.some_pop(random, odd, paths.now_ms)],
-            lambda: streams.some_acks(random, odd, pops),
-            lambda: [streams.some_end(random, odd, halves, "g")],
-            lambda: [streams.some_send_back(random, odd, records)],
-        ]
-        paths.advance(random.choice([0, 0, 1]))
-        frames = []
-        for _ in range(random.choice([5, 20])):
-            frames += random.choice(makers)()
-        paths.check(seed, streams.with_damage(random, frames))
+    in_turn(EXAMPLES // 2, lambda seed: check_all(paths, seed))
 
-    in_turn(EXAMPLES, check)
+
+def test_records_with_checksums(tmp_path: Path) -> None:
+    """Kernels do not write them: all falls back."""
+    with broker_paths.open_paths(tmp_path, **TIMERS, enabled_append_prop_crc=True) as paths:
+        in_turn(EXAMPLES // 4, lambda seed: check_all(paths, seed))
+
+
+def check_all(paths: Paths, seed: int) -> None:
+    random = Random(seed)
+    odd = random.choice([0, 0, 1])
+    pops, halves = pops_of(paths), halves_of(paths)
+    offsets = [paths.max_offset(), max(0, paths.max_offset() - 2), 0]
+    records = paths.last_records(10) or [0]
+    makers: list[Callable[[], list[bytes]]] = [
+        lambda: [streams.some_send(random, odd, paths.now_ms)],
+        lambda: streams.sends(random),
+        lambda: [streams.some_pull(random, odd, offsets)],
+        lambda: [streams.some_pop(random, odd, paths.now_ms)],
+        lambda: streams.some_acks(random, odd, pops),
+        lambda: [streams.some_end(random, odd, halves, "g")],
+        lambda: [streams.some_send_back(random, odd, records)],
+    ]
+    paths.advance(random.choice([0, 0, 1]))
+    frames = []
+    for _ in range(random.choice([5, 20])):
+        frames += random.choice(makers)()
+    paths.check(seed, streams.with_damage(random, frames))
+
+
+def test_headers_that_are_cut(tmp_path: Path) -> None:
+    """Cut at any byte, with lengths that fit: by default at every third one."""
+    step = 1 if EXAMPLES > 100 else 3
+    with broker_paths.open_paths(tmp_path, **TIMERS) as paths:
+        frames = []
+        for seed in range(16):
+            random = Random(seed)
+            fields = {"b": "T", "e": "0", "i": 'KEYS\1k\2WAIT\1true\2x\1"\\/'}
+            paths.put(IncomingMessage("T", b"consumed", 0, b""))
+            put_halves(paths, random)
+            frames += [
+                streams.some_request(random, 0, 310, streams.send_fields(random) | fields, b"body"),
+                streams.some_pull(random, 0, [0]),
+                streams.some_ack(random, 0, pops_of(paths)),
+                streams.some_end(random, 0, halves_of(paths), "g"),
+                streams.some_send_back(random, 0, paths.last_records(1)),
+            ]
+        for number, frame in enumerate(frames):
+            header_end = 8 + int.from_bytes(frame[5:8])
+            header, body = frame[8:header_end], frame[header_end:]
+            for cut in range(number % (16 * step), len(header), 16 * step):
+                short = streams.framed(header[:cut], body, frame[4])
+                paths.check(number, short + frame)
+                paths.check(number, frame[:cut])
 
 
 def test_noise(tmp_path: Path) -> None:

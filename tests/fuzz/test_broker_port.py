@@ -1,4 +1,4 @@
-"""Whatever arrives on the broker's port: an answer or a close, nothing left behind, others served.
+"""Random bytes on the broker's port get an answer or a close, and other clients are served.
 
 The frames of ``remoting`` are tested in ``test_remoting``; here they meet the kernel of sends.
 """
@@ -78,7 +78,7 @@ async def read_frames(reader: asyncio.StreamReader, count: int) -> list[Command]
 
 
 async def is_well(subject: Subject) -> None:
-    """Others are served, and nothing is left of the connection that misbehaved."""
+    """Check that other clients are served, and that nothing is left of the closed connection."""
     reply = await subject.send("T", b"still here")
     assert reply.code == ResponseCode.SUCCESS
     async with asyncio.timeout(20):

@@ -18,7 +18,7 @@ from hypothesis import settings
 from fuzz import broker_paths
 from fuzz.broker_paths import Paths, in_turn
 from interop import samples
-from reput.format import names, sys_flag as flags
+from reput.format import message as record, names, sys_flag as flags
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels import copy_args as words
 
@@ -34,6 +34,7 @@ STORES: dict[str, dict[str, Any]] = {
         "timer_roll_window_slot": 10,
     },
 }
+SYS_FLAG_END = record.POSITION_SYS_FLAG + 3
 TOPICS = ["T", "Orders", "%RETRY%g|x-_", "t" * 127]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
 NAMES += ["RETRY_TOPIC", "UNIQ_KEY", "PGROUP", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"]
@@ -128,8 +129,12 @@ def check(paths: Paths, seed: int, topic: str, step: Step, odd: float = 1) -> No
         if topic == names.TIMER_TOPIC:
             timer_ms = paths.now_ms + random.choice([-1000, 0, 500, 2000, 2000, 5000, 90_000])
         paths.put(some_message(random, odd, topic, timer_ms, paths.now_ms))
-    if random.random() < 0.1 * odd:
-        paths.damage(paths.end - random.randrange(400), random.choice([1, 255]))
+    chance = random.random()
+    if chance < 0.2 * odd:
+        position = random.choice([SYS_FLAG_END, random.randrange(120)])
+        paths.damage(paths.last_records(3)[0] + position, random.choice([1, 16, 32, 255]))
+    elif chance < 0.3 * odd:
+        broker_paths.damage_unit(paths, topic, random.choice([7, 11, 11, 11]))
     paths.advance(random.choice([0, 100, 1000, 3000]))
     for wire in paths.wires:
         for _ in range(50):

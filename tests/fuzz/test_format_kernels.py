@@ -1,8 +1,8 @@
-"""Hypothesis against the kernels: compiled and plain Python agree, on damaged bytes as well.
+"""Compiled kernels and their reference implementation agree, on damaged bytes as well.
 
-What is generated: a log file of records with every oddity of the format, between them zeros,
-garbage and bytes that look like heads; then damage. What must hold: both kernels say the same, no
-whole record is lost, nothing is read or written outside the memory that was given.
+Hypothesis makes a log file of records with every oddity of the format, between them zeros, garbage
+and bytes that look like heads; then damage. Both implementations return the same, no whole record
+is lost, and nothing outside of the given memory is read or written.
 """
 
 import itertools
@@ -48,7 +48,7 @@ def examples(count: int) -> settings:
     )
 
 
-# --- what is generated: records -------------------------------------------
+# --- generated records ----------------------------------------------------
 
 ODD_BYTES = st.sampled_from(
     [
@@ -90,7 +90,7 @@ PAIRS = st.one_of(
 
 
 def property_strings() -> st.SearchStrategy[bytes]:
-    """Pairs, with the last separator or without."""
+    """Return pairs, with the last separator or without."""
     ends = st.sampled_from([b"", b"\x02"])
     return st.tuples(st.lists(PAIRS, max_size=7).map(b"\x02".join), ends).map(b"".join)
 
@@ -125,7 +125,7 @@ COMPRESSION_TYPES = st.sampled_from(
 
 @st.composite
 def stored_bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A body as stored, and the compression bits that go with it: good, or not what they say."""
+    """Return a stored body and its compression bits, which may not fit."""
     plain = draw(st.one_of(st.binary(max_size=24), st.integers(0, 300).map(lambda n: b"ab" * n)))
     if draw(st.integers(0, 2)):
         return plain, 0
@@ -138,7 +138,7 @@ def stored_bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @dataclass(frozen=True)
 class Draft:
-    """A record but for the place where it will stand."""
+    """A record without its place."""
 
     message: StoredMessage
     topic: bytes
@@ -146,7 +146,7 @@ class Draft:
     """Of ``__CRC32#``: "", "right", "wrong" or "odd"."""
     body_crc_error: int
     inner: "Draft | None" = None
-    """A record that stands in the body, and says so: what only the walk from outside can tell."""
+    """A record within the body, at its right offset: only a scan from outside skips it."""
 
     def at(self, physical_offset: int) -> bytes:
         message = self.message
@@ -181,7 +181,7 @@ class Draft:
 
 @st.composite
 def drafts(draw: st.DrawFn, inner: st.SearchStrategy[Draft] | None = None) -> Draft:
-    """A record."""
+    """Return a record."""
     body, bits = draw(stored_bodies())
     fixed = draw(
         st.one_of(
@@ -191,7 +191,7 @@ def drafts(draw: st.DrawFn, inner: st.SearchStrategy[Draft] | None = None) -> Dr
     )
     fields = FIXED_FIELDS.unpack(fixed)
     born_host, store_host = (Host(draw(ADDRESSES), port) for port in fields[:2])
-    # Bits nobody defined are kept as they are; those of hosts and body must be right.
+    # Undefined bits are kept; those of hosts and body must be right.
     bits |= fields[2] & ~0x731
     bits |= flags.BORN_HOST_V6 if born_host.is_v6 else 0
     bits |= flags.STORE_HOST_V6 if store_host.is_v6 else 0
@@ -221,11 +221,11 @@ def drafts(draw: st.DrawFn, inner: st.SearchStrategy[Draft] | None = None) -> Dr
     )
 
 
-# --- what is generated: logs ----------------------------------------------
+# --- generated logs -------------------------------------------------------
 
 
 class Log(NamedTuple):
-    """Bytes of a log file, or what damage left of them."""
+    """Bytes of a log file, perhaps damaged."""
 
     data: bytes
     base: int
@@ -253,7 +253,7 @@ BASES = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn, *, fillers: bool = True) -> Log:
-    """A log file: records, fillers between them, and one of the ways in which files end."""
+    """Return a log file: records, fillers between them, and one of the ends of files."""
     base = draw(BASES)
     kinds = ["record"] * 6 + ["nested"] + ["filler"] * (2 if fillers else 0)
     makers = {"record": drafts(), "nested": drafts(inner=drafts()), "filler": FILLERS}
@@ -280,7 +280,7 @@ def logs(draw: st.DrawFn, *, fillers: bool = True) -> Log:
 
 @st.composite
 def damaged_logs(draw: st.DrawFn, *, in_place: bool = False) -> Log:
-    """A log after some damage; ``in_place`` leaves every other byte where it stood."""
+    """Return a log after some damage; ``in_place`` moves no other byte."""
     log = draw(logs())
     data = bytearray(log.data)
     kinds = ["flip", "put", "zero", "copy", "word"] + ([] if in_place else ["insert", "delete"])
@@ -336,7 +336,7 @@ class Look(NamedTuple):
 
 @st.composite
 def looks(draw: st.DrawFn) -> Look:
-    """A damaged log, seen whole or in part, from the start or from anywhere."""
+    """Return a scan of a damaged log, whole or in part."""
     log = draw(damaged_logs())
     length = len(log.data)
     end = draw(st.one_of(st.just(length), st.just(length), st.integers(0, length)))
@@ -348,12 +348,12 @@ def looks(draw: st.DrawFn) -> Look:
 
 
 def whole(log: Log) -> Look:
-    """A look at all of a log, whatever its checksums say."""
+    """Return a scan of all of a log, without a check of checksums."""
     return Look(log, log.data, None, 0, len(log.data), False)
 
 
 def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
-    """Segments as tuples, so that a difference can be read."""
+    """Return segments as tuples, so that a difference can be read."""
     assert segments.positions.dtype == np.int64
     assert segments.sizes.dtype == np.int32
     assert segments.verdicts.dtype == np.uint8
@@ -567,7 +567,7 @@ NUMBERS = [name for name, _ in LOCATED[: [name for name, _ in LOCATED].index("st
 
 
 def described(value: Any) -> Any:
-    """Any result of ``Columns`` as plain values and types, so that a difference can be read."""
+    """Return a result of ``Columns`` as plain values and types, to make differences readable."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.tolist()
     if isinstance(value, Runs):
@@ -584,7 +584,7 @@ def described(value: Any) -> Any:
 
 
 def all_columns(columns: Any) -> dict[str, Any]:
-    """What every method returns."""
+    """Return the results of all methods."""
     found = {name: columns.numbers(name) for name in NUMBERS}
     found |= {
         "topics": columns.topics(),
@@ -609,7 +609,7 @@ def all_columns(columns: Any) -> dict[str, Any]:
 
 
 def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the records that a scan takes."""
+    """Return the positions of the records that a scan finds."""
     segments = look.scan(native)
     return segments.positions[segments.verdicts == Verdict.MESSAGE]
 
@@ -646,7 +646,7 @@ def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
 @examples(50)
 @given(logs(fillers=False))
 def test_records_come_back_as_they_were_written(log: Log) -> None:
-    """Against the codec directly: the reference shares its helpers with nobody else."""
+    """Compare with the codec directly: the reference shares no helpers with it."""
     columns = native.Columns(log.data, np.array([at for at, _ in log.records], np.int64))
     properties = columns.properties()
     names, values = (described(runs)[0] for runs in properties[1:])
@@ -666,7 +666,7 @@ def test_records_come_back_as_they_were_written(log: Log) -> None:
 # --- memory: nothing is read outside the buffer ---------------------------
 
 GUARDED = '''
-"""Run the kernels on buffers that touch a page which may not be read, before or behind them."""
+"""Run the kernels on buffers next to a page without access, before or after them."""
 
 import ctypes, mmap, pickle, sys
 import numpy as np
@@ -714,7 +714,7 @@ rows = 0
 for data, *rest in cases:
     assert len(data) <= ROOM
     rows += run(place(data, END - len(data)), *rest)  # right before the guard
-    run(place(data, START), *rest)  # right behind the other one
+    run(place(data, START), *rest)  # right after the other one
 if sys.argv[2:] == ["--overstep"]:
     native.checksum((ctypes.c_uint8 * 9).from_address(END - 8))
 print(native.engine(), len(cases), rows)
@@ -741,12 +741,12 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
     def collect(look: Look) -> None:
         where = (look.start, look.stop, look.log.base, look.file_end, look.check_crc)
         cases.append((look.part, *where))
-        # Each record alone: nothing is behind a text that ends inside a character.
+        # Each record alone: nothing follows a text that ends inside a character.
         cases.extend(
             (look.log.data[at : at + size], 0, size, look.log.base + at, None, False)
             for at, size in look.log.records
         )
-        # A whole record cut here and there: what is read first is what is missing.
+        # A record truncated at several positions: the first missing byte is read first.
         for at, size in look.log.records[-1:]:
             file_end = None if look.check_crc else at + size
             cases.extend(
@@ -764,7 +764,7 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
 
 
 def test_one_byte_too_many_is_noticed(tmp_path: Path) -> None:
-    """The guard works: the same run dies on a buffer that reaches into the page behind."""
+    """The guard works: the same run dies on a buffer that reaches into the next page."""
     done = run_guarded([(b"\0" * 9, 0, 9, 0, None, True)], tmp_path, "--overstep")
     assert done.returncode in (-signal.SIGSEGV, -signal.SIGBUS)
     assert "assert" not in done.stderr.lower()
@@ -774,7 +774,7 @@ def test_one_byte_too_many_is_noticed(tmp_path: Path) -> None:
 
 
 class GuardedNumpy:
-    """numpy, but new arrays stand between guard bytes and hold garbage, not zeros."""
+    """numpy, but new arrays are between guard bytes and hold garbage, not zeros."""
 
     GUARD = 64
 
@@ -844,7 +844,7 @@ WORDY = Draft(
 
 
 def look_at(draft: Draft, count: int) -> Look:
-    """A look at a log of the same record ``count`` times."""
+    """Return a scan of a log of the same record ``count`` times."""
     data = b""
     places = []
     for _ in range(count):

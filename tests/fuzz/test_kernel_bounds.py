@@ -16,6 +16,9 @@ from hypothesis import given, settings
 
 from fuzz import request_streams as streams
 from fuzz.kernel_worlds import (
+    REQUIRED,
+    SCANNED,
+    SCANNED_CODE,
     SEEDS,
     UNTOUCHED,
     AckWorld,
@@ -31,7 +34,15 @@ from fuzz.kernel_worlds import (
 from fuzz.request_streams import Pop
 from reput.format import command, message as record, names, pop_codec
 from reput.store.copying import CopyRule
-from reput.store.kernels import acks_args, control_block as state, copy_args, hot, native, pop_args
+from reput.store.kernels import (
+    acks_args,
+    control_block as state,
+    copy_args,
+    hot,
+    native,
+    pop_args,
+    scan_args,
+)
 
 try:
     native.engine()
@@ -105,6 +116,9 @@ def check_send_replies(world: SendWorld) -> int:
         verdict, record_size = record.classify(data, place, start + place)
         assert verdict is record.Verdict.MESSAGE
         assert record_size <= world.block[state.RECORD_BYTES_MAX]
+        stored = record.decode(data, place)
+        topic = stored.properties.get("REAL_TOPIC", stored.topic)
+        assert world.hot.topic(topic.encode()).words[state.TOPIC_KIND] == state.KIND_PLAIN
         position += 4 + size
         count += 1
     return count
@@ -217,6 +231,7 @@ def fill(world: PopWorld) -> None:
 def check_popped(world: PopWorld, start: int, count: int) -> None:
     """Check that the checkpoint can be decoded, and names the records that were copied."""
     call, log_start = world.call, world.block[state.LOG_START]
+    assert count <= call[pop_args.COUNT_MAX] <= pop_args.MESSAGES_MAX
     data = world.log.data[start : world.block[state.LOG_POSITION]]
     verdict, size = record.classify(data, 0, log_start + start)
     assert (verdict, size) == (record.Verdict.MESSAGE, len(data))
@@ -296,10 +311,12 @@ def test_copies(seed: int) -> None:
 def check_again(seed: int) -> int:
     """Return the number of records that were made."""
     random = Random(seed)
-    log, rule = CopyLog(random), some_rule(random)
+    log = CopyLog(random)
+    rule, dropped = some_rule(random)
     more = Fence(random.choice([0, 30]))
     more.write(0, b"\2a\1b\2c"[: more.size].ljust(more.size, b"d"))
-    return check_calls(random, log, rule, log.some_places(random, more.size), more, hot.again)
+    places = log.some_places(random, more.size)
+    return check_calls(random, log, rule, places, more, hot.again, dropped=dropped)
 
 
 def check_later(seed: int) -> int:
@@ -349,6 +366,7 @@ def check_calls(
     kernel: hot.Kernel,
     *,
     records_each: int = 1,
+    dropped: tuple[str, ...] | None = None,
 ) -> int:
     """Return the number of places of which records were made."""
     made = position = 0
@@ -358,6 +376,8 @@ def check_calls(
         count = kernel(call.argument)
         if records_each == 1:
             check_made(call, count)
+        if dropped is not None:
+            check_kept(log, dropped, left[:count], call.scratch.data)
         made += count
         position += count
         if call.words[copy_args.STOP] == copy_args.STOP_UNMAPPED:
@@ -377,6 +397,22 @@ def check_made(call: CopyCall, count: int) -> None:
         assert size <= call.words[copy_args.RECORD_MAX]
         position += size
     assert position == call.words[copy_args.RESULT_BYTES]
+
+
+def check_kept(log: CopyLog, dropped: tuple[str, ...], places: np.ndarray, made: bytes) -> None:
+    """Check that copies have the properties of their sources but for the dropped ones."""
+    names_dropped = {name.encode() for name in dropped}
+    for place in places:
+        source = pairs_of(log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET])))
+        kept = [pair for pair in source if pair.partition(b"\1")[0] not in names_dropped]
+        (size,) = struct.unpack_from(">i", made)
+        assert pairs_of(made[:size])[: len(kept)] == kept
+        made = made[size:]
+
+
+def pairs_of(data: bytes) -> list[bytes]:
+    properties = record.decode(data, check_crc=False).property_bytes
+    return [pair for pair in properties.split(b"\2") if pair]
 
 
 def check_waiting(seed: int) -> int:
@@ -402,7 +438,7 @@ def check_waiting(seed: int) -> int:
 
 
 @given(SEEDS)
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=4 * EXAMPLES)
 def test_scan(seed: int) -> None:
     check_scan(seed)
 
@@ -410,7 +446,7 @@ def test_scan(seed: int) -> None:
 def check_scan(seed: int) -> int:
     """Return the number of requests that were read."""
     random = Random(seed)
-    odd = random.choice([0, 0, 1])
+    odd = random.choice([0, 1, 1])
     halves = [(0, 7), (5, 1 << 33)]
     frames = [
         streams.some_end(random, odd, halves, random.choice(streams.GROUPS))
@@ -420,9 +456,40 @@ def check_scan(seed: int) -> int:
     rows_max = random.choice([0, 1, 3, 20, 20])
     count, position, rows = ScanCall(data, rows_max).collect(native_scan)
     assert 0 <= count <= rows_max
-    assert 0 <= position <= len(data)
-    assert [count, position] != [0, 0] or not rows
+    begin = 0
+    for row in rows:
+        end = row[scan_args.ROW_END]
+        check_row(row, data, command.decode(data[begin + 4 : end]))
+        begin = end
+    assert position == begin <= len(data)
     return count
+
+
+def check_row(row: list[int], data: bytes, request: command.Command) -> None:
+    """Compare a row with a decoded request; its values must be written as clients write them."""
+    assert (row[scan_args.ROW_OPAQUE], row[scan_args.ROW_FLAG]) == (request.opaque, request.flag)
+    assert request.opaque >= 0
+    assert request.flag in (0, command.IS_ONEWAY)
+    assert request.code == SCANNED_CODE
+    assert request.remark is None
+    fields = dict(request.ext_fields or {})
+    for i, (name, kind) in enumerate(SCANNED.items()):
+        value, size = row[scan_args.ROW_WORDS + scan_args.VALUES * i :][:2]
+        text = fields.pop(name, None)
+        assert (size == scan_args.ABSENT) == (text is None)
+        if text is None:
+            assert not REQUIRED >> i & 1
+        elif kind == scan_args.TEXT:
+            assert data[value : value + size].decode() == text
+            assert text.isascii()
+            assert text.isprintable()
+            assert not set(text) & set('"\\')
+        elif kind == scan_args.BOOL:
+            assert text == ("false", "true")[value]
+        else:
+            assert str(value) == text
+            assert 0 <= value < (1 << 31 if kind == scan_args.INT else 10**18)
+    assert not fields
 
 
 def native_scan(*arguments: ctypes.c_int64) -> int:

@@ -1,4 +1,4 @@
-"""Frames made up by Hypothesis: what is written is read back, and nothing that comes does harm."""
+"""Frames made by Hypothesis: a written frame is read back, and no frame does harm."""
 
 import contextlib
 import json
@@ -116,13 +116,13 @@ def test_any_json_is_a_command_or_no_frame(fields: dict[str, object]) -> None:
 def test_frames_are_the_same_whatever_the_pieces(
     frames: list[bytes], pieces: list[int], stops: list[int]
 ) -> None:
-    """Also where the reader stops in between, and goes on later with what is kept."""
+    """Also where the reader stops in between, and continues later with the rest."""
     data = b"".join(struct.pack(">i", len(one)) + one for one in frames)
     buffer, found = FrameBuffer(bytearray(BUFFER_BYTES)), []
     turn = 0
 
     def take(view: memoryview, end: int) -> bool:
-        """Take some frames; return whether all that were there."""
+        """Take some frames; return whether none is left."""
         nonlocal turn
         turn += 1
         count = stops[turn % len(stops)] or 1 << 30

@@ -174,7 +174,7 @@ def check_dispatch(seed: int) -> None:
 
 
 def some_log(random: Random, base: int) -> bytes:
-    """Records one behind the other, each with its place; then perhaps damage."""
+    """Return consecutive records, each with its place; then perhaps damage."""
     log = bytearray()
     for _ in range(random.choice([1, 2, 6])):
         one = bytearray(some_record(random))

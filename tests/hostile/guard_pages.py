@@ -1,10 +1,10 @@
-"""The kernels on hostile bytes between pages that nobody may touch: run by ``test_guard_pages``.
+"""Run the kernels on hostile bytes between pages without access, for ``test_guard_pages``.
 
     python -m hostile.guard_pages SECONDS SEED [NAME]
 
-What a kernel reads and writes (requests, records, units, scratch, replies, rows) stands in memory
-that ends, or begins, at a page without access: a step too far ends the process. Which kernel ran
-last and with which seed is printed before it runs, so that whoever started this can say so.
+All memory of a kernel (requests, records, units, scratch, replies, rows) ends, or begins, at a page
+without access: a step too far ends the process. The name of a check and its seed are printed before
+it runs, for the report of a failure.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ _SIDE = Random()
 
 
 class GuardedBytes(Fence):
-    """Bytes between two pages that nobody may touch, at one of which they end or begin."""
+    """Bytes between two pages without access; they end or begin at one of these."""
 
     def __init__(self, size: int) -> None:
         page = mmap.PAGESIZE
@@ -50,7 +50,7 @@ class GuardedBytes(Fence):
 
 
 def guard() -> None:
-    """Let all that the fuzz tests give to kernels be guarded on both sides."""
+    """Guard the memory of the fuzz tests on both sides."""
     Fence.__init__ = GuardedBytes.__init__  # type: ignore[method-assign]
 
 
@@ -61,7 +61,7 @@ def with_lies(random: Random, data: bytes) -> bytes:
         size = random.choice([1, 2, 4, 4, 4, 8])
         if len(found) <= size:
             break
-        # Most of what lengths stand in are heads.
+        # Most lengths are in heads.
         at = random.randrange(min(len(found) - size, random.choice([12, 120, 1 << 30])))
         value = random.choice(_NUMBERS) + random.choice([0, 0, len(found), -len(found)])
         found[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
@@ -69,7 +69,7 @@ def with_lies(random: Random, data: bytes) -> bytes:
 
 
 def receive(seed: int) -> None:
-    """Sends and pulls whose lengths lie; several calls, as after each frame that is Python's."""
+    """Call the kernel with wrong lengths of sends, and again after each frame that falls back."""
     random = Random(seed)
     data = with_lies(random, bounds.some_sends(random))
     world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
@@ -84,7 +84,7 @@ def receive(seed: int) -> None:
 
 
 def take_acks(seed: int) -> None:
-    """Acknowledgements whose lengths lie."""
+    """Call the kernel with wrong lengths of acknowledgements."""
     random = Random(seed)
     data = with_lies(random, bounds.some_acks(random))
     world = AckWorld(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
@@ -94,7 +94,7 @@ def take_acks(seed: int) -> None:
 
 
 def take_requests(seed: int) -> None:
-    """Requests of one kind whose lengths lie."""
+    """Call the kernel with wrong lengths of requests of one kind."""
     random = Random(seed)
     frames = [streams.some_end(random, 1, [(0, 7), (5, 1 << 33)], "group") for _ in range(5)]
     data = with_lies(random, b"".join(frames))
@@ -104,7 +104,7 @@ def take_requests(seed: int) -> None:
 
 
 def walk(seed: int) -> None:
-    """A log whose lengths lie, by all kernels that readers use."""
+    """Call all kernels that readers use with wrong lengths of records."""
     random = Random(seed)
     base = random.choice([0, 1 << 20, (1 << 40) + 4096])
     data = with_lies(random, store_kernels.some_log(random, base))
@@ -154,7 +154,7 @@ CHECKS: dict[str, Callable[[int], Any]] = {
 
 
 def run(seconds: float, seed: int, names: list[str]) -> None:
-    """Run checks in turn, each with a seed of its own, until the time is over."""
+    """Run checks in turn, each with its own seed, until the time is over."""
     guard()
     counts = dict.fromkeys(names, 0)
     deadline = time.monotonic() + seconds

@@ -9,7 +9,9 @@ import logging
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+from reput import limits
 from reput.format import command as commands, message as record, properties as props, sys_flag
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import LENGTH, Command
@@ -28,6 +30,22 @@ _REFUSAL = re.compile(r"\S+:\d+: request \d+ refused: ")
 _DURATION = re.compile(r"(-?\d+)(ms|s|m|h|d)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT_MAX = 200
+
+
+class Limits:
+    """Changes of limits that no setting changes."""
+
+    def __init__(self) -> None:
+        self._changes: list[Any] = []
+
+    def change(self, name: str, maximum: int) -> None:
+        change = mock.patch.object(limits, name, getattr(limits, name).at(maximum))
+        change.start()
+        self._changes.append(change)
+
+    def restore(self) -> None:
+        for change in reversed(self._changes):
+            change.stop()
 
 
 class Transport(asyncio.Transport):

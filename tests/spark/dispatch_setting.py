@@ -46,7 +46,7 @@ class Here:
                 raise Killed(stage)
         return [done[i] for i in range(len(tasks))]
 
-    def tell(self, stage: str, done: int, count: int) -> None:
+    def report(self, stage: str, done: int, count: int) -> None:
         pass
 
 

@@ -110,7 +110,7 @@ class _DyingRunner:
         found: list[Done] = runner(stage, dying, list(enumerate(tasks)))
         return found
 
-    def tell(self, stage: str, done: int, count: int) -> None:
+    def report(self, stage: str, done: int, count: int) -> None:
         pass
 
 

@@ -50,9 +50,9 @@ def test_all_of_it_is_on_the_page() -> None:
     text = page(story())
     for told in (
         *("2,001, each acknowledged, 1,000 a second", "2,001 by group readers, 4,002 a second"),
-        *("2,503 of 2,503 from", "0.5 MiB of Parquet, each once, 501 a second, at most 803 behind"),
+        *("2,503 of 2,503 from", "0.5 MiB of Parquet, each once, 501 a second, lag at most 803"),
         *("2,507 queue units and 5,009 index entries from the log in 1.2 s", "byte-identical: yes"),
-        *("2,511 messages in 1.8 s: 0 lost; 2,511 dispatched", "0 behind"),
+        *("2,511 messages in 1.8 s: 0 lost; 2,511 dispatched", "lag 0"),
     ):
         assert told in text, told
     assert "In order" in text

@@ -78,7 +78,7 @@ def _forget_offsets(parts: Parts, is_gone: Callable[[str, str], bool]) -> Iterab
 async def _flush(parts: Parts) -> None:
     """Flush in the disk thread, so that little is left to flush when queues are detached.
 
-    Only under SYNC_FLUSH: only there does dispatch, which must catch up then, wait for the disk.
+    Needed only under SYNC_FLUSH, where dispatch waits for the disk and must catch up then.
     """
     if parts.store.flusher.is_sync:
         await parts.disk_thread.run(parts.store.sync)

@@ -26,7 +26,7 @@ NameServersOption = Annotated[
 def show(session: Session) -> View:
     """Show name servers, clusters and brokers with their addresses.
 
-    The answer is the name servers'; `reput cluster brokers` queries the brokers.
+    As the name servers have them; `reput cluster brokers` queries the brokers.
     """
     document = session.ask(lambda admin: _describe(admin, session.namesrv))
     clusters = document["clusters"]

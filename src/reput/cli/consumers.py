@@ -227,8 +227,8 @@ def consume(
 ) -> None:
     """Consume messages as a member of a group, and print them, until Ctrl-C.
 
-    The group divides the queues among its members, and continues at its consumer offsets: `reput
-    message tail` reads without consuming, and prints the same lines. With --pop no member owns a
+    The group divides the queues among its members, and continues at its consumer offsets. Lines
+    are as of `reput message tail`, which reads without consuming. With --pop no member owns a
     queue, and each message is acknowledged when it is printed.
     """
     if pop and begin not in ("earliest", "latest"):

@@ -14,8 +14,10 @@ from reput.cli.options import (
     BodyOption,
     GroupArgument,
     LimitOption,
+    Options,
     Session,
     command,
+    option,
 )
 from reput.cli.printing import Computed, Document, Fields, Table, View
 from reput.errors import InvalidOption, NotInStore, ReputError
@@ -29,17 +31,16 @@ if TYPE_CHECKING:
     from reput.client.message import Message, ReceivedMessage
     from reput.client.producer import Producer
 
-IdOption = Annotated[
-    list[str] | None,
-    typer.Option("--id", metavar="ID", help="Only this message, by any of its ids; repeatable."),
-]
-BeginOption = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="Only dead letters of this time or later."),
-]
-EndOption = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Only dead letters before this time.")
-]
+_SELECTION: Options = {
+    "id": option(
+        list[str] | None, metavar="ID", help="Only this message, by any of its ids; repeatable."
+    ),
+    "begin": option(
+        str | None, "--from", metavar="TIME", help="Only dead letters of this time or later."
+    ),
+    "end": option(str | None, "--to", metavar="TIME", help="Only dead letters before this time."),
+    "limit": (LimitOption, None),
+}
 
 
 # --- list ---------------------------------------------------------------------------------------
@@ -91,14 +92,15 @@ class _Selection:
         cls,
         session: Session,
         group: str,
-        ids: list[str] | None,
+        *,
+        id: list[str] | None,  # noqa: A002 - the option's name
         begin: str | None,
         end: str | None,
         limit: int | None,
     ) -> Self:
-        """Return the selection that these options make."""
+        """Return the selection of ``_SELECTION``."""
         begin_ms, end_ms = session.time_ms("--from", begin), session.time_ms("--to", end)
-        return cls(group, frozenset(ids or ()), begin_ms, end_ms, limit)
+        return cls(group, frozenset(id or ()), begin_ms, end_ms, limit)
 
     def has(self, message: "ReceivedMessage") -> bool:
         """Return whether a dead letter is selected."""
@@ -118,7 +120,7 @@ def _ids(message: "ReceivedMessage") -> set[str]:
     return ids
 
 
-async def _selected(
+async def _dead_letters(
     client: "ClientConfig", selection: _Selection
 ) -> "AsyncIterator[ReceivedMessage]":
     """Yield the present dead letters, oldest first.
@@ -156,14 +158,11 @@ def _document(message: "ReceivedMessage", body: Body) -> Document:
 # --- show and export ----------------------------------------------------------------------------
 
 
-@command(*CLUSTER, "utc")
+@command(*CLUSTER, "utc", selection=_SELECTION)
 def show(
     session: Session,
     group: GroupArgument,
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
     body: BodyOption = Body.AUTO,
 ) -> None:
     """Print the dead letters of a group, oldest first, one message a line.
@@ -171,10 +170,10 @@ def show(
     Columns: time, queue and offset, original topic, number of retries, tags, keys, id, body; with
     --json one document a line.
     """
-    selection = _Selection.of(session, group, id, begin, end, limit)
+    selected = _Selection.of(session, group, **selection)
 
     async def work(client: "ClientConfig") -> None:
-        async for message in _selected(client, selection):
+        async for message in _dead_letters(client, selected):
             document = _document(message, body)
             columns = document["origin_topic"] or "-", str(document["reconsume_times"])
             messages.print_line(session, message, document, *columns)
@@ -182,17 +181,14 @@ def show(
     session.run(work)
 
 
-@command(*CLUSTER, "utc")
+@command(*CLUSTER, "utc", selection=_SELECTION)
 def export(
     session: Session,
     group: GroupArgument,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file to create; it must not exist.")
     ],
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
 ) -> View:
     """Write the dead letters of a group to a file: one JSON document a line, bodies in hex.
 
@@ -204,13 +200,13 @@ def export(
 
     if file.exists():
         raise InvalidOption("FILE", str(file), "the name of a new file")
-    selection = _Selection.of(session, group, id, begin, end, limit)
+    selected = _Selection.of(session, group, **selection)
 
     async def work(client: "ClientConfig") -> list[str]:
         return [
             codec.dumps(_document(message, Body.HEX), ensure_ascii=False, separators=(",", ":"))
             + "\n"
-            async for message in _selected(client, selection)
+            async for message in _dead_letters(client, selected)
         ]
 
     lines = session.run(work)
@@ -232,14 +228,11 @@ class _Resend:
     problem: str | None = None
 
 
-@command("yes", *CLUSTER, "utc")
+@command("yes", *CLUSTER, "utc", selection=_SELECTION)
 def resend(
     session: Session,
     group: GroupArgument,
-    id: IdOption = None,  # noqa: A002 - the option's name
-    begin: BeginOption = None,
-    end: EndOption = None,
-    limit: LimitOption = None,
+    selection: Document,
     to_origin: Annotated[
         bool,
         typer.Option(
@@ -255,13 +248,13 @@ def resend(
 
     A message that the broker does not store makes the exit code 1; the others are still sent.
     """
-    selection = _Selection.of(session, group, id, begin, end, limit)
+    selected = _Selection.of(session, group, **selection)
 
     async def work(client: "ClientConfig") -> list[_Resend]:
         from reput.client.producer import Producer
 
         resends = []
-        async for message in _selected(client, selection):
+        async for message in _dead_letters(client, selected):
             origin = message.stored.properties.get(props.RETRY_TOPIC)
             resend = _Resend(message, (origin or "") if to_origin else names.retry_topic(group))
             if not resend.to:

@@ -2,19 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.options import MASTERS, Session, command
 from reput.cli.printing import Document, Table, View
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
 
 
-@command(*CLUSTER)
-def delay_list(
-    session: Session, cluster: ClusterOption = None, broker: BrokerOption = None
-) -> View:
+@command(*MASTERS)
+def delay_list(session: Session) -> View:
     """Show the delay levels in use: how many messages are pending, and how many delivered."""
-    levels = session.ask_masters(cluster, broker, _levels)
+    levels = session.ask_masters(_levels)
     columns = "broker=broker_name #level delay #waiting=waiting_count #delivered=delivered_count"
     return View({"levels": levels}, Table(columns, levels))
 

@@ -223,7 +223,7 @@ def _index_file(file: IndexFileView) -> Document:
 
 
 def topics(reader: StoreReader) -> list[Document]:
-    """Describe the topics of the topic table and those that only have queues."""
+    """Describe the topics of the topic table, and other topics that have queues."""
     table = reader.topics()
     by_topic: dict[str, list[Document]] = {}
     for queue in queues(reader):

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import CommandFailed, masters, version_text
+from reput.cli.connecting import CommandFailed, version_text
 from reput.cli.options import (
     CLUSTER,
+    MASTERS,
     BrokerOption,
-    ClusterOption,
     GroupArgument,
     OfClusterOption,
+    Options,
     Session,
     command,
+    option,
 )
 from reput.cli.printing import Document, Fields, Table, View
 from reput.format import names
@@ -124,52 +126,46 @@ def _queue_progress(progress: "QueueProgress") -> Document:
 
 # --- create, update, delete ---------------------------------------------------------------------
 
-ConsumeOption = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether it may consume.")
-]
-BroadcastOption = Annotated[
-    bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether its members may broadcast."),
-]
-FromMinOption = Annotated[
-    bool | None,
-    typer.Option("--from-min/--no-from-min", help="Whether it may start at the oldest message."),
-]
-RetriesOption = Annotated[
-    int | None, typer.Option(min=-1, help="Retries before a message becomes a dead letter.")
-]
-RetryQueuesOption = Annotated[
-    int | None, typer.Option(min=0, help="Queues of its retry topic, on each broker.")
-]
-ReadFromOption = Annotated[
-    int | None, typer.Option(min=0, metavar="BROKER_ID", help="Broker to read from; 0: master.")
-]
+_SETTINGS: Options = {
+    "consume": option(bool | None, "--consume/--no-consume", help="Whether it may consume."),
+    "broadcast": option(
+        bool | None, "--broadcast/--no-broadcast", help="Whether its members may broadcast."
+    ),
+    "from_min": option(
+        bool | None,
+        "--from-min/--no-from-min",
+        help="Whether it may start at the oldest message.",
+    ),
+    "retries": option(int | None, min=-1, help="Retries before a message becomes a dead letter."),
+    "retry_queues": option(int | None, min=0, help="Queues of its retry topic, on each broker."),
+    "read_from": option(
+        int | None, min=0, metavar="BROKER_ID", help="Broker to read from; 0: master."
+    ),
+}
+_FIELDS = {
+    "consume": "consume_enable",
+    "broadcast": "consume_broadcast_enable",
+    "from_min": "consume_from_min_enable",
+    "retries": "retry_max_times",
+    "retry_queues": "retry_queue_nums",
+    "read_from": "broker_id",
+}
+"""Fields of ``SubscriptionGroupConfig`` by option."""
 
 
-@command(*CLUSTER)
-def create(
-    session: Session,
-    group: GroupArgument,
-    consume: ConsumeOption = None,
-    broadcast: BroadcastOption = None,
-    from_min: FromMinOption = None,
-    retries: RetriesOption = None,
-    retry_queues: RetryQueuesOption = None,
-    read_from: ReadFromOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> View:
+@command(*MASTERS, settings=_SETTINGS)
+def create(session: Session, group: GroupArgument, settings: Document) -> View:
     """Create a consumer group on the brokers of a cluster, or on one broker.
 
     A group that exists is refused. Defaults are those of brokers: consume and broadcast allowed, 16
     retries, one retry queue.
     """
-    changes = _changes(consume, broadcast, from_min, retries, retry_queues, read_from)
+    changes = _changes(settings)
 
     async def work(admin: "Admin") -> list[Document]:
         from reput.format.bodies import SubscriptionGroupConfig
 
-        targets = masters(await admin.clusters(), cluster, broker)
+        targets = await session.masters(admin)
         for name in targets:
             if group in await admin.groups(broker=name):
                 exists = f"group {group} already exists on {name}"
@@ -180,24 +176,13 @@ def create(
     return _receipt(group, session.ask(work))
 
 
-@command(*CLUSTER)
-def update(
-    session: Session,
-    group: GroupArgument,
-    consume: ConsumeOption = None,
-    broadcast: BroadcastOption = None,
-    from_min: FromMinOption = None,
-    retries: RetriesOption = None,
-    retry_queues: RetryQueuesOption = None,
-    read_from: ReadFromOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-) -> View:
+@command(*MASTERS, settings=_SETTINGS)
+def update(session: Session, group: GroupArgument, settings: Document) -> View:
     """Change a consumer group on the brokers that have it.
 
     Settings without an option remain unchanged.
     """
-    changes = _changes(consume, broadcast, from_min, retries, retry_queues, read_from)
+    changes = _changes(settings)
     if not changes:
         raise typer.BadParameter("give an option to change, such as --retries or --no-consume")
 
@@ -205,7 +190,7 @@ def update(
         table = await admin.groups(broker=name)
         return [await _put(admin, name, table[group], changes)] if group in table else []
 
-    brokers = session.ask_masters(cluster, broker, work)
+    brokers = session.ask_masters(work)
     if not brokers:
         raise _no_broker_has(group)
     return _receipt(group, brokers)
@@ -215,24 +200,9 @@ def _no_broker_has(group: str) -> CommandFailed:
     return CommandFailed(f"no broker has group {group}; `reput group list` shows the groups")
 
 
-def _changes(
-    consume: bool | None,
-    broadcast: bool | None,
-    from_min: bool | None,
-    retries: int | None,
-    retry_queues: int | None,
-    read_from: int | None,
-) -> Document:
+def _changes(settings: Document) -> Document:
     """Return the given settings, under their names in ``SubscriptionGroupConfig``."""
-    settings = {
-        "consume_enable": consume,
-        "consume_broadcast_enable": broadcast,
-        "consume_from_min_enable": from_min,
-        "retry_max_times": retries,
-        "retry_queue_nums": retry_queues,
-        "broker_id": read_from,
-    }
-    return {name: value for name, value in settings.items() if value is not None}
+    return {_FIELDS[name]: value for name, value in settings.items() if value is not None}
 
 
 async def _put(
@@ -249,7 +219,7 @@ def _receipt(group: str, brokers: list[Document]) -> View:
     return View({"group": group, "brokers": brokers}, _settings_table("broker_name", brokers))
 
 
-@command("yes", *CLUSTER)
+@command("yes", *MASTERS)
 def delete(
     session: Session,
     group: GroupArgument,
@@ -257,8 +227,6 @@ def delete(
         bool,
         typer.Option("--keep-offsets", help="Keep the offsets for a later group of this name."),
     ] = False,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Delete a consumer group with its offsets.
 
@@ -266,7 +234,7 @@ def delete(
     """
 
     async def work(admin: "Admin") -> Document:
-        targets = masters(await admin.clusters(), cluster, broker)
+        targets = await session.masters(admin)
         brokers = [name for name in targets if group in await admin.groups(broker=name)]
         if not brokers:
             raise _no_broker_has(group)
@@ -359,7 +327,7 @@ class Mode(enum.StrEnum):
     POP = "POP"
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def mode(
     session: Session,
     group: GroupArgument,
@@ -376,8 +344,6 @@ def mode(
             min=0, help="With POP: number of members that share a queue with its owner; 0: all."
         ),
     ] = 0,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Show or set how a group reads topics: PULL, the default, or POP, where members share queues.
 
@@ -401,7 +367,7 @@ def mode(
             if topic in (None, setting.topic)
         ]
 
-    modes = session.ask_masters(cluster, broker, work)
+    modes = session.ask_masters(work)
     columns = "broker=broker_name topic mode #share=share_count"
     return View({"group": group, "modes": modes}, Table(columns, modes))
 

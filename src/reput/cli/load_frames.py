@@ -245,7 +245,7 @@ class _Columns:
     ) -> None:
         self.opaques = opaques
         self.keys = keys
-        """Of each unique key the three parts of the digits that count requests."""
+        """Three parts of the digits that count requests, for each unique key."""
         self.born = born
 
 

@@ -251,8 +251,7 @@ def dump(
 ) -> None:
     """Print the messages of a topic, oldest first, one a line.
 
-    Ends at the messages that were the last at the start. The lines are those of `reput message
-    tail`.
+    Ends at the messages that were last when it started. Lines are as of `reput message tail`.
     """
     clock = session.clock
     end_ms = session.time_ms("--to", end)

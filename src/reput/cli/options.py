@@ -37,10 +37,6 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consume
 
 # --- options of some commands -------------------------------------------------------------------
 
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The brokers of this cluster; required if there are more."),
-]
 OfClusterOption = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster.")
 ]
@@ -80,62 +76,55 @@ LiveOption = Annotated[
 
 # --- options of most commands -------------------------------------------------------------------
 
-_SHARED: Mapping[str, tuple[Any, object]] = {
-    "yes": (
-        Annotated[
-            bool, typer.Option("--yes", "-y", help="Make the change; without it, only show it.")
-        ],
-        False,
+Options = Mapping[str, tuple[Any, object]]
+"""Annotations and defaults of options by name."""
+
+
+def option(kind: Any, *names: str, default: object = None, **settings: Any) -> tuple[Any, object]:
+    """Return annotation and default of an option, given the arguments of ``typer.Option``."""
+    return Annotated[kind, typer.Option(*names, **settings)], default
+
+
+_SHARED: Options = {
+    "cluster": option(
+        str | None, metavar="NAME", help="The brokers of this cluster; required if there are more."
     ),
-    "namesrv": (
-        Annotated[
-            str,
-            typer.Option(
-                "--namesrv",
-                "-n",
-                envvar="NAMESRV_ADDR",
-                metavar="HOST:PORT",
-                help="Name servers, several separated by ';'.",
-            ),
-        ],
-        DEFAULT_NAMESRV,
+    "broker": (BrokerOption, None),
+    "yes": option(
+        bool,
+        *("--yes", "-y"),
+        default=False,
+        help="Make the change; without it, only show it.",
     ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(
-                "--timeout",
-                min=0.001,
-                metavar="SECONDS",
-                help="Timeout of one request.",
-            ),
-        ],
-        DEFAULT_TIMEOUT_S,
+    "namesrv": option(
+        str,
+        *("--namesrv", "-n"),
+        default=DEFAULT_NAMESRV,
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT",
+        help="Name servers, several separated by ';'.",
     ),
-    "master": (
-        Annotated[
-            str,
-            typer.Option(
-                "--master", metavar="MASTER", help="Spark master, such as spark://HOST:7077."
-            ),
-        ],
-        DEFAULT_MASTER,
+    "timeout": option(
+        float,
+        default=DEFAULT_TIMEOUT_S,
+        min=0.001,
+        metavar="SECONDS",
+        help="Timeout of one request.",
     ),
-    "conf": (
-        Annotated[
-            list[str] | None,
-            typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
-        ],
-        None,
+    "master": option(
+        str,
+        default=DEFAULT_MASTER,
+        metavar="MASTER",
+        help="Spark master, such as spark://HOST:7077.",
     ),
-    "json": (Annotated[bool, typer.Option("--json", help="Print JSON; times are in ms.")], False),
-    "utc": (
-        Annotated[bool, typer.Option("--utc", help="Show and read times in UTC.")],
-        False,
-    ),
+    "conf": option(list[str] | None, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+    "json": option(bool, "--json", default=False, help="Print JSON; times are in ms."),
+    "utc": option(bool, "--utc", default=False, help="Show and read times in UTC."),
 }
 CLUSTER = ("namesrv", "timeout", "json")
 """Shared options of commands that access a cluster."""
+MASTERS = ("cluster", "broker", *CLUSTER)
+"""Shared options of commands that access each master of a cluster, or one broker."""
 SPARK = ("master", "conf", "json", "utc")
 """Shared options of commands that run a Spark job."""
 
@@ -146,6 +135,8 @@ class Session:
     def __init__(
         self,
         *,
+        cluster: str | None = None,
+        broker: str | None = None,
         yes: bool = True,
         namesrv: str = DEFAULT_NAMESRV,
         timeout: float = DEFAULT_TIMEOUT_S,
@@ -155,6 +146,8 @@ class Session:
         utc: bool = False,
     ) -> None:
         """Create a session; options that a command does not have keep their defaults."""
+        self._cluster = cluster
+        self._broker = broker
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
@@ -178,23 +171,21 @@ class Session:
 
         return self.run(with_admin)
 
-    def ask_masters(
-        self,
-        cluster: str | None,
-        broker: str | None,
-        work: "Callable[[Admin, str], Awaitable[list[T]]]",
-    ) -> list[T]:
+    async def masters(self, admin: "Admin") -> list[str]:
+        """Return the names of the selected masters; see ``connecting.masters``."""
+        from reput.cli import connecting
+
+        return connecting.masters(await admin.clusters(), self._cluster, self._broker)
+
+    def ask_masters(self, work: "Callable[[Admin, str], Awaitable[list[T]]]") -> list[T]:
         """Return the concatenated results of ``work`` for each selected master.
 
         Args:
-            cluster: As in ``connecting.masters``.
-            broker: As in ``connecting.masters``.
             work: A coroutine function of an admin client and a broker's name.
         """
-        from reput.cli import connecting
 
         async def with_each(admin: "Admin") -> list[T]:
-            names = connecting.masters(await admin.clusters(), cluster, broker)
+            names = await self.masters(admin)
             return [result for name in names for result in await work(admin, name)]
 
         return self.ask(with_each)
@@ -231,38 +222,47 @@ class Session:
 
 
 def command(
-    *shared: str,
+    *shared: str, **grouped: Options
 ) -> Callable[[Callable[..., View | None]], Callable[..., None]]:
-    """Return a decorator that adds shared options to a function, after its own options.
+    """Return a decorator that adds options to a function.
 
     Args:
-        *shared: Names of the options in ``_SHARED``.
+        *shared: Names of options in ``_SHARED``, which the session of the function gets.
+        **grouped: Options that replace a parameter of the function: it gets a dict of the values.
     """
 
     def decorated(function: Callable[..., View | None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**values: Any) -> None:
             session = Session(**{name: values.pop(name) for name in shared})
+            for group, options in grouped.items():
+                values[group] = {name: values.pop(name) for name in options}
             view = function(session, **values)
             if view is not None:
                 session.print(view)
 
         _, *own = inspect.signature(function).parameters.values()
-        added = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-            )
-            for name, (annotation, default) in _SHARED.items()
-            if name in shared
-        ]
-        signature = inspect.Signature([*own, *added])
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        run.__annotations__ = {
-            parameter.name: parameter.annotation for parameter in signature.parameters.values()
-        }
+        parameters = []
+        for parameter in own:
+            if parameter.name in grouped:
+                parameters += _parameters(grouped[parameter.name])
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        parameters += _parameters({name: _SHARED[name] for name in _SHARED if name in shared})
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return decorated
+
+
+def _parameters(options: Options) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+        )
+        for name, (annotation, default) in options.items()
+    ]
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def audit(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page.")
     ] = None,
-    at: Annotated[
+    due_at: Annotated[
         str | None,
         typer.Option("--at", metavar="TIME", help="Time to compare due times with; now."),
     ] = None,
@@ -240,7 +240,7 @@ def audit(
             store,
             config=_store_config(config),
             table=table,
-            now_ms=session.time_ms("--at", at),
+            now_ms=session.time_ms("--at", due_at),
             allow_live=live,
             sample=most,
             progress=progress,

@@ -107,9 +107,9 @@ def send(
             min=0.001, metavar="SECONDS", help="Deliver it after this time; brokers from 5.0 on."
         ),
     ] = None,
-    at: Annotated[
+    deliver_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Deliver it at this time; brokers from 5.0 on."),
+        typer.Option("--at", metavar="TIME", help="Deliver it at this time; brokers from 5.0 on."),
     ] = None,
     queue: Annotated[
         str | None,
@@ -133,9 +133,9 @@ def send(
     if whole is None and repeat > 1:
         raise typer.BadParameter("--repeat needs BODY or --file")
     properties = parse_pairs("--property", prop)
-    if sum(option is not None for option in (delay, after, at)) > 1:
+    if sum(option is not None for option in (delay, after, deliver_at)) > 1:
         raise typer.BadParameter("give one of --delay, --after and --at")
-    deliver_at_ms = session.time_ms("--at", at or None) or 0
+    deliver_at_ms = session.time_ms("--at", deliver_at or None) or 0
 
     async def work(client: "ClientConfig") -> None:
         from reput.client.config import ProducerConfig

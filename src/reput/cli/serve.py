@@ -6,7 +6,7 @@ typer takes longer than starting a broker.
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reput.errors import ReputError
 
@@ -78,20 +78,10 @@ def _up(arguments: Sequence[str]) -> int:
     _add_config(parser, "a broker.conf with other settings")
     _add_metrics(parser)
     _add_logging(parser, "warning")
-    given = parser.parse_args(arguments)
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.up(
-        store=given.store,
-        port=given.port,
-        broker_port=given.broker_port,
-        host=given.host,
-        advertise=given.advertise,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        config=given.config,
-    )
+    return serving.up(**options)
 
 
 def _namesrv(arguments: Sequence[str]) -> int:
@@ -105,18 +95,10 @@ def _namesrv(arguments: Sequence[str]) -> int:
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    given = parser.parse_args(arguments)
-    is_print = given.print_all or given.print_important
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.namesrv(
-        given.config,
-        port=given.port,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        is_print=is_print,
-    )
+    return serving.namesrv(**options)
 
 
 def _broker(arguments: Sequence[str]) -> int:
@@ -127,27 +109,20 @@ def _broker(arguments: Sequence[str]) -> int:
     parser = _parser("broker", _broker)
     _add_config(parser, "a broker.conf")
     parser.add_argument(
-        "-n", "--namesrv", metavar="ADDRS", help="name servers: host:port;host:port (namesrvAddr)"
+        *("-n", "--namesrv"),
+        dest="namesrv_addr",
+        metavar="ADDRS",
+        help="name servers: host:port;host:port (namesrvAddr)",
     )
     parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
     parser.add_argument("--port", type=int, help="port to listen on (listenPort, 10911)")
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    given = parser.parse_args(arguments)
-    _begin_logging(given)
+    options = _options(parser, arguments)
     from reput.cli import serving
 
-    return serving.broker(
-        given.config,
-        namesrv_addr=given.namesrv,
-        store=given.store,
-        port=given.port,
-        metrics_port=given.metrics_port,
-        metrics_address=given.metrics_address,
-        print_all=given.print_all,
-        print_important=given.print_important,
-    )
+    return serving.broker(**options)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -169,7 +144,7 @@ def _parser(name: str, command: Callable[..., int]) -> _Parser:
 
 
 def _add_config(parser: _Parser, text: str) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", help=text)
+    parser.add_argument("-c", "--config", dest="path", metavar="FILE", help=text)
 
 
 def _add_metrics(parser: _Parser) -> None:
@@ -203,7 +178,10 @@ def _add_logging(parser: _Parser, level: str) -> None:
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 
 
-def _begin_logging(given: argparse.Namespace) -> None:
+def _options(parser: _Parser, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the options, after logging has been configured by two of them."""
     from reput.cli import log_lines
 
-    log_lines.begin(given.log_level, as_json=given.log_json)
+    options = vars(parser.parse_args(arguments))
+    log_lines.begin(options.pop("log_level"), as_json=options.pop("log_json"))
+    return options

@@ -74,7 +74,8 @@ def namesrv(
     port: int | None,
     metrics_port: int | None,
     metrics_address: str | None,
-    is_print: bool,
+    print_all: bool,
+    print_important: bool,
 ) -> int:
     """Run a name server; return the exit code."""
     from reput.namesrv import config
@@ -88,7 +89,7 @@ def namesrv(
     current, unknown = config.load(path, environment=_environment(), explicit=_given(explicit))
     for key in unknown:
         _log.warning("%s", key)
-    if is_print:
+    if print_all or print_important:
         print(current.text(), end="")
         return 0
 
@@ -179,7 +180,7 @@ def up(
     advertise: str | None,
     metrics_port: int | None,
     metrics_address: str | None,
-    config: str | None,
+    path: str | None,
 ) -> int:
     """Run a name server and a broker; return the exit code."""
     from reput.broker.server import Broker
@@ -187,7 +188,7 @@ def up(
     from reput.namesrv.config import NamesrvConfig
     from reput.namesrv.server import NameServer
 
-    given = _keys_of(config)
+    given = _keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
@@ -218,13 +219,13 @@ def up(
         try:
             address = _join(here, name_server.port)
             loaded = load(
-                config,
+                path,
                 environment=_environment(),
                 explicit={**_given(explicit), "namesrv_addr": address},
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            server = Broker(loaded.broker, loaded.store, config_path=config)
+            server = Broker(loaded.broker, loaded.store, config_path=path)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
             advertised = _join(loaded.broker.broker_ip1, name_server.port)

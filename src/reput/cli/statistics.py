@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reput.cli.connecting import kind_in
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.options import CLUSTER, MASTERS, OfClusterOption, Session, command
 from reput.cli.printing import Document, Table, View
 from reput.errors import NotInStore
 
@@ -24,7 +24,7 @@ def topic_stats(
         str | None,
         typer.Argument(metavar="[TOPIC]", help="The topic; without it, all but system topics."),
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: OfClusterOption = None,
 ) -> View:
     """Show the rates at which producers put to topics and groups get from them.
 
@@ -102,7 +102,7 @@ def _day_count(stats: "BrokerStats") -> int:
 # --- counters -----------------------------------------------------------------------------------
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def counter(
     session: Session,
     name: Annotated[
@@ -111,8 +111,6 @@ def counter(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="A topic, TOPIC@GROUP, or the cluster.")
     ],
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Show a counter of the brokers, by RocketMQ's name: sum, rate and average of its windows.
 
@@ -139,7 +137,7 @@ def counter(
             for window, item in windows.items()
         ]
 
-    windows = session.ask_masters(cluster, broker, work)
+    windows = session.ask_masters(work)
     if not windows:
         raise NotInStore(f"no broker has counted {name} of {key} since it started")
     columns = "broker=broker_name window #sum #a_second=tps:.2f #a_time=average:.2f"

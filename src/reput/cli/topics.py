@@ -9,8 +9,7 @@ from reput.cli import producers, statistics
 from reput.cli.connecting import CommandFailed, all_masters, kind_in, masters
 from reput.cli.options import (
     CLUSTER,
-    BrokerOption,
-    ClusterOption,
+    MASTERS,
     OfClusterOption,
     Session,
     TopicArgument,
@@ -177,7 +176,7 @@ AttributeOption = Annotated[
 ]
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def create(
     session: Session,
     topic: TopicArgument,
@@ -188,8 +187,6 @@ def create(
     perm: PermOption = "rw",
     order: Annotated[bool, typer.Option("--order", help="Mark it as an ordered topic.")] = False,
     attribute: AttributeOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Create a topic on the brokers of a cluster, or on one broker.
 
@@ -205,7 +202,7 @@ def create(
     }
 
     async def work(admin: "Admin") -> list[Document]:
-        names = masters(await admin.clusters(), cluster, broker)
+        names = await session.masters(admin)
         for name in names:
             if topic in await admin.topic_configs(name):
                 exists = f"topic {topic} already exists on {name}"
@@ -219,7 +216,7 @@ def create(
     return _receipt(topic, session.ask(work))
 
 
-@command(*CLUSTER)
+@command(*MASTERS)
 def update(
     session: Session,
     topic: TopicArgument,
@@ -234,8 +231,6 @@ def update(
         bool | None, typer.Option("--order/--no-order", help="Whether it is an ordered topic.")
     ] = None,
     attribute: AttributeOption = None,
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Change a topic on the brokers that have it.
 
@@ -259,7 +254,7 @@ def update(
         from reput.client.core.route_cache import NoRoute
 
         changes = {}
-        for name in masters(await admin.clusters(), cluster, broker):
+        for name in await session.masters(admin):
             table = await admin.topic_configs(name)
             if topic in table:
                 changes[name] = _settings(table[topic]) | {"attributes": {}} | wanted
@@ -327,7 +322,7 @@ def _receipt(topic: str, brokers: list[Document]) -> View:
 
 
 @command("yes", *CLUSTER)
-def delete(session: Session, topic: TopicArgument, cluster: ClusterOption = None) -> View:
+def delete(session: Session, topic: TopicArgument, cluster: OfClusterOption = None) -> View:
     """Delete a topic with all of its messages.
 
     Without --yes it only shows the topic.

@@ -33,14 +33,14 @@ def trace(
     if not traces:
         raise NotInStore(f"no trace of message {message_id} in topic {topic}")
     return View(
-        {"traces": [_document(found) for found in traces]},
+        {"traces": [_document(entry) for entry in traces]},
         Table(
             "@time=time_ms what group client=client_address #ms result",
             traces,
             computed={
-                "what": lambda found: _KINDS[type(found.trace).__name__],
-                "group": lambda found: getattr(found.trace, "group", None),
-                "ms": lambda found: getattr(found.trace, "cost_ms", None),
+                "what": lambda entry: _KINDS[type(entry.trace).__name__],
+                "group": lambda entry: getattr(entry.trace, "group", None),
+                "ms": lambda entry: getattr(entry.trace, "cost_ms", None),
                 "result": _result,
             },
         ),
@@ -56,24 +56,24 @@ _KINDS = {
 }
 
 
-def _result(found: "FoundTrace") -> str | None:
-    state = getattr(found.trace, "state", None)
+def _result(entry: "FoundTrace") -> str | None:
+    state = getattr(entry.trace, "state", None)
     if state is not None:
         return str(state).lower()
-    is_success = getattr(found.trace, "is_success", None)
+    is_success = getattr(entry.trace, "is_success", None)
     if is_success is None:
         return None
     return "success" if is_success else "failed"
 
 
-def _document(found: "FoundTrace") -> Document:
-    trace = dataclasses.asdict(found.trace)
+def _document(entry: "FoundTrace") -> Document:
+    trace = dataclasses.asdict(entry.trace)
     for name in ("kind", "outcome"):
         if name in trace:
             trace[name] = trace[name].name.lower()
     return {
-        "what": _KINDS[type(found.trace).__name__],
+        "what": _KINDS[type(entry.trace).__name__],
         **trace,
-        "time_ms": found.time_ms,
-        "client_address": found.client_address,
+        "time_ms": entry.time_ms,
+        "client_address": entry.client_address,
     }

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import masters
-from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.options import CLUSTER, MASTERS, Session, command
 from reput.cli.printing import Fields, Table, View
 from reput.errors import InvalidOption, NotInStore
 
@@ -70,7 +69,7 @@ class Waste(enum.StrEnum):
     LOG = "log"
 
 
-@command("yes", *CLUSTER)
+@command("yes", *MASTERS)
 def clean(
     session: Session,
     what: Annotated[
@@ -81,8 +80,6 @@ def clean(
             "files.",
         ),
     ],
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
 ) -> View:
     """Let brokers delete expired data now.
 
@@ -91,7 +88,7 @@ def clean(
     """
 
     async def work(admin: "Admin") -> list[str]:
-        names = masters(await admin.clusters(), cluster, broker)
+        names = await session.masters(admin)
         if session.is_done:
             for name in names:
                 await {
@@ -148,7 +145,7 @@ def kv_set(
 
 @command("yes", *CLUSTER)
 def kv_delete(session: Session, namespace: NamespaceArgument, key: KeyArgument) -> View:
-    """Delete a key at all name servers. Without --yes it only shows it."""
+    """Delete a key at all name servers. Without --yes it only shows the value."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
         before = await admin.kv(namespace, key)

@@ -165,7 +165,7 @@ class Copier:
                 break
         return count, end_offset
 
-    def put_later(self, places: Places, more: bytes) -> tuple[int, list[bytes]]:
+    def put_for_retry(self, places: Places, more: bytes) -> tuple[int, list[bytes]]:
         """Republish messages that are sent back, like ``put``: they wait for the next attempt.
 
         Args:
@@ -191,7 +191,7 @@ class Copier:
                 break
         return count, origins
 
-    def decided(
+    def decision_records(
         self, places: Places, rule: CopyRule, op: bytes, groups: bytes
     ) -> tuple[int, bytes, Places]:
         """Return the records that decide half messages: final messages and op messages.
@@ -241,7 +241,7 @@ class Copier:
             if not self._can_continue(copied):
                 break
 
-    def waiting(self, places: Places) -> npt.NDArray[np.int64]:
+    def timer_properties(self, places: Places) -> npt.NDArray[np.int64]:
         """Return the timer properties of messages that wait, a row of ``WAITING_WORDS`` each."""
         if not hot.is_compiled:
             unread = np.zeros((len(places), words.WAITING_WORDS), np.int64)

@@ -37,7 +37,7 @@ _CODES_MAX = 256
 """Maximum of tags: thousands of longer lists, which are cached, would take gigabytes."""
 
 
-class Taken(NamedTuple):
+class PopBatch(NamedTuple):
     """Messages that were popped."""
 
     message_count: int
@@ -120,7 +120,7 @@ class PopReader:
         self._words[words.INFO] = hot.address_of(self._info)
 
     def open(self, *, broker_name: str, topic: str, marks: bytes, host: Host) -> None:
-        """Prepare for ``take``; without it all pops fall back.
+        """Prepare for ``pop``; without it all pops fall back.
 
         They do so as well if host, topic or marks do not fit the checkpoints of the kernel.
 
@@ -152,7 +152,7 @@ class PopReader:
         call[words.MARKS] = hot.address_of(self._marks)
         call[words.MARKS_SIZE] = len(marks)
 
-    def take(
+    def pop(
         self,
         topic: str,
         group: str,
@@ -164,7 +164,7 @@ class PopReader:
         pop_ms: int,
         invisible_ms: int,
         revive_queue_id: int,
-    ) -> Taken | None:
+    ) -> PopBatch | None:
         """Pop messages, and put their checkpoint, which is not durable yet.
 
         Args:
@@ -212,7 +212,7 @@ class PopReader:
         queue_offsets: Sequence[int] = range(queue_offset, next_offset)
         if len(queue_offsets) != count:  # some messages that were read are not wanted
             queue_offsets = self._offset_words[:count].tolist()
-        return Taken(
+        return PopBatch(
             count,
             hot.bytes_at(self._buffer_address, size),
             next_offset,

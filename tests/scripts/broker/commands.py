@@ -43,6 +43,7 @@ from scripts.runner import Milliseconds
 from scripts.wire import (
     START_MS,
     Clients,
+    Limits,
     Logs,
     ScriptServer,
     duration_ms,
@@ -155,6 +156,7 @@ class Commands:
         # Queues are drawn by lot: here the lot is always the first one.
         self._chance = mock.patch.multiple(random, random=lambda: 0.0, randrange=lambda *_: 0)
         self._chance.start()
+        self._limits = Limits()
 
     async def close(self) -> None:
         try:
@@ -162,6 +164,7 @@ class Commands:
                 await self.stop()
         finally:
             self._chance.stop()
+            self._limits.restore()
             logging.getLogger("reput").removeHandler(self._logs)
 
     # The broker ---------------------------------------------------------------------------------
@@ -255,6 +258,10 @@ class Commands:
         """Let time pass, and sample the counters once, as the loop of tables does."""
         self._clock.advance(duration_ms(duration))
         run_whole(self._running.parts.deliveries.stats.sample(self._clock.now_ms()))
+
+    def limit(self, name: str, maximum: int) -> None:
+        """Change a limit that no setting changes."""
+        self._limits.change(name, maximum)
 
     def refuse(self, reason: str = "no room") -> None:
         """Let the store refuse all messages."""

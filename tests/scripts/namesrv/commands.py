@@ -19,6 +19,7 @@ from reput.remoting.time_slices import run_whole
 from scripts.wire import (
     START_MS,
     Clients,
+    Limits,
     Logs,
     ScriptServer,
     duration_ms,
@@ -47,6 +48,7 @@ class Commands:
         self._server: NameServer | None = None
         self._settings: dict[str, str] = {}
         self._clients = Clients(self._connect, lambda: None)
+        self._limits = Limits()
         self._logs = Logs(self._clients.printed, str(folder))
         logging.getLogger("reput").addHandler(self._logs)
 
@@ -55,6 +57,7 @@ class Commands:
             if self._server is not None:
                 await self.stop()
         finally:
+            self._limits.restore()
             logging.getLogger("reput").removeHandler(self._logs)
 
     async def open(self, **settings: str) -> list[str]:
@@ -89,6 +92,10 @@ class Commands:
         """Let time pass, and expire silent brokers."""
         self._clock.advance(duration_ms(duration))
         return await self.tick()
+
+    def limit(self, name: str, maximum: int) -> None:
+        """Change a limit that no setting changes."""
+        self._limits.change(name, maximum)
 
     async def set_clock(self, clock_time: str) -> None:
         """Set the time of day, as an operator does."""

@@ -20,7 +20,6 @@ from reput.format.bodies import (
 from reput.format.codes import LanguageCode, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
-    CloneGroupOffsetHeader,
     ConsumerRunningInfoHeader,
     ConsumerStatusHeader,
 )
@@ -104,14 +103,14 @@ async def test_who_asks_hears_of_a_failure_and_the_other_members_are_not_waited_
         raise ArithmeticError("a bug")
 
     asked: list[asyncio.Future[Command]] = []
-    ask = connections.ask
+    send_request = connections.send_request
 
     def noted(*args: Any) -> "asyncio.Future[Command]":
-        asked.append(ask(*args))
+        asked.append(send_request(*args))
         return asked[-1]
 
     monkeypatch.setattr(connections, "_status_of", fail)
-    monkeypatch.setattr(connections, "ask", noted)
+    monkeypatch.setattr(connections, "send_request", noted)
     async with (
         Consumer(subject, "one", replying(body=status_of(5))) as one,
         Consumer(subject, "two") as two,
@@ -122,20 +121,3 @@ async def test_who_asks_hears_of_a_failure_and_the_other_members_are_not_waited_
         reply = await subject.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "ArithmeticError: a bug")
     assert [future.cancelled() for future in asked] == [False, True]
-
-
-# --- offsets -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("topic", "cloned"), [("T", {"T"}), (None, {"T", "U"})])
-async def test_a_group_goes_on_where_another_is(
-    subject: Subject, topic: str | None, cloned: set[str]
-) -> None:
-    await subject.send("U")
-    for one in ("T", "U", "Gone"):
-        subject.parts.deliveries.consumer_offsets.put(one, "source", 2, 5)
-    header = CloneGroupOffsetHeader(src_group="source", dest_group="target", topic=topic)
-    reply = await subject.ask(RequestCode.CLONE_GROUP_OFFSET, header)
-    assert reply.code == ResponseCode.SUCCESS
-    offsets = subject.parts.deliveries.consumer_offsets
-    assert {one for one in ("T", "U", "Gone") if offsets.of(one, "target") == {2: 5}} == cloned

@@ -13,11 +13,10 @@ import pytest
 import broker_subject
 import golden
 from broker_subject import Subject
-from reput import config, limits
+from reput import config
 from reput.broker.filter.consumer_filters import ConsumerFilters
 from reput.broker.server import Broker
 from reput.clock import ManualClock
-from reput.errors import LimitExceeded
 from reput.format import message as record, sql92
 from reput.format.bloom import BloomFilter
 from reput.format.bodies import (
@@ -77,33 +76,6 @@ def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
     filters.expire(NOW_MS + 5 + DAY_MS)
     assert filters.find("U", "g") is None
     assert filters.find("T", "g") is not None
-
-
-def test_there_are_only_so_many_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of groups that left go first."""
-    monkeypatch.setattr(limits, "CONSUMER_FILTERS", limits.CONSUMER_FILTERS.at(4))
-    filters = filters_of(tmp_path)
-    for i in range(4):
-        wanted = [wants("T", f"a > {i}")]
-        run_whole(filters.register(f"g{i}", wanted, lambda: NOW_MS, lambda topic: 0))
-    run_whole(filters.register("g1", [wants("T", "a > 9", 2)], lambda: NOW_MS, lambda topic: 0))
-    with pytest.raises(LimitExceeded, match="at most 4") as refused:
-        run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
-    assert refused.value.limit == "consumer_filters"
-    filters.unregister("g0", NOW_MS)
-    run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
-    assert {one.group for one in filters.table.all()} == {"g1", "g2", "g3", "g4"}
-
-
-def test_filters_are_only_so_long_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONSUMER_FILTER_BYTES", limits.CONSUMER_FILTER_BYTES.at(100))
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a" * 60))
-    register(filters, wants("T", "b" * 90, 2))
-    with pytest.raises(LimitExceeded, match="at most 100 bytes"):
-        register(filters, wants("T", "b" * 90, 2), wants("U", "c" * 20))
-    register(filters, wants("T", "bad", 3), wants("U", "c" * 90))
-    assert [one.topic for one in filters.table.all()] == ["U"]
 
 
 def test_others_have_their_turn_behind_each_filter(tmp_path: Path) -> None:

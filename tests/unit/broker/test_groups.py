@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker_subject import Subject
-from reput import limits
 from reput.broker.group.groups import Groups, Maxima
 from reput.broker.processors.table import PROCESSORS
 from reput.errors import LimitExceeded
@@ -67,28 +66,6 @@ async def beat(subject: Subject, groups: list[str], topics: int = 0, producers: 
     return await subject.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
 
 
-@pytest.mark.parametrize(
-    ("wanted", "limit"),
-    [
-        ({"groups": [f"g{one}" for one in range(1001)]}, limits.HEARTBEAT_GROUPS),
-        ({"groups": ["g"], "producers": 1000}, limits.HEARTBEAT_GROUPS),
-        ({"groups": ["g"], "topics": 10_001}, limits.HEARTBEAT_SUBSCRIPTIONS),
-        ({"groups": [f"g{one}" for one in range(11)], "topics": 1000},
-         limits.HEARTBEAT_SUBSCRIPTIONS),
-    ],
-)  # fmt: skip
-async def test_a_heartbeat_that_is_too_large_is_refused_as_a_whole(
-    subject: Subject, wanted: dict[str, Any], limit: limits.Limit
-) -> None:
-    known = subject.parts.topics.all()
-    reply = await beat(subject, **wanted)
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert limit.name in (reply.remark or "")
-    assert subject.broker.serving.refusals.counts[limit.name] == 1
-    assert subject.parts.groups.membership_count == 0
-    assert subject.parts.topics.all() == known
-
-
 async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subject: Subject) -> None:
     table, writes = subject.parts.topics.table, []
     write = table.write
@@ -105,60 +82,6 @@ async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subjec
 
 
 # --- what a connection and all of them may have ---------------------------------
-
-
-@pytest.mark.parametrize(
-    ("maxima", "limit"),
-    [
-        (Maxima(connection_groups=2), "connection_groups"),
-        (Maxima(memberships=2), "memberships"),
-        (Maxima(memberships_per_address=2), "memberships_per_address"),
-    ],
-)
-def test_memberships_are_bounded(maxima: Maxima, limit: str) -> None:
-    groups: Groups[Peer] = Groups(maxima=maxima)
-    one = Peer()
-    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
-    groups.register_producer(one, "a", "p", 0, 1, 0)
-    groups.check_room(one, [consumer("g")], ["p"])  # it has them
-    with pytest.raises(LimitExceeded) as caught:
-        groups.check_room(one, [consumer("g"), consumer("new")], ["p"])
-    assert caught.value.limit == limit
-    groups.unregister_producer(one, "p")
-    groups.check_room(one, [consumer("new")], [])
-
-
-def test_members_of_a_group_are_bounded() -> None:
-    groups: Groups[Peer] = Groups(maxima=Maxima(group_members=1))
-    one, two = Peer(), Peer()
-    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
-    groups.check_room(one, [consumer("g")], [])
-    with pytest.raises(LimitExceeded, match="group_members"):
-        groups.check_room(two, [consumer("g")], [])
-
-
-def test_another_address_has_its_own_memberships() -> None:
-    groups: Groups[Peer] = Groups(maxima=Maxima(memberships_per_address=1))
-    one, two, three = Peer("192.0.2.1:1"), Peer("192.0.2.1:2"), Peer("192.0.2.2:1")
-    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
-    with pytest.raises(LimitExceeded, match="memberships_per_address"):
-        groups.check_room(two, [consumer("g")], [])
-    groups.check_room(three, [consumer("g")], [])
-    groups.remove(one)
-    groups.check_room(two, [consumer("g")], [])
-
-
-def test_subscriptions_of_all_groups_are_bounded() -> None:
-    groups: Groups[Peer] = Groups(maxima=Maxima(subscription_bytes=3000))
-    one = Peer()
-    large = consumer("g", "T", sub_string="x" * 2000)
-    groups.check_subscriptions(groups.more_bytes(large))
-    groups.register_consumer(one, "a", large, 0, 1, 0)
-    groups.check_subscriptions(groups.more_bytes(large))
-    with pytest.raises(LimitExceeded, match="all_subscription_bytes"):
-        groups.check_subscriptions(groups.more_bytes(consumer("h", "T", sub_string="x" * 2000)))
-    groups.remove(one)
-    assert groups.subscription_bytes == 0
 
 
 def test_the_end_of_a_connection_is_as_much_work_as_it_has_groups() -> None:

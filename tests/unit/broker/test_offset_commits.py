@@ -6,11 +6,9 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput import limits
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import (
-    ResetOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
 from reput.store.pull_subscriptions import Delivery
@@ -49,23 +47,3 @@ async def test_what_is_counted_is_what_there_is(subject: Subject) -> None:
     assert table.count == len(list(table.all())) == 4
     table.delete(topic="T", group="g")
     assert table.count == len(list(table.all())) == 1
-
-
-async def test_resets_that_nobody_takes_are_bounded(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "RESET_OFFSETS", limits.RESET_OFFSETS.at(4))
-    await subject.pull("T", consumer_group="g")
-    await subject.pull("T", consumer_group="h")
-
-    async def reset(group: str) -> Command:
-        header = ResetOffsetHeader(topic="T", group=group, timestamp=0, is_force=True, queue_id=-1)
-        return await subject.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-
-    assert (await reset("g")).code == ResponseCode.SUCCESS
-    assert len(subject.parts.resets) == 4
-    assert "reset_offsets" in ((await reset("h")).remark or "")
-    assert (await subject.pull("T", consumer_group="g")).code == ResponseCode.PULL_OFFSET_MOVED
-    assert len(subject.parts.resets) == 3
-    subject.parts.resets.delete(group="g")
-    assert len(subject.parts.resets) == 0

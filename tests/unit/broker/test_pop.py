@@ -11,7 +11,6 @@ import broker_subject
 from broker_subject import Subject
 from pop_client import INVISIBLE_MS, ack, ack_batch, pop, pop_reply
 from remoting_subject import GUARD_S, until
-from reput import limits
 from reput.broker.pop import pops as broker_pop
 from reput.clock import ManualClock
 from reput.format import names
@@ -211,20 +210,6 @@ async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) ->
 
 
 # --- in order ---------------------------------------------------------------------
-
-
-async def test_queues_that_groups_hold_in_order_are_bounded(
-    timed: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "ORDERED_QUEUES", limits.ORDERED_QUEUES.at(1))
-    assert len(await pop(timed, order=True, queue_id=0, max_msg_nums=1)) == 1
-    reply = await pop_reply(timed, group="other", order=True, queue_id=0, max_msg_nums=1)
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert "ordered_queues" in (reply.remark or "")
-    assert timed.broker.parts.pops.orders.table.count == 1
-    timed.broker.parts.pops.orders.table.delete(group="G")
-    reply = await pop_reply(timed, group="other", order=True, queue_id=0, max_msg_nums=1)
-    assert reply.code == ResponseCode.SUCCESS
 
 
 async def test_retry_topics_of_groups_that_pop_are_forgotten_when_there_are_many(

@@ -1,6 +1,5 @@
 """Requests in a row, as rows."""
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,8 @@ from reput.store.kernels import hot, scan_args as rules
 if not hot.is_compiled:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
+BUFFER = bytearray(1 << 17)
+
 
 @pytest.fixture
 def acks() -> RequestList:
@@ -25,7 +26,7 @@ def acks() -> RequestList:
         Field("offset", Kind.LONG),
         Field("isLast", Kind.BOOL),
     ]
-    return RequestList(200, fields)
+    return RequestList(200, fields, BUFFER)
 
 
 def ack(serialization: Serialization = Serialization.JSON, **about: Any) -> bytes:
@@ -38,9 +39,8 @@ def ack(serialization: Serialization = Serialization.JSON, **about: Any) -> byte
 
 
 def taken(acks: RequestList, data: bytes, position: int = 0) -> list[list[int]]:
-    buffer = ctypes.create_string_buffer(data, len(data))
-    taken.buffer = buffer  # type: ignore[attr-defined] - rows point into it
-    return acks.collect(ctypes.addressof(buffer), position, len(data))
+    BUFFER[: len(data)] = data
+    return acks.collect(position, len(data))
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))

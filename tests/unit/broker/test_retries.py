@@ -9,13 +9,13 @@ import pytest
 import golden
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.republish import copied_message
-from reput.broker.retries import RETRY_MAX_VERSION_MIN, Retries
+from reput.broker.retries import Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
 from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props
 from reput.format.codes import VERSION
-from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format.headers import SendBackHeader
 from reput.format.message import Host, StoredMessage
 from reput.store import incoming
 from reput.store.config_tables import TopicConfig
@@ -26,7 +26,6 @@ from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, T
 from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
-OLD = RETRY_MAX_VERSION_MIN - 1
 
 
 class Subject:
@@ -54,20 +53,6 @@ class Subject:
         header = SendBackHeader(**{"offset": 0, "group": group.name, "delay_level": 0, **fields})
         topic = self.retries.topic_of(group, is_unit=bool(header.unit_mode))
         return self.retries.message(stored, header, version, group, topic)
-
-    def redirected(
-        self, topic: str = "%RETRY%G", version: int = VERSION, **fields: Any
-    ) -> tuple[str, dict[str, str]]:
-        """Return the topic that a client's copy goes to, and its properties."""
-        properties = {"DELAY": "5"}
-        header = SendMessageHeader(
-            producer_group="P", topic=topic, default_topic="TBW102", default_topic_queue_nums=4,
-            queue_id=0, sys_flag=0, born_timestamp=0, flag=0, **fields,
-        )  # fmt: skip
-        known = TopicConfig(topic, 1, 1, 6)
-        found, queue_id = self.retries.redirect(header, version, known, 0, properties)
-        assert queue_id == 0
-        return found.name, properties
 
 
 @pytest.fixture
@@ -153,7 +138,7 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
         expected = record.decode(store.record_at(slow.physical_offset) or b"")
         place_of_next = b"REAL_TOPIC\1%RETRY%CG_Retry\2REAL_QID\0010\2"
         row = (-1, place, 0, 0, len(place_of_next), 0, group.retry_max)
-        count, origins = store.copier.put_later(np.array([row], np.int64), place_of_next)
+        count, origins = store.copier.put_for_retry(np.array([row], np.int64), place_of_next)
         assert count == (not message.born_host.is_v6)
         counts[count] += 1
         if count:
@@ -166,46 +151,6 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
 
 
 # --- sent back ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wanted", "attempts", "level"),
-    [(0, 0, "3"), (0, 1, "4"), (0, 15, "18"), (5, 7, "5"), (99, 0, "99")],
-)
-def test_the_delay_grows_unless_the_consumer_says_how_long(
-    subject: Subject, wanted: int, attempts: int, level: str
-) -> None:
-    found = subject.sent_back(message(attempts), subject.group(), delay_level=wanted)
-    assert found.topic == "%RETRY%G"
-    assert found.properties["DELAY"] == level
-    assert found.reconsume_times == attempts + 1
-
-
-@pytest.mark.parametrize(
-    ("attempts", "fields", "version", "is_dead"),
-    [
-        (15, {}, VERSION, False),
-        (16, {}, VERSION, True),  # retryMaxTimes
-        (2, {"max_reconsume_times": 3}, VERSION, False),
-        (3, {"max_reconsume_times": 3}, VERSION, True),
-        (0, {"max_reconsume_times": 0}, VERSION, True),
-        (16, {"max_reconsume_times": 20}, VERSION, False),
-        (3, {"max_reconsume_times": 3}, OLD, False),  # before 3.4.9 it did not mean that
-        (16, {"max_reconsume_times": 20}, OLD, True),
-        (3, {"max_reconsume_times": 3}, RETRY_MAX_VERSION_MIN, True),
-        (0, {"delay_level": -1}, VERSION, True),
-        (0, {"max_reconsume_times": -1}, VERSION, True),  # as in Java; clients replace -1 by 16
-    ],
-)
-def test_when_a_message_is_a_dead_letter(
-    subject: Subject, attempts: int, fields: dict[str, int], version: int, is_dead: bool
-) -> None:
-    found = subject.sent_back(message(attempts), subject.group(), version, **fields)
-    assert found.topic == ("%DLQ%G" if is_dead else "%RETRY%G")
-    assert found.reconsume_times == attempts + 1
-    if is_dead:
-        assert found.properties["DELAY"] == "0"
-        assert incoming.delayed(found, LEVEL_COUNT) is found
 
 
 def test_the_topics_are_made_once(subject: Subject) -> None:

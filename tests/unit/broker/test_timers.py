@@ -11,12 +11,11 @@ import pytest
 
 import golden
 import store_fixture
-from reput import limits
 from reput.broker.timer import runs as timer_runs, timers
 from reput.broker.timer.runs import TimerRuns
 from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
-from reput.errors import LimitExceeded, RequestRefused
+from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
@@ -27,7 +26,6 @@ from reput.store.timer_table import TimerTable
 from store_fixture import START_MS, RoomyDisk, Stores
 
 HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 
 
 class Subject:
@@ -134,39 +132,6 @@ def test_java_parks_at_the_same_time(version: str) -> None:
     assert len(seen) > 10
 
 
-@pytest.mark.parametrize(
-    ("properties", "out_ms"),
-    [
-        ({"TIMER_DELAY_SEC": "2"}, 1000),
-        ({"TIMER_DELAY_MS": "2"}, 0),
-        ({"TIMER_DELAY_MS": "2000", "TIMER_DELIVER_MS": "x"}, 1000),
-        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9999"}, 2000),
-        ({"TIMER_DELIVER_MS": str(START_MS + 2001)}, 2000),
-        ({"TIMER_DELIVER_MS": f"+{START_MS + 2000}"}, 1000),
-        ({"TIMER_DELIVER_MS": str(START_MS + 1)}, 0),
-        ({"TIMER_DELAY_SEC": str(3 * 86400)}, 3 * DAY_MS - 1000),
-        # a time that is past is none
-        ({"TIMER_DELIVER_MS": str(START_MS)}, None),
-        ({"TIMER_DELIVER_MS": "-5"}, None),
-        ({"TIMER_DELAY_SEC": "0"}, None),
-        # a level wins; who has waited already waits no more
-        ({"TIMER_DELAY_SEC": "2", "DELAY": "1"}, None),
-        ({"TIMER_DELAY_SEC": "2", "TIMER_OUT_MS": "5"}, None),
-        ({"KEYS": "k"}, None),
-    ],
-)
-def test_when_a_message_leaves(
-    subject: Subject, properties: dict[str, str], out_ms: int | None
-) -> None:
-    waits = subject.timers.park("T", 3, properties, START_MS)
-    assert waits == (out_ms is not None)
-    if out_ms is not None:
-        assert properties["TIMER_OUT_MS"] == str(START_MS + out_ms)
-        assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "3")
-    elif "DELAY" in properties:
-        assert properties == {"DELAY": "1"}
-
-
 @pytest.mark.parametrize(("drawn", "accepted"), [(0.0, 6), (0.5, 8), (0.999, 10)])
 def test_a_crowd_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, drawn: float, accepted: int
@@ -183,18 +148,6 @@ def test_a_crowd_is_refused(
 
 
 # --- leaving -------------------------------------------------------------------------
-
-
-def test_a_finer_precision(stores: Stores) -> None:
-    subject = Subject(stores, timer_precision_ms=100)
-    subject.put_at(b"one", START_MS + 250)
-    subject.clock.advance(299)
-    subject.run()
-    assert subject.bodies() == []
-    assert subject.timers.next_due_ms(subject.now_ms) == START_MS + 300
-    subject.clock.advance(1)
-    subject.run()
-    assert subject.bodies() == [b"one"]
 
 
 def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
@@ -311,12 +264,12 @@ def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
 def test_a_step_looks_at_a_bounded_number_of_recalls(subject: Subject) -> None:
     for number in range(600):
         subject.recall(str(number), START_MS + 5_000 + 1_000 * (number % 300))
-    left = [subject.timers.behind_count]
+    left = [subject.timers.pending_count]
     while subject.timers.step(subject.now_ms):
-        left.append(subject.timers.behind_count)
+        left.append(subject.timers.pending_count)
     steps = [before - after for before, after in itertools.pairwise(left)]
     assert max(steps) == timers.ODD_PER_STEP
-    assert subject.timers.behind_count == 0
+    assert subject.timers.pending_count == 0
     for key in range(600):
         subject.put(
             b"%d" % key,
@@ -339,19 +292,7 @@ def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) ->
             bytes(600_000), TIMER_DELIVER_MS=str(START_MS + 5_000), TIMER_DEL_UNIQKEY=str(number)
         )
     subject.timers.step(subject.now_ms)
-    assert subject.timers.behind_count == 7
-
-
-def test_recalls_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECALLS", limits.RECALLS.at(2))
-    for key in ("one", "two"):
-        subject.recall(key, START_MS + 5_000)
-    subject.run()
-    with pytest.raises(LimitExceeded, match="limit recalls"):
-        subject.recall("three", START_MS + 5_000)
-    assert subject.put_at(b"four", START_MS + 5_000)
-    with pytest.raises(LimitExceeded, match="limit recalled_key_bytes"):
-        subject.recall("x" * 513, START_MS + 5_000)
+    assert subject.timers.pending_count == 7
 
 
 def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Subject) -> None:
@@ -401,26 +342,6 @@ def test_the_lowest_place_is_never_behind_one_that_waits(monkeypatch: pytest.Mon
 
 
 # --- long waits ----------------------------------------------------------------------
-
-
-def test_who_waits_for_long_is_put_again_and_comes_once(stores: Stores) -> None:
-    subject = Subject(stores, timer_roll_window_slot=3600)
-    subject.put_at(b"long", START_MS + 5 * HOUR_MS // 2 + 500)
-    subject.put_at(b"gone", START_MS + 5 * HOUR_MS // 2 + 500)
-    subject.recall("gone", START_MS + 5 * HOUR_MS // 2 + 500)
-    for _ in range(20 * 60):
-        subject.clock.advance(12_500)
-        subject.run()
-        if subject.bodies():
-            break
-    assert subject.bodies() == [b"long"]
-    assert (
-        START_MS + 5 * HOUR_MS // 2 + 500 <= subject.now_ms < START_MS + 5 * HOUR_MS // 2 + 20_000
-    )
-    (found,) = subject.messages()
-    assert found.properties["TIMER_ROLL_TIMES"] == "2"
-    waited = [one.body for one in subject.messages(names.TIMER_TOPIC, 0)]
-    assert waited.count(b"long") == 3
 
 
 @pytest.mark.parametrize(("hours", "window_ms"), [(72, 48 * HOUR_MS), (12, 8 * HOUR_MS)])

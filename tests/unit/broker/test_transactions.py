@@ -232,7 +232,7 @@ def test_a_damaged_message_is_counted_and_passed(
     with log.open("r+b") as file:
         file.seek(bad.physical_offset + 4)
         file.write(b"\0\0\0\0")
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
     reopen(stores, subject)
     assert [one.body for one in subject.round()] == [b"good"]
     assert subject.transactions.lost_count == 1
@@ -254,7 +254,7 @@ def test_a_message_whose_last_copy_is_damaged_can_be_decided(
     assert subject.transactions.lost_count == 1
     subject.commit(half)
     assert subject.bodies() == [b"one"]
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_half_messages_that_expire_are_counted(
@@ -270,7 +270,7 @@ def test_half_messages_that_expire_are_counted(
     subject.run()
     assert subject.transactions.lost_count == queue.min_offset
     assert "have expired" in caplog.text
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_an_op_message_that_says_nonsense_is_ignored(

@@ -1,4 +1,4 @@
-"""What tests of commands that talk to a cluster share: the cluster, and how to run a command."""
+"""Fixtures of tests of commands that access a cluster: a cluster, and commands on it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ def command(rocketmq: LocalBroker, capsys: pytest.CaptureFixture[str]) -> Comman
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
-    """``stdin(data)``: what the next command reads, from a pipe."""
+    """``stdin(data)``: set the input of the next command, which is a pipe."""
     pipes: list[Any] = []
 
     def put(data: bytes) -> None:
@@ -29,5 +29,5 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
         monkeypatch.setattr("sys.stdin", pipes[-1])
 
     yield put
-    for one in pipes:
-        one.close()
+    for pipe in pipes:
+        pipe.close()

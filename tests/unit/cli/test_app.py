@@ -58,7 +58,7 @@ def test_a_group_that_is_built_alone_has_all_of_its_commands(name: str) -> None:
     assert list(commands("other")) == []
 
 
-def test_a_word_that_is_no_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from reput.cli import main
 
     assert main.run(["tpoic"]) == 2

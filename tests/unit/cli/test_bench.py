@@ -22,20 +22,20 @@ from wire_command import Command
     ],
     ids=str,
 )
-def test_what_is_counted_is_stored(
+def test_counted_messages_are_stored(
     command: Command, rocketmq: LocalBroker, options: list[object]
 ) -> None:
     rocketmq.create_topic("Bench", queues=3)
-    found = command.json("bench", "produce", "Bench", "--count", 300, "--size", 50, *options)
-    assert (found["message_count"], found["failed_count"], found["failures"]) == (300, 0, {})
-    assert found["bytes"] == 300 * 50
+    result = command.json("bench", "produce", "Bench", "--count", 300, "--size", 50, *options)
+    assert (result["message_count"], result["failed_count"], result["failures"]) == (300, 0, {})
+    assert result["bytes"] == 300 * 50
     pulled = command.json("bench", "consume", "Bench", "--count", 301, "--duration", 30)
-    assert pulled["message_count"] == 301  # and the one that comes before the clock starts
+    assert pulled["message_count"] == 301  # including the one that creates the topic
     stored = rocketmq.messages("Bench")
     assert len(stored) == 301
-    assert {one.body for one in stored} == {b"x" * 50}
-    assert len({one.message_id for one in stored}) == 301
-    latency = found["latency_ms"]
+    assert {message.body for message in stored} == {b"x" * 50}
+    assert len({message.message_id for message in stored}) == 301
+    latency = result["latency_ms"]
     if "--one-way" in options:
         assert latency["max"] is None
     else:
@@ -45,7 +45,7 @@ def test_what_is_counted_is_stored(
 def test_messages_are_spread_over_all_queues(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Bench", queues=4)
     command("bench", "produce", "Bench", "--count", 400)
-    assert {one.queue_id for one in rocketmq.messages("Bench")} == {0, 1, 2, 3}
+    assert {message.queue_id for message in rocketmq.messages("Bench")} == {0, 1, 2, 3}
 
 
 def test_there_is_a_line_each_second_and_a_summary(command: Command, rocketmq: LocalBroker) -> None:
@@ -56,19 +56,19 @@ def test_there_is_a_line_each_second_and_a_summary(command: Command, rocketmq: L
     assert [line.split("  ")[0] for line in lines[-3:]] == ["messages", "rate", "latency ms"]
 
 
-def test_what_a_broker_refuses_is_counted_and_makes_the_code_1(
+def test_refused_messages_are_counted_and_make_the_exit_code_1(
     command: Command, rocketmq: LocalBroker
 ) -> None:
     rocketmq.create_topic("Bench", queues=1)
-    # The broker allows no more than 4 MiB; one message alone is still less.
+    # The broker allows at most 4 MiB a request: a batch of 12 exceeds it, one message does not.
     options = ["--size", 500_000, "--batch", 12, "--count", 12]
-    found = command.json("bench", "produce", "Bench", *options, code=1)
-    assert (found["message_count"], found["failed_count"]) == (0, 12)
-    (reason,) = found["failures"]
+    result = command.json("bench", "produce", "Bench", *options, code=1)
+    assert (result["message_count"], result["failed_count"]) == (0, 12)
+    (reason,) = result["failures"]
     assert "code 13" in reason
 
 
-def test_a_topic_that_is_not_there_is_one_line(command: Command) -> None:
+def test_an_unknown_topic_is_one_line(command: Command) -> None:
     assert "no topic 'Nothing'" in command.complaint("bench", "consume", "Nothing")
 
 
@@ -76,31 +76,31 @@ def test_a_topic_that_is_not_there_is_one_line(command: Command) -> None:
 
 
 @pytest.mark.parametrize("limit", [100, 255, 256, 100_000, 1 << 40])
-def test_percentiles_are_those_of_the_values(limit: int) -> None:
+def test_percentiles_match_sorted_values(limit: int) -> None:
     generator = random.Random(limit)
     values = [generator.randrange(limit) for _ in range(1000)]
-    found = Histogram()
-    for one in values:
-        found.record(one)
+    result = Histogram()
+    for message in values:
+        result.record(message)
     values.sort()
     for percent in (0.1, 50, 90, 99, 99.9, 100):
         exact = values[math.ceil(len(values) * percent / 100) - 1]
-        measured = found.percentile(percent)
+        measured = result.percentile(percent)
         assert measured is not None
         assert exact <= measured <= exact + exact / 128
-    assert (found.count, found.max) == (1000, values[-1])
-    assert found.mean == sum(values) / 1000
+    assert (result.count, result.max) == (1000, values[-1])
+    assert result.mean == sum(values) / 1000
 
 
-def test_two_histograms_together_are_one() -> None:
+def test_added_histograms_equal_one() -> None:
     both, odd, even = Histogram(), Histogram(), Histogram()
-    for one in range(10_000):
-        both.record(one)
-        (odd if one % 2 else even).record(one)
+    for message in range(10_000):
+        both.record(message)
+        (odd if message % 2 else even).record(message)
     odd.add(even)
     assert [odd.percentile(p) for p in range(1, 101)] == [both.percentile(p) for p in range(1, 101)]
     assert (odd.count, odd.max, odd.mean) == (both.count, both.max, both.mean)
 
 
-def test_nothing_has_no_percentiles() -> None:
+def test_an_empty_histogram_has_no_percentiles() -> None:
     assert (Histogram().percentile(50), Histogram().mean, Histogram().max) == (None, None, 0)

@@ -1,4 +1,4 @@
-"""``reput cluster`` against a broker, and what all commands say when nobody answers."""
+"""``reput cluster`` against a broker, and errors of all commands without a server."""
 
 import socket
 
@@ -11,9 +11,9 @@ from wire_command import Command
 
 
 def test_show_names_brokers_with_their_addresses(command: Command, rocketmq: LocalBroker) -> None:
-    found = command.json("cluster", "show")
-    assert found["name_servers"] == [rocketmq.namesrv_addr]
-    assert found["clusters"] == [
+    result = command.json("cluster", "show")
+    assert result["name_servers"] == [rocketmq.namesrv_addr]
+    assert result["clusters"] == [
         {
             "cluster": "DefaultCluster",
             "brokers": [{"broker_name": "broker-a", "addresses": {"0": rocketmq.broker_addr}}],
@@ -22,11 +22,15 @@ def test_show_names_brokers_with_their_addresses(command: Command, rocketmq: Loc
     assert rocketmq.broker_addr in command("cluster", "show")
 
 
-def test_brokers_say_how_they_are(command: Command) -> None:
-    (found,) = command.json("cluster", "brokers")["brokers"]
-    assert (found["broker_name"], found["version"], found["problem"]) == ("broker-a", "4.9.7", None)
-    assert 0 <= found["disk_ratio"] <= 1
-    assert found["put_latency_99_ms"] >= 0
+def test_brokers_have_version_rates_and_disk(command: Command) -> None:
+    (result,) = command.json("cluster", "brokers")["brokers"]
+    assert (result["broker_name"], result["version"], result["problem"]) == (
+        "broker-a",
+        "4.9.7",
+        None,
+    )
+    assert 0 <= result["disk_ratio"] <= 1
+    assert result["put_latency_99_ms"] >= 0
     assert "broker-a" in command("cluster", "brokers")
     status = command.json("cluster", "brokers", "broker-a")["status"]
     assert status["brokerVersionDesc"] == "V4_9_7"
@@ -46,7 +50,7 @@ def test_settings_are_shown_and_changed(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["config", "get", "nonsense"], "'nonsense'"),
         (["config", "set", "nonsense"], "NAME=VALUE"),
@@ -54,18 +58,18 @@ def test_settings_are_shown_and_changed(command: Command) -> None:
         (["brokers", "x"], "allowed: broker-a"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("cluster", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("cluster", *arguments)
 
 
-# --- nobody there -------------------------------------------------------------------------------
+# --- unreachable servers ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -82,7 +86,7 @@ def free_port() -> int:
         ["bench", "produce", "T"],
     ],
 )
-def test_who_does_not_answer_is_named_with_what_to_do(
+def test_an_unreachable_server_is_an_error_with_a_remedy(
     capsys: pytest.CaptureFixture[str], free_port: int, arguments: list[str]
 ) -> None:
     address = f"127.0.0.1:{free_port}"

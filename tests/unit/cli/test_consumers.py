@@ -12,7 +12,7 @@ from wire_command import Command
 Stdin = Callable[[bytes], None]
 
 
-def test_who_consumes_and_how_it_goes(command: Command, rocketmq: LocalBroker) -> None:
+def test_consumers_are_listed_and_shown(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "one")
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -33,7 +33,7 @@ def test_who_consumes_and_how_it_goes(command: Command, rocketmq: LocalBroker) -
         assert "allowed: " in command.complaint("consumer", "show", "Billing", "--client", "x")
 
 
-def test_consuming_goes_on_where_the_group_was(command: Command, rocketmq: LocalBroker) -> None:
+def test_consuming_continues_where_it_ended(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     for n in range(5):
         command("topic", "send", "Orders", f"n{n}")
@@ -49,24 +49,24 @@ def test_consuming_goes_on_where_the_group_was(command: Command, rocketmq: Local
         30,
     )
     first = command.json_lines(*consume, "--count", 3)
-    assert [one["body"] for one in first] == ["n0", "n1", "n2"]
+    assert [message["body"] for message in first] == ["n0", "n1", "n2"]
     rest = command.json_lines(*consume, "--count", 2)
-    assert [one["body"] for one in rest] == ["n3", "n4"]
+    assert [message["body"] for message in rest] == ["n3", "n4"]
     assert command.json("group", "show", "Billing")["lag"] == 0
 
 
-def test_popping_goes_on_behind_what_was_printed(command: Command, rocketmq: LocalBroker) -> None:
+def test_popping_continues_where_it_ended(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     for n in range(5):
         command("topic", "send", "Orders", f"n{n}", "-p", f"n={n}")
     pop = ("consumer", "consume", "Orders", "--group", "Billing", "--pop", "--from", "earliest")
     first = command.json_lines(*pop, "--count", 3, "--idle", 30)
-    assert [one["body"] for one in first] == ["n0", "n1", "n2"]
+    assert [message["body"] for message in first] == ["n0", "n1", "n2"]
     (last,) = command.json_lines(*pop, "--sql", "n = 4", "--count", 1, "--idle", 30)
     assert last["body"] == "n4"
 
 
-def test_who_pops(command: Command, rocketmq: LocalBroker) -> None:
+def test_popping_consumers_are_shown(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     with blocking.PopConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
         member.subscribe("Orders")
@@ -77,7 +77,7 @@ def test_who_pops(command: Command, rocketmq: LocalBroker) -> None:
         assert "any queue" in command("consumer", "show", "Billing")
 
 
-def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBroker) -> None:
+def test_consuming_with_sql(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "small", "-p", "n=1")
     command("topic", "send", "Orders", "large", "-p", "n=7")
@@ -93,12 +93,12 @@ def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBro
         "--idle",
         30,
     ]
-    (found,) = command.json_lines("consumer", "consume", "Orders", *arguments)
-    assert found["body"] == "large"
+    (result,) = command.json_lines("consumer", "consume", "Orders", *arguments)
+    assert result["body"] == "large"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["consumer", "consume", "Nothing", "--group", "G"], "no topic 'Nothing'"),
         (["consumer", "consume", "Nothing", "--group", "G", "--pop"], "no topic 'Nothing'"),
@@ -110,5 +110,5 @@ def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBro
         (["consumer", "consume", "T"], "--group"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint(*arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint(*arguments)

@@ -1,4 +1,4 @@
-"""``reput dlq`` against a broker: dead letters are shown, written to a file, and sent again."""
+"""``reput dlq`` against a broker: dead letters are shown, exported and sent again."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ GROUP = "Billing"
 
 @pytest.fixture
 async def letters(rocketmq: LocalBroker) -> list[str]:
-    """The ids of three messages that a group has given up on, oldest first."""
+    """Ids of three dead letters of a group, oldest first."""
     rocketmq.create_topic("Orders", queues=1)
     async with Admin(rocketmq.namesrv_addr) as admin:
         await admin.create_group(GROUP)
@@ -27,34 +27,38 @@ async def letters(rocketmq: LocalBroker) -> list[str]:
                 producer.send(Message("Orders", b"body%d" % i, keys=f"key{i}", tags="Tag"))
                 for i in range(3)
             ]
-        for one in rocketmq.messages("Orders"):
+        for message in rocketmq.messages("Orders"):
             header = headers.SendBackHeader(
-                offset=one.physical_offset, group=GROUP, delay_level=-1,
-                origin_msg_id=one.message_id, origin_topic="Orders", unit_mode=False,
+                offset=message.physical_offset, group=GROUP, delay_level=-1,
+                origin_msg_id=message.message_id, origin_topic="Orders", unit_mode=False,
                 max_reconsume_times=16,
             )  # fmt: skip
             request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
             await admin.calls.ask(rocketmq.broker_addr, request)
-    return [one.message_id for one in sent]
+    return [message.message_id for message in sent]
 
 
-def test_who_has_dead_letters(command: Command, letters: list[str]) -> None:
-    (found,) = command.json("dlq", "list")["groups"]
-    assert (found["group"], found["topic"], found["message_count"]) == (GROUP, "%DLQ%Billing", 3)
+def test_groups_with_dead_letters_are_listed(command: Command, letters: list[str]) -> None:
+    (results,) = command.json("dlq", "list")["groups"]
+    assert (results["group"], results["topic"], results["message_count"]) == (
+        GROUP,
+        "%DLQ%Billing",
+        3,
+    )
     assert GROUP in command("dlq", "list")
 
 
-def test_they_are_shown_with_where_they_came_from(command: Command, letters: list[str]) -> None:
-    found = command.json_lines("dlq", "show", GROUP)
-    assert [one["unique_key"] for one in found] == letters
-    assert [one["body"] for one in found] == ["body0", "body1", "body2"]
-    assert {one["origin_topic"] for one in found} == {"Orders"}
-    assert {one["reconsume_times"] for one in found} == {1}
+def test_dead_letters_have_their_original_topic(command: Command, letters: list[str]) -> None:
+    results = command.json_lines("dlq", "show", GROUP)
+    assert [message["unique_key"] for message in results] == letters
+    assert [message["body"] for message in results] == ["body0", "body1", "body2"]
+    assert {message["origin_topic"] for message in results} == {"Orders"}
+    assert {message["reconsume_times"] for message in results} == {1}
     line = command("dlq", "show", GROUP, "--limit", "1").split("\t")
     assert line[1:] == ["broker-a:0:0", "Orders", "1", "Tag", "key0", letters[0], "body0\n"]
-    (only,) = command.json_lines("dlq", "show", GROUP, "--id", found[1]["origin_message_id"])
+    (only,) = command.json_lines("dlq", "show", GROUP, "--id", results[1]["origin_message_id"])
     assert only["unique_key"] == letters[1]
-    since = str(found[2]["store_timestamp"])
+    since = str(results[2]["store_timestamp"])
     assert letters[2] in command("dlq", "show", GROUP, "--from", since)
     assert command("dlq", "show", GROUP, "--to", "2000-01-01") == ""
 
@@ -62,48 +66,48 @@ def test_they_are_shown_with_where_they_came_from(command: Command, letters: lis
 def test_export_writes_a_file_once(command: Command, letters: list[str], tmp_path: Path) -> None:
     file = tmp_path / "letters.jsonl"
     assert command.json("dlq", "export", GROUP, file)["message_count"] == 3
-    found = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [bytes.fromhex(one["body"]) for one in found] == [b"body0", b"body1", b"body2"]
-    assert [one["unique_key"] for one in found] == letters
+    results = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [bytes.fromhex(message["body"]) for message in results] == [b"body0", b"body1", b"body2"]
+    assert [message["unique_key"] for message in results] == letters
     assert "the name of a new file" in command.complaint("dlq", "export", GROUP, file)
 
 
-def test_resending_is_shown_and_then_done(
+def test_resend_previews_without_yes(
     command: Command, rocketmq: LocalBroker, letters: list[str]
 ) -> None:
     preview = command.json("dlq", "resend", GROUP)
     assert not preview["is_done"]
-    assert [one["unique_key"] for one in preview["messages"]] == letters
-    assert {one["to_topic"] for one in preview["messages"]} == {"%RETRY%Billing"}
+    assert [message["unique_key"] for message in preview["messages"]] == letters
+    assert {message["to_topic"] for message in preview["messages"]} == {"%RETRY%Billing"}
     assert "--yes makes the change" in command.notes
     assert rocketmq.messages("%RETRY%Billing") == []
     receipt = command.json("dlq", "resend", GROUP, "--id", letters[1], "--yes")
-    assert [one["problem"] for one in receipt["messages"]] == [None]
-    (one,) = rocketmq.messages("%RETRY%Billing")
-    assert (one.body, one.keys, one.tags) == (b"body1", ["key1"], "Tag")
-    assert (one.message_id, one.topic, one.reconsume_times) == (letters[1], "Orders", 0)
-    assert one.offset_message_id == receipt["messages"][0]["new_offset_id"]
+    assert [message["problem"] for message in receipt["messages"]] == [None]
+    (message,) = rocketmq.messages("%RETRY%Billing")
+    assert (message.body, message.keys, message.tags) == (b"body1", ["key1"], "Tag")
+    assert (message.message_id, message.topic, message.reconsume_times) == (letters[1], "Orders", 0)
+    assert message.offset_message_id == receipt["messages"][0]["new_offset_id"]
 
 
-def test_resending_to_where_they_came_from(
+def test_resend_to_the_original_topic(
     command: Command, rocketmq: LocalBroker, letters: list[str]
 ) -> None:
     command("dlq", "resend", GROUP, "--to-origin", "--limit", "2", "--yes")
-    found = rocketmq.messages("Orders")
-    assert [one.message_id for one in found] == [*letters, *letters[:2]]
-    again = found[-1].stored.properties
+    results = rocketmq.messages("Orders")
+    assert [message.message_id for message in results] == [*letters, *letters[:2]]
+    again = results[-1].stored.properties
     assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & again.keys()
     assert again["KEYS"] == "key1"
 
 
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
-        (["show", "Nobody"], "no topic '%DLQ%Nobody'"),
+        (["show", "Unknown"], "no topic '%DLQ%Unknown'"),
         (["show", GROUP, "--id", "x"], "no dead letter of group Billing has id x"),
         (["resend", GROUP, "--from", "x"], "a time like"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("dlq", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("dlq", *arguments)

@@ -1,4 +1,4 @@
-"""Collections of garbage never look at much, however much there is."""
+"""Garbage collections visit few objects, however many there are."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ KEPT = 400_000
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The collector as a server has it, for this test alone."""
+    """The collector with the settings of a server, for one test."""
     threshold, callbacks = gc.get_threshold(), list(gc.callbacks)
-    # Python delays full collections by a quarter of what the last one has kept.
+    # Python defers a full collection until a quarter more objects exist than after the last one.
     start = [[number] for number in range(3 * KEPT)]
     gc.collect()
     del start
@@ -25,12 +25,14 @@ def collector() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_no_collection_looks_at_all_that_a_server_holds(collector: None) -> None:
+def test_collections_skip_frozen_objects(collector: None) -> None:
     looked_at: list[int] = []
 
     def note(phase: str, info: Mapping[str, int]) -> None:
         if phase == "start":
-            looked_at.append(sum(len(gc.get_objects(one)) for one in range(info["generation"] + 1)))
+            looked_at.append(
+                sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1))
+            )
 
     gc.callbacks.append(note)
     kept = [[number] for number in range(KEPT)]
@@ -40,7 +42,7 @@ def test_no_collection_looks_at_all_that_a_server_holds(collector: None) -> None
     assert len(kept) == KEPT
 
 
-def test_garbage_in_cycles_is_still_found(collector: None) -> None:
+def test_cycles_are_still_collected(collector: None) -> None:
     class Link:
         alive = 0
 

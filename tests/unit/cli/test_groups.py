@@ -11,8 +11,8 @@ from wire_command import Command
 def test_a_group_is_created_changed_and_deleted(command: Command) -> None:
     command("group", "create", "Billing", "--retries", 3)
     command("group", "update", "Billing", "--no-consume")
-    (found,) = command.json("group", "list")["groups"]
-    assert (found["group"], found["retry_count_max"], found["consume_enable"]) == (
+    (result,) = command.json("group", "list")["groups"]
+    assert (result["group"], result["retry_count_max"], result["consume_enable"]) == (
         "Billing",
         3,
         False,
@@ -24,12 +24,12 @@ def test_a_group_is_created_changed_and_deleted(command: Command) -> None:
     assert command.json("group", "list") == {"groups": []}
 
 
-def test_system_groups_are_shown_when_asked_for(command: Command) -> None:
-    names = {one["group"] for one in command.json("group", "list", "--all")["groups"]}
+def test_system_groups_are_listed_with_all(command: Command) -> None:
+    names = {group["group"] for group in command.json("group", "list", "--all")["groups"]}
     assert "TOOLS_CONSUMER" in names
 
 
-def test_show_says_how_far_a_group_is(command: Command, rocketmq: LocalBroker) -> None:
+def test_show_has_offsets_and_lag(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
         for _ in range(5):
@@ -38,9 +38,9 @@ def test_show_says_how_far_a_group_is(command: Command, rocketmq: LocalBroker) -
         (queue,) = admin.topic_route("Orders").subscribe_queues
         admin.update_consumer_offset("Billing", queue, 2)
     third = rocketmq.messages("Orders")[1]
-    found = command.json("group", "show", "Billing", "--topic", "Orders")
-    assert (found["lag"], found["member_count"]) == (3, 0)
-    assert found["queues"] == [
+    result = command.json("group", "show", "Billing", "--topic", "Orders")
+    assert (result["lag"], result["member_count"]) == (3, 0)
+    assert result["queues"] == [
         {
             "topic": "Orders",
             "broker_name": "broker-a",
@@ -54,33 +54,33 @@ def test_show_says_how_far_a_group_is(command: Command, rocketmq: LocalBroker) -
     assert "lag       3" in command("group", "show", "Billing")
 
 
-def test_members_are_those_that_are_connected(command: Command, rocketmq: LocalBroker) -> None:
+def test_connected_members_are_shown(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     assert command.json("group", "members", "Billing")["members"] == []
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr, config=config) as one:
-        one.subscribe("Orders", "new || paid")
-        found = command.json("group", "members", "Billing")
-        (member,) = found["members"]
+    with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr, config=config) as consumer:
+        consumer.subscribe("Orders", "new || paid")
+        result = command.json("group", "members", "Billing")
+        (member,) = result["members"]
         assert (member["language"], member["version"]) == ("PYTHON", "4.9.7")
-        assert found["subscriptions"] == [
+        assert result["subscriptions"] == [
             {"topic": "Orders", "expression": "new || paid", "expression_type": "TAG"}
         ]
         assert "new || paid" in command("group", "members", "Billing")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
-        (["update", "Nobody", "--retries", "1"], "no broker has group Nobody"),
-        (["update", "Nobody"], "give an option to change"),
-        (["delete", "Nobody"], "no broker has group Nobody"),
+        (["update", "Unknown", "--retries", "1"], "no broker has group Unknown"),
+        (["update", "Unknown"], "give an option to change"),
+        (["delete", "Unknown"], "no broker has group Unknown"),
         (["create", "no spaces"], "a-z A-Z 0-9"),
         (["list", "--broker", "x"], "allowed: broker-a"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("group", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("group", *arguments)
 
 
 def test_a_group_is_not_created_twice(command: Command) -> None:

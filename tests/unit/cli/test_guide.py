@@ -1,4 +1,4 @@
-"""docs/how-to/inspect-a-store.md shows what the commands print, to the letter."""
+"""docs/how-to/inspect-a-store.md shows the exact output of the commands."""
 
 import re
 import shlex
@@ -18,20 +18,20 @@ STORES = {
 
 
 def sessions() -> list[tuple[str, str]]:
-    """Each command of the guide with the output that is shown for it."""
+    """Return the commands of the guide with their outputs."""
     blocks = re.findall(
         r"^```console\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
     parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-    found = [part.partition("\n") for part in parts]
-    return [(command, output) for command, _, output in found]
+    sessions_ = [part.partition("\n") for part in parts]
+    return [(command, output) for command, _, output in sessions_]
 
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stores of the guide, under their names in the current folder."""
-    for name, place in STORES.items():
-        (tmp_path / name).symlink_to(golden.unpack(*place))
+    for name, location in STORES.items():
+        (tmp_path / name).symlink_to(golden.unpack(*location))
     monkeypatch.chdir(tmp_path)
 
 

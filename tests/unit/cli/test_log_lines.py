@@ -1,4 +1,4 @@
-"""Log lines: one an event, whatever it says."""
+"""Log lines: one line an event, whatever its text."""
 
 import io
 import json
@@ -21,11 +21,11 @@ def logs_as_they_were() -> Iterator[None]:
 
 
 def logged(*, as_json: bool = False) -> list[str]:
-    """What three events look like."""
+    """Return the lines of three events."""
     stream = io.StringIO()
     log_lines.begin("info", as_json=as_json, stream=stream)
     log = logging.getLogger("a.b")
-    log.debug("nobody sees this")
+    log.debug("below the level")
     log.info("started %s", "here", extra={"port": 10911, "path": "/a b", "empty": ""})
     log.warning("two\nlines")
     try:
@@ -49,7 +49,7 @@ def test_text() -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_clients_choose_forges_no_line(as_json: bool) -> None:
+def test_text_of_clients_forges_no_line(as_json: bool) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
     log_lines.begin("info", as_json=as_json, stream=stream)
     hostile = "a\r\n2026 ERROR b\x1b[2J\x9b\u2028c\x85d\u202ee\ud800f"
@@ -93,6 +93,6 @@ def test_a_long_line_lacks_its_middle(as_json: bool) -> None:
     assert "Traceback" in text
 
 
-def test_a_level_that_is_none_is_refused() -> None:
+def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(InvalidOption, match="debug, info, warning, error, critical"):
         log_lines.begin("loud")

@@ -13,7 +13,7 @@ from wire_command import Command
 
 @pytest.fixture
 def sent(rocketmq: LocalBroker) -> list[SendResult]:
-    """Nine messages on three queues, one after the other."""
+    """Nine consecutive messages on three queues."""
     rocketmq.create_topic("Orders", queues=3)
     with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
         return [
@@ -24,47 +24,52 @@ def sent(rocketmq: LocalBroker) -> list[SendResult]:
         ]
 
 
-def bodies(found: list[Any]) -> list[str]:
-    return [one["body"] for one in found]
+def bodies(results: list[Any]) -> list[str]:
+    return [message["body"] for message in results]
 
 
 def test_a_message_by_its_ids(command: Command, sent: list[SendResult]) -> None:
-    one = sent[4]
-    by_place = command.json("message", "get", one.offset_message_id)["messages"]
+    message = sent[4]
+    by_place = command.json("message", "get", message.offset_message_id)["messages"]
     assert bodies(by_place) == ["n4"]
-    assert (by_place[0]["message_id"], by_place[0]["broker_name"]) == (one.message_id, "broker-a")
-    by_topic = command.json("message", "get", one.message_id, "--topic", "Orders")["messages"]
-    by_key = command.json("message", "by-unique-key", "Orders", one.message_id)["messages"]
+    assert (by_place[0]["message_id"], by_place[0]["broker_name"]) == (
+        message.message_id,
+        "broker-a",
+    )
+    by_topic = command.json("message", "get", message.message_id, "--topic", "Orders")["messages"]
+    by_key = command.json("message", "by-unique-key", "Orders", message.message_id)["messages"]
     assert by_place == by_topic == by_key
-    text = command("message", "by-unique-key", "Orders", one.message_id)
+    text = command("message", "by-unique-key", "Orders", message.message_id)
     assert text.endswith("body\nn4\n")
 
 
 def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: LocalBroker) -> None:
-    found = command.json("message", "by-key", "Orders", "k")["messages"]
-    # Those of an earlier topic of this name are in the log still, as with Java.
-    assert {one.offset_message_id for one in sent} <= {one["offset_id"] for one in found}
-    assert set(bodies(found)) == {f"n{n}" for n in range(9)}
-    later = max(one.store_timestamp_ms for one in rocketmq.messages("Orders")) + 1
+    results = command.json("message", "by-key", "Orders", "k")["messages"]
+    # Messages of a deleted topic of this name are still in the log, as with Java.
+    assert {message.offset_message_id for message in sent} <= {
+        message["offset_id"] for message in results
+    }
+    assert set(bodies(results)) == {f"n{n}" for n in range(9)}
+    later = max(message.store_timestamp_ms for message in rocketmq.messages("Orders")) + 1
     assert "has key k" in command.complaint("message", "by-key", "Orders", "k", "--from", later)
 
 
-def test_dump_prints_all_in_the_order_of_time(
+def test_dump_is_ordered_by_store_time(
     command: Command, sent: list[SendResult], rocketmq: LocalBroker
 ) -> None:
-    found = command.json_lines("message", "dump", "Orders")
-    assert sorted(bodies(found)) == [f"n{n}" for n in range(9)]
-    times = [one["store_timestamp"] for one in found]
+    results = command.json_lines("message", "dump", "Orders")
+    assert sorted(bodies(results)) == [f"n{n}" for n in range(9)]
+    times = [message["store_timestamp"] for message in results]
     assert times == sorted(times)
-    assert {(one["queue_id"], one["queue_offset"]) for one in found} == {
-        (one.queue.queue_id, one.queue_offset) for one in sent
+    assert {(message["queue_id"], message["queue_offset"]) for message in results} == {
+        (message.queue.queue_id, message.queue_offset) for message in sent
     }
     assert len(command("message", "dump", "Orders", "--limit", 4).splitlines()) == 4
     odd = command.json_lines("message", "dump", "Orders", "--tags", "odd")
     assert sorted(bodies(odd)) == ["n1", "n3", "n5", "n7"]
     one_queue = command.json_lines("message", "dump", "Orders", "--queue", "broker-a:1")
-    assert [one["queue_offset"] for one in one_queue] == [0, 1, 2]
-    last_ms = max(one.store_timestamp_ms for one in rocketmq.messages("Orders"))
+    assert [message["queue_offset"] for message in one_queue] == [0, 1, 2]
+    last_ms = max(message.store_timestamp_ms for message in rocketmq.messages("Orders"))
     assert command.json_lines("message", "dump", "Orders", "--from", last_ms + 1) == []
     moment = datetime.fromtimestamp((last_ms + 1) / 1000, UTC).isoformat(timespec="milliseconds")
     assert len(command("message", "dump", "Orders", "--to", moment).splitlines()) == 9
@@ -91,15 +96,13 @@ def test_tail_follows_and_commits_nothing(command: Command, sent: list[SendResul
     words = [line.split("\t") for line in lines]
     assert sorted(line[-1] for line in words) == [f"n{n}" for n in range(9)]
     assert {line[1] for line in words} == {
-        f"broker-a:{one.queue.queue_id}:{one.queue_offset}" for one in sent
+        f"broker-a:{message.queue.queue_id}:{message.queue_offset}" for message in sent
     }
     assert command("message", "tail", "Orders", "--idle", 0.2) == ""
     assert command.json("topic", "show", "Orders")["groups"] == []
 
 
-def test_a_body_is_never_sent_to_a_terminal_as_it_is(
-    command: Command, rocketmq: LocalBroker
-) -> None:
+def test_escape_sequences_of_a_body_are_escaped(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "\x1b[31mred")
     assert "\x1b" not in command("message", "dump", "Orders", "--body", "text")
@@ -108,7 +111,7 @@ def test_a_body_is_never_sent_to_a_terminal_as_it_is(
 
 @pytest.mark.usefixtures("sent")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["get", "x"], "give --topic"),
         (["get", "0A000001000012340000000000000000"], "which is no broker"),
@@ -120,18 +123,18 @@ def test_a_body_is_never_sent_to_a_terminal_as_it_is(
         (["dump", "Orders", "--to", "teatime"], "a time like"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("message", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("message", *arguments)
 
 
 def test_the_trace_of_a_message(command: Command, rocketmq: LocalBroker) -> None:
     config = ClientConfig(namesrv_addr=rocketmq.namesrv_addr, enable_trace=True)
     with blocking.Producer("shop", client=config) as producer:
-        one = producer.send(Message("Orders", b"two coffees", keys="k1"))
-    (found,) = command.json("message", "trace", one.message_id)["traces"]
-    assert (found["what"], found["group"], found["keys"]) == ("sent", "shop", "k1")
-    assert (found["kind"], found["is_success"]) == ("normal", True)
-    heading, line = command("message", "trace", one.message_id).splitlines()
+        message = producer.send(Message("Orders", b"two coffees", keys="k1"))
+    (results,) = command.json("message", "trace", message.message_id)["traces"]
+    assert (results["what"], results["group"], results["keys"]) == ("sent", "shop", "k1")
+    assert (results["kind"], results["is_success"]) == ("normal", True)
+    heading, line = command("message", "trace", message.message_id).splitlines()
     assert heading.split() == ["time", "what", "group", "client", "ms", "result"]
     assert line.split()[1:3] == ["sent", "shop"]
     assert line.endswith("success")

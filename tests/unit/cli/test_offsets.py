@@ -1,4 +1,4 @@
-"""``reput offset`` against a broker: previews change nothing, receipts are what brokers say."""
+"""``reput offset`` against a broker: previews change nothing, receipts have the new offsets."""
 
 import pytest
 
@@ -17,21 +17,21 @@ def queues(rocketmq: LocalBroker) -> list[MessageQueue]:
         for _ in range(8):
             producer.send(Message("Orders", b"x"))
     with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
-        found = list(admin.topic_route("Orders").subscribe_queues)
-        for one in found:
-            admin.update_consumer_offset("Billing", one, 3)
-    return found
+        subscribed = list(admin.topic_route("Orders").subscribe_queues)
+        for queue in subscribed:
+            admin.update_consumer_offset("Billing", queue, 3)
+    return subscribed
 
 
 def offsets(rocketmq: LocalBroker, queues: list[MessageQueue], group: str) -> list[int | None]:
     with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
-        return [admin.consumer_offset(group, one) for one in queues]
+        return [admin.consumer_offset(group, queue) for queue in queues]
 
 
 def test_show(command: Command, queues: list[MessageQueue]) -> None:
-    found = command.json("offset", "show", "Billing", "Orders")["queues"]
-    assert len(found) == len(queues)
-    assert found[1] == {
+    shown = command.json("offset", "show", "Billing", "Orders")["queues"]
+    assert len(shown) == len(queues)
+    assert shown[1] == {
         "broker_name": "broker-a",
         "queue_id": 1,
         "min_offset": 0,
@@ -52,7 +52,7 @@ def test_show(command: Command, queues: list[MessageQueue]) -> None:
         (("--time", "2100-01-01"), 4),
     ],
 )
-def test_a_reset_is_shown_and_then_done(
+def test_reset_previews_without_yes(
     command: Command,
     rocketmq: LocalBroker,
     queues: list[MessageQueue],
@@ -61,51 +61,51 @@ def test_a_reset_is_shown_and_then_done(
 ) -> None:
     preview = command.json(*RESET, *where)
     assert not preview["is_done"]
-    assert [(one["before"], one["wanted"]) for one in preview["queues"]] == [(3, wanted)] * 2
+    assert [(queue["before"], queue["wanted"]) for queue in preview["queues"]] == [(3, wanted)] * 2
     assert "--yes makes the change" in command.notes
     assert offsets(rocketmq, queues, "Billing") == [3, 3]
     receipt = command.json(*RESET, *where, "--yes")
-    assert [one["after"] for one in receipt["queues"]] == [wanted] * 2
+    assert [queue["after"] for queue in receipt["queues"]] == [wanted] * 2
     assert offsets(rocketmq, queues, "Billing") == [wanted] * 2
 
 
-def test_a_time_means_the_first_message_stored_then(
+def test_reset_to_a_time(
     command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
 ) -> None:
     stored = rocketmq.messages("Orders")
     moment = stored[4].store_timestamp_ms
     expected = [
-        sum(m.store_timestamp_ms < moment for m in stored if m.queue_id == one.queue_id)
-        for one in queues
+        sum(m.store_timestamp_ms < moment for m in stored if m.queue_id == queue.queue_id)
+        for queue in queues
     ]
     command(*RESET, "--time", moment, "--yes")
     assert offsets(rocketmq, queues, "Billing") == expected
 
 
-def test_one_queue_only(
+def test_reset_of_one_queue(
     command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
 ) -> None:
     command(*RESET, "--to", "1", "--queue", "broker-a:1", "--yes")
     assert offsets(rocketmq, queues, "Billing") == [3, 1]
 
 
-def test_a_group_with_members_is_told_through_them(
+def test_a_group_with_members_is_reset_through_them(
     command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
 ) -> None:
     assert queues
     with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
         member.subscribe("Orders")
-        seen = [one.queue_offset for _ in range(2) for one in member.poll(32, 20_000)]
+        seen = [message.queue_offset for _ in range(2) for message in member.poll(32, 20_000)]
         assert seen == [3, 3]
         refusal = command.complaint(*RESET, "--to", "1", "--yes")
         assert "1 members" in refusal
         receipt = command.json(*RESET, "--to", "earliest", "--yes")
-        assert [one["after"] for one in receipt["queues"]] == [0, 0]
+        assert [queue["after"] for queue in receipt["queues"]] == [0, 0]
         seen = []
         while len(seen) < 8:
             messages = member.poll(32, 20_000)
             assert messages
-            seen += [one.queue_offset for one in messages]
+            seen += [message.queue_offset for message in messages]
         assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -113,13 +113,13 @@ def test_clone(command: Command, rocketmq: LocalBroker, queues: list[MessageQueu
     clone = ("offset", "clone", "Billing", "Copy", "Orders")
     assert not command.json(*clone)["is_done"]
     receipt = command.json(*clone, "--yes")
-    assert [one["after"] for one in receipt["queues"]] == [3, 3]
+    assert [queue["after"] for queue in receipt["queues"]] == [3, 3]
     assert offsets(rocketmq, queues, "Copy") == [3, 3]
 
 
 @pytest.mark.usefixtures("queues")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["reset", "Billing", "Orders"], "give one of --to and --time"),
         (["reset", "Billing", "Orders", "--to", "x"], "earliest, latest, or a queue offset"),
@@ -128,5 +128,5 @@ def test_clone(command: Command, rocketmq: LocalBroker, queues: list[MessageQueu
         (["show", "Billing", "Nothing"], "no topic 'Nothing'"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("offset", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("offset", *arguments)

@@ -22,7 +22,7 @@ VERSION = "4.9.7"
 
 @pytest.fixture(autouse=True)
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, str]]]:
-    """Sessions that were asked for: name, master and settings."""
+    """Name, master and settings of each Spark session."""
     asked: list[tuple[str, str, dict[str, str]]] = []
 
     @contextlib.contextmanager
@@ -39,9 +39,9 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
     """The broker.conf of the broker that wrote the golden stores."""
-    told = golden.manifest(VERSION, "clean")["config"]
+    config = golden.manifest(VERSION, "clean")["config"]
     path = tmp_path / "broker.conf"
-    path.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+    path.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
     return path
 
 
@@ -62,7 +62,7 @@ def complaint(capture: Capture, *arguments: object) -> str:
 
 
 def fields(text: str) -> dict[str, str]:
-    """Names and values of what stands in front of the first table."""
+    """Return the fields before the first table, by name."""
     lines = text.split("\n\n")[0].splitlines()
     return {name: value.strip() for name, value in (line.split("  ", 1) for line in lines)}
 
@@ -78,10 +78,13 @@ def test_dispatch_makes_queues_and_index(capsys: Capture, conf: Path, tmp_path: 
     )
     assert fields(text)["messages"] == str(count_of_messages())
     assert fields(text)["written to"] == str(target)
-    assert sorted(one.name for one in target.iterdir() if one.is_dir()) == ["consumequeue", "index"]
+    assert sorted(entry.name for entry in target.iterdir() if entry.is_dir()) == [
+        "consumequeue",
+        "index",
+    ]
 
 
-def test_a_dry_run_says_what_differs(
+def test_a_dry_run_reports_differences(
     capsys: Capture, conf: Path, golden_copy: Callable[[str, str], Path]
 ) -> None:
     store = golden_copy(VERSION, "clean")
@@ -89,12 +92,12 @@ def test_a_dry_run_says_what_differs(
     assert "byte-identical  yes" in printed(capsys, *dry)
     queue = min((store / "consumequeue" / "GoldenOne").rglob("0" * 20))
     flip(queue, 7)
-    found = document(capsys, *dry, code=1)
-    assert [one["topic"] for one in found["difference"]["queues"]] == ["GoldenOne"]
+    result = document(capsys, *dry, code=1)
+    assert [entry["topic"] for entry in result["difference"]["queues"]] == ["GoldenOne"]
     assert "byte-identical  no" in printed(capsys, *dry, code=1)
 
 
-def test_audit_names_who_is_lost(
+def test_audit_reports_lost_messages(
     capsys: Capture, tmp_path: Path, golden_copy: Callable[[str, str], Path]
 ) -> None:
     store, page = golden_copy(VERSION, "clean"), tmp_path / "audit.html"
@@ -102,20 +105,24 @@ def test_audit_names_who_is_lost(
     assert fields(clean)["lost"] == "0"
     assert fields(clean)["clean"] == "yes"
     assert page.read_text().startswith("<!doctype html>")
-    lost = next(one for one in golden.messages(VERSION, "clean") if one["topic"] == "GoldenOne")
+    lost = next(
+        entry for entry in golden.messages(VERSION, "clean") if entry["topic"] == "GoldenOne"
+    )
     flip(*log_place(store, lost["commitLogOffset"] + 4))
-    found = document(capsys, "audit", "--store", store, code=1)
-    assert found["lost_count"] == 1
-    place = found["lost"][0]
-    assert (place["topic"], place["queue_offset"]) == ("GoldenOne", lost["queueOffset"])
+    result = document(capsys, "audit", "--store", store, code=1)
+    assert result["lost_count"] == 1
+    location = result["lost"][0]
+    assert (location["topic"], location["queue_offset"]) == ("GoldenOne", lost["queueOffset"])
     assert "GoldenOne" in printed(capsys, "audit", "--store", store, code=1)
 
 
-def test_salvage_leaves_no_whole_message_behind(
+def test_salvage_recovers_every_intact_message(
     capsys: Capture, conf: Path, tmp_path: Path, golden_copy: Callable[[str, str], Path]
 ) -> None:
     store = golden_copy(VERSION, "clean")
-    lost = next(one for one in golden.messages(VERSION, "clean") if one["topic"] == "GoldenOne")
+    lost = next(
+        entry for entry in golden.messages(VERSION, "clean") if entry["topic"] == "GoldenOne"
+    )
     flip(*log_place(store, lost["commitLogOffset"] + 4))
     target = tmp_path / "clean"
     salvage = ("salvage", "--store", store, "--target", target, "--config", conf)
@@ -123,20 +130,20 @@ def test_salvage_leaves_no_whole_message_behind(
     assert f"{count_of_messages() - 1} messages" in fields(text)["recovered"]
     assert fields(text)["lost"].startswith("1 message")
     assert str(lost["commitLogOffset"]) in text
-    assert "is there already" in complaint(capsys, *salvage)
+    assert "exists already" in complaint(capsys, *salvage)
 
 
-def test_compare_names_what_differs(
+def test_compare_reports_differences(
     capsys: Capture, golden_copy: Callable[[str, str], Path]
 ) -> None:
     left, right = golden.unpack(VERSION, "clean"), golden_copy(VERSION, "clean")
     same = printed(capsys, "compare", "--store", left, "--with", right)
     assert fields(same)["equal"] == "yes"
     (right / "config" / "topics.json").write_text("{}")
-    found = document(
+    result = document(
         capsys, "compare", "--store", left, "--with", right, "--section", "files", code=1
     )
-    assert {one["file"] for one in found["findings"]} == {"config/topics.json"}
+    assert {entry["file"] for entry in result["findings"]} == {"config/topics.json"}
 
 
 def test_archives_are_made_checked_and_restored(capsys: Capture, tmp_path: Path) -> None:
@@ -150,13 +157,13 @@ def test_archives_are_made_checked_and_restored(capsys: Capture, tmp_path: Path)
     assert fields(text)["byte-identical"] == "yes"
     for path in golden.log_files(store):
         assert (back / "commitlog" / path.name).read_bytes() == path.read_bytes()
-    part = max(kept.rglob("*.parquet"), key=lambda one: one.stat().st_size)
+    part = max(kept.rglob("*.parquet"), key=lambda entry: entry.stat().st_size)
     flip(part, part.stat().st_size // 2)
-    found = printed(capsys, "verify", "--archive", kept, "--quick", code=1)
-    assert part.name in found
+    result = printed(capsys, "verify", "--archive", kept, "--quick", code=1)
+    assert part.name in result
 
 
-def test_a_log_is_followed_as_far_as_it_goes(capsys: Capture, conf: Path, tmp_path: Path) -> None:
+def test_follow_once_stops_at_the_log_end(capsys: Capture, conf: Path, tmp_path: Path) -> None:
     store, target = golden.unpack(VERSION, "clean"), tmp_path / "kept"
     follow = ("follow", "--store", store, "--target", target, "--config", conf, "--once")
     assert fields(printed(capsys, *follow))["caught up"] == "yes"
@@ -170,7 +177,7 @@ def test_an_archive_is_compacted_by_topic(capsys: Capture, tmp_path: Path) -> No
     printed(capsys, "archive", "--store", store, "--archive", kept)
     compact = ("compact", "--archive", kept, "--keep", "GoldenOne=forever", "--keep", "Golden.*=0s")
     would = document(capsys, *compact, "--dry-run")
-    topics = {one["topic"] for one in would["topics"]}
+    topics = {entry["topic"] for entry in would["topics"]}
     assert "GoldenFour" in topics
     assert "GoldenOne" not in topics
     assert "would remove" in printed(capsys, *compact, "--dry-run")
@@ -180,13 +187,13 @@ def test_an_archive_is_compacted_by_topic(capsys: Capture, tmp_path: Path) -> No
         assert "TOPICS=TIME" in complaint(capsys, "compact", "--archive", kept, "--keep", wrong)
 
 
-def test_one_of_two_is_asked_for(capsys: Capture, tmp_path: Path) -> None:
+def test_exclusive_options_are_checked(capsys: Capture, tmp_path: Path) -> None:
     assert "--with-namesrv" in complaint(capsys, "compare", "--store", tmp_path)
     both = ("--store", tmp_path, "--archive", tmp_path, "--keep", "a=1d")
     assert "--archive" in complaint(capsys, "compact", *both)
 
 
-def test_spark_is_told_where_to_run(capsys: Capture, sessions: list[Any], tmp_path: Path) -> None:
+def test_spark_gets_its_options(capsys: Capture, sessions: list[Any], tmp_path: Path) -> None:
     run = ("archive", "--store", golden.unpack(VERSION, "clean"), "--archive", tmp_path / "kept")
     printed(capsys, *run, "--master", "spark://a:7077", "--conf", "spark.executor.memory=2g")
     assert sessions == [("reput archive", "spark://a:7077", {"spark.executor.memory": "2g"})]
@@ -194,7 +201,7 @@ def test_spark_is_told_where_to_run(capsys: Capture, sessions: list[Any], tmp_pa
 
 
 @pytest.mark.parametrize("command", ["dispatch", "salvage", "compare", "archive"])
-def test_what_is_no_store_is_refused(command: str, capsys: Capture, tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(command: str, capsys: Capture, tmp_path: Path) -> None:
     others = {"compare": ["--with", tmp_path], "archive": ["--archive", tmp_path / "a"]}
     more = others.get(command, ["--target", tmp_path / "t"])
     assert str(tmp_path) in complaint(capsys, command, "--store", tmp_path, *more)

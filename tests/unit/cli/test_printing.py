@@ -1,4 +1,4 @@
-"""What a view prints: fields, tables, JSON."""
+"""Output of views: fields, tables, JSON."""
 
 import json
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def test_rows_are_objects_too_and_columns_may_be_computed(
     assert printed(capsys, View({}, table)) == "topic  double\nT      4\n"
 
 
-def test_blocks_are_separated_and_empty_optional_tables_are_left_out(
+def test_blocks_are_separated_and_empty_optional_tables_are_omitted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     view = View(
@@ -49,7 +49,7 @@ def test_blocks_are_separated_and_empty_optional_tables_are_left_out(
     assert printed(capsys, view) == "broker  a\nlag     7\n\nlag\n\ntext\n"
 
 
-def test_a_long_table_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_table_reports_the_omitted_rows(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(["n"], ([n] for n in range(5)), count_max=2)
     assert printed(capsys, View({}, table)) == "n\n0\n1\n... and 3 more, see --json\n"
 

@@ -32,12 +32,12 @@ def test_a_message_with_everything(command: Command, rocketmq: LocalBroker) -> N
     }
 
 
-def test_a_message_for_later_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_delayed_message_is_recalled(capsys: pytest.CaptureFixture[str]) -> None:
     with LocalBroker(topics=["Orders"], settings={"recallMessageEnable": True}) as mq:
         command = Command(mq.namesrv_addr, capsys)
-        at = ["--at", "2100-01-01T00:00", "--utc"]
+        options = ["--at", "2100-01-01T00:00", "--utc"]
         assert "the max delay 259200000ms" in command.complaint(
-            "topic", "send", "Orders", "far", *at
+            "topic", "send", "Orders", "far", *options
         )
         begun_ms = time.time_ns() // 1_000_000
         (sent,) = command.json_lines("topic", "send", "Orders", "soon", "--after", 3600)
@@ -55,12 +55,12 @@ def test_a_message_for_later_is_taken_back(capsys: pytest.CaptureFixture[str]) -
         assert mq.messages("Orders") == []
 
 
-def test_a_time_that_is_past_is_now(command: Command, rocketmq: LocalBroker) -> None:
+def test_a_past_time_delivers_at_once(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "now", "--at", "2020-01-01T00:00")
-    assert [one.body for one in rocketmq.messages("Orders")] == [b"now"]
-    said = command.complaint("topic", "send", "Orders", "x", "--after", 1, "--delay", 3)
-    assert "give one of --delay, --after and --at" in said
+    assert [message.body for message in rocketmq.messages("Orders")] == [b"now"]
+    text = command.complaint("topic", "send", "Orders", "x", "--after", 1, "--delay", 3)
+    assert "give one of --delay, --after and --at" in text
 
 
 def test_lines_of_stdin_keep_their_order_in_one_queue(
@@ -70,53 +70,57 @@ def test_lines_of_stdin_keep_their_order_in_one_queue(
     lines = [f"line {n}".encode() for n in range(300)]
     stdin(b"\n".join(lines))
     receipts = command("producer", "send", "Orders", "--queue", "broker-a:2").splitlines()
-    assert [one.split("\t")[2] for one in receipts] == [f"broker-a:2:{n}" for n in range(300)]
-    assert [one.body for one in rocketmq.messages("Orders")] == lines
+    assert [message.split("\t")[2] for message in receipts] == [
+        f"broker-a:2:{n}" for n in range(300)
+    ]
+    assert [message.body for message in rocketmq.messages("Orders")] == lines
 
 
-def test_empty_lines_are_left_out_and_counted(
+def test_empty_lines_are_skipped_and_counted(
     command: Command, rocketmq: LocalBroker, stdin: Stdin
 ) -> None:
     rocketmq.create_topic("Orders", queues=4)
     stdin(b"one\n\ntwo\r\n\n")
     assert len(command("topic", "send", "Orders").splitlines()) == 2
     assert "2 empty lines" in command.notes
-    assert sorted(one.body for one in rocketmq.messages("Orders")) == [b"one", b"two"]
+    assert sorted(message.body for message in rocketmq.messages("Orders")) == [b"one", b"two"]
 
 
 def test_a_file_is_one_message(command: Command, rocketmq: LocalBroker, tmp_path: Path) -> None:
     rocketmq.create_topic("Orders", queues=1)
     (tmp_path / "body").write_bytes(b"a\nb\n\x00")
     command("producer", "send", "Orders", "--file", tmp_path / "body", "--repeat", 2)
-    assert [one.body for one in rocketmq.messages("Orders")] == [b"a\nb\n\x00"] * 2
+    assert [message.body for message in rocketmq.messages("Orders")] == [b"a\nb\n\x00"] * 2
 
 
-def test_after_a_failure_no_more_is_taken(
-    command: Command, rocketmq: LocalBroker, stdin: Stdin
-) -> None:
+def test_a_failure_ends_sending(command: Command, rocketmq: LocalBroker, stdin: Stdin) -> None:
     rocketmq.create_topic("Orders", queues=1)
     stdin(b"good\n" + b"x" * 60_000 + b"\n" + b"never")
     # Properties longer than a record allows: the first line fails already.
-    said = command.complaint("producer", "send", "Orders", "-p", "a=" + "x" * 40_000)
-    assert "properties" in said
+    text = command.complaint("producer", "send", "Orders", "-p", "a=" + "x" * 40_000)
+    assert "properties" in text
     assert rocketmq.messages("Orders") == []
 
 
-def test_who_produces(command: Command, rocketmq: LocalBroker) -> None:
+def test_producers_are_listed(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     with blocking.Producer("Shop", namesrv=rocketmq.namesrv_addr) as producer:
         producer.send(Message("Orders", b"x"))
         producer.send(Message("Orders", b"y"))
         asked = ["producer", "list", "--group", "Shop", "--topic", "Orders"]
         tries = (command.json(*asked)["producers"] for _ in range(1000))
-        (one,) = next(filter(None, tries))  # The first heartbeat is on its way.
-        assert (one["group"], one["language"], one["version"]) == ("Shop", "PYTHON", "4.9.7")
+        (message,) = next(filter(None, tries))  # The first heartbeat is on its way.
+        assert (message["group"], message["language"], message["version"]) == (
+            "Shop",
+            "PYTHON",
+            "4.9.7",
+        )
         everyone = command.json("producer", "list")["producers"]
-        assert one["client_id"] in {other["client_id"] for other in everyone}
+        assert message["client_id"] in {other["client_id"] for other in everyone}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["producer", "list", "--group", "G"], "both of --group and --topic"),
         (["producer", "send", "T", "x", "--file", "y"], "BODY or --file, not both"),
@@ -126,5 +130,5 @@ def test_who_produces(command: Command, rocketmq: LocalBroker) -> None:
         (["producer", "send", "T", "x", "--queue", "a:9"], "--queue"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint(*arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint(*arguments)

@@ -1,4 +1,4 @@
-"""The servers as an operator runs them: real processes, real signals."""
+"""The servers as an operator runs them, with processes and signals."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ READY = {"up": "Ctrl-C stops it.", "namesrv": "boot success", "broker": "boot su
 
 
 class Server:
-    """A process, ready when it says so; killed at the end if it is still there."""
+    """A server process; it is ready after its greeting, and killed at the end of the test."""
 
     def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None):
         self.printed = ""
@@ -74,14 +74,14 @@ class Server:
 
     @property
     def logs(self) -> str:
-        """What it logged; all of it once it has ended."""
+        """Its log so far; complete after the process has ended."""
         return "".join(self._logs)
 
     def address(self, name: str) -> str:
         """An address that ``reput up`` printed."""
-        found = re.search(rf"^  {name} +(\S+)", self.printed, re.MULTILINE)
-        assert found, self.printed
-        return found[1]
+        match = re.search(rf"^  {name} +(\S+)", self.printed, re.MULTILINE)
+        assert match, self.printed
+        return match[1]
 
     def tell(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -113,14 +113,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return servers[-1]
 
     yield begin
-    for one in servers:
-        if one._process.returncode is None:
-            one.__exit__(None, None, None)
+    for server in servers:
+        if server._process.returncode is None:
+            server.__exit__(None, None, None)
 
 
 @pytest.fixture(autouse=True)
 def logs_as_they_were() -> Iterator[None]:
-    """What runs in this process sends the logs of this process to stderr."""
+    """Commands that run in this process configure its logging; restore it."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -136,11 +136,11 @@ def send(namesrv: str, *bodies: bytes) -> None:
 
 def stored(folder: Path) -> list[bytes]:
     reader = StoreReader.open(str(folder))
-    return [one.plain_body() for one in reader.messages() if one.topic == "Orders"]
+    return [message.plain_body() for message in reader.messages() if message.topic == "Orders"]
 
 
 def refused(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    """What is on stderr of a server that does not start."""
+    """Return the stderr of a server that does not start."""
     done = subprocess.run(
         [sys.executable, "-m", "reput", *arguments],
         cwd=folder,
@@ -174,18 +174,18 @@ def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Sig
 def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     with start("up", *ANY_PORT, "--log-level", "info") as server:
         send(server.address("name server"), b"one")
-        server.tell(signal.SIGSTOP)  # so that it finds both
+        server.tell(signal.SIGSTOP)  # both signals are pending when it continues
         server.tell(signal.SIGTERM)
         server.tell(signal.SIGINT)
         server.tell(signal.SIGCONT)
         assert server.wait() in (0, exit_codes.EXIT_INTERRUPTED)
-    # However it ended: the next one starts.
+    # The next server starts after any of these ends.
     with start("up", *ANY_PORT) as server:
         assert server.stop() == 0
     assert stored(tmp_path / "reput-data") == [b"one"]
 
 
-def test_up_goes_on_with_a_store_of_other_file_sizes(start: Start, tmp_path: Path) -> None:
+def test_up_continues_a_store_with_other_file_sizes(start: Start, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=8388608\nbrokerName=mine\n")
     with start("up", *ANY_PORT, "--store", "s", "-c", str(conf)) as server:
@@ -221,8 +221,8 @@ def free_port() -> int:
     return port
 
 
-def test_who_is_let_in_does_not_read_metrics(start: Start) -> None:
-    """``--host`` is for clients: who connects to any other address of this machine is refused."""
+def test_metrics_are_not_served_at_the_address_of_clients(start: Start) -> None:
+    """Clients can connect only to the address of ``--host``, not to others of this machine."""
     port = str(free_port())
     with start("up", *ANY_PORT, "--host", "0.0.0.0", "--metrics-port", port) as server:
         assert f"  metrics      http://127.0.0.1:{port}/metrics and http://127." in server.printed
@@ -233,7 +233,7 @@ def test_who_is_let_in_does_not_read_metrics(start: Start) -> None:
         assert server.stop() == 0
 
 
-def test_metrics_are_let_out_if_told_so(start: Start) -> None:
+def test_metrics_are_served_at_the_configured_address(start: Start) -> None:
     port = str(free_port())
     opened = ("--metrics-port", port, "--metrics-address", "0.0.0.0")
     with start("up", *ANY_PORT, *opened) as server:
@@ -263,14 +263,14 @@ def test_a_name_server_serves_health_and_metrics(start: Start, tmp_path: Path) -
     ("address", "reason"),
     [("nowhere.invalid", "the address to listen on is unknown"), ("", "reputMetricsAddress")],
 )
-def test_an_address_for_metrics_that_is_none_is_refused(
+def test_an_unknown_address_for_metrics_is_refused(
     tmp_path: Path, address: str, reason: str
 ) -> None:
     options = ("--port", "0", "--metrics-port", str(free_port()), "--metrics-address", address)
     assert reason in refused(tmp_path, "namesrv", *options)
 
 
-def test_a_home_that_holds_nothing_is_named_with_the_option(tmp_path: Path) -> None:
+def test_a_missing_home_is_named_with_the_option(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("no folder")
     environment = {"HOME": str(home)}
@@ -284,9 +284,9 @@ def test_a_home_that_holds_nothing_is_named_with_the_option(tmp_path: Path) -> N
 def test_name_server_and_broker_as_two_processes(start: Start, tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
     with start("namesrv", "--port", "0", environment=environment) as names:
-        found = re.search(r"address 0\.0\.0\.0:(\d+)$", names.printed, re.MULTILINE)
-        assert found, names.printed
-        address = f"127.0.0.1:{found[1]}"
+        match = re.search(r"address 0\.0\.0\.0:(\d+)$", names.printed, re.MULTILINE)
+        assert match, names.printed
+        address = f"127.0.0.1:{match[1]}"
         conf = tmp_path / "broker.conf"
         conf.write_text(
             "brokerName = broker-x\nbrokerIP1 = 127.0.0.1\nlistenPort = 0\n"
@@ -321,10 +321,10 @@ def test_a_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixt
     assert set(important) < set(lines)
 
 
-# --- what goes wrong ----------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
-def test_a_port_or_store_in_use_names_who_has_it(start: Start, tmp_path: Path) -> None:
+def test_a_port_or_store_in_use_names_the_process(start: Start, tmp_path: Path) -> None:
     with start("up", *ANY_PORT) as server:
         port = server.address("name server").partition(":")[2]
         text = refused(tmp_path, "up", "--store", "other", "--port", port)
@@ -358,7 +358,7 @@ def test_a_wrong_command_line_is_one_line(
     assert text in line
 
 
-def test_help_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--help"]) == 0
     text = capsys.readouterr().out
     assert "Start a name server and a broker in one process." in text
@@ -387,11 +387,11 @@ def banner(server, address):
 
 serving._banner = banner
 import os, signal
-real = serving._say
+real = serving._print_now
 def say(text):
     real(text)
     os.kill(os.getpid(), signal.SIGTERM)
-serving._say = say
+serving._print_now = say
 from reput.cli import main as cli
 sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
 """
@@ -407,8 +407,8 @@ sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
     assert done.stdout == "\nready\n"
 
 
-def test_the_first_send_is_acknowledged_as_soon_as_it_says_so(start: Start) -> None:
-    """One frame, one reply: nothing is warmed up behind the banner."""
+def test_the_first_send_after_the_greeting_is_acknowledged(start: Start) -> None:
+    """One frame, one reply: the server does no warm-up after its greeting."""
     with start("up", *ANY_PORT) as server:
         host, _, port = server.address("broker").partition(":")
         fields = {
@@ -426,7 +426,7 @@ def test_the_first_send_is_acknowledged_as_soon_as_it_says_so(start: Start) -> N
 
 
 def test_a_broker_starts_and_stops_without_its_name_server(start: Start, tmp_path: Path) -> None:
-    """It is bound and says nothing: connected to, it never answers."""
+    """The name server's port accepts connections, and never replies."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

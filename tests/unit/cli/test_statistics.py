@@ -9,7 +9,7 @@ from wire_command import Command
 
 @pytest.fixture
 def consumed(rocketmq: LocalBroker) -> LocalBroker:
-    """A broker with six messages, of which a group has got and committed all but two."""
+    """A broker with six messages, of which a group has consumed and committed four."""
     rocketmq.create_topic("Orders", queues=1)
     with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
         producer.send_batch([Message("Orders", b"x") for _ in range(4)])
@@ -29,10 +29,10 @@ def consumed(rocketmq: LocalBroker) -> LocalBroker:
     return rocketmq
 
 
-def test_what_goes_into_topics_and_out_of_them(command: Command, consumed: LocalBroker) -> None:
-    (found,) = command.json("topic", "stats", "Orders")["topics"]
-    assert (found["topic"], found["kind"]) == ("Orders", "user")
-    (group,) = found["groups"]
+def test_topic_rates_and_lag(command: Command, consumed: LocalBroker) -> None:
+    (result,) = command.json("topic", "stats", "Orders")["topics"]
+    assert (result["topic"], result["kind"]) == ("Orders", "user")
+    (group,) = result["groups"]
     assert (group["group"], group["lag"]) == ("Billing", 2)
     text = command("topic", "stats")
     assert "Orders" in text
@@ -40,15 +40,15 @@ def test_what_goes_into_topics_and_out_of_them(command: Command, consumed: Local
 
 
 def test_counters_have_windows(command: Command, consumed: LocalBroker) -> None:
-    found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Orders")["windows"]
-    assert [one["window"] for one in found] == ["minute", "hour", "day"]
-    assert {one["broker_name"] for one in found} == {"broker-a"}
+    result = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Orders")["windows"]
+    assert [window["window"] for window in result] == ["minute", "hour", "day"]
+    assert {window["broker_name"] for window in result} == {"broker-a"}
     assert "minute" in command("cluster", "counter", "BROKER_PUT_NUMS", "DefaultCluster")
     complaint = command.complaint("cluster", "counter", "TOPIC_PUT_NUMS", "Nothing")
     assert complaint == "no broker has counted TOPIC_PUT_NUMS of Nothing since it started"
 
 
-def test_what_waits_at_each_delay_level(command: Command, rocketmq: LocalBroker) -> None:
+def test_pending_messages_of_delay_levels(command: Command, rocketmq: LocalBroker) -> None:
     assert command.json("delay", "list")["levels"] == []
     rocketmq.create_topic("Orders", queues=1)
 
@@ -56,7 +56,7 @@ def test_what_waits_at_each_delay_level(command: Command, rocketmq: LocalBroker)
         for _ in range(3):
             producer.send(Message("Orders", b"x", delay_level=18))
     while not command.json("delay", "list")["levels"]:
-        pass  # it is in the queue a moment later
+        pass  # the broker dispatches it asynchronously
     assert command.json("delay", "list")["levels"] == [
         {
             "broker_name": "broker-a",

@@ -1,4 +1,4 @@
-"""``reput store``: what it prints for people, for pipes and for programs, and how it says no."""
+"""``reput store``: its output for people, pipes and programs, and its errors."""
 
 import datetime
 import json
@@ -42,7 +42,7 @@ def document(capture: Capture, *arguments: object, code: int = 0) -> Any:
 
 
 def complaint(capture: Capture, *arguments: object) -> str:
-    """The one line on stderr that goes with exit code 2."""
+    """Return the one line on stderr of a command with exit code 2."""
     assert run(*arguments) == 2
     out, err = capture.readouterr()
     assert out == ""
@@ -53,7 +53,7 @@ def complaint(capture: Capture, *arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven messages a test can know by heart."""
+    """A store with seven messages, whose fields tests rely on."""
     root = tmp_path_factory.mktemp("small") / "store"
     store_builder.build(
         root,
@@ -136,7 +136,7 @@ def test_the_guide_has_every_command_and_option(capsys: Capture, command: str) -
 
 
 @pytest.mark.parametrize("arguments", [[], ["store"]])
-def test_without_a_command_there_is_help(capsys: Capture, arguments: list[str]) -> None:
+def test_a_group_without_a_command_prints_help(capsys: Capture, arguments: list[str]) -> None:
     assert cli.run(arguments) == 0
     assert "Commands:" in capsys.readouterr().out
 
@@ -146,22 +146,22 @@ def test_without_a_command_there_is_help(capsys: Capture, arguments: list[str]) 
 
 @STORE
 def test_info_agrees_with_java(capsys: Capture, version: str, name: str) -> None:
-    found = document(capsys, "info", golden.unpack(version, name))
+    result = document(capsys, "info", golden.unpack(version, name))
     manifest = golden.manifest(version, name)
     messages = golden.messages(version, name)
-    assert found["condition"] == ("crashed" if name == "unclean" else "clean")
-    assert found["log"]["end"] == manifest["log"]["endOffset"]
-    assert found["log"]["first_store_timestamp"] == messages[0]["storeTimestamp"]
-    assert found["log"]["last_store_timestamp"] == messages[-1]["storeTimestamp"]
-    assert found["log"]["missing"] == []
-    assert found["tables"]["topics"] == len(manifest["topics"])
+    assert result["condition"] == ("crashed" if name == "unclean" else "clean")
+    assert result["log"]["end"] == manifest["log"]["endOffset"]
+    assert result["log"]["first_store_timestamp"] == messages[0]["storeTimestamp"]
+    assert result["log"]["last_store_timestamp"] == messages[-1]["storeTimestamp"]
+    assert result["log"]["missing"] == []
+    assert result["tables"]["topics"] == len(manifest["topics"])
     if manifest["opened"]:
         counts = [queue["maxOffset"] - queue["minOffset"] for queue in manifest["queues"]]
         # Java keeps the minimum of a queue of which all messages have expired
         # (known-bugs.md#minimum-offsets).
         expected = len(messages) if name == "expired" else sum(counts)
-        assert found["queues"]["message_count"] == expected
-        assert found["index"]["file_count"] == len(manifest["index"])
+        assert result["queues"]["message_count"] == expected
+        assert result["index"]["file_count"] == len(manifest["index"])
 
 
 def test_info_for_people(capsys: Capture, small: Path) -> None:
@@ -178,27 +178,27 @@ def test_info_for_people(capsys: Capture, small: Path) -> None:
 def test_info_is_quick_on_a_thousand_log_files(capsys: Capture, tmp_path: Path) -> None:
     sparse_log(tmp_path, files=1000, file_bytes=1 << 30)
     cpu = os.times()
-    found = document(capsys, "info", tmp_path)
+    result = document(capsys, "info", tmp_path)
     spent = os.times()
-    assert found["log"]["file_count"] == 1001
-    assert found["log"]["last_store_timestamp"] - found["log"]["first_store_timestamp"] == 999
+    assert result["log"]["file_count"] == 1001
+    assert result["log"]["last_store_timestamp"] - result["log"]["first_store_timestamp"] == 999
     assert spent.user - cpu.user + spent.system - cpu.system < 1
 
 
 def sparse_log(root: Path, files: int, file_bytes: int) -> None:
-    """A log with one message at the start of each file, and a file that waits."""
+    """Write a log with one message at the start of each file, and one prepared file."""
     folder = root / paths.COMMIT_LOG
     folder.mkdir()
     for number in range(files + 1):
         start = number * file_bytes
         with (folder / paths.offset_name(start)).open("wb") as file:
             if number < files:
-                (one,) = store_builder.place(
+                (entry,) = store_builder.place(
                     [message("T", b"x", store_timestamp=store_builder.START_MS + number)],
                     file_bytes,
                     physical_offset=start,
                 )
-                data = record.encode(one)
+                data = record.encode(entry)
                 blank = record.pack_blank(file_bytes - len(data)) if number < files - 1 else b""
                 file.write(data + blank)
             file.truncate(file_bytes)
@@ -221,19 +221,20 @@ def test_listings_agree_with_java(capsys: Capture) -> None:
     store, manifest = golden.unpack(*CLEAN), golden.manifest(*CLEAN)
     queues = document(capsys, "ls", store, "--what", "queues")["queues"]
     assert [
-        (one["topic"], one["queue_id"], one["min_offset"], one["max_offset"]) for one in queues
+        (entry["topic"], entry["queue_id"], entry["min_offset"], entry["max_offset"])
+        for entry in queues
     ] == sorted(
-        (one["topic"], one["queueId"], one["minOffset"], one["maxOffset"])
-        for one in manifest["queues"]
-        if one["maxOffset"]
+        (entry["topic"], entry["queueId"], entry["minOffset"], entry["maxOffset"])
+        for entry in manifest["queues"]
+        if entry["maxOffset"]
     )
     log = document(capsys, "ls", store)["log"]
-    assert [(one["name"], one["size"]) for one in log] == [
-        (one["name"], one["size"]) for one in manifest["log"]["files"]
+    assert [(entry["name"], entry["size"]) for entry in log] == [
+        (entry["name"], entry["size"]) for entry in manifest["log"]["files"]
     ]
     index = document(capsys, "ls", store, "--what", "index")["index"]
-    assert [one["begin_physical_offset"] for one in index] == [
-        one["beginPhyOffset"] for one in manifest["index"]
+    assert [entry["begin_physical_offset"] for entry in index] == [
+        entry["beginPhyOffset"] for entry in manifest["index"]
     ]
     groups = document(capsys, "ls", store, "--what", "groups")["groups"]
     assert len(groups) == sum(map(len, manifest["consumerOffsets"].values()))
@@ -253,11 +254,11 @@ def test_a_terminal_gets_a_drawn_table(
 
 
 def shown(capture: Capture, *arguments: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = document(capture, "show", *arguments)["messages"]
-    return found
+    result: list[dict[str, Any]] = document(capture, "show", *arguments)["messages"]
+    return result
 
 
-def test_a_message_by_its_place(capsys: Capture, small: Path) -> None:
+def test_a_message_by_offset(capsys: Capture, small: Path) -> None:
     (first,) = shown(capsys, small, "--offset", 0)
     assert (first["topic"], first["body"], first["tags"]) == ("TopicA", "one", "red")
     assert first["keys"] == ["k1", "k2"]
@@ -267,15 +268,15 @@ def test_a_message_by_its_place(capsys: Capture, small: Path) -> None:
 
 def test_messages_by_key_and_id(capsys: Capture, small: Path) -> None:
     both = shown(capsys, small, "--key", "TopicA", "k1")
-    assert [one["body"] for one in both] == ["one", "two"]
-    (one,) = shown(capsys, small, "--id", "A" * 32)
-    assert one == both[0]
+    assert [entry["body"] for entry in both] == ["one", "two"]
+    (entry,) = shown(capsys, small, "--id", "A" * 32)
+    assert entry == both[0]
     (two,) = shown(capsys, small, "--id", both[1]["offset_id"])
     assert two == both[1]
 
 
 def test_messages_by_time(capsys: Capture, small: Path) -> None:
-    times = [one["store_timestamp"] for one in dumped(capsys, small)]
+    times = [entry["store_timestamp"] for entry in dumped(capsys, small)]
     (third,) = shown(capsys, small, "--time", times[2] - 1)
     assert third["store_timestamp"] == times[2]
     moment = datetime.datetime.fromtimestamp(times[1] / 1000, datetime.UTC)
@@ -287,28 +288,28 @@ def test_messages_by_time(capsys: Capture, small: Path) -> None:
     assert later["body"] == "zwölf\n\tZeilen"
 
 
-def test_lookups_by_key_find_what_carries_the_key(capsys: Capture) -> None:
+def test_lookups_by_key_find_all_messages_with_the_key(capsys: Capture) -> None:
     store = golden.unpack(*CLEAN)
     asked = {(query["topic"], query["key"]) for query in golden.manifest(*CLEAN)["queries"]}
     for topic, key in sorted(asked)[::8]:
         expected = [
-            one["commitLogOffset"]
-            for one in golden.messages(*CLEAN)
-            if one["topic"] == topic
-            and (key == one["uniqKey"] or key in (one["keys"] or "").split(" "))
+            entry["commitLogOffset"]
+            for entry in golden.messages(*CLEAN)
+            if entry["topic"] == topic
+            and (key == entry["uniqKey"] or key in (entry["keys"] or "").split(" "))
         ]
         if expected and key:
-            found = shown(capsys, store, "--key", topic, key, "--body", "none")
-            assert [one["physical_offset"] for one in found] == expected
+            result = shown(capsys, store, "--key", topic, key, "--body", "none")
+            assert [entry["physical_offset"] for entry in result] == expected
         else:
             assert "no message of" in complaint(capsys, "show", store, "--key", topic, key)
 
 
-def test_a_message_in_a_batch_is_taken_out_of_it(capsys: Capture) -> None:
+def test_a_message_is_extracted_from_its_batch(capsys: Capture) -> None:
     store = golden.unpack("5.5.0", "v5")
-    (one,) = shown(capsys, store, "--queue", "GoldenBatch-bcq/0/5")
-    assert one["queue_offset"] == 5
-    assert len(shown(capsys, store, "--offset", one["physical_offset"])) == 4
+    (entry,) = shown(capsys, store, "--queue", "GoldenBatch-bcq/0/5")
+    assert entry["queue_offset"] == 5
+    assert len(shown(capsys, store, "--offset", entry["physical_offset"])) == 4
 
 
 @pytest.mark.parametrize(
@@ -326,14 +327,14 @@ def test_a_message_in_a_batch_is_taken_out_of_it(capsys: Capture) -> None:
 def test_bodies(
     capsys: Capture, small: Path, queue: str, wanted: str, encoding: str, body: object
 ) -> None:
-    (one,) = shown(capsys, small, "--queue", queue, "--body", wanted)
-    assert (one["body_encoding"], one["body"]) == (encoding, body)
+    (entry,) = shown(capsys, small, "--queue", queue, "--body", wanted)
+    assert (entry["body_encoding"], entry["body"]) == (encoding, body)
 
 
 def test_no_body(capsys: Capture, small: Path) -> None:
-    (one,) = shown(capsys, small, "--offset", 0, "--body", "none")
-    assert "body" not in one
-    assert one["stored_body_size"] == 3
+    (entry,) = shown(capsys, small, "--offset", 0, "--body", "none")
+    assert "body" not in entry
+    assert entry["stored_body_size"] == 3
 
 
 def test_a_message_for_people(capsys: Capture, small: Path) -> None:
@@ -360,23 +361,23 @@ def dumped(capture: Capture, *arguments: object) -> list[dict[str, Any]]:
 
 @STORE
 def test_a_dump_has_the_messages_of_java(capsys: Capture, version: str, name: str) -> None:
-    found = dumped(capsys, golden.unpack(version, name), "--body", "none")
+    result = dumped(capsys, golden.unpack(version, name), "--body", "none")
     expected = golden.messages(version, name)
-    places = [one["physical_offset"] for one in found]
-    assert sorted(set(places)) == [one["commitLogOffset"] for one in expected]
-    by_place = {one["commitLogOffset"]: one for one in expected}
-    for one in found:
-        java = by_place[one["physical_offset"]]
-        assert (one["topic"], one["queue_id"]) == (java["topic"], java["queueId"])
-        assert one["store_timestamp"] == java["storeTimestamp"]
-        assert one["offset_id"] == java["offsetMsgId"]
+    offsets = [entry["physical_offset"] for entry in result]
+    assert sorted(set(offsets)) == [entry["commitLogOffset"] for entry in expected]
+    by_place = {entry["commitLogOffset"]: entry for entry in expected}
+    for entry in result:
+        java = by_place[entry["physical_offset"]]
+        assert (entry["topic"], entry["queue_id"]) == (java["topic"], java["queueId"])
+        assert entry["store_timestamp"] == java["storeTimestamp"]
+        assert entry["offset_id"] == java["offsetMsgId"]
 
 
 def test_a_dump_for_people_is_tab_separated(capsys: Capture, small: Path) -> None:
     lines = printed(capsys, "dump", small, "--utc").splitlines()
     assert len(lines) == 7
-    time, offset, place, tags, keys, identity, body = lines[0].split("\t")
-    assert (time, offset, place) == ("2023-11-14T22:13:20.000Z", "0", "TopicA/0/0")
+    time, offset, location, tags, keys, identity, body = lines[0].split("\t")
+    assert (time, offset, location) == ("2023-11-14T22:13:20.000Z", "0", "TopicA/0/0")
     assert (tags, keys, identity, body) == ("red", "k1 k2", "A" * 32, "one")
     assert lines[4].endswith("\tzwölf\\n\\tZeilen")
 
@@ -385,7 +386,7 @@ def test_a_dump_of_some_messages(capsys: Capture, small: Path) -> None:
     everything = dumped(capsys, small)
 
     def bodies(*arguments: object) -> list[int]:
-        return [everything.index(one) for one in dumped(capsys, small, *arguments)]
+        return [everything.index(entry) for entry in dumped(capsys, small, *arguments)]
 
     second, last = everything[1], everything[-1]
     assert bodies("--topic", "TopicB") == [2, 3]
@@ -403,7 +404,7 @@ def test_a_dump_of_some_messages(capsys: Capture, small: Path) -> None:
     assert bodies("--from", "2030-01-01") == []
 
 
-def test_a_dump_tells_what_it_leaves_out(capsys: Capture) -> None:
+def test_a_dump_reports_skipped_damage(capsys: Capture) -> None:
     store = golden.unpack("5.5.0", "torn/crc-late")
     assert run("dump", store, "--body", "none") == 1
     out, err = capsys.readouterr()
@@ -417,10 +418,10 @@ def test_a_dump_tells_what_it_leaves_out(capsys: Capture) -> None:
 
 
 def test_a_sound_store(capsys: Capture, small: Path) -> None:
-    found = document(capsys, "verify", small)
-    assert found["verdict"] == "note"
-    assert not found["is_damaged"]
-    assert found["record_count"] == found["unit_count"] == 7
+    result = document(capsys, "verify", small)
+    assert result["verdict"] == "note"
+    assert not result["is_damaged"]
+    assert result["record_count"] == result["unit_count"] == 7
     text = printed(capsys, "verify", small)
     assert "waits for its first record" in text
     assert len(printed(capsys, "verify", small, "--all")) > len(text)
@@ -428,9 +429,9 @@ def test_a_sound_store(capsys: Capture, small: Path) -> None:
 
 def test_a_damaged_store(capsys: Capture) -> None:
     store = golden.unpack("5.5.0", "torn/crc-late")
-    found = document(capsys, "verify", store, code=1)
-    assert found["is_damaged"]
-    (hole,) = found["holes"]
+    result = document(capsys, "verify", store, code=1)
+    assert result["is_damaged"]
+    (hole,) = result["holes"]
     assert (hole["physical_offset"], hole["kind"]) == (742435, "log_hole")
     text = printed(capsys, "verify", store, code=1)
     assert re.search(r"^ 742435 +573 +00000000000000737280 +damage", text, re.MULTILINE)
@@ -440,7 +441,7 @@ def test_a_damaged_store(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["info", "/nowhere"], "/nowhere does not exist"),
         (["info", __file__], "is a file; give the folder that contains commitlog/"),
@@ -472,21 +473,21 @@ def test_a_damaged_store(capsys: Capture) -> None:
     ],
 )
 def test_refusals_are_one_line(
-    capsys: Capture, small: Path, arguments: list[str], said: str
+    capsys: Capture, small: Path, arguments: list[str], text: str
 ) -> None:
-    filled = [str(small) if one == "SMALL" else one for one in arguments]
-    assert said in complaint(capsys, *filled)
+    filled = [str(small) if word == "SMALL" else word for word in arguments]
+    assert text in complaint(capsys, *filled)
 
 
-def test_a_store_in_use_is_refused_unless_asked_for(
+def test_a_store_in_use_needs_live(
     capsys: Capture, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reput.store.files import LocalFolder
 
     monkeypatch.setattr(LocalFolder, "lock_holder", lambda *_: 4711)
     assert "in use by process 4711" in complaint(capsys, "info", small)
-    found = document(capsys, "info", small, "--live")
-    assert (found["condition"], found["lock_holder"]) == ("running", 4711)
+    result = document(capsys, "info", small, "--live")
+    assert (result["condition"], result["lock_holder"]) == ("running", 4711)
     assert len(dumped(capsys, small, "--live")) == 7
 
 
@@ -505,7 +506,7 @@ def test_a_bug_is_one_line_too_unless_debugged(
         run("info", small)
 
 
-def test_an_interrupted_command_says_nothing(
+def test_an_interrupted_command_prints_nothing(
     capsys: Capture, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reput.store.reader import StoreReader

@@ -1,4 +1,4 @@
-"""``reput topic`` against a broker: what it changes is there, what it prints is so."""
+"""``reput topic`` against a broker: its changes take effect, and its output is correct."""
 
 import pytest
 
@@ -15,10 +15,10 @@ def test_a_topic_is_created_listed_and_shown(command: Command, rocketmq: LocalBr
     with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
         config = admin.topic_configs(rocketmq.broker_addr)["Orders"]
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 6)
-    found = command.json("topic", "show", "Orders")
-    # As with 5.x, also those that are only read from.
-    assert [one["queue_id"] for one in found["queues"]] == [0, 1, 2]
-    assert found["brokers"][0]["addresses"] == {"0": rocketmq.broker_addr}
+    result = command.json("topic", "show", "Orders")
+    # As with 5.x, including read-only queues.
+    assert [queue["queue_id"] for queue in result["queues"]] == [0, 1, 2]
+    assert result["brokers"][0]["addresses"] == {"0": rocketmq.broker_addr}
 
 
 def test_show_counts_messages_and_names_groups(command: Command, rocketmq: LocalBroker) -> None:
@@ -30,18 +30,18 @@ def test_show_counts_messages_and_names_groups(command: Command, rocketmq: Local
         queue = admin.topic_route("Orders").subscribe_queues[0]
         admin.update_consumer_offset("Billing", queue, 1)
     stored = rocketmq.messages("Orders")
-    found = command.json("topic", "show", "Orders")
-    assert found["message_count"] == 5
-    assert sum(one["message_count"] for one in found["queues"]) == 5
-    newest = max(one["last_store_timestamp"] for one in found["queues"])
-    assert newest == max(one.store_timestamp_ms for one in stored)
-    assert found["groups"] == ["Billing"]
+    result = command.json("topic", "show", "Orders")
+    assert result["message_count"] == 5
+    assert sum(queue["message_count"] for queue in result["queues"]) == 5
+    newest = max(queue["last_store_timestamp"] for queue in result["queues"])
+    assert newest == max(message.store_timestamp_ms for message in stored)
+    assert result["groups"] == ["Billing"]
     text = command("topic", "show", "Orders")
     assert "messages  5" in text
     assert "Billing" in text
 
 
-def test_update_changes_what_is_named_and_no_more(command: Command) -> None:
+def test_update_changes_only_given_settings(command: Command) -> None:
     command("topic", "create", "Orders", "--queues", 4, "--order")
     command("topic", "update", "Orders", "--perm", "r")
     (listed,) = command.json("topic", "list", "--long")["topics"]
@@ -73,7 +73,9 @@ def test_all_topics_have_their_kind(command: Command) -> None:
     command("topic", "create", "Orders")
     command("topic", "create", "%RETRY%Billing")
     command("topic", "create", "%DLQ%Billing")
-    kinds = {one["topic"]: one["kind"] for one in command.json("topic", "list", "--all")["topics"]}
+    kinds = {
+        topic["topic"]: topic["kind"] for topic in command.json("topic", "list", "--all")["topics"]
+    }
     assert kinds["Orders"] == "user"
     assert kinds["%RETRY%Billing"] == "retry"
     assert kinds["%DLQ%Billing"] == "dead letter"
@@ -81,7 +83,7 @@ def test_all_topics_have_their_kind(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["create", "no spaces"], "a-z A-Z 0-9"),
         (["create", "T", "--cluster", "Nowhere"], "allowed: DefaultCluster"),
@@ -94,11 +96,11 @@ def test_all_topics_have_their_kind(command: Command) -> None:
         (["delete", "Nothing"], "no topic 'Nothing'"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint("topic", *arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint("topic", *arguments)
 
 
 def test_a_topic_is_not_created_twice(command: Command) -> None:
     command("topic", "create", "Orders")
-    said = command.complaint("topic", "create", "Orders", "--queues", 1)
-    assert said == "topic Orders already exists on broker-a; `reput topic update` changes it"
+    text = command.complaint("topic", "create", "Orders", "--queues", 1)
+    assert text == "topic Orders already exists on broker-a; `reput topic update` changes it"

@@ -15,25 +15,23 @@ HURRY = pytest.mark.rocketmq(
 
 
 def given_up(command: Command, count: int) -> list[dict[str, str]]:
-    """Wait until a broker has given up so many half messages; return what is listed."""
+    """Wait until a broker has given up N half messages; return the list."""
     deadline = time.monotonic() + WAIT_S
-    while len(found := command.json_lines("transaction", "list")) < count:
-        assert time.monotonic() < deadline, found
-    return found
+    while len(results := command.json_lines("transaction", "list")) < count:
+        assert time.monotonic() < deadline, results
+    return results
 
 
 @HURRY
-def test_what_was_given_up_is_listed_and_asked_about_again(
-    command: Command, rocketmq: LocalBroker
-) -> None:
+def test_a_given_up_message_is_listed_and_resumed(command: Command, rocketmq: LocalBroker) -> None:
     assert command("transaction", "list") == ""
     rocketmq.create_topic("Orders", queues=1)
     marks = {"TRAN_MSG": "true", "PGROUP": "payments"}
     with blocking.Producer("payments", namesrv=rocketmq.namesrv_addr) as producer:
         sent = producer.send(Message("Orders", b"half", keys="order-1", properties=marks))
-    (found,) = given_up(command, 1)
-    assert (found["origin_topic"], found["producer_group"]) == ("Orders", "payments")
-    assert (found["unique_key"], found["body"]) == (sent.message_id, "half")
+    (results,) = given_up(command, 1)
+    assert (results["origin_topic"], results["producer_group"]) == ("Orders", "payments")
+    assert (results["unique_key"], results["body"]) == (sent.message_id, "half")
     assert rocketmq.messages("Orders") == []
     line = command("transaction", "list").split("\t")
     assert line[1:] == [
@@ -44,10 +42,10 @@ def test_what_was_given_up_is_listed_and_asked_about_again(
     assert not preview["is_done"]
     assert "--yes makes the change" in command.notes
     assert len(command.json_lines("transaction", "list")) == 1
-    receipt = command.json("transaction", "resume", found["offset_id"], "--yes")
+    receipt = command.json("transaction", "resume", results["offset_id"], "--yes")
     assert receipt["is_done"]
-    # It is asked about again, which nobody answers, and given up a second time.
-    assert [one["unique_key"] for one in given_up(command, 2)] == [sent.message_id] * 2
+    # The broker checks it again, no producer replies, and the broker gives it up again.
+    assert [message["unique_key"] for message in given_up(command, 2)] == [sent.message_id] * 2
 
 
 def test_an_unknown_id_is_refused(command: Command, rocketmq: LocalBroker) -> None:
@@ -55,7 +53,7 @@ def test_an_unknown_id_is_refused(command: Command, rocketmq: LocalBroker) -> No
     assert complaint == "no given-up half message has id x"
 
 
-def test_how_a_group_reads_a_topic(command: Command, rocketmq: LocalBroker) -> None:
+def test_request_modes(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("group", "create", "Billing")
     mode = ("group", "mode", "Billing")

@@ -13,22 +13,22 @@ def perm_of(rocketmq: LocalBroker, topic: str) -> int:
         return queues.perm
 
 
-def test_a_broker_leaves_the_routes_of_producers(command: Command, rocketmq: LocalBroker) -> None:
+def test_write_permission_changes_routes(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders")
-    found = command.json("cluster", "write-permission", "broker-a", "off")
-    assert (found["broker_name"], found["write_permission"]) == ("broker-a", "off")
-    assert found["topic_count"] > 0
+    result = command.json("cluster", "write-permission", "broker-a", "off")
+    assert (result["broker_name"], result["write_permission"]) == ("broker-a", "off")
+    assert result["topic_count"] > 0
     assert perm_of(rocketmq, "Orders") == 4
     assert "on" in command("cluster", "write-permission", "broker-a", "on")
     assert perm_of(rocketmq, "Orders") == 6
 
 
 @pytest.mark.parametrize("what", ["queues", "topics", "log"])
-def test_cleaning_is_shown_and_then_done(command: Command, what: str) -> None:
+def test_clean_previews_without_yes(command: Command, what: str) -> None:
     assert not command.json("cluster", "clean", what)["is_done"]
     assert "--yes makes the change" in command.notes
-    found = command.json("cluster", "clean", what, "--yes")
-    assert found == {"is_done": True, "what": what, "brokers": ["broker-a"]}
+    result = command.json("cluster", "clean", what, "--yes")
+    assert result == {"is_done": True, "what": what, "brokers": ["broker-a"]}
     assert "broker-a" in command("cluster", "clean", what, "--broker", "broker-a", "--yes")
 
 
@@ -46,13 +46,13 @@ def test_the_key_value_table(command: Command) -> None:
 
 
 def test_queues_of_ordered_topics(command: Command, rocketmq: LocalBroker) -> None:
-    found = command.json("topic", "order", "Orders", "--set", "broker-a:4", "--set", "broker-b:2")
-    assert found["topics"] == [
+    result = command.json("topic", "order", "Orders", "--set", "broker-a:4", "--set", "broker-b:2")
+    assert result["topics"] == [
         {"topic": "Orders", "broker_name": "broker-a", "queue_count": 4},
         {"topic": "Orders", "broker_name": "broker-b", "queue_count": 2},
     ]
     command("topic", "create", "Steps", "--order", "--queues", "3")
-    assert [one["topic"] for one in command.json("topic", "order")["topics"]] == [
+    assert [topic["topic"] for topic in command.json("topic", "order")["topics"]] == [
         "Orders", "Orders", "Steps",
     ]  # fmt: skip
     assert command.json("topic", "order", "Orders", "--delete")["topics"] == []
@@ -60,7 +60,7 @@ def test_queues_of_ordered_topics(command: Command, rocketmq: LocalBroker) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["cluster", "write-permission", "x", "off"], "allowed: broker-a"),
         (["cluster", "write-permission", "broker-a", "maybe"], "maybe"),
@@ -72,5 +72,5 @@ def test_queues_of_ordered_topics(command: Command, rocketmq: LocalBroker) -> No
         (["topic", "order", "T", "--set", "b:1", "--delete"], "one of --set and --delete"),
     ],
 )
-def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
-    assert said in command.complaint(*arguments)
+def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:
+    assert text in command.complaint(*arguments)

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reput import limits
-from reput.errors import LimitExceeded
 from reput.format.bodies import DataVersion, TopicConfigData
 from reput.namesrv import route_table
-from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteLimits, RouteTable
+from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteTable
 from reput.remoting.time_slices import run_whole
 
 CLUSTER = "DefaultCluster"
@@ -115,80 +113,6 @@ def test_equal_tables_are_listed_equally() -> None:
         run_whole(other.register(registration, "", 0))
     assert run_whole(one.route("A")) == run_whole(other.route("A"))
     assert [broker.broker_name for broker in one.brokers() if broker] == ["b", "broker-a"]
-
-
-# --- what everybody may cost ------------------------------------------------------
-
-
-def small(**maxima: int) -> RouteTable:
-    known = {"brokers": 100, "topics": 100, "queues": 100, **maxima}
-    return RouteTable(
-        RouteLimits(
-            limits.NAMESRV_BROKERS.at(known["brokers"]),
-            limits.NAMESRV_TOPICS.at(known["topics"]),
-            limits.NAMESRV_QUEUES.at(known["queues"]),
-        )
-    )
-
-
-def register_many(routes: RouteTable, count: int, **more: object) -> None:
-    for i in range(count):
-        known = {"broker": f"b{i}", "address": f"h:{i}", **more}
-        run_whole(routes.register(said(**known), f"connection {i}", 0))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("same", [{"broker": "b"}, {"address": "h:1"}, {}])
-def test_brokers_are_bounded_by_name_and_by_address(same: dict[str, object]) -> None:
-    routes = small(brokers=10)
-    with pytest.raises(LimitExceeded) as caught:
-        register_many(routes, 300, broker_id=1, **same)
-    assert caught.value.limit in ("namesrv_brokers", "namesrv_address_brokers")
-    assert routes.broker_count <= 10
-    assert routes.address_count <= 10
-    # Who is there already goes on.
-    run_whole(
-        routes.register(said(broker_id=1, **{"broker": "b0", "address": "h:0", **same}), 1, 1)
-    )  # type: ignore[arg-type]
-
-
-def test_brokers_over_one_connection_are_bounded(routes: RouteTable) -> None:
-    most = limits.NAMESRV_BROKERS_PER_CONNECTION.maximum
-    for i in range(most):
-        run_whole(routes.register(said(broker=f"b{i}", address=f"h:{i}"), "c", 0))
-    one_more = said(broker="more", address="h:more")
-    with pytest.raises(LimitExceeded, match="limit namesrv_brokers_per_connection"):
-        run_whole(routes.register(one_more, "c", 0))
-    run_whole(routes.register(one_more, "other", 0))
-    assert len(routes.disconnect("c")) == most
-    run_whole(routes.register(said(), "c", 0))
-
-
-def test_addresses_and_clusters_of_a_broker_are_bounded(routes: RouteTable) -> None:
-    for i in range(limits.NAMESRV_BROKER_IDS.maximum):
-        run_whole(routes.register(said(broker_id=i, address=f"h:{i}"), f"c{i}", 0))
-    with pytest.raises(LimitExceeded, match="limit namesrv_broker_ids"):
-        run_whole(routes.register(said(broker_id=999, address="h:999"), "c", 0))
-    clusters = limits.NAMESRV_BROKER_CLUSTERS.maximum
-    for i in range(1, clusters):
-        run_whole(routes.register(said(address="h:0", cluster=f"C{i}"), "c0", 0))
-    with pytest.raises(LimitExceeded, match="limit namesrv_broker_clusters"):
-        run_whole(routes.register(said(address="h:0", cluster="more"), "c0", 0))
-    assert len(routes.clusters()) == clusters
-
-
-def test_long_names(routes: RouteTable) -> None:
-    long = "n" * (limits.NAMESRV_NAME_LETTERS.maximum + 1)
-    for more in ({"broker": long}, {"cluster": long}, {"address": long}, {"ha_address": long},
-                 {"filter_servers": [long]}):  # fmt: skip
-        with pytest.raises(LimitExceeded, match="limit namesrv_name_letters"):
-            run_whole(routes.register(said("A", **more), "c", 0))  # type: ignore[arg-type]
-    with pytest.raises(LimitExceeded, match="limit namesrv_filter_servers"):
-        run_whole(routes.register(said("A", filter_servers=["f:1"] * 17), "c", 0))
-    assert routes.broker_count == routes.address_count == 0
-    # A topic costs itself alone: its broker has others.
-    registered = run_whole(routes.register(said("A", long, "B"), "c", 0))
-    assert "limit namesrv_name_letters" in registered.left_out
-    assert run_whole(routes.topics()) == ["A", "B"]
 
 
 # --- in turns ---------------------------------------------------------------------

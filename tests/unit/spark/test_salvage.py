@@ -226,7 +226,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "note.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for target in (source, tmp_path / "full", tmp_path / "file"):
-        with pytest.raises(StoreUnavailable, match="there already"):
+        with pytest.raises(StoreUnavailable, match="exists already"):
             run("4.9.7", source, target)
     with pytest.raises(InvalidOption, match="outside of"):
         run("4.9.7", source, source / "new")

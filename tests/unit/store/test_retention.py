@@ -234,7 +234,7 @@ def test_what_is_left_is_what_java_leaves(
     left = {one["path"] for one in expected["files"]}
     families = ("commitlog", "consumequeue", "index")
     assert files_of(root, families) == {one for one in left if one.startswith(families)}
-    store_fixture.assert_sound(root, allowed=set(store_fixture.Kind))
+    store_fixture.assert_sound(root, allowed=set(store_fixture.FindingKind))
 
 
 def golden_config(root: Path, settings: dict[str, str]) -> Any:

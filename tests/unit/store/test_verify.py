@@ -34,7 +34,7 @@ SOUND_VARIANTS = (
     "garbage-tail",
     "torn-tail",
 )
-"""Of the torn stores those that a crash or an administrator explains."""
+"""Torn stores whose state a crash or an administrator explains."""
 BODY_VARIANTS = ("crc-early", "crc-late", "crc-late-abort", "crc-boundary", "size-late")
 
 
@@ -51,12 +51,12 @@ def of_kind(report: VerifyReport, *kinds: FindingKind) -> list[Finding]:
 
 
 def kinds(report: VerifyReport, severity: Severity = Severity.WARNING) -> set[FindingKind]:
-    """What is wrong, from a severity on."""
+    """Return the kinds of findings from a severity on."""
     return {one.kind for one in report.findings if one.severity >= severity}
 
 
 def damaged_record(version: str, variant: str) -> int:
-    """Where the record stands that a torn store's manifest says was damaged."""
+    """Return the physical offset of the record that a torn store's manifest names as damaged."""
     found = re.search(r"record,? at (\d+)", golden.torn_variants(version)[variant]["damage"])
     assert found
     return int(found[1])

@@ -1,4 +1,4 @@
-"""Batches of acknowledgements (200151) whose header was seen before: only the body is decoded."""
+"""Fast path of batches of acknowledgements (200151): a header seen before is not decoded again."""
 
 from reput.broker.fastpath.json_request import find_request
 from reput.broker.fastpath.request_table import empty_json_reply
@@ -41,13 +41,13 @@ class FastAckBatches:
             if request.key not in self._known:
                 request.decode(view, RequestCode.BATCH_ACK_MESSAGE)
                 self._learn(request.key)
-            acks = pop_ack.named(bytes(view[request.body_position : request.end]))
+            acks = pop_ack.decode_batch(bytes(view[request.body_position : request.end]))
         except ReputError:
             return position  # nothing was acknowledged: the processor raises the same error
         if any(ack.ack.revive_queue_id == ORDERED_REVIVE_QUEUE for ack in acks):
             return position  # one may be refused after others were acknowledged
         for ack in acks:
-            pop_ack.take(self._parts, ack)
+            pop_ack.acknowledge(self._parts, ack)
         self._parts.fast_counts.ack_batches += 1
         channel.write(empty_json_reply(request.opaque))
         return request.end

@@ -1,4 +1,4 @@
-"""Acknowledgements of popped messages in a row: one kernel call for those of one read.
+"""Fast path of acknowledgements of popped messages: one kernel call for all of one read.
 
 Push consumers acknowledge message by message. The kernel turns the requests that follow each other
 into rows, one for each checkpoint, and makes their replies. A row that is not valid falls back to
@@ -55,7 +55,7 @@ class FastAcks:
         block[words.POSITION] = position
         block[words.END] = end
         count = hot.acks(self._argument)
-        sent = ready = 0  # ends of the replies that were sent, and of those that may be
+        sent = ready = 0  # ends of the replies that were sent, and that may be sent
         for row in self._rows[:count].tolist():
             row_end, replies_end = row[words.ROW_END], row[words.ROW_REPLIES]
             if self._acknowledge(view, row):

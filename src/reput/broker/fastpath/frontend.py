@@ -1,9 +1,9 @@
-"""First stop of the bytes that a connection sends: requests in a row are served together.
+"""Receives the bytes of connections: consecutive requests of one kind are served together.
 
-One read of a connection is one pass. The kernel ``receive`` stores sends and answers pulls as long
-as they follow each other in the buffer, and their replies leave in one write. Other requests that
-come in a row (pops, acknowledgements, messages that are sent back, ends of transactions) have a
-shortcut each. Everything else falls back to the processors, in its place.
+One read of a connection is one pass. The kernel ``receive`` stores consecutive sends and answers
+consecutive pulls, and their replies are sent in one write. Pops, acknowledgements, messages that
+are sent back and ends of transactions have a shortcut each. All other requests fall back to the
+processors, in their place.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ _OF_POP = (b'{"code":2000', b'{"code":2001')
 
 
 class Frontend:
-    """Serves requests in a row, and passes the others on to the processors.
+    """Serves consecutive requests together, and passes the others to the processors.
 
     Args:
         parts: The parts of the broker.
@@ -56,7 +56,7 @@ class Frontend:
             self._topic_changed(name)
 
     def open(self) -> None:
-        """Let the kernel serve; sends only if its replies are those that this broker gives."""
+        """Let the kernel serve; sends only if its fixed replies fit the configuration."""
         config = self._parts.settings.broker
         suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
         takes_sends = config.region_id == send_reply.REGION and config.trace_on
@@ -70,7 +70,7 @@ class Frontend:
     # What the kernel knows ----------------------------------------------------------------------
 
     def _forget_readers(self) -> None:
-        """Forget who may read what."""
+        """Forget the permissions and subscriptions of readers."""
         self._parts.store.pull_subscriptions.clear()
         self._pops.forget()
 

@@ -1,7 +1,7 @@
-"""Requests whose header is JSON, compared by its text instead of parsed.
+"""Requests with a JSON header whose text is compared instead of parsed.
 
 A client sends the same header again and again, with another opaque. Its text without the opaque is
-a key: what it means is looked up.
+a key, under which its meaning is looked up.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
-"""Pops whose header was seen before: what it means is looked up, not decoded.
+"""Fast path of pops: a header seen before is looked up, not decoded.
 
-A member pops with the same header again and again, but for the opaque and the time. What the header
-asks for, and that the group may pop the topic, is remembered until anything changes that it depends
-on.
+A member pops with the same header again and again, except for the opaque and the time. The request
+in the header, and the group's permission to pop the topic, are cached until anything changes that
+they depend on.
 """
 
 from reput.broker.fastpath.json_request import find_request
@@ -19,7 +19,7 @@ _TIME = b'"bornTime":"'
 _TIME_DIGITS_MAX = 18
 _KNOWN_MAX = 4096
 _KNOWN_BYTES_MAX = 2048
-"""The length of a key that is remembered, bytes: longer ones would take a gigabyte."""
+"""Maximum size of a cached key, bytes: longer ones would take a gigabyte."""
 
 
 class FastPops:
@@ -32,10 +32,10 @@ class FastPops:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._known: dict[bytes, tuple[Wanted, int]] = {}
-        """Key of a header, without its time -> what it asks for, and how long it waits, ms."""
+        """Key of a header, without its time -> the request, and how long it waits, ms."""
 
     def forget(self) -> None:
-        """Forget all headers: who may pop what has changed."""
+        """Forget all headers: permissions or topics have changed."""
         self._known.clear()
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
@@ -57,7 +57,7 @@ class FastPops:
                 known = self._learn(channel, request.decode(view, RequestCode.POP_MESSAGE), key)
             wanted, poll_ms = known
             left_ms = pop.time_left(parts, born_ms, poll_ms)
-            if parts.identity.is_stopping:  # all else that is checked is part of what is known
+            if parts.identity.is_stopping:  # the other checks were made when the header was learned
                 return position
             popped = pop.pop(parts, wanted)
         except ReputError:
@@ -72,7 +72,7 @@ class FastPops:
         return request.end
 
     def _learn(self, channel: Channel, request: Command, key: bytes) -> tuple[Wanted, int]:
-        """Return what a header asks for, and remember it. Raises ``ReputError``."""
+        """Return the request in a header, and cache it. Raises ``ReputError``."""
         wanted, _, poll_ms = pop.wanted(self._parts, request, channel.address)
         known = wanted, poll_ms
         if len(key) > _KNOWN_BYTES_MAX:

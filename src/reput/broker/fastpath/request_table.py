@@ -1,17 +1,18 @@
 """Read consecutive requests of one code with one kernel call, as rows of numbers.
 
 A processor gets one request, as an object with texts. Where a client sends many small requests,
-making these objects costs more than serving them. A ``RequestList`` declares once which fields the
-requests of a code have, and then reads consecutive ones into rows of numbers.
+making these objects costs more than serving them. A ``RequestList`` is made once for the fields of
+a request code, and then reads consecutive requests into rows of numbers.
 
-    ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...])
-    for row in ends.collect(address, position, end):
+    ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...], buffer)
+    for row in ends.collect(position, end):
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
-It stops before the first request with a field or form that it does not know; that one falls back to
-its processor. What it knows: ``reput.store.kernels.scan_requests``.
+It stops before the first request with an unknown field or another form, which falls back to its
+processor. The forms that it reads: ``reput.store.kernels.scan_requests``.
 """
 
+import ctypes
 import enum
 import functools
 import struct
@@ -26,17 +27,17 @@ from reput.remoting.channel import Channel
 from reput.store.kernels import control_block as state, hot, scan_args as rules
 
 ROWS_MAX = 256
-"""Requests that one call reads at most."""
+"""Maximum of requests that one call reads."""
 
 
 class Kind(enum.IntEnum):
-    """What a field holds."""
+    """Kinds of fields."""
 
     TEXT = rules.TEXT
     INT = rules.INT
-    """From 0 on, 32 bits."""
+    """A number of 32 bits that is not negative."""
     LONG = rules.LONG
-    """From 0 on, up to 18 digits."""
+    """A number of up to 18 digits that is not negative."""
     BOOL = rules.BOOL
 
 
@@ -55,24 +56,24 @@ FIELDS_OF_5 = (
     Field("oway", Kind.BOOL),
     Field("lo", Kind.BOOL),
 )
-"""What clients of 5.x add to any request: broker, namespace, whether that is of the name, one-way,
-logical queue. To a broker it says nothing new."""
+"""Fields that clients of 5.x add to any request: broker, namespace, whether that is part of the
+name, one-way, logical queue. A broker ignores them."""
 
 Row = list[int]
-"""A request: words as ``scan_args`` says."""
+"""A request: words as in ``scan_args``."""
 
 
 class RequestList:
-    """Reads requests of one code. Rows are valid until the buffer is read into again.
+    """Consecutive requests of one code. Rows are valid until the buffer is read into again.
 
     Args:
-        code: Which requests.
-        fields: All that they may have, at most ``scan_args.FIELDS_MAX``.
+        code: The request code.
+        fields: The known fields, at most ``scan_args.FIELDS_MAX``.
+        buffer: The buffer that connections are read into; it must not move.
     """
 
-    def __init__(self, code: int, fields: Sequence[Field]) -> None:
+    def __init__(self, code: int, fields: Sequence[Field], buffer: bytearray) -> None:
         assert len(fields) <= rules.FIELDS_MAX
-        self.code = code
         self._values = {
             field.name: rules.ROW_WORDS + rules.VALUES * i for i, field in enumerate(fields)
         }
@@ -89,85 +90,81 @@ class RequestList:
         self._memory = np.zeros(state.BLOCK_WORDS, np.int64)
         self._block = self._memory.data
         self._block_argument = hot.Address(hot.address_of(self._memory))
+        self._block[state.RECEIVE_ADDRESS] = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
-    def collect(self, address: int, position: int, end: int) -> list[Row]:
-        """Return the requests that stand in a row in a buffer; of the last one ROW_END is known.
+    def collect(self, position: int, end: int) -> list[Row]:
+        """Return the requests that follow each other from a position of the buffer.
 
         Args:
-            address: Of the buffer.
-            position: Where the first frame starts.
-            end: Where the bytes end; the last frame may be cut there.
+            position: The position of the first frame.
+            end: The end of the bytes in the buffer; the last frame may be incomplete.
         """
         block = self._block
-        block[state.RECEIVE_ADDRESS] = address
         block[state.RECEIVE_POSITION] = position
         block[state.RECEIVE_END] = end
         count = hot.collect(self._block_argument, self._argument)
         width = self._width
         words = self._row_words[: width * count].tolist()
-        return [words[at : at + width] for at in range(0, width * count, width)]
+        return [words[start : start + width] for start in range(0, width * count, width)]
+
+    def serve(
+        self,
+        channel: Channel,
+        view: memoryview,
+        position: int,
+        end: int,
+        serve_rows: Callable[[Channel, Sequence[Row]], int],
+    ) -> int:
+        """Serve the requests that follow each other from a position of the buffer.
+
+        Args:
+            channel: The connection.
+            view: The buffer.
+            position: The position of the first frame.
+            end: The end of the bytes in the buffer.
+            serve_rows: Serves the leading requests of a list, writes their replies, and returns
+                their number. The first one that it leaves goes through its processor.
+
+        Returns:
+            The position of the first frame that is not served; ``position`` if it is another
+            request.
+        """
+        rows = self.collect(position, end)
+        done, count_max = 0, len(rows)
+        while done < len(rows) and not channel.is_closed and not channel.has_stalled():
+            count = serve_rows(channel, rows[done : done + count_max])
+            if count:
+                done += count
+                position = rows[done - 1][rules.ROW_END]
+                count_max *= 2
+                continue
+            frame_end = channel.take_frames(view, position, end, 1)
+            if frame_end == position:
+                return position
+            done, position = done + 1, frame_end
+            count_max = 1  # the next ones may need their processor too
+        return position
 
     def value(self, name: str) -> int:
-        """Return where in a row a field has its value; behind it is the size of its text."""
+        """Return the index of a field's value in a row; the size of its text follows."""
         return self._values[name]
 
     def text(self, row: Row, name: str) -> bytes | None:
         """Return a field of TEXT, which is ASCII; None if the request lacks it."""
-        at = self._values[name]
-        size = row[at + 1]
-        return None if size == rules.ABSENT else hot.bytes_at(row[at], size)
-
-
-def take_rows(
-    rows: Sequence[Row],
-    channel: Channel,
-    view: memoryview,
-    at: int,
-    end: int,
-    take: Callable[[Channel, Sequence[Row]], int],
-) -> int:
-    """Take requests that stand in a row, and write their replies.
-
-    Args:
-        rows: The requests.
-        channel: Where they came from.
-        view: The buffer where they stand.
-        at: Where the first one does.
-        end: Where the bytes end.
-        take: Takes those that are common, up to the first other, and returns how many; each
-            other one goes through its processor, in its place.
-
-    Returns:
-        Where the first frame begins that was not taken.
-    """
-    done, most = 0, len(rows)
-    while done < len(rows) and not channel.is_closed and not channel.has_stalled():
-        count = take(channel, rows[done : done + most])
-        if count:
-            done += count
-            at = rows[done - 1][rules.ROW_END]
-            most *= 2
-            continue
-        behind = channel.take_frames(view, at, end, 1)
-        if behind == at:
-            return at
-        done, at = done + 1, behind
-        most = 1  # those behind it may be no better
-    return at
+        value = self._values[name]
+        size = row[value + 1]
+        return None if size == rules.ABSENT else hot.bytes_at(row[value], size)
 
 
 def empty_replies(rows: Sequence[Row]) -> bytes:
-    """Return the replies to requests that say no more than that all is well; none to one-way ones.
-
-    One behind the other.
-    """
+    """Return the replies to requests that succeeded, concatenated; none to one-way requests."""
     is_plain = not any(row[rules.ROW_FLAG] | row[rules.ROW_SERIALIZATION] for row in rows)
-    if is_plain and rows:  # all in JSON, and wanted
+    if is_plain and rows:  # all in JSON, none one-way
         opaques = [row[rules.ROW_OPAQUE] for row in rows]
         digits = len(str(max(opaques)))
         if digits == len(str(min(opaques))):
-            before, behind = _around_opaque(_JSON, digits)
-            return before + (behind + before).join([b"%d" % one for one in opaques]) + behind
+            before, after = _around_opaque(_JSON, digits)
+            return before + (after + before).join([b"%d" % opaque for opaque in opaques]) + after
     replies = []
     for row in rows:
         if row[rules.ROW_FLAG]:
@@ -176,31 +173,31 @@ def empty_replies(rows: Sequence[Row]) -> bytes:
         if serialization == _JSON:
             replies.append(empty_json_reply(opaque))
         else:
-            before, behind = _around_opaque(serialization, _OPAQUE_BYTES)
-            replies.append(before + opaque.to_bytes(_OPAQUE_BYTES) + behind)
+            before, after = _around_opaque(serialization, _OPAQUE_BYTES)
+            replies.append(before + opaque.to_bytes(_OPAQUE_BYTES) + after)
     return b"".join(replies)
 
 
 def empty_json_reply(opaque: int) -> bytes:
-    """Return the same to a request in JSON that wants a reply."""
+    """Return the reply to a request in JSON that succeeded."""
     text = b"%d" % opaque
-    before, behind = _around_opaque(_JSON, len(text))
-    return before + text + behind
+    before, after = _around_opaque(_JSON, len(text))
+    return before + text + after
 
 
 _JSON = int(Serialization.JSON)  # members of an enum are slow to get at
 _OPAQUE_BYTES = 4
-_OPAQUE_AT = commands.LENGTH.size + commands.MARK.size + struct.calcsize(">hbh")
-"""In a binary header: behind code, language and version."""
+_OPAQUE_POSITION = commands.LENGTH.size + commands.MARK.size + struct.calcsize(">hbh")
+"""Position in a frame with a binary header, where code, language and version come first."""
 
 
 @functools.cache
 def _around_opaque(serialization: int, size: int) -> tuple[bytes, bytes]:
-    """Return a reply's bytes before and behind its opaque, which takes so many."""
+    """Return the bytes of a reply before and after its opaque of ``size`` bytes."""
     opaque = 10 ** (size - 1)
     request = Command(0, opaque, serialization=Serialization(serialization))
     data = commands.encode(commands.reply(request))
     if serialization == Serialization.ROCKETMQ:
-        return data[:_OPAQUE_AT], data[_OPAQUE_AT + size :]
-    before, mark, behind = data.partition(b'"opaque":')
-    return before + mark, behind[size:]
+        return data[:_OPAQUE_POSITION], data[_OPAQUE_POSITION + size :]
+    before, mark, after = data.partition(b'"opaque":')
+    return before + mark, after[size:]

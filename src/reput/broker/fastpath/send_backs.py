@@ -1,10 +1,9 @@
-"""36 in a row: messages that are sent back in one read of a connection are copied in one put.
+"""Fast path of code 36: messages sent back in one read of a connection are copied in one put.
 
-The kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
-retry topic (``Copier.put_later``). Dead letters fall back to the processor.
+A kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
+retry topic (``Copier.put_for_retry``). Dead letters fall back to the processor.
 """
 
-import ctypes
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from reput.broker.fastpath.request_table import (
     RequestList,
     Row,
     empty_replies,
-    take_rows,
 )
 from reput.broker.parts import Parts
 from reput.errors import RequestRefused
@@ -51,8 +49,7 @@ class FastSendBacks:
 
     def __init__(self, parts: Parts, buffer: bytearray) -> None:
         self._parts = parts
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        self._requests = RequestList(RequestCode.CONSUMER_SEND_MSG_BACK, _FIELDS)
+        self._requests = RequestList(RequestCode.CONSUMER_SEND_MSG_BACK, _FIELDS, buffer)
         value = self._requests.value
         self._group = value("group")
         self._offset = value("offset")
@@ -61,13 +58,8 @@ class FastSendBacks:
         self._unit_mode = value("unitMode")
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
-        """Serve the requests that follow each other from a position of the buffer.
-
-        Returns:
-            The position of the first other frame; ``position`` if there is no such request.
-        """
-        rows = self._requests.collect(self._address, position, end)
-        return take_rows(rows, channel, view, position, end, self._put)
+        """Serve the requests that follow each other; see ``RequestList.serve``."""
+        return self._requests.serve(channel, view, position, end, self._put)
 
     def _put(self, channel: Channel, rows: Sequence[Row]) -> int:
         """Store the leading messages that need no processor; return their number."""
@@ -79,7 +71,7 @@ class FastSendBacks:
         copies, groups, properties = self._copies(rows)
         if not copies:
             return 0
-        count, origins = parts.store.copier.put_later(np.array(copies, np.int64), properties)
+        count, origins = parts.store.copier.put_for_retry(np.array(copies, np.int64), properties)
         if count:
             parts.fast_counts.send_backs += count
             parts.pending_replies.count_puts(begun_ms, count)
@@ -91,7 +83,7 @@ class FastSendBacks:
         return count
 
     def _copies(self, rows: Sequence[Row]) -> tuple[list[tuple[int, ...]], list[str], bytes]:
-        """Return the arguments of ``Copier.put_later`` for the leading requests, and their groups.
+        """Return the leading requests as arguments of ``Copier.put_for_retry``, and their groups.
 
         It ends before the first request whose group has no retry topic.
         """

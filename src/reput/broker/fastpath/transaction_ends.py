@@ -1,10 +1,9 @@
-"""37 in a row: transactions that end in one read of a connection are decided in one put.
+"""Fast path of code 37: transactions that end in one read of a connection are decided in one put.
 
-The kernel reads the requests as numbers (``fastpath.request_table``); ``Transactions.decide_all``
+A kernel reads the requests as numbers (``fastpath.request_table``); ``Transactions.decide_all``
 makes the messages.
 """
 
-import ctypes
 from collections.abc import Sequence
 
 from reput.broker.fastpath.request_table import (
@@ -14,7 +13,6 @@ from reput.broker.fastpath.request_table import (
     RequestList,
     Row,
     empty_replies,
-    take_rows,
 )
 from reput.broker.parts import Parts
 from reput.broker.processors import transactions as processor
@@ -47,8 +45,7 @@ class FastTransactionEnds:
 
     def __init__(self, parts: Parts, buffer: bytearray) -> None:
         self._parts = parts
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        self._requests = RequestList(RequestCode.END_TRANSACTION, _FIELDS)
+        self._requests = RequestList(RequestCode.END_TRANSACTION, _FIELDS, buffer)
         value = self._requests.value
         self._group = value("producerGroup")
         self._queue_offset = value("tranStateTableOffset")
@@ -56,13 +53,8 @@ class FastTransactionEnds:
         self._decision = value("commitOrRollback")
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
-        """Serve the ends that follow each other from a position of the buffer.
-
-        Returns:
-            The position of the first other frame; ``position`` if there is no end.
-        """
-        rows = self._requests.collect(self._address, position, end)
-        return take_rows(rows, channel, view, position, end, self._decide)
+        """Serve the ends that follow each other; see ``RequestList.serve``."""
+        return self._requests.serve(channel, view, position, end, self._decide)
 
     def _decide(self, channel: Channel, rows: Sequence[Row]) -> int:
         """Decide the leading transactions that need no processor; return their number."""

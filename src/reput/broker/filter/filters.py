@@ -112,7 +112,7 @@ _of_filter = TextCache(
     _selection_of_filter,
     count_max=_SELECTIONS_MAX,
     letters_max=_LETTERS_MAX,
-    letters_of=lambda one: len(one.topic) + len(one.group) + len(one.expression),
+    letters_of=lambda key: len(key.topic) + len(key.group) + len(key.expression),
 )
 
 

@@ -23,7 +23,7 @@ from reput.broker.settings.config import BrokerConfig, own_address
 CONNECT_TIMEOUT_MS = 3_000
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
-_BRIDGES = tuple(ipaddress.ip_network(one) for one in ("172.16.0.0/12", "10.88.0.0/16"))
+_BRIDGES = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
 """Default networks of containers in Docker and Podman."""
 
 
@@ -52,7 +52,7 @@ class Surroundings:
     @classmethod
     def detect(cls) -> "Surroundings":
         """Return the surroundings of this process."""
-        return cls(own_address(), any(Path(one).exists() for one in _CONTAINER_MARKS))
+        return cls(own_address(), any(Path(path).exists() for path in _CONTAINER_MARKS))
 
 
 def judge(ip: str, name_servers: Iterable[str], here: Surroundings) -> str:

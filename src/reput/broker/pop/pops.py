@@ -32,7 +32,7 @@ from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
 from reput.store.incoming import PutResult
 from reput.store.interface import BrokerStore
-from reput.store.pop_reader import Taken
+from reput.store.pop_reader import PopBatch
 
 _MOVED = frozenset(
     {GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL}
@@ -70,7 +70,7 @@ class Popped:
     count: int = 0
     data: list[bytes] = field(default_factory=list)
     """Concatenated records."""
-    results: list[tuple[str, int, GetResult | Taken]] = field(default_factory=list)
+    results: list[tuple[str, int, GetResult | PopBatch]] = field(default_factory=list)
     """Topic, queue id and result of each queue that had messages."""
     rest: int = 0
     """Messages that remain in the queues that were read."""
@@ -235,7 +235,7 @@ class Pops:
         if not wanted.is_ordered and selection.message_filter is None:
             key = Key(topic, group, queue_id, begin, now_ms)
             codes, revive_queue_id = selection.tags_codes, popped.revive_queue_id
-            taken = self.revive.take(key, room, codes, wanted.invisible_ms, revive_queue_id)
+            taken = self.revive.pop_messages(key, room, codes, wanted.invisible_ms, revive_queue_id)
             if taken is not None:
                 self._add_taken(popped, position, taken)
                 return
@@ -255,7 +255,7 @@ class Pops:
             self._advance(wanted, position, next_offset)
         popped.rest += max(0, result.max_offset - next_offset)
 
-    def _add_taken(self, popped: Popped, position: PopPosition, taken: Taken) -> None:
+    def _add_taken(self, popped: Popped, position: PopPosition, taken: PopBatch) -> None:
         """Add the popped messages to the result and move the group's position past them."""
         topic, queue_id = position.topic, position.queue_id
         popped.start_infos.append(f"{pop_codec.NORMAL} {queue_id} {position.next_offset}")

@@ -31,7 +31,7 @@ from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.interface import BrokerStore
-from reput.store.pop_reader import Taken
+from reput.store.pop_reader import PopBatch
 from reput.store.table_files import ConsumerOffsetTable
 
 LOOP = "pops"
@@ -209,14 +209,14 @@ class Revive:
             )
         return result
 
-    def take(
+    def pop_messages(
         self,
         key: Key,
         count_max: int,
         tags_codes: tuple[int, ...],
         invisible_ms: int,
         revive_queue_id: int,
-    ) -> Taken | None:
+    ) -> PopBatch | None:
         """Read messages and ``hold`` them in one kernel call.
 
         Args:
@@ -232,7 +232,7 @@ class Revive:
         """
         if key in self.checkpoints or self._topics.get(self.topic) is None:
             return None
-        taken = self._store.pop_reader.take(
+        taken = self._store.pop_reader.pop(
             key.topic,
             key.group,
             key.queue_id,

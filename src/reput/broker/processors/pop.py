@@ -29,7 +29,7 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import MESSAGES_MAX
 from reput.remoting.channel import Channel
-from reput.store.pop_reader import Taken
+from reput.store.pop_reader import PopBatch
 
 _STARTS_AT_END = 1
 _LATE_MS = 500
@@ -362,7 +362,7 @@ def _reply(
 def _count(parts: Parts, wanted: Wanted, popped: Popped, *, has_taken: bool) -> None:
     stats, group = parts.deliveries.stats, wanted.group
     for topic, queue_id, result in popped.results:
-        if isinstance(result, Taken) or (has_taken and not wanted.is_ordered):
+        if isinstance(result, PopBatch) or (has_taken and not wanted.is_ordered):
             stats.popped(topic, group, queue_id, result.message_count, len(result.data))
         else:
             stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)

@@ -50,18 +50,18 @@ def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
 
 def batch_ack(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Record that several messages were consumed."""
-    acks: list[Named] = []
+    acks: list[AckedMessages] = []
     for chunk in chunks(_acks(request.body)):
-        acks += _named(chunk)
+        acks += _acked_messages(chunk)
         yield
     for part in chunks(acks):
         for ack in part:
-            take(parts, ack)
+            acknowledge(parts, ack)
         yield
     return commands.reply(request)
 
 
-class Named(NamedTuple):
+class AckedMessages(NamedTuple):
     """Acknowledged messages of one checkpoint."""
 
     ack: BatchAck
@@ -71,25 +71,25 @@ class Named(NamedTuple):
     """Bit i is set for the message at ``start_offset + i``."""
 
 
-def named(body: bytes) -> list[Named]:
+def decode_batch(body: bytes) -> list[AckedMessages]:
     """Decode a batch of acks. If one is invalid, the whole batch is refused.
 
     Raises:
         RequestRefused: It is empty, or exceeds a limit.
         InvalidBody: It cannot be decoded.
     """
-    return _named(_acks(body))
+    return _acked_messages(_acks(body))
 
 
-def _named(acks: Iterable[BatchAck]) -> list[Named]:
+def _acked_messages(acks: Iterable[BatchAck]) -> list[AckedMessages]:
     return [
-        Named(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
+        AckedMessages(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
         for ack in acks
     ]
 
 
 def _acks(body: bytes) -> list[BatchAck]:
-    """Return the entries of a batch of acks. Raises the same errors as ``named``."""
+    """Return the entries of a batch of acks. Raises the same errors as ``decode_batch``."""
     limits.ACK_BODY_BYTES.check(len(body))
     acks = pop_codec.decode_batch_ack(body).acks if body else []
     if not acks:
@@ -97,9 +97,9 @@ def _acks(body: bytes) -> list[BatchAck]:
     return acks
 
 
-def take(parts: Parts, named: Named) -> None:
+def acknowledge(parts: Parts, acked: AckedMessages) -> None:
     """Record that messages were consumed. Raises ``RequestRefused`` for some ordered ones."""
-    ack, topic, distances = named
+    ack, topic, distances = acked
     if ack.revive_queue_id == ORDERED_REVIVE_QUEUE:
         _count(parts, topic, ack.group, distances.bit_count())
         config = parts.topics.get(topic)

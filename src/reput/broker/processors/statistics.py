@@ -137,7 +137,7 @@ def _parked(parts: Parts) -> dict[str, str]:
         "timerCongestNum": str(len(timers)),
         "timerDequeueTps": str(stats.tps(TIMER_DEQUEUE_NUMS, cluster)),
         "timerEnqueueTps": str(stats.tps(TOPIC_PUT_NUMS, names.TIMER_TOPIC)),
-        "timerOffsetBehind": str(timers.behind_count),
+        "timerOffsetBehind": str(timers.pending_count),
         "timerReadBehind": str(max(now_ms - read_ms, 0) // 1000),
     }
 

@@ -156,7 +156,7 @@ class BrokerConfig:
     recall_message_enable: bool = False
     """Allow producers to recall messages that wait for the timer."""
     allow_recall_when_broker_not_writeable: bool = True
-    """Allow that also while ``brokerPermission`` forbids to write."""
+    """Allow that even while ``brokerPermission`` forbids writing."""
     store_reply_message_enable: bool = True
     """Also store replies to request messages, in the reply topic of the cluster."""
 
@@ -304,7 +304,7 @@ def load(
     settings = config.Settings(source, environment=environment, explicit=explicit)
     broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
     honoured = pairs(broker, store).keys()
-    warnings = [str(one) for one in settings.unknown()]
+    warnings = [str(unknown) for unknown in settings.unknown()]
     warnings += [
         f"{key} has no effect: {reason}"
         for key, reason in settings.without_effect.items()

@@ -282,7 +282,7 @@ class Timers:
         return len(self._runs)
 
     @property
-    def behind_count(self) -> int:
+    def pending_count(self) -> int:
         """Messages of the timer's queue that are not taken up yet."""
         queue = self._find_queue()
         return max(0, queue.max_offset - self._taken_up) if queue is not None else 0
@@ -318,7 +318,7 @@ class Timers:
         """
         if self._pause.is_active(now_ms):
             return self._pause.end_ms
-        if self.behind_count and not self.config.timer_stop_enqueue:
+        if self.pending_count and not self.config.timer_stop_enqueue:
             return now_ms
         first_ms = self._runs.first_ms()
         return None if first_ms is None else max(now_ms, first_ms + self._precision_ms)
@@ -330,7 +330,7 @@ class Timers:
         """
         if not make_durable(self._store):
             return
-        if self.behind_count and self._taken_up < self._before.taken_up:
+        if self.pending_count and self._taken_up < self._before.taken_up:
             return  # not all is taken up since the start: the saved progress is still valid
         self._publish_progress(now_ms)
         self._publish_progress(now_ms)  # the first call may only have published an older progress
@@ -361,7 +361,7 @@ class Timers:
     def _entries(self, units: UnitArray, now_ms: int) -> Entries:
         """Return entries for the messages that wait."""
         places = places_of(units, self._taken_up)
-        waiting = self._store.copier.waiting(places)
+        waiting = self._store.copier.timer_properties(places)
         is_odd = (waiting[:, words.WAITING_OUT_MS] < 0) | (waiting[:, words.WAITING_IS_RECALL] != 0)
         count = _fitting_odd(is_odd, units["size"])
         places, waiting, is_odd = places[:count], waiting[:count], is_odd[:count]
@@ -457,7 +457,7 @@ class Timers:
         places[:, words.PLACE_QUEUE_OFFSET] = entries["queue_offset"]
         places[:, words.PLACE_PHYSICAL_OFFSET] = entries["physical_offset"]
         places[:, words.PLACE_SIZE] = entries["size"]
-        waiting = self._store.copier.waiting(places)
+        waiting = self._store.copier.timer_properties(places)
         out_ms = waiting[:, words.WAITING_OUT_MS]
         leave_ms = np.maximum(entries["leaves_ms"], now_ms - self._precision_ms)
         is_rolled = out_ms > leave_ms

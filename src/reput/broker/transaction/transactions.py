@@ -48,13 +48,13 @@ QUEUE_ID = 0
 LOOP = "transactions"
 MESSAGES_PER_STEP = 32
 BYTES_PER_STEP = 1024 * 1024
-"""Limit of the bytes of half messages that a step puts again; the first is always put."""
+"""Limit of the bytes of half messages that a step copies; the first is always copied."""
 OPS_PER_RUN = 256
 """Op messages that are forgotten together."""
 GIVEN_UP_MAX = 100_000
-"""Number of given up messages that are remembered as undecided by their producers.
+"""Given up messages that are remembered as undecided by their producers.
 
-Of the messages from before the start, as many that were decided since are remembered.
+The same number applies to messages from before the start that were decided since.
 """
 OP_TAG = "d"
 OF_COPIES = (props.TRANSACTION_HALF_OFFSET, props.TRANSACTION_CHECK_TIMES)
@@ -401,7 +401,7 @@ class Transactions:
                 groups += group
             rows.append((half_offset, physical_offset, 0, 0, 0, *cuts[group], is_commit))
         op = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
-        return self._store.copier.decided(np.array(rows, np.int64), _FINAL, op, groups)
+        return self._store.copier.decision_records(np.array(rows, np.int64), _FINAL, op, groups)
 
     def _undecided_count(self, ends: Sequence[End]) -> int:
         """Return the number of leading ends whose half messages wait and have no copy."""
@@ -626,9 +626,9 @@ class Transactions:
         if begin >= this.end:
             self._round = None
             return False
-        found = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
-        halves = {half.queue_offset: half for half in filter(None, map(_decoded, found.records))}
-        end = min(max(found.next_offset, begin + 1), this.end)
+        result = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        halves = {half.queue_offset: half for half in filter(None, map(_decoded, result.records))}
+        end = min(max(result.next_offset, begin + 1), this.end)
         rules = Rules(
             self.config.transaction_time_out,
             self.config.transaction_check_max,

@@ -153,7 +153,7 @@ class Manifest(msgspec.Struct, frozen=True):
         yield from self.parts
 
 
-class Header(msgspec.Struct, frozen=True):
+class ArchiveHeader(msgspec.Struct, frozen=True):
     """Content of ``archive.json``."""
 
     format: int
@@ -168,14 +168,14 @@ def is_archive(location: str | Path) -> bool:
         return False
 
 
-def load_header(folder: Folder) -> Header:
+def load_header(folder: Folder) -> ArchiveHeader:
     """Return the header of an archive.
 
     Raises:
         StoreUnavailable: There is no archive, or a later version of reput wrote it.
     """
     try:
-        header = msgspec.json.decode(folder.read(archived.HEADER), type=Header)
+        header = msgspec.json.decode(folder.read(archived.HEADER), type=ArchiveHeader)
     except (NotInStore, msgspec.MsgspecError) as error:
         raise StoreUnavailable(
             f"{folder.location} is no archive: {archived.HEADER}: {error}"

@@ -1,13 +1,13 @@
-"""The job ``archive``: closed log files of a store become Parquet, and can be let go of.
+"""The job ``archive``: closed log files of a store become Parquet, so that they can be deleted.
 
     result = archive(spark, "/data/store", "/backup/archive")
     result = verify(spark, "/backup/archive")
     is_archived("/backup/archive", start, size)            # reput.store.archived
 
-One task a log file, nothing is shuffled. A log file counts as archived when its manifest is there,
-which is written last, after what was written was read back and compared with the log. Any task, or
-the whole job, may be run again at any moment, and two attempts at one task may run at once: names
-and bytes follow from the log file alone, and only the driver deletes.
+There is a task per log file, and no shuffle. A log file is archived once its manifest exists. The
+manifest is written last, after the files were read back and compared with the log. Any task, or
+the whole job, can be repeated at any time, and two attempts at a task can run at once: names and
+bytes follow from the log file alone, and only the driver deletes.
 """
 
 import dataclasses
@@ -38,18 +38,18 @@ log = logging.getLogger("reput.spark")
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What was archived."""
+    """The result of an archiving."""
 
     store: str
     archive: str
     log_files: int
-    """Archived by this run."""
+    """Log files archived by this run."""
     already_archived: int
-    """Log files that were archived before, left as they are."""
+    """Log files that were archived before."""
     left: int
-    """Log files that hold records and were not archived: the one that is written to."""
+    """Log files with records that were not archived: the open one."""
     messages: int
-    """In what this run archived, as all that follows."""
+    """Messages archived by this run; the following numbers are of this run, too."""
     log_bytes: int
     archive_bytes: int
     parquet_files: int
@@ -63,19 +63,19 @@ class ArchiveResult:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What checking an archive found."""
+    """The result of a verification of an archive."""
 
     archive: str
     log_files: int
     messages: int
-    """Less what ``compact`` has taken out."""
+    """Messages that ``compact`` has not dropped."""
     archive_bytes: int
     problems: tuple[str, ...]
-    """What is not as the manifests say, in words; nothing if all is."""
+    """Disagreements with the manifests, in words; empty if there is none."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every log file can be had back, byte for byte, less what was compacted."""
+        """Whether every log file can be restored, byte for byte, but for compacted messages."""
         return not self.problems
 
     def as_json(self) -> dict[str, Any]:
@@ -97,26 +97,26 @@ def archive(
     """Archive the closed log files of a store that are not in the archive yet.
 
     Args:
-        spark: The session; None to do all of it here, one task at a time.
+        spark: The session; without one tasks run in this process.
         store: The store's folder.
-        archive: The archive's folder, a path or URI, made if need be; workers must see it under
-            this path. One archive belongs to one store, and one run at a time writes to it.
-        include_last: Take the last log file too, as far as it is written. Only of a stopped store;
-            it is archived again when it has grown.
+        archive: The archive's folder, a path or URI, created if needed; workers must reach it under
+            this path. An archive belongs to one store, and one run at a time writes to it.
+        include_last: Archive the last log file, too, up to its present end. Only for a stopped
+            store; the file is archived again when it has grown.
         allow_live: A broker may be running on the store.
-        broker: Its name; what the store's tables tell.
-        level: How hard zstd tries, 1 to 22. With 3 an archive of text is a seventh smaller, and
-            takes half as long again.
-        progress: Told of the tasks that are done.
+        broker: Name of the broker; by default from the store's tables.
+        level: Compression level of zstd, 1 to 22. With 3 an archive of text is a seventh smaller,
+            and takes half as long again.
+        progress: Called with the number of completed tasks.
 
     Raises:
         StoreUnavailable: The store cannot be read, or is in use.
-        InvalidOption: ``include_last`` of a store that is in use, or the archive is another
-            broker's.
+        InvalidOption: ``include_last`` for a store that is in use, or the archive belongs to
+            another broker.
         WriteFailed: The archive cannot be written to.
-        TaskFailed: What was written reads back as something else, or a task failed otherwise.
+        TaskFailed: The written files read back differently, or a task failed for another reason.
     """
-    store, archive = absolute(store), absolute(archive)  # workers have other folders to work in
+    store, archive = absolute(store), absolute(archive)  # workers have other working directories
     reader = StoreReader.open(store, allow_live=allow_live)
     if include_last and reader.is_live:
         raise InvalidOption("include_last", True, "false, while a broker is running on the store")
@@ -132,12 +132,12 @@ def archive(
         log_files=len(manifests),
         already_archived=len(segments) - len(todo),
         left=left,
-        messages=sum(one.messages for one in manifests),
-        log_bytes=sum(one.size for one in manifests),
-        archive_bytes=sum(piece.bytes for one in manifests for piece in one.pieces),
-        parquet_files=sum(len(one.parts) for one in manifests),
-        damaged_runs=sum(len(one.damage) for one in manifests),
-        damaged_bytes=sum(one.damaged_bytes for one in manifests),
+        messages=sum(manifest.messages for manifest in manifests),
+        log_bytes=sum(manifest.size for manifest in manifests),
+        archive_bytes=sum(piece.bytes for manifest in manifests for piece in manifest.pieces),
+        parquet_files=sum(len(manifest.parts) for manifest in manifests),
+        damaged_runs=sum(len(manifest.damage) for manifest in manifests),
+        damaged_bytes=sum(manifest.damaged_bytes for manifest in manifests),
     )
 
 
@@ -151,12 +151,11 @@ def verify(
     """Compare all files of an archive with their manifests, by count and checksum.
 
     Args:
-        spark: The session; None to do all of it here, one task at a time.
+        spark: The session; without one tasks run in this process.
         archive: The archive's folder, a path or URI.
-        is_deep: Put each log file together again and compare its checksum, too. A task then holds a
-            log file in memory. Log files that were compacted have another checksum; of them this
-            does nothing.
-        progress: Told of the tasks that are done.
+        is_deep: Also rebuild each log file and compare its checksum. A task then holds a log file
+            in memory. Compacted log files have another checksum and are not rebuilt.
+        progress: Called with the number of completed tasks.
 
     Raises:
         StoreUnavailable: There is no archive.
@@ -164,14 +163,14 @@ def verify(
     """
     archive = absolute(archive)
     manifests = ArchiveReader.open(archive).manifests
-    tasks = [(archive, one.start, is_deep) for one in manifests]
+    tasks = [(archive, manifest.start, is_deep) for manifest in manifests]
     problems = runner_on(spark, "archive", progress)("verify", _verify_one, tasks)
     return VerifyResult(
         archive=archive,
         log_files=len(manifests),
-        messages=sum(part.rows for one in manifests for part in one.parts),
-        archive_bytes=sum(piece.bytes for one in manifests for piece in one.pieces),
-        problems=tuple(problem for found in problems for problem in found),
+        messages=sum(part.rows for manifest in manifests for part in manifest.parts),
+        archive_bytes=sum(piece.bytes for manifest in manifests for piece in manifest.pieces),
+        problems=tuple(problem for of_file in problems for problem in of_file),
     )
 
 
@@ -187,7 +186,7 @@ def _broker_name(reader: StoreReader) -> str:
 
 
 def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
-    """Make the archive's folder, or see that it is this broker's; copy the tables."""
+    """Create the archive's folder, or check that it is this broker's; copy the tables."""
     target.make()
     folder = open_folder(target.location)
     if folder.entry(archived.HEADER) is not None:
@@ -199,7 +198,7 @@ def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
     elif target.files():
         raise InvalidOption("archive", target.location, "an archive, or a folder new or empty")
     else:
-        header = files.Header(archived.FORMAT, broker)
+        header = files.ArchiveHeader(archived.FORMAT, broker)
         target.put(archived.HEADER, msgspec.json.encode(header))
     target.sweep()
     for path in paths.TABLES:
@@ -210,7 +209,7 @@ def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
 def _segments(
     reader: StoreReader, archive: str, broker: str, include_last: bool, level: int
 ) -> tuple[list[Segment], int]:
-    """Return the log files that can be archived, and how many others hold a part of the log."""
+    """Return the log files that can be archived, and the number of others that hold records."""
     end = reader.end_offset
     segments, left = [], 0
     for file in reader.log.files:
@@ -226,25 +225,25 @@ def _segments(
 
 
 def _to_do(reader: StoreReader, archive: str, segments: list[Segment]) -> list[Segment]:
-    """Return the segments that are not archived, with nothing in their way.
+    """Return the segments that are not archived, and delete outdated files of them.
 
-    What an earlier run made of a log file that has grown since is taken away here, where no task
-    can be writing it. The manifest goes last: until then it says what there is to take away.
+    The files of a log file that has grown since are deleted here, where no task can be writing
+    them. The manifest is deleted last: until then it names the files to delete.
     """
     folder, target = open_folder(archive), archive_folder(archive)
     todo = []
-    for one in segments:
-        size = reader.log.file_at(one.start).size
-        if one.is_closed and archived.is_archived(folder, one.start, size):
+    for segment in segments:
+        size = reader.log.file_at(segment.start).size
+        if segment.is_closed and archived.is_archived(folder, segment.start, size):
             continue
-        todo.append(one)
-        for path in _outdated(folder, one):
+        todo.append(segment)
+        for path in _outdated(folder, segment):
             target.delete(path)
     return todo
 
 
 def _outdated(folder: Folder, segment: Segment) -> list[str]:
-    """Return the files of what was made of a log file when it was shorter, or is damaged."""
+    """Return the archived files of a log file that has grown, or whose manifest is damaged."""
     path = archived.manifest_path(segment.start)
     try:
         earlier = files.load_manifest(folder, segment.start)
@@ -253,7 +252,7 @@ def _outdated(folder: Folder, segment: Segment) -> list[str]:
     except CorruptRecord:
         return [path]
     if (earlier.end, earlier.is_closed) == (segment.stop, segment.is_closed):
-        return []  # a file of it is damaged: it is made again under its name
+        return []  # a file is damaged: it is written again under its name
     return [*(piece.path for piece in earlier.pieces), path]
 
 
@@ -265,7 +264,7 @@ def _archive_one(segment: Segment) -> bytes:
 
 
 def _verify_one(task: tuple[str, int, bool]) -> list[str]:
-    """Return what is wrong with a log file of an archive."""
+    """Return the problems of a log file of an archive."""
     archive, start, is_deep = task
     folder, target = open_folder(archive), archive_folder(archive)
     manifest = files.load_manifest(folder, start)
@@ -278,7 +277,8 @@ def _verify_one(task: tuple[str, int, bool]) -> list[str]:
                 problems += _count_problems(target, piece)
         except (OSError, ReputError) as error:
             problems.append(f"{piece.path}: {error}")
-    rows = sum(one.rows for one in manifest.parts) + sum(one.rows for one in manifest.dropped)
+    rows = sum(part.rows for part in manifest.parts)
+    rows += sum(dropped.rows for dropped in manifest.dropped)
     if rows != manifest.messages:
         problems.append(f"{manifest.name}: its Parquet files do not have {manifest.messages} rows")
     if is_deep and not manifest.dropped and not problems:
@@ -287,7 +287,7 @@ def _verify_one(task: tuple[str, int, bool]) -> list[str]:
         except (OSError, ReputError) as error:
             return [f"{manifest.name}: {error}"]
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
-            problems.append(f"{manifest.name}: put together again it has another checksum")
+            problems.append(f"{manifest.name}: rebuilt from its parts it has another checksum")
     return problems
 
 

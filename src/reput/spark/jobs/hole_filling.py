@@ -1,9 +1,9 @@
-"""Holes of a log, and what takes their place. Pure.
+"""Holes of a log, and the records that fill them. Pure.
 
-Java's readers cannot step over bytes that are no record, except from a blank to the end of a file.
-So a hole in the middle of a file is filled with records that nobody gets: rolled-back ones, which
-every version of the dispatch leaves out of queues and index alike. What stands behind the hole
-keeps its physical offset, and with it every message id, queue unit and link between transactions.
+Java's readers cannot skip bytes that are no record, except from a blank to the end of a file. So a
+hole in the middle of a file is filled with records that no consumer gets: rolled-back ones, which
+every version of the dispatch leaves out of queues and index. Records after the hole keep their
+physical offset, and with it every message id, queue unit and link between transactions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,34 +14,34 @@ from reput.format import body as bodies, message as record, sys_flag as flags
 from reput.format.message import Host, StoredMessage
 
 TOPIC = "SALVAGED"
-"""Topic of the records that fill a hole, shorter where the hole is too small for it."""
+"""Topic of the records that fill a hole; shortened if the hole is too small."""
 SMALLEST_FILL_BYTES = record.FIXED_BYTES_V1 + 1
 PIECE_BYTES_MAX = 1024 * 1024
-"""Readers hold whole records in memory: a large hole is filled with several."""
+"""Largest filler: readers hold whole records in memory, so a large hole gets several."""
 _NOWHERE = Host(bytes(4), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A run of bytes of the log that holds no record that can be had."""
+    """A run of bytes of the log without a usable record."""
 
     physical_offset: int
     length: int
     reason: str
     file: str
-    """Name of the log file it begins in."""
+    """Name of the log file in which it begins."""
     store_timestamp: int = 0
-    """Of the record before it, else of the one behind it, ms; 0 if neither is known."""
+    """Store time of the record before it, else of the one after it, in ms; 0 if unknown."""
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last of these bytes."""
+        """Physical offset after the last of these bytes."""
         return self.physical_offset + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A part of a hole that lies in one file."""
+    """A part of a hole within one file."""
 
     physical_offset: int
     length: int
@@ -51,14 +51,14 @@ class Fill:
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last of these bytes."""
+        """Physical offset after the last of these bytes."""
         return self.physical_offset + self.length
 
 
 def join(holes: Iterable[Hole]) -> list[Hole]:
-    """Return holes in order, with those that touch made one; its reason names all of theirs."""
+    """Return the holes sorted, with adjacent ones joined; a joined hole has the reasons of all."""
     joined: list[Hole] = []
-    for hole in sorted(holes, key=lambda one: one.physical_offset):
+    for hole in sorted(holes, key=lambda hole: hole.physical_offset):
         last = joined[-1] if joined else None
         if last is None or hole.physical_offset > last.end:
             joined.append(hole)
@@ -74,48 +74,48 @@ def join(holes: Iterable[Hole]) -> list[Hole]:
 
 
 def in_files(hole: Hole, first_start: int, file_bytes: int) -> Iterator[Fill]:
-    """Yield the parts of a hole, one for each file it reaches into.
+    """Yield the parts of a hole, one per file.
 
     Args:
         hole: The hole.
         first_start: Physical offset where any of the files starts.
-        file_bytes: Bytes of each file.
+        file_bytes: Size of a file.
     """
-    at = hole.physical_offset
-    while at < hole.end:
-        file_end = at + file_bytes - (at - first_start) % file_bytes
+    start = hole.physical_offset
+    while start < hole.end:
+        file_end = start + file_bytes - (start - first_start) % file_bytes
         stop = min(hole.end, file_end)
-        yield Fill(at, stop - at, file_end, hole.store_timestamp)
-        at = stop
+        yield Fill(start, stop - start, file_end, hole.store_timestamp)
+        start = stop
 
 
 def content(fill: Fill, *, has_crc: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yield physical offsets and bytes that take a hole's place; bytes left out are zeros.
+    """Yield physical offsets and bytes that fill a hole; bytes that are left out are zeros.
 
-    Up to the end of a file it is a blank, of which the first bytes are all; else records.
+    The end of a file is filled with a blank, of which only the head is written; else with records.
 
     Args:
-        fill: What is to be filled.
-        has_crc: Give the records a checksum property where there is room for it.
+        fill: The part to fill.
+        has_crc: Give the records a checksum property if there is room for it.
 
     Raises:
-        CorruptRecord: No record fits: damage of a log that a broker wrote leaves no such hole.
+        CorruptRecord: The part is too small for a record; damage of a broker's log never is.
     """
     if fill.end == fill.file_end and fill.length >= record.BLANK.size:
         yield fill.physical_offset, record.pack_blank(fill.length)
         return
     if fill.length < SMALLEST_FILL_BYTES:
         raise CorruptRecord(
-            f"a hole of {fill.length} bytes is too small for a record to take its place",
+            f"a hole of {fill.length} bytes is too small for a record to fill it",
             physical_offset=fill.physical_offset,
             length=fill.length,
         )
-    at = fill.physical_offset
+    start = fill.physical_offset
     count = -(-fill.length // PIECE_BYTES_MAX)
     for number in range(count):
         stop = fill.physical_offset + fill.length * (number + 1) // count
-        yield at, filler(at, stop - at, fill.store_timestamp, has_crc=has_crc)
-        at = stop
+        yield start, filler(start, stop - start, fill.store_timestamp, has_crc=has_crc)
+        start = stop
 
 
 def filler(

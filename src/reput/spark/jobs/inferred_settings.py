@@ -1,4 +1,4 @@
-"""Settings for a store of which only the files are left: sizes are taken from them."""
+"""Infer a store's settings from its files, for stores without their broker's settings."""
 
 import contextlib
 
@@ -11,16 +11,16 @@ from reput.store.reader import StoreReader
 _SMALLEST_RECORD_BYTES = record.FIXED_BYTES_V1 + 1
 
 
-def fitting(reader: StoreReader, config: StoreConfig | None) -> StoreConfig:
-    """Return the settings of a store's broker; without them those that its files tell.
+def infer_settings(reader: StoreReader, config: StoreConfig | None) -> StoreConfig:
+    """Return the given settings of a store's broker, or infer them from the files.
 
     Raises:
-        StoreUnavailable: Log files have sizes or places that do not fit each other.
-        InvalidOption: The settings do not fit the files, or are needed to know sizes.
+        StoreUnavailable: Log files have sizes or names that do not fit together.
+        InvalidOption: The settings do not fit the files, or are needed to find out sizes.
     """
     log_bytes = max((file.nominal_size for file in reader.log.files), default=0)
     if config is None:
-        config = _guessed(reader, log_bytes)
+        config = _inferred(reader, log_bytes)
     file_bytes = config.mapped_file_size_commit_log
     for file in reader.log.files:
         if file.size > file_bytes:
@@ -30,12 +30,12 @@ def fitting(reader: StoreReader, config: StoreConfig | None) -> StoreConfig:
         if (file.start - reader.log.min_offset) % file_bytes:
             raise StoreUnavailable(
                 f"log file {file.name} of {reader.location} does not start a multiple of "
-                f"{file_bytes} bytes behind the first one; give the broker's own settings"
+                f"{file_bytes} bytes after the first one; pass the broker's settings"
             )
     return config
 
 
-def _guessed(reader: StoreReader, log_bytes: int) -> StoreConfig:
+def _inferred(reader: StoreReader, log_bytes: int) -> StoreConfig:
     default = StoreConfig()
     log_bytes = log_bytes or default.mapped_file_size_commit_log
     room = log_bytes - END_OF_FILE_BYTES - _SMALLEST_RECORD_BYTES
@@ -45,9 +45,9 @@ def _guessed(reader: StoreReader, log_bytes: int) -> StoreConfig:
         default=default.mapped_file_size_consume_queue,
     )
     batch_queues = [
-        reader.batch_queue(topic, one)
-        for topic, ids in reader.batch_queue_ids.items()
-        for one in ids
+        reader.batch_queue(topic, queue_id)
+        for topic, queue_ids in reader.batch_queue_ids.items()
+        for queue_id in queue_ids
     ]
     batch_units = max(
         (file.size for queue in batch_queues for file in queue.files),
@@ -60,16 +60,16 @@ def _guessed(reader: StoreReader, log_bytes: int) -> StoreConfig:
         max_hash_slot_num=slots or default.max_hash_slot_num,
         max_index_num=entries or default.max_index_num,
         max_message_size=min(default.max_message_size, room),
-        enable_multi_dispatch=any(t.startswith(names.LMQ_PREFIX) for t in reader.queue_ids),
+        enable_multi_dispatch=any(topic.startswith(names.LMQ_PREFIX) for topic in reader.queue_ids),
         enable_consume_queue_ext=reader.folder.entry(paths.CONSUME_QUEUE_EXT) is not None,
     )
 
 
 def _index_sizes(reader: StoreReader) -> tuple[int, int]:
-    """Return slots and entries of an index file, which it does not say itself; 0 if nothing tells.
+    """Return the numbers of slots and entries of an index file; 0 if there is none.
 
     Raises:
-        InvalidOption: There are index files, and none of them tells.
+        InvalidOption: There are index files, and their sizes cannot be found out.
     """
     files = [file for file in reader.index.files if file.size]
     for file in files:
@@ -79,6 +79,6 @@ def _index_sizes(reader: StoreReader) -> tuple[int, int]:
             if slots:
                 return slots, rest // index_entry.ENTRY.size
     if files:
-        allowed = "the broker's settings: its index files do not tell maxHashSlotNum, maxIndexNum"
+        allowed = "the broker's settings: maxHashSlotNum and maxIndexNum cannot be inferred"
         raise InvalidOption("config", "none", allowed)
     return 0, 0

@@ -1,4 +1,4 @@
-"""A store whose log is packed anew: its folder, where each record goes, what changes in it."""
+"""Write a store with a repacked log: its folder, the new places of records, the changes in them."""
 
 import os
 import uuid
@@ -18,15 +18,15 @@ Rows = npt.NDArray[np.int64]
 
 
 def begin_store(store: str, mark: str, request: bytes) -> None:
-    """Make a store's folder, or see that it is what an earlier run began, and start it over.
+    """Create a store's folder, or check that an earlier run did; delete the log files in it.
 
     Args:
         store: The folder.
-        mark: Name of a file that is there until all of the store is.
-        request: What is to be made.
+        mark: Name of a file that exists until the store is complete.
+        request: Description of the store to write.
 
     Raises:
-        InvalidOption: The folder holds something else.
+        InvalidOption: The folder holds other files.
     """
     disk, folder = Disk(), Path(store)
     disk.make_folder(store)
@@ -41,7 +41,7 @@ def begin_store(store: str, mark: str, request: bytes) -> None:
 
 
 def copy_tables(source: Folder, store: str) -> None:
-    """Put the broker's tables into a store."""
+    """Copy the broker's tables into a store."""
     disk, folder = Disk(), Path(store)
     disk.make_folder(str(folder / paths.CONFIG))
     for table in source.entries(paths.CONFIG):
@@ -51,24 +51,24 @@ def copy_tables(source: Folder, store: str) -> None:
 
 
 def finish_store(store: str, mark: str) -> None:
-    """Take the mark away: all of the store is there."""
+    """Delete the mark: the store is complete."""
     disk = Disk()
     disk.unlink(str(Path(store, mark)))
     disk.sync_folder(store)
 
 
 def pack(sizes: Rows, file_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut records into files as a broker does: behind each file's last record there is a blank.
+    """Cut records into files as a broker does: a blank follows the last record of each file.
 
     Args:
-        sizes: Of the records, in order.
-        file_bytes: Of a log file.
+        sizes: Sizes of the records, in order.
+        file_bytes: Size of a log file.
 
     Yields:
-        (number of the first record, number behind the last one) of each file.
+        (number of the first record, number after the last one) of each file.
 
     Raises:
-        InvalidOption: A record has no room in any file.
+        InvalidOption: A record is larger than a file.
     """
     room = file_bytes - record.BLANK.size
     if len(sizes) and int(sizes.max()) > room:
@@ -83,26 +83,35 @@ def pack(sizes: Rows, file_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def move(data: npt.NDArray[np.uint8], positions: Rows, sizes: Rows, start: int) -> None:
-    """Make records say that they stand where they now do."""
+    """Write the new physical offset into records.
+
+    Args:
+        data: The records.
+        positions: Position of each record in ``data``.
+        sizes: Size of each record.
+        start: Physical offset of ``data``.
+    """
     offsets = positions + start
     for i in range(record.PHYSICAL_OFFSET.size):
-        at = positions + record.POSITION_PHYSICAL_OFFSET + i
-        data[at] = offsets >> (56 - 8 * i) & 0xFF
-    # A record with a checksum of its own: it covers the offset, too.
+        target = positions + record.POSITION_PHYSICAL_OFFSET + i
+        data[target] = offsets >> (56 - 8 * i) & 0xFF
+    # The checksum property of a record covers the offset, too.
     last = positions + sizes - record.CRC_PROPERTY_BYTES
     has_crc = np.ones(len(positions), np.bool_)
     for i, byte in enumerate(record.CRC_PROPERTY_PREFIX):
         has_crc &= data[last + i] == byte
     digits_at = len(record.CRC_PROPERTY_PREFIX)
     has_crc &= data[positions + sizes - 1] == ord(props.PROPERTY_SEPARATOR)
-    for position, behind in zip(positions[has_crc].tolist(), last[has_crc].tolist(), strict=True):
-        digits = f"{bodies.crc(data[position:behind].tobytes()):010d}"[::-1].encode()
-        at = behind + digits_at
-        data[at : at + len(digits)] = np.frombuffer(digits, np.uint8)
+    for position, crc_start in zip(
+        positions[has_crc].tolist(), last[has_crc].tolist(), strict=True
+    ):
+        digits = f"{bodies.crc(data[position:crc_start].tobytes()):010d}"[::-1].encode()
+        target = crc_start + digits_at
+        data[target : target + len(digits)] = np.frombuffer(digits, np.uint8)
 
 
 def write_log_file(store: str, name: str, data: memoryview, size: int) -> None:
-    """Write a log file of a size, durably; what is behind the data is zeros, which take no room."""
+    """Write a log file durably. Bytes after the data are zeros, which take no disk space."""
     disk = Disk()
     target = f"{store}/{paths.COMMIT_LOG}/{name}"
     draft = f"{store}/{paths.COMMIT_LOG}/.{name}.{uuid.uuid4().hex}{paths.DRAFT_SUFFIX}"

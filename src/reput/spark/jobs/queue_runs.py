@@ -1,6 +1,6 @@
-"""Runs of consecutive queue offsets: what a queue has, lacks, and has twice. Pure.
+"""Runs of consecutive queue offsets: present, missing and duplicate ones of a queue. Pure.
 
-However many messages a queue has, its runs are as few as its gaps.
+The number of runs follows the number of gaps, not of messages.
 """
 
 import itertools
@@ -14,7 +14,7 @@ Run = tuple[int, int]
 
 
 def of(offsets: npt.NDArray[np.int64]) -> list[Run]:
-    """Return the runs of queue offsets in any order; one that is there twice begins a new run."""
+    """Return the runs of unsorted queue offsets; a duplicate starts a new run."""
     if not len(offsets):
         return []
     ordered = np.sort(offsets)
@@ -25,7 +25,7 @@ def of(offsets: npt.NDArray[np.int64]) -> list[Run]:
 
 
 def union(runs: Iterable[Run]) -> tuple[list[Run], int]:
-    """Return runs in order with neighbours made one, and how many offsets were there twice."""
+    """Return runs sorted and with neighbours joined, and the number of duplicate offsets."""
     joined: list[Run] = []
     twice = 0
     for start, stop in sorted(runs):
@@ -38,33 +38,33 @@ def union(runs: Iterable[Run]) -> tuple[list[Run], int]:
 
 
 def without(runs: Iterable[Run], others: list[Run]) -> list[Run]:
-    """Return what is in the first runs and not in the others; both joined and in order."""
-    left: list[Run] = []
-    place = 0
+    """Return the parts of the first runs that are not in the others; both joined and sorted."""
+    rest: list[Run] = []
+    first = 0
     for start, stop in runs:
-        while place < len(others) and others[place][1] <= start:
-            place += 1
-        at, look = start, place
-        while look < len(others) and others[look][0] < stop:
-            if at < others[look][0]:
-                left.append((at, others[look][0]))
-            at = max(at, others[look][1])
-            look += 1
-        if at < stop:
-            left.append((at, stop))
-    return left
+        while first < len(others) and others[first][1] <= start:
+            first += 1
+        low, number = start, first
+        while number < len(others) and others[number][0] < stop:
+            if low < others[number][0]:
+                rest.append((low, others[number][0]))
+            low = max(low, others[number][1])
+            number += 1
+        if low < stop:
+            rest.append((low, stop))
+    return rest
 
 
 def gaps(runs: list[Run]) -> list[Run]:
-    """Return what lies between joined runs."""
-    return [(one[1], other[0]) for one, other in itertools.pairwise(runs)]
+    """Return the gaps between joined runs."""
+    return [(run[1], following[0]) for run, following in itertools.pairwise(runs)]
 
 
 def count(runs: Iterable[Run]) -> int:
-    """Return how many offsets runs hold."""
+    """Return the number of offsets in runs."""
     return sum(stop - start for start, stop in runs)
 
 
 def text(start: int, stop: int) -> str:
-    """Return a run for people."""
+    """Return the text of a run."""
     return f"unit {start}" if stop == start + 1 else f"units {start} to {stop - 1}"

@@ -1,17 +1,18 @@
-"""The job ``restore``: a store from an archive.
+"""The job ``restore``: write a store from an archive.
 
     restore(spark, "/backup/archive", "/data/store")                        # all, byte for byte
-    restore(spark, "/backup/archive", "/data/store", topics=["orders"])     # packed anew
+    restore(spark, "/backup/archive", "/data/store", topics=["orders"])     # repacked
 
-All of an archive becomes the log files it was made of, at their old physical offsets, each checked
-against the checksum of the log file that was archived. A part of it is packed into new log files:
-records keep their queue offset, times and hosts, and get a new physical offset, which changes their
-offset ids. What refers to physical offsets in a message (``prepared_transaction_offset``) is left.
-The log then begins with its second file, as if the first had expired: where a queue does not begin
-at 0, Java takes units in front of it, which point at 0, for expired ones only if the log is not.
+A whole archive becomes the original log files at their old physical offsets, each compared with the
+checksum of the archived log file. A part of an archive is packed into new log files: records keep
+their queue offset, times and hosts, and get a new physical offset, which changes their offset ids.
+References to physical offsets in a message (``prepared_transaction_offset``) are not changed. The
+log then begins with its second file, as if the first had expired: if a queue does not begin at 0,
+Java takes the blanks before its first unit, which point at 0, for expired only if the log begins
+above 0.
 
 Queues and index are not archived: any broker derives them when it opens the store, and so does the
-job ``dispatch``. The broker's tables are put back as they were when the archive was last written.
+job ``dispatch``. The broker's tables are restored as they were at the last archiving.
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MARK = "restoring.json"
-"""Says what is being restored into a folder, until all of it is there."""
+"""File that describes the restore into a folder, until the folder is complete."""
 _COLUMNS = ["physical_offset", "store_size", "store_timestamp"]
 _LONGS = 1 << 63
 
@@ -59,20 +60,20 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What was restored."""
+    """The result of a restore."""
 
     archive: str
     store: str
     is_identical: bool
-    """Log files are the archived ones, byte for byte; else they are packed anew."""
+    """True if log files are the archived ones, byte for byte; false if they are repacked."""
     log_files: int
     file_bytes: int
-    """What the broker has to be told as ``mappedFileSizeCommitLog``."""
+    """Value of ``mappedFileSizeCommitLog`` for the broker."""
     messages: int
     log_bytes: int
-    """From the first record to behind the last one."""
+    """Bytes from the first record to the end of the last one."""
     damaged_bytes: int
-    """Restored as they were; 0 where the log is packed anew."""
+    """Damaged bytes, restored unchanged; 0 if the log is repacked."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""
@@ -81,29 +82,29 @@ class RestoreResult:
 
 @dataclass(frozen=True)
 class RecordFilter:
-    """Which records are wanted."""
+    """The records to restore."""
 
     topics: frozenset[str] | None = None
-    """None for all."""
+    """Topics; None for all."""
     begin_ms: int = -_LONGS
-    """Store time; included."""
+    """First store time, in ms."""
     end_ms: int = _LONGS - 1
-    """Store time; not included."""
+    """Store time after the last one, in ms."""
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether all records are selected."""
         return self == RecordFilter()
 
     def may_have(self, part: Part, group: RowGroup) -> bool:
-        """Whether a row group can hold such records."""
+        """Return whether a row group can hold selected records."""
         is_wanted = self.topics is None or part.topic in self.topics
         return is_wanted and group.min_time_ms < self.end_ms and group.max_time_ms >= self.begin_ms
 
 
 @dataclass(frozen=True)
 class _NewFile:
-    """A log file that is packed from a run of the wanted records."""
+    """A log file packed from a run of the selected records."""
 
     archive: str
     store: str
@@ -111,7 +112,7 @@ class _NewFile:
     first: int
     """Physical offset of its first record in the archived log."""
     last: int
-    """The same of its last record."""
+    """Physical offset of its last record in the archived log."""
     start: int
     """Physical offset of the new log file."""
     used: int
@@ -132,40 +133,40 @@ def restore(
     file_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Make a store from an archive, or from a part of it.
+    """Write a store from an archive, or from a part of it.
 
-    Run again after it was killed, it starts over and gives the same bytes.
+    A killed run can be repeated: it starts over and gives the same bytes.
 
     Args:
-        spark: The session; None to do all of it here, one task at a time.
+        spark: The session; without one tasks run in this process.
         archive: The archive's folder, a path or URI.
-        store: The folder to make; new or empty, and seen by the workers under this path.
-        topics: Only these; all.
-        begin_ms: Only messages stored from this time on, ms; all.
-        end_ms: Only messages stored before this time, ms; all.
-        repack: Leave out what is damaged, blank, missing or compacted, though all is wanted.
-        file_bytes: Size of log files that are packed anew; as they were.
-        progress: Told of the tasks that are done.
+        store: The folder to write; new or empty, and reachable by the workers under this path.
+        topics: Only these topics; by default all.
+        begin_ms: Only messages stored from this time on, ms; by default all.
+        end_ms: Only messages stored before this time, ms; by default all.
+        repack: Leave out damaged, blank, missing and compacted bytes, even if all is selected.
+        file_bytes: Size of repacked log files; by default that of the archived ones.
+        progress: Called with the number of completed tasks.
 
     Raises:
         StoreUnavailable: There is no archive, or log files are missing in between or compacted.
-        InvalidOption: The folder holds something else; a topic is not in the archive; a record is
+        InvalidOption: The folder holds other files, a topic is not in the archive, or a record is
             larger than a file.
         CorruptRecord: A manifest cannot be read.
         WriteFailed: The folder cannot be written to.
-        TaskFailed: The archive is damaged, or a task failed otherwise.
+        TaskFailed: The archive is damaged, or a task failed for another reason.
     """
-    archive, store = absolute(archive), folder_checks.to_write("store", store)
+    archive, store = absolute(archive), folder_checks.writable_folder("store", store)
     manifests = ArchiveReader.open(archive).manifests
     selection = _selection(manifests, topics, begin_ms, end_ms)
     is_identical = selection.is_all and not repack and file_bytes is None
     if is_identical:
         _refuse_gaps(archive, manifests)
         _refuse_compacted(archive, manifests)
-    size = file_bytes or max((one.nominal_size for one in manifests), default=0)
+    size = file_bytes or max((manifest.nominal_size for manifest in manifests), default=0)
     _begin(archive, store, [selection, size, is_identical])
     if is_identical:
-        tasks = [(archive, store, one.start) for one in manifests]
+        tasks = [(archive, store, manifest.start) for manifest in manifests]
         runner_on(spark, "restore", progress)("restore", _restore_file, tasks)
         result = RestoreResult(
             archive=archive,
@@ -173,9 +174,9 @@ def restore(
             is_identical=True,
             log_files=len(manifests),
             file_bytes=size,
-            messages=sum(one.messages for one in manifests),
+            messages=sum(manifest.messages for manifest in manifests),
             log_bytes=manifests[-1].end - manifests[0].start if manifests else 0,
-            damaged_bytes=sum(one.damaged_bytes for one in manifests),
+            damaged_bytes=sum(manifest.damaged_bytes for manifest in manifests),
         )
     else:
         result = _restore_part(spark, archive, store, manifests, selection, size, progress)
@@ -193,12 +194,12 @@ def _restore_part(
     progress: Progress | None,
 ) -> RestoreResult:
     runner = runner_on(spark, "restore", progress)
-    tasks = [(archive, one.start, selection) for one in manifests]
-    found = [
+    tasks = [(archive, manifest.start, selection) for manifest in manifests]
+    columns = [
         np.frombuffer(data, np.int64).reshape(2, -1)
         for data in runner("find", _find_records, tasks)
     ]
-    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *columns], axis=1)
     cuts = [*pack(sizes, file_bytes)]
     new_files = [
         _NewFile(
@@ -238,7 +239,7 @@ def _selection(
     end_ms: int | None,
 ) -> RecordFilter:
     if topics is not None:
-        known = sorted({part.topic for one in manifests for part in one.parts})
+        known = sorted({part.topic for manifest in manifests for part in manifest.parts})
         for topic in topics:
             if topic not in known:
                 raise InvalidOption("topics", topic, f"topics of the archive: {', '.join(known)}")
@@ -250,25 +251,25 @@ def _selection(
 
 
 def _refuse_gaps(archive: str, manifests: list[Manifest]) -> None:
-    for one, following in itertools.pairwise(manifests):
-        if one.start + one.nominal_size != following.start:
+    for manifest, following in itertools.pairwise(manifests):
+        if manifest.start + manifest.nominal_size != following.start:
             raise StoreUnavailable(
-                f"{archive} lacks the log files between {one.name} and {following.name}, without "
-                "which no broker opens the log: restore with repack=True what is there"
+                f"{archive} lacks the log files between {manifest.name} and {following.name}, "
+                "without which no broker opens the log: restore the rest with repack=True"
             )
 
 
 def _refuse_compacted(archive: str, manifests: list[Manifest]) -> None:
-    compacted = [one.name for one in manifests if one.dropped]
+    compacted = [manifest.name for manifest in manifests if manifest.dropped]
     if compacted:
         raise StoreUnavailable(
             f"{archive} has been compacted, {len(compacted)} log files from {compacted[0]} on: "
-            "restore with repack=True what is left"
+            "restore the rest with repack=True"
         )
 
 
 def _begin(archive: str, store: str, request: list[object]) -> None:
-    """Make the store's folder, or see that it is what an earlier run began; put the tables in."""
+    """Create the store's folder, or check that an earlier run did; copy the tables into it."""
     begin_store(store, _MARK, msgspec.json.encode([archive, *request], order="deterministic"))
     copy_tables(open_folder(archive), store)
 
@@ -277,13 +278,13 @@ def _begin(archive: str, store: str, request: list[object]) -> None:
 
 
 def _restore_file(task: tuple[str, str, int]) -> int:
-    """Write a log file as it was; return its size."""
+    """Write an archived log file; return its size."""
     archive, store, start = task
     manifest = files.load_manifest(open_folder(archive), start)
     data = ArchiveReader.open(archive).log.file_bytes(start)
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise CorruptRecord(
-            "put together again it has another checksum than the log file that was archived",
+            "the restored log file has another checksum than the archived one",
             file=manifest_path(start),
         )
     write_log_file(store, manifest.name, memoryview(data), len(data))
@@ -291,28 +292,28 @@ def _restore_file(task: tuple[str, str, int]) -> int:
 
 
 def _find_records(task: tuple[str, int, RecordFilter]) -> bytes:
-    """Return physical offsets and sizes of the wanted records of a log file, in log order."""
+    """Return physical offsets and sizes of the selected records of a log file, in log order."""
     archive, start, selection = task
     manifest = files.load_manifest(open_folder(archive), start)
-    found = [one.selected() for one in _wanted(archive, [manifest], selection)]
-    both = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    columns = [group.selected() for group in _wanted(archive, [manifest], selection)]
+    both = np.concatenate([np.empty((2, 0), np.int64), *columns], axis=1)
     return both[:, np.argsort(both[0])].tobytes()
 
 
 def _pack_file(task: _NewFile) -> int:
-    """Write a log file of records that stood elsewhere; return how many there are."""
+    """Write a log file of moved records; return the number of records."""
     manifests = [
-        one
-        for one in ArchiveReader.open(task.archive).manifests
-        if one.start <= task.last and task.first < one.start + one.size
+        manifest
+        for manifest in ArchiveReader.open(task.archive).manifests
+        if manifest.start <= task.last and task.first < manifest.start + manifest.size
     ]
     groups = [
-        one
-        for one in _wanted(task.archive, manifests, task.selection)
-        if one.group.min_offset <= task.last and task.first < one.group.end_offset
+        wanted
+        for wanted in _wanted(task.archive, manifests, task.selection)
+        if wanted.group.min_offset <= task.last and task.first < wanted.group.end_offset
     ]
-    found = [one.selected() for one in groups]
-    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    columns = [group.selected() for group in groups]
+    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *columns], axis=1)
     inside = (offsets >= task.first) & (offsets <= task.last)
     order = np.argsort(offsets[inside])
     offsets, sizes = offsets[inside][order], sizes[inside][order]
@@ -333,7 +334,7 @@ def _pack_file(task: _NewFile) -> int:
 
 
 class _WantedGroup:
-    """A row group that can hold wanted records."""
+    """A row group that can hold selected records."""
 
     def __init__(
         self, archive: str, part: Part, number: int, group: RowGroup, selection: RecordFilter
@@ -346,10 +347,10 @@ class _WantedGroup:
 
     @cached_property
     def _rows(self) -> tuple[Rows, Rows]:
-        """Which rows are wanted, and physical offset and size of each of them."""
+        """Selected rows, and the physical offset and size of each."""
         with self._archive.open_parquet(self._path) as parquet:
             table = parquet.read_row_group(self._number, columns=_COLUMNS, use_threads=False)
-        # A time that no calendar has is null, and in no range but that of all times.
+        # A time outside of the calendar is null, and only in the range of all times.
         times = table.column("store_timestamp").cast("int64")
         known = ~times.is_null().to_numpy()
         times_ms = times.fill_null(0).to_numpy() // 1000
@@ -362,15 +363,15 @@ class _WantedGroup:
         return rows, np.stack(numbers)[:, rows]
 
     def selected(self) -> Rows:
-        """Return physical offsets and sizes of the wanted records, shape (2, n)."""
+        """Return physical offsets and sizes of the selected records, shape (2, n)."""
         return self._rows[1]
 
     def copy(self, offsets: Rows, positions: Rows, target: npt.NDArray[np.uint8]) -> None:
-        """Copy the wanted records to where they belong.
+        """Copy the selected records to their positions in the new file.
 
         Args:
-            offsets: Of the records that are wanted, ascending.
-            positions: Where in ``target`` each belongs.
+            offsets: Physical offsets of the selected records, ascending.
+            positions: Position in ``target`` of each.
             target: The log file.
         """
         rows, (own, sizes) = self._rows
@@ -385,14 +386,14 @@ class _WantedGroup:
         data, bounds = records.join_records(table)
         source = np.frombuffer(data, np.uint8)
         starts, to = bounds[rows], positions[place]
-        # Records that follow each other here and there are copied as one.
+        # Records that are adjacent in both are copied together.
         is_first = np.ones(len(rows), np.bool_)
         is_first[1:] = (starts[1:] != starts[:-1] + sizes[:-1]) | (to[1:] != to[:-1] + sizes[:-1])
         firsts = np.flatnonzero(is_first)
         lengths = np.add.reduceat(sizes, firsts)
         runs = zip(starts[firsts].tolist(), to[firsts].tolist(), lengths.tolist(), strict=True)
-        for start, at, length in runs:
-            target[at : at + length] = source[start : start + length]
+        for start, position, length in runs:
+            target[position : position + length] = source[start : start + length]
 
 
 def _wanted(

@@ -1,7 +1,7 @@
-"""How jobs run on Spark: tasks in, results out, with progress told from Spark's status.
+"""Run the tasks of jobs on Spark, and report their progress from Spark's status.
 
-A job is stages, a stage is tasks: picklable values that one function turns into results, on
-whatever executor and however often Spark likes. Results are small; they travel to the driver.
+A job consists of stages, a stage of tasks: picklable values that one function turns into results,
+on any executor and any number of times. Results are small; they travel to the driver.
 """
 
 import contextlib
@@ -23,34 +23,34 @@ _DESCRIPTION = "spark.job.description"
 Task = TypeVar("Task")
 Done = TypeVar("Done")
 Progress = Callable[[str, int, int], None]
-"""Told which stage runs, how many of its tasks are done, and of how many."""
+"""Called with the stage, the number of completed tasks, and the number of all tasks."""
 
 
 class TaskFailed(ReputError):
-    """A task failed as often as Spark runs one; the text says which stage, where and why."""
+    """A task failed as often as Spark retries it; the text has the stage and the reason."""
 
     retriable = True
 
 
 class Runner(Protocol):
-    """What runs tasks, in any order and any number of times, and returns their results in order."""
+    """Runs tasks, in any order and any number of times; returns their results in order."""
 
     def __call__(
         self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
     ) -> list[Done]:
         """Run a function on each task."""
 
-    def tell(self, stage: str, done: int, count: int) -> None:
-        """Tell of work that the driver does itself."""
+    def report(self, stage: str, done: int, count: int) -> None:
+        """Report progress of the driver's own work."""
 
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Runs each stage as one Spark job, a partition a task."""
+    """Runs each stage as a Spark job with a partition per task."""
 
     spark: "SparkSession"
     job: str
-    """What is shown for it in Spark's pages: ``archive``."""
+    """Name of the job on Spark's pages, such as ``archive``."""
     progress: Progress | None = None
     _poll_seconds: float = field(default=_POLL_SECONDS, repr=False)
 
@@ -60,26 +60,26 @@ class SparkRunner:
         """Run a function on each task.
 
         Raises:
-            TaskFailed: One failed as often as Spark runs it.
+            TaskFailed: A task failed as often as Spark retries it.
         """
         if not tasks:
             return []
         context = self.spark.sparkContext
-        with self._told(stage, len(tasks)):
+        with self._reporting(stage, len(tasks)):
             try:
-                found: list[Done] = context.parallelize(tasks, len(tasks)).map(function).collect()
+                results: list[Done] = context.parallelize(tasks, len(tasks)).map(function).collect()
             except Exception as error:
                 raise TaskFailed(f"{self.job}, {stage}: {reason(error)}") from error
-        return found
+        return results
 
-    def tell(self, stage: str, done: int, count: int) -> None:
-        """Tell of work that the driver does itself."""
+    def report(self, stage: str, done: int, count: int) -> None:
+        """Report progress of the driver's own work."""
         if self.progress is not None:
             self.progress(stage, done, count)
 
     @contextlib.contextmanager
-    def _told(self, stage: str, count: int) -> Iterator[None]:
-        """Tell of tasks that are done while the job runs, from a thread that asks Spark."""
+    def _reporting(self, stage: str, count: int) -> Iterator[None]:
+        """Report completed tasks while the job runs, from a thread that polls Spark."""
         if self.progress is None:
             yield
             return
@@ -104,7 +104,7 @@ class SparkRunner:
 
     def _watch(self, group: str, stage: str, count: int, is_over: threading.Event) -> None:
         tracker = self.spark.sparkContext.statusTracker()
-        told = 0
+        reported = 0
         while not is_over.wait(self._poll_seconds):
             done = 0
             for job_id in tracker.getJobIdsForGroup(group):
@@ -112,43 +112,43 @@ class SparkRunner:
                 for stage_id in job.stageIds if job is not None else ():
                     info = tracker.getStageInfo(stage_id)
                     done += info.numCompletedTasks if info is not None else 0
-            if told < done < count and self.progress is not None:
-                told = done
+            if reported < done < count and self.progress is not None:
+                reported = done
                 self.progress(stage, done, count)
 
 
 @dataclass(frozen=True)
 class SequentialRunner:
-    """Runs tasks here, one after the other, without Spark: for small stores, and inside of SQL."""
+    """Runs tasks in this process, without Spark: for small stores, and within SQL."""
 
     progress: Progress | None = None
 
     def __call__(
         self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
     ) -> list[Done]:
-        """Run a function on each task; what it raises goes through."""
-        found = []
+        """Run a function on each task. Raises the errors of the function."""
+        results = []
         for number, task in enumerate(tasks):
-            self.tell(stage, number, len(tasks))
-            found.append(function(task))
-        self.tell(stage, len(tasks), len(tasks))
-        return found
+            self.report(stage, number, len(tasks))
+            results.append(function(task))
+        self.report(stage, len(tasks), len(tasks))
+        return results
 
-    def tell(self, stage: str, done: int, count: int) -> None:
-        """Tell of work that the driver does itself."""
+    def report(self, stage: str, done: int, count: int) -> None:
+        """Report progress of the driver's own work."""
         if self.progress is not None:
             self.progress(stage, done, count)
 
 
 def runner_on(spark: "SparkSession | None", job: str, progress: Progress | None) -> Runner:
-    """Return what runs a job's tasks: Spark, or this process where there is no session."""
+    """Return a runner of a job's tasks: on Spark, or in this process if there is no session."""
     if spark is None:
         return SequentialRunner(progress)
     return SparkRunner(spark, job, progress)
 
 
 def reason(error: Exception) -> str:
-    """Return the line of a Spark error that says what happened in the task."""
+    """Return the line of a Spark error with the error of the task."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if line.startswith("reput.")]
     return ours[-1] if ours else (lines[0] if lines else type(error).__name__)

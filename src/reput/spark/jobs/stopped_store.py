@@ -1,4 +1,4 @@
-"""A store that a job reads, and its reader in each process that takes part."""
+"""A store that a job reads, and its reader in each process of the job."""
 
 import functools
 import uuid
@@ -9,13 +9,13 @@ from reput.store.reader import StoreReader
 
 @dataclass(frozen=True, slots=True)
 class StoppedStore:
-    """A store that nobody writes to while a job runs; what the next job finds there may be new."""
+    """A store that no broker writes to while a job runs. Each job opens it again."""
 
     path: str
     job_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def reader(self) -> StoreReader:
-        """Return its reader; a process opens it once a job. Raises as ``StoreReader.open``."""
+        """Return the reader; a process opens it once per job. Raises as ``StoreReader.open``."""
         return _opened(self)
 
 

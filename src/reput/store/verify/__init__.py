@@ -1,18 +1,21 @@
 """Verify a store: a verdict for every file and every hole, and the evidence.
 
-    commit log      each record is walked, its checksums compared; what is no record is a hole
+    commit log      every record is read and its checksums compared; other bytes are holes
     consume queues  each queued record has its unit, each unit points at its record
-    index           each key of each message is found, each entry points at a message with that key
-    the rest        checkpoint and tables: readable, and in agreement with the above
+    index           each key of each message has an entry, each entry points at a message with its
+    key tables          checkpoint and tables can be read, and agree with the above
 
-The log is walked once, a file a thread. What a window holds is compared at once: its keys with the
-index entries that point into it, its queued records (some millions gathered) with the units at
-their queue offsets. A unit that a record claims is marked, so memory is a byte for each unit; units
-and entries that nobody claimed are judged afterwards.
+The log is read once, a file per thread. The content of a window is compared at once: its keys with
+the index entries that point into it, its queued records (some millions at a time) with the units at
+their queue offsets. A unit that a record claims is marked, which takes a byte of memory per unit.
+Unclaimed units and index entries are judged after that.
 
-What a crash explains is no damage: a torn last record, records that have not reached their queue.
-What brokers are known to leave behind is a note or a warning: entries of records that were cut off,
-parts of the log that no index file covers, messages of a deleted topic.
+The effects of a crash are no damage: a torn last record, records that are not in their queue yet.
+Known leftovers of brokers are notes or warnings: index entries of records that were cut off, parts
+of the log that no index file covers, messages of a deleted topic.
+
+The functions that judge records, units, index files and entries are shared with the Spark job
+``audit`` and need numpy only.
 """
 
 from reput.errors import CorruptRecord
@@ -46,19 +49,19 @@ __all__ = [
 ]
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def _silent(part: str, done: int, total: int) -> None:
     pass
 
 
 def verify(reader: StoreReader, *, progress: Progress = _silent) -> VerifyReport:
-    """Check everything in a store against everything else. What is wrong with it is no exception.
+    """Compare all parts of a store with each other. Damage is part of the report, not an error.
 
     Args:
         reader: The store.
-        progress: Is told how far the work is, by several threads, one at a time.
+        progress: Called with the progress, by several threads, one at a time.
 
     Raises:
-        NotInStore: A file went away meanwhile.
+        NotInStore: A file was deleted meanwhile.
         StoreUnavailable: A file cannot be read.
     """
     ledger = Ledger()

@@ -1,4 +1,4 @@
-"""What comes out of a verification, and the ledger that it is gathered in."""
+"""The report of a verification, and the ledger that collects it."""
 
 import dataclasses
 import enum
@@ -13,26 +13,26 @@ from reput.store.verify import number_runs
 from reput.store.verify.number_runs import Mask
 
 RUNS_MAX = 20
-"""Findings of one kind in one file, before the rest is summed up in one."""
+"""Findings of one kind in one file; the rest is summed up in one more."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being checked, how much of it is done, and of how much."""
+"""Called with the part that is being checked, the work done, and all its work."""
 
 
 class Severity(enum.IntEnum):
-    """How bad something is."""
+    """Severity of a finding."""
 
     OK = 0
     NOTE = 1
-    """As it should be in the circumstances, and worth knowing."""
+    """Expected in the circumstances, and worth knowing."""
     WARNING = 2
-    """No message is lost or hidden by it, but a broker or a reader may stumble."""
+    """No message is lost or hidden, but a broker or a reader may fail."""
     DAMAGE = 3
-    """A message is lost, cannot be read, or is not found where it should be."""
+    """A message is lost, cannot be read, or is missing where it should be."""
 
 
 class FindingKind(enum.StrEnum):
-    """What a finding is about."""
+    """Kind of a finding."""
 
     CRASHED = "crashed"
     RUNNING = "running"
@@ -78,7 +78,7 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not plainly right, and where."""
+    """A finding and its place."""
 
     severity: Severity
     kind: FindingKind
@@ -86,33 +86,33 @@ class Finding:
     """File or folder, relative to the store."""
     text: str
     physical_offset: int | None = None
-    """Where in the log it starts, if it has a place there."""
+    """Physical offset where it starts, if it is in the log."""
     length: int | None = None
-    """Bytes of the log it covers."""
+    """Bytes of the log that it covers."""
     queue_offset: int | None = None
-    """Where in the queue it starts, if it has a place there."""
+    """Queue offset where it starts, if it is in a queue."""
     count: int | None = None
-    """Units, messages or entries it speaks of."""
+    """Number of units, messages or entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What became of one file."""
+    """The verdict on a file."""
 
     path: str
     size: int
     severity: Severity = Severity.OK
     text: str = "ok"
-    """The gravest finding, and how many there are besides."""
+    """Text of the gravest finding, and the number of other findings."""
     count: int = 0
-    """Records, units or entries in it."""
+    """Number of records, units or entries in it."""
     wasted_bytes: int = 0
-    """Of a log file: behind its last record."""
+    """Bytes of a log file after its last record."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoleVerdict:
-    """Bytes of the log that are no records: damage, or what lies behind the end."""
+    """The verdict on bytes of the log without records: damage, or leftovers after the end."""
 
     damage: Damage
     severity: Severity
@@ -122,29 +122,29 @@ class HoleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome."""
+    """The result of a verification."""
 
     location: str
     condition: Condition
     log_start: int
     log_end: int
-    """Behind the last record."""
+    """Physical offset after the last record."""
     record_count: int
     queued_count: int
-    """Records that belong into consume queues."""
+    """Number of records that belong into consume queues."""
     unit_count: int
     entry_count: int
-    """Of the index."""
+    """Number of index entries."""
     files: tuple[FileVerdict, ...]
     holes: tuple[HoleVerdict, ...]
-    """In log order."""
+    """Holes in log order."""
     findings: tuple[Finding, ...]
-    """Gravest first, then by file."""
+    """Findings, gravest first, then by file."""
 
     @property
     def severity(self) -> Severity:
-        """The gravest finding's."""
-        return max((one.severity for one in self.findings), default=Severity.OK)
+        """Severity of the gravest finding."""
+        return max((finding.severity for finding in self.findings), default=Severity.OK)
 
     @property
     def is_damaged(self) -> bool:
@@ -156,7 +156,7 @@ _UNIT_TEXTS = {
     FindingKind.UNIT_ZERO: (Severity.DAMAGE, "zeros amid the units"),
     FindingKind.UNIT_BLANK: (Severity.DAMAGE, "filler amid the units"),
     FindingKind.UNIT_INVALID: (Severity.DAMAGE, "a negative offset or size"),
-    FindingKind.UNIT_STALE: (Severity.WARNING, "points behind the end of the log"),
+    FindingKind.UNIT_STALE: (Severity.WARNING, "points after the end of the log"),
     FindingKind.UNIT_IN_HOLE: (Severity.WARNING, "points into damage of the log"),
     FindingKind.UNIT_WRONG_RECORD: (Severity.DAMAGE, "points at the wrong place"),
     FindingKind.UNIT_WRONG_SIZE: (Severity.DAMAGE, "the size is not the record's"),
@@ -171,30 +171,30 @@ _UNIT_TEXTS = {
 
 @dataclass
 class Ledger:
-    """Files and findings as they come."""
+    """Collects files and findings."""
 
     files: list[FileVerdict] = field(default_factory=list)
-    """Plainly right so far; findings tell otherwise."""
+    """Files without their findings."""
     findings: list[Finding] = field(default_factory=list)
     holes: list[HoleVerdict] = field(default_factory=list)
 
     def add_file(self, path: str, size: int, count: int = 0, wasted_bytes: int = 0) -> None:
-        """Add a file that is there."""
+        """Add an existing file."""
         self.files.append(FileVerdict(path, size, count=count, wasted_bytes=wasted_bytes))
 
     def add(
         self, severity: Severity, kind: FindingKind, path: str, text: str, **place: int
     ) -> None:
-        """Add a finding; ``place`` are its numbers by name."""
+        """Add a finding; ``place`` has its offsets, length and count."""
         self.findings.append(Finding(severity, kind, path, text, **place))
 
     def add_hole(self, damage: Damage, severity: Severity, kind: FindingKind, text: str) -> None:
-        """Add a hole, and the finding that tells of it."""
+        """Add a hole, and a finding of it."""
         self.holes.append(HoleVerdict(damage, severity, kind, text))
-        at, length = damage.physical_offset, damage.length
+        start, length = damage.physical_offset, damage.length
         path = f"{paths.COMMIT_LOG}/{damage.file}"
-        where = f"physical offset {at}, {length} bytes: {text}"
-        self.add(severity, kind, path, where, physical_offset=at, length=length)
+        where = f"physical offset {start}, {length} bytes: {text}"
+        self.add(severity, kind, path, where, physical_offset=start, length=length)
 
     def add_units(
         self,
@@ -208,37 +208,39 @@ class Ledger:
 
         Args:
             path: The queue's file.
-            kind: What is wrong.
-            mask: Which units.
-            first: Queue offset of the first in the mask.
-            texts: What there is to say of units, by place in the mask.
+            kind: Kind of the finding.
+            mask: Whether each unit has the fault.
+            first: Queue offset of the first unit in the mask.
+            texts: Texts for single units, by position in the mask.
         """
         severity, text = _UNIT_TEXTS[kind]
-        found = number_runs.of(mask)
-        for start, count in found[:RUNS_MAX]:
+        all_runs = number_runs.of(mask)
+        for start, count in all_runs[:RUNS_MAX]:
             span = number_runs.span("queue offset", first + start, count)
-            what = f"{span}: {(texts or {}).get(start, text)}"
-            self.add(severity, kind, path, what, queue_offset=first + start, count=count)
-        if found[RUNS_MAX:]:
-            start = first + found[RUNS_MAX][0]
-            count = sum(length for _, length in found[RUNS_MAX:])
-            what = f"{count} more queue offsets from {start} on: {text}"
-            self.add(severity, kind, path, what, queue_offset=start, count=count)
+            text_there = f"{span}: {(texts or {}).get(start, text)}"
+            self.add(severity, kind, path, text_there, queue_offset=first + start, count=count)
+        if all_runs[RUNS_MAX:]:
+            start = first + all_runs[RUNS_MAX][0]
+            count = sum(length for _, length in all_runs[RUNS_MAX:])
+            rest = f"{count} more queue offsets from {start} on: {text}"
+            self.add(severity, kind, path, rest, queue_offset=start, count=count)
 
     def report(self, reader: StoreReader, **numbers: int) -> VerifyReport:
-        """Return the outcome; numbers that are not given are 0."""
+        """Return the report; missing numbers are 0."""
         counted: dict[str, Any] = dict.fromkeys(_NUMBERS, 0) | numbers
         return VerifyReport(
             location=reader.location,
             condition=reader.state.condition,
             files=tuple(sorted(self._verdicts(), key=lambda file: file.path)),
-            holes=tuple(sorted(self.holes, key=lambda one: one.damage.physical_offset)),
-            findings=tuple(sorted(self.findings, key=lambda one: (-one.severity, one.path))),
+            holes=tuple(sorted(self.holes, key=lambda hole: hole.damage.physical_offset)),
+            findings=tuple(
+                sorted(self.findings, key=lambda finding: (-finding.severity, finding.path))
+            ),
             **counted,
         )
 
     def _verdicts(self) -> Iterator[FileVerdict]:
-        """Yield each file with its gravest finding; also what is missing but was spoken of."""
+        """Yield each file with its gravest finding; also missing files that have findings."""
         by_path: dict[str, list[Finding]] = {}
         for finding in self.findings:
             by_path.setdefault(finding.path, []).append(finding)
@@ -261,6 +263,6 @@ _NUMBERS = (
 def _judged(file: FileVerdict, findings: list[Finding]) -> FileVerdict:
     if not findings:
         return file
-    gravest = max(findings, key=lambda one: one.severity)
+    gravest = max(findings, key=lambda finding: finding.severity)
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return dataclasses.replace(file, severity=gravest.severity, text=gravest.text + more)

@@ -25,10 +25,10 @@ _ENTRIES_AT_ONCE = 1 << 16
 
 
 class Coverage(enum.IntEnum):
-    """Where a message is, that the index does not find by all of its keys."""
+    """Place of a message that lacks an entry for one of its keys."""
 
     IN_FILE = 0
-    """Within a file, or after the last one of a store that was stopped: entries are missing."""
+    """Within a file, or after the last file of a stopped store: entries are missing."""
     BEFORE = 1
     """Before the first message of the index."""
     BETWEEN = 2
@@ -39,32 +39,32 @@ class Coverage(enum.IntEnum):
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """An index file, checked in itself."""
+    """The check of an index file."""
 
     name: str
     problem: str | None = None
-    """Why it cannot be read."""
+    """Reason why it cannot be read."""
     begin: int = 0
     end: int = -1
     """Physical offsets of the first and the last message that its header names."""
     blocks: Offsets = field(default_factory=lambda: np.empty((0, 4), np.int64))
-    """A row a block: number of its first entry, entries, smallest and largest physical offset."""
+    """A row per block: number of its first entry, entries, smallest and largest physical offset."""
     broken_links: int = 0
     slots_used: int = 0
-    """Slots that are not empty, whatever the header says."""
+    """Number of slots in use, which may differ from the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Keyless:
-    """Messages in a row that the index does not find by all of their keys."""
+    """Consecutive messages with keys that the index does not find by all of their keys."""
 
     first: int
     last: int
-    """Physical offsets of the first and the last one."""
+    """Physical offsets of the first and the last message."""
     count: int
     coverage: Coverage
     reaches_start: bool
-    """No message with keys comes before in what was compared at once."""
+    """True if no message with keys is before it in its window."""
     reaches_end: bool
 
 
@@ -76,14 +76,14 @@ class IndexChecks:
         self._ledger = ledger
         self._lock = threading.Lock()
         self._files: list[IndexFileView] = []
-        """Those that can be read and hold entries."""
+        """Files that can be read and have entries."""
         self._checked: list[CheckedFile] = []
-        """The same files."""
+        """Checks of the same files."""
         self._strays: defaultdict[int, list[Offsets]] = defaultdict(list)
-        """By file: where entries point that no message has the key of."""
+        """Number of the file -> physical offsets of entries whose key no message has."""
         self._keyless: list[_Keyless] = []
         self._first_found: list[int] = []
-        """Of all that was compared at once, the first message that is found by its keys."""
+        """First message in each window that the index finds by its keys."""
         self._before_count = 0
         self.entry_count = 0
 
@@ -93,12 +93,12 @@ class IndexChecks:
 
     @property
     def _start(self) -> int:
-        return min(one.begin for one in self._checked)
+        return min(file.begin for file in self._checked)
 
     # Files
 
     def check_files(self, progress: Progress) -> None:
-        """Check each file in itself, and note where its entries point. Call before the walk."""
+        """Check each file, and record where its entries point. Call before the walk."""
         views = self._reader.index.files
         usual = number_runs.usual(view.size for view in views)
         for done, view in enumerate(views):
@@ -141,7 +141,7 @@ class IndexChecks:
             try:
                 stored_at = self._reader.log.store_timestamp_at(place)
             except (CorruptRecord, NotInStore):
-                continue  # expired, cut off, or damage that is reported as such
+                continue  # expired, cut off, or reported as damage
             if stored_at != timestamp:
                 text = f"the header's time of the {name} message is not that of the message"
                 self._ledger.add(Severity.WARNING, FindingKind.INDEX_FILE, path, text)
@@ -166,29 +166,29 @@ class IndexChecks:
     def _entries_between(
         self, begin: int, end: int
     ) -> tuple[Offsets, Offsets, npt.NDArray[np.int32]]:
-        """Return where entries point, their hashes, and the number of their file."""
+        """Return the physical offsets of entries, their hashes, and the numbers of their files."""
         places, hashes, files = [NO_OFFSETS], [NO_OFFSETS], [np.empty(0, np.int32)]
         for number, view in enumerate(self._files):
             for first, count, low, high in self._checked[number].blocks.tolist():
                 if low < end and high >= begin:
                     entries = entries_of(view, first, count)
-                    at = entries["physical_offset"].astype(np.int64)
-                    inside = (at >= begin) & (at < end)
-                    places.append(at[inside])
+                    targets = entries["physical_offset"].astype(np.int64)
+                    inside = (targets >= begin) & (targets < end)
+                    places.append(targets[inside])
                     hashes.append(entries["key_hash"][inside].astype(np.int64))
                     files.append(np.full(len(places[-1]), number, np.int32))
         return np.concatenate(places), np.concatenate(hashes), np.concatenate(files)
 
     def _keep_keyless(self, key_places: Offsets, is_found: Mask) -> None:
-        """Note messages of which a key has no entry."""
+        """Record the messages that lack an entry for a key."""
         messages = number_runs.distinct(key_places)
         lacks = number_runs.is_in(messages, number_runs.distinct(key_places[~is_found]))
         codes = coverage(messages, spans_of(self._checked), self._is_stopped)
         is_before = codes == Coverage.BEFORE
-        found = messages[~lacks & ~is_before]
+        complete = messages[~lacks & ~is_before]
         with self._lock:
             self._before_count += int((lacks & is_before).sum())
-            self._first_found += found[:1].tolist()
+            self._first_found += complete[:1].tolist()
             for kind in (Coverage.IN_FILE, Coverage.BETWEEN, Coverage.PENDING):
                 for start, count in number_runs.of(lacks & (codes == kind)):
                     end = start + count
@@ -215,14 +215,16 @@ class IndexChecks:
             self._report_strays(f"{paths.INDEX}/{view.name}", number, log)
 
     def _joined(self) -> list[_Keyless]:
-        """Join runs between which no message is found by its keys."""
-        found = sorted(self._first_found)
+        """Join runs that have no message with all its entries between them."""
+        found_first = sorted(self._first_found)
         joined: list[_Keyless] = []
-        for run in sorted(self._keyless, key=lambda one: one.first):
+        for run in sorted(self._keyless, key=lambda run: run.first):
             last = joined[-1] if joined else None
             is_same = last is not None and last.coverage is run.coverage
             if is_same and last is not None and last.reaches_end and run.reaches_start:
-                is_same = bisect.bisect(found, last.last) == bisect.bisect(found, run.first)
+                is_same = bisect.bisect(found_first, last.last) == bisect.bisect(
+                    found_first, run.first
+                )
             else:
                 is_same = False
             if last is not None and is_same:
@@ -257,11 +259,11 @@ class IndexChecks:
 
     def _report_strays(self, path: str, number: int, log: LogCheck) -> None:
         """Report entries that point at no message with their key; expired ones are no fault."""
-        places = np.concatenate([NO_OFFSETS, *self._strays[number], *self._behind(number)])
+        places = np.concatenate([NO_OFFSETS, *self._strays[number], *self._after_walk(number)])
         is_stale = places >= log.end
         is_in_hole = ~is_stale & log.in_hole(places)
         for severity, kind, mask, text in (
-            (Severity.NOTE, FindingKind.ENTRY_STALE, is_stale, "behind the end of the log"),
+            (Severity.NOTE, FindingKind.ENTRY_STALE, is_stale, "after the end of the log"),
             (Severity.WARNING, FindingKind.ENTRY_IN_HOLE, is_in_hole, "into damage of the log"),
             (
                 Severity.WARNING,
@@ -272,11 +274,11 @@ class IndexChecks:
         ):
             count = int(mask.sum())
             if count:
-                what = f"{'1 entry points' if count == 1 else f'{count} entries point'} {text}"
-                self._ledger.add(severity, kind, path, what, count=count)
+                entries = "1 entry points" if count == 1 else f"{count} entries point"
+                self._ledger.add(severity, kind, path, f"{entries} {text}", count=count)
 
-    def _behind(self, number: int) -> Iterator[Offsets]:
-        """Yield where entries of a file point, if that is behind all that was compared."""
+    def _after_walk(self, number: int) -> Iterator[Offsets]:
+        """Yield the physical offsets of a file's entries that are after all windows."""
         stop = self._reader.end_offset
         for first, count, _, high in self._checked[number].blocks.tolist():
             if high >= stop:
@@ -289,7 +291,7 @@ class IndexChecks:
 
 
 def check_file(view: IndexFileView) -> CheckedFile:
-    """Check an index file in itself, and note where its entries point."""
+    """Check an index file, and record where its entries point."""
     try:
         header = view.header
         if not header.entry_count:
@@ -324,8 +326,8 @@ def compare_keys(
 
     Args:
         columns: The messages.
-        entries: The entries that point at these bytes of the log, as ``pairs_of`` gives them.
-        begin: Physical offset that the pairs count from.
+        entries: The entries that point at these messages' bytes of the log, from ``pairs_of``.
+        begin: Physical offset that the pairs are relative to.
 
     Returns:
         Physical offset of each key's message, whether each key has an entry, and whether each
@@ -342,8 +344,8 @@ def compare_keys(
 
 
 def spans_of(files: Iterable[CheckedFile]) -> Offsets:
-    """Return a row for each index file that holds entries: its first and its last message."""
-    rows = [(one.begin, one.end) for one in files if len(one.blocks)]
+    """Return a row per index file with entries: its first and its last message."""
+    rows = [(file.begin, file.end) for file in files if len(file.blocks)]
     return np.array(sorted(rows), np.int64).reshape(-1, 2)
 
 
@@ -353,15 +355,15 @@ def coverage(places: Offsets, spans: Offsets, is_stopped: bool) -> npt.NDArray[n
     if not len(spans):
         return codes
     begins, reach = spans[:, 0], np.maximum.accumulate(spans[:, 1])
-    at = np.searchsorted(begins, places, "right") - 1
-    codes[at < 0] = Coverage.BEFORE
+    ranks = np.searchsorted(begins, places, "right") - 1
+    codes[ranks < 0] = Coverage.BEFORE
     codes[places > reach[-1]] = Coverage.IN_FILE if is_stopped else Coverage.PENDING
-    codes[(at >= 0) & (places <= reach[np.maximum(at, 0)])] = Coverage.IN_FILE
+    codes[(ranks >= 0) & (places <= reach[np.maximum(ranks, 0)])] = Coverage.IN_FILE
     return codes
 
 
 def entries_of(view: IndexFileView, first: int, count: int) -> npt.NDArray[np.void]:
-    """Return some entries of an index file."""
+    """Return consecutive entries of an index file."""
     position = index_entry.entry_position(first, view.slot_count)
     path = f"{paths.INDEX}/{view.name}"
     data = view.folder.read(path, position, count * ENTRY_TYPE.itemsize)
@@ -378,21 +380,21 @@ def keys_of(columns: kernels.Columns, *, with_tags: bool = False) -> tuple[Offse
 
 
 def pairs_of(places: Offsets, hashes: Offsets, begin: int) -> Offsets:
-    """Return place and key hash as one number each: a log file takes no more than 2 GiB."""
+    """Return physical offset and key hash packed into one number: a log file has at most 2 GiB."""
     pairs: Offsets = (places - begin) << 31 | hashes & 0x7FFFFFFF
     return pairs
 
 
 class Chains:
-    """The hash chains of an index file, followed from its first entry on."""
+    """The hash chains of an index file, followed from its first entry."""
 
     def __init__(self, slot_count: int) -> None:
         self.newest = np.zeros(slot_count, np.int32)
-        """What each slot must hold."""
+        """Number that each slot must have."""
         self.broken_count = 0
 
     def follow(self, first: int, entries: npt.NDArray[np.void]) -> None:
-        """Take the next entries: each must name the one before it in its slot."""
+        """Take the next entries: each must name the previous entry of its slot."""
         hashes = entries["key_hash"].astype(np.int64)
         slots = np.abs(hashes) % len(self.newest)
         order = np.argsort(slots, kind="stable")

@@ -33,7 +33,7 @@ def light_rows(
     Args:
         batch: A window of the log.
         columns: Its records.
-        rows: The rows of those that belong into queues.
+        rows: The rows of the records that belong into queues.
     """
     texts = columns.raw_properties()
     data = texts.data.tobytes()
@@ -42,9 +42,9 @@ def light_rows(
     while position >= 0:
         marked.add(int(np.searchsorted(texts.offsets, position, "right")) - 1)
         position = data.find(_MARK, position + 1)
-    found: list[LightRow] = []
+    places: list[LightRow] = []
     for row in sorted(marked.intersection(rows.tolist())):
         message = record.decode(batch.buffer, int(batch.positions[row]), check_crc=False)
         if not message.topic.startswith(names.RETRY_PREFIX):
-            found += [LightRow(row, *place) for place in light_queues_of(message) if place[1] >= 0]
-    return found
+            places += [LightRow(row, *place) for place in light_queues_of(message) if place[1] >= 0]
+    return places

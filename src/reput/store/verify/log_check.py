@@ -1,4 +1,4 @@
-"""The commit log: its files, its records, its holes."""
+"""The commit log: its files, records and holes."""
 
 import itertools
 import os
@@ -23,23 +23,23 @@ _THREADS_MAX = 8
 
 @dataclass
 class _FileWalk:
-    """What the walk of one log file finds."""
+    """The results of reading a log file."""
 
     file: LogFile
     end: int
-    """Behind the last record or damage so far."""
+    """Physical offset after the last record or damage so far."""
     record_count: int = 0
     damage: list[Damage] = field(default_factory=list)
     newest_ms: int = 0
     last_ms: int = 0
     steps_back: int = 0
-    """Records that say they were stored before the one before."""
+    """Number of records with an earlier store time than their predecessor."""
 
     def add_damage(self, batch: LogBatch) -> None:
-        """Take the damage of a window; missing files are the log's affair, not this file's."""
-        found = [one for one in batch.damage if one.verdict is not Verdict.MISSING]
-        self.damage += found
-        self.end = max([self.end, *(one.end for one in found)])
+        """Add the damage of a window; missing files are reported for the whole log."""
+        own = [damage for damage in batch.damage if damage.verdict is not Verdict.MISSING]
+        self.damage += own
+        self.end = max([self.end, *(damage.end for damage in own)])
 
     def add_records(self, batch: LogBatch, columns: kernels.Columns) -> None:
         """Take the records of a window."""
@@ -48,25 +48,25 @@ class _FileWalk:
         self.steps_back += int((np.diff(times, prepend=self.last_ms) < 0).sum())
         self.last_ms = int(times[-1])
         self.newest_ms = max(self.newest_ms, int(times.max()))
-        behind = batch.physical_offset + int(batch.positions[-1]) + int(batch.sizes[-1])
-        self.end = max(self.end, behind)
+        end = batch.physical_offset + int(batch.positions[-1]) + int(batch.sizes[-1])
+        self.end = max(self.end, end)
 
 
 class RecordSink(Protocol):
-    """What is told of the records that belong into queues."""
+    """A check that takes the records of the log."""
 
     def gather(self, batch: LogBatch, columns: kernels.Columns) -> None:
         """Take the records of a window."""
 
     def settle(self) -> None:
-        """Compare what was gathered."""
+        """Compare the gathered records."""
 
 
 class KeySink(Protocol):
-    """What is told of the keys."""
+    """A check that takes the keys of messages."""
 
     def compare(self, columns: kernels.Columns | None, begin: int, end: int) -> None:
-        """Compare the keys of messages in ``[begin, end)``, none if there are no columns."""
+        """Compare the keys of messages in ``[begin, end)``; without columns there are none."""
 
 
 class LogCheck:
@@ -85,12 +85,12 @@ class LogCheck:
         self._holes: list[Damage] = []
         self.start = reader.log.min_offset
         self.end = self.start
-        """Behind the last record or damage."""
+        """Physical offset after the last record or damage."""
         self.record_count = 0
         self.newest_ms = 0
 
     def walk(self, queues: RecordSink, index: KeySink, progress: Progress) -> None:
-        """Walk every file, and hand what it holds to the other checks."""
+        """Read every file, and pass records and keys to the other checks."""
         files = [file for file in self._files if file.start < self._reader.end_offset]
 
         def walk_file(file: LogFile) -> _FileWalk:
@@ -102,9 +102,9 @@ class LogCheck:
         self.end = max((walk.end for walk in walks), default=self.end)
         self.record_count = sum(walk.record_count for walk in walks)
         self.newest_ms = max((walk.newest_ms for walk in walks), default=0)
-        missing = [one for one in self._reader.log.missing() if one.physical_offset < self.end]
-        found = itertools.chain(missing, *(walk.damage for walk in walks))
-        self._holes = sorted(found, key=lambda one: one.physical_offset)
+        missing = [gap for gap in self._reader.log.missing() if gap.physical_offset < self.end]
+        damage = itertools.chain(missing, *(walk.damage for walk in walks))
+        self._holes = sorted(damage, key=lambda hole: hole.physical_offset)
         self._report_files({walk.file.start: walk for walk in walks})
         self._report_holes()
 
@@ -131,7 +131,7 @@ class LogCheck:
 
     def _start_after(self, file: LogFile) -> int:
         """Return where the next file starts, or the end of the log."""
-        later = (one.start for one in self._files if one.start > file.start)
+        later = (other.start for other in self._files if other.start > file.start)
         return min(next(later, self._reader.end_offset), self._reader.end_offset)
 
     def _report_progress(self, progress: Progress, more: int) -> None:
@@ -142,20 +142,20 @@ class LogCheck:
 
     @cached_property
     def holes(self) -> Spans:
-        """Where the holes are. Use it after the walk."""
+        """Spans of the holes. Use it after the walk."""
         return Spans(
-            np.array([one.physical_offset for one in self._holes], np.int64),
-            np.array([one.end for one in self._holes], np.int64),
+            np.array([hole.physical_offset for hole in self._holes], np.int64),
+            np.array([hole.end for hole in self._holes], np.int64),
         )
 
     def in_hole(self, physical_offsets: Offsets) -> Mask:
-        """Whether each offset lies in damage."""
+        """Return which offsets are in damage."""
         inside: Mask = self.holes.of(physical_offsets) >= 0
         return inside
 
     @property
     def ends_in_damage(self) -> bool:
-        """Whether the last thing in the log is no record."""
+        """Whether the log ends with damage."""
         return bool(self._holes) and self._holes[-1].end >= self.end
 
     def _report_files(self, walks: dict[int, _FileWalk]) -> None:
@@ -179,23 +179,23 @@ class LogCheck:
         report_foreign(self._reader, self._ledger, paths.COMMIT_LOG)
 
     def _report_holes(self) -> None:
-        for one in self._holes:
-            is_missing = one.verdict is Verdict.MISSING
+        for hole in self._holes:
+            is_missing = hole.verdict is Verdict.MISSING
             kind = FindingKind.LOG_FILE_MISSING if is_missing else FindingKind.LOG_HOLE
-            self._ledger.add_hole(one, Severity.DAMAGE, kind, one.reason)
+            self._ledger.add_hole(hole, Severity.DAMAGE, kind, hole.reason)
         tail = self._reader.tail
         if tail.torn is not None:
             text = f"torn tail of a crash, which a recovery cuts off: {tail.torn.reason}"
             self._ledger.add_hole(tail.torn, Severity.WARNING, FindingKind.TORN_TAIL, text)
         if tail.stale is not None:
-            text = "behind the end of the log, where an earlier recovery cut it off"
+            text = "after the end of the log, where an earlier recovery cut it off"
             self._ledger.add_hole(tail.stale, Severity.NOTE, FindingKind.STALE_TAIL, text)
 
 
 def check_files(reader: StoreReader, ledger: Ledger) -> None:
     """Check sizes and names of the log files."""
     files = reader.log.files
-    usual = max((one.size for one in files), default=0)
+    usual = max((file.size for file in files), default=0)
     for file in files:
         path = f"{paths.COMMIT_LOG}/{file.name}"
         if file.size == 0 and file is files[-1]:
@@ -215,7 +215,7 @@ EMPTY_LAST = "empty: 5.x removes it at its start, 4.x does not start on it"
 
 
 def report_foreign(reader: StoreReader, ledger: Ledger, folder: str) -> None:
-    """Report what lies in a folder of log or queue files and is none."""
+    """Report other entries in a folder of log or queue files."""
     for entry in reader.folder.entries(folder):
         if entry.is_folder or paths.parse_offset_name(entry.name) is None:
             text = "no store file: 4.x does not start beside it"

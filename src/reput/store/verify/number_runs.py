@@ -1,4 +1,4 @@
-"""Sets and runs of numbers: what is among what, what follows on what, what is usual."""
+"""Sets, runs and spans of numbers."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ NO_OFFSETS = np.empty(0, np.int64)
 
 
 def distinct(values: Offsets) -> Offsets:
-    """Return the values in order, each once; on nearly ordered ones faster than ``np.unique``."""
+    """Return the distinct values in order; faster than ``np.unique`` on nearly ordered values."""
     ordered = np.sort(values, kind="stable")
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
     distinct: Offsets = ordered[is_last]
@@ -21,12 +21,12 @@ def distinct(values: Offsets) -> Offsets:
 
 
 def is_in(values: Offsets, ordered: Offsets) -> Mask:
-    """Whether each value is among others that are in order."""
+    """Return which values are among others, which are sorted."""
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
-    places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: Mask = ordered[places] == values
-    return found
+    ranks = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    is_there: Mask = ordered[ranks] == values
+    return is_there
 
 
 def of(mask: Mask) -> list[tuple[int, int]]:
@@ -45,28 +45,28 @@ def mask(numbers: Offsets, start: int, count: int) -> Mask:
 
 
 def span(noun: str, first: int, count: int) -> str:
-    """Return a run in words."""
+    """Return the text of a run."""
     return f"{noun} {first}" if count == 1 else f"{count} {noun}s, {first} to {first + count - 1}"
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Ranges of the log that do not overlap, in order."""
+    """Ranges of the log, sorted, without overlaps."""
 
     starts: Offsets = field(default_factory=lambda: NO_OFFSETS)
     ends: Offsets = field(default_factory=lambda: NO_OFFSETS)
 
     def of(self, places: Offsets) -> Offsets:
-        """Return the number of the range that each physical offset is in; -1 if it is in none."""
+        """Return the number of the range that has each physical offset; -1 if none has."""
         if not len(self.starts):
             return np.full(len(places), -1, np.int64)
-        at = np.searchsorted(self.starts, places, "right") - 1
-        is_inside = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
-        found: Offsets = np.where(is_inside, at, -1)
-        return found
+        ranks = np.searchsorted(self.starts, places, "right") - 1
+        is_inside = (ranks >= 0) & (places < self.ends[np.maximum(ranks, 0)])
+        numbers: Offsets = np.where(is_inside, ranks, -1)
+        return numbers
 
 
 def usual(sizes: Iterable[int]) -> int:
-    """Return the size that most files have, empty ones left out; 0 if there is none."""
+    """Return the size that most files have, without empty files; 0 if there is none."""
     counts = Counter(size for size in sizes if size)
     return max(counts, key=lambda size: (counts[size], size), default=0)

@@ -79,7 +79,7 @@ class QueueChecks:
     def _own_rows(
         self, columns: kernels.Columns, queued: npt.NDArray[np.bool_], tags_codes: Offsets
     ) -> unit_check.Rows:
-        """Return the records with the queues of their own topics."""
+        """Return the records with the queues that they name."""
         topic_ids, topics = columns.topic_ids()
         deleted = queue_rows.is_before(columns, self._tombstones)
         with self._lock:

@@ -78,7 +78,7 @@ def rows_of(columns: kernels.Columns, rows: Offsets, tags_codes: Offsets) -> Row
 
 def light_units(columns: kernels.Columns, light: list[LightRow], tags_codes: Offsets) -> Rows:
     """Return the places of records in light queues as units describe them."""
-    rows: npt.NDArray[np.int64] = np.array([one.row for one in light], np.int64)
+    rows: npt.NDArray[np.int64] = np.array([place.row for place in light], np.int64)
     units = rows_of(columns, rows, tags_codes)
     units["queue_offset"] = [place.queue_offset for place in light]
     return units
@@ -102,7 +102,7 @@ def redispatch_from(reader: StoreReader) -> int:
 
     After a clean stop it is the end of the log. After a crash it is the start of the log file that
     the checkpoint leads to, by the rule of 5.5 if the checkpoint has its field, else by that of
-    4.x. A running broker dispatches what is missing: 0.
+    4.x. A running broker dispatches all missing records: 0.
     """
     if reader.is_live:
         return 0

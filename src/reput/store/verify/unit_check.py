@@ -60,21 +60,21 @@ class UnitComparison:
     """Records of a queue and the units at their queue offsets."""
 
     is_none: Mask
-    """There is no unit: no file, zeros or filler."""
+    """Records without a unit: no file, zeros or filler."""
     is_pending: Mask
-    """There is no unit, and the broker's next start puts one."""
+    """Records without a unit that get one at the broker's next start."""
     is_mine: Mask
-    """The unit points at the record."""
+    """Records that their unit points at."""
     is_wrong_size: Mask
-    """The unit points at the record, with another size."""
+    """Records that their unit points at with another size."""
     is_wrong_tags: Mask
-    """The unit points at the record, with another tags code."""
+    """Records that their unit points at with another tags code."""
     tags_codes: Offsets
     """Tags codes of the units."""
 
     @property
     def is_other(self) -> Mask:
-        """The unit points elsewhere."""
+        """Records whose unit points elsewhere."""
         return ~(self.is_none | self.is_mine)
 
 
@@ -131,7 +131,7 @@ def compare_units(
 
 
 def _recovered_from(files: Sequence[QueueFile]) -> int:
-    """Return the first queue offset whose unit a start after a crash can put again.
+    """Return the first queue offset whose unit a start after a crash can rewrite.
 
     Java (4.9.7 and 5.5.0) ends a queue at the first zeros in its last three files, and dispatches
     from there. Zeros in earlier files stay, and pulls of them fail. If the first unit of these
@@ -185,13 +185,13 @@ class UnclaimedVerdicts:
     is_blank: Mask
     is_invalid: Mask
     is_expired: Mask
-    """The unit points before the log."""
+    """Units that point before the log."""
     is_stale: Mask
-    """The unit points after the end of the log."""
+    """Units that point after the end of the log."""
     hole_of: Offsets
     """Number of the hole of the log that the unit points into; -1 if there is none."""
     is_wrong: Mask
-    """The unit points at another record, or at no start of one."""
+    """Units that point at another record, or at no start of one."""
 
 
 def judge_unclaimed(
@@ -441,7 +441,7 @@ class PlainQueueCheck:
     # Units
 
     def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
-        """Report what is wrong.
+        """Report the faults of the queue.
 
         Returns:
             Number of units in each file, by the file's start.
@@ -562,7 +562,7 @@ class BatchQueueCheck:
         self._missing += _missing_units(rows[is_none], compared.is_pending[is_none])
 
     def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
-        """Report what is wrong.
+        """Report the faults of the queue.
 
         Returns:
             Number of units, by the start of the first file.

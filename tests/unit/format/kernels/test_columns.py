@@ -245,7 +245,7 @@ def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
 
 @pytest.mark.parametrize("character", ["ü", "€", "😀"])
 def test_character_cut_by_the_end_of_a_text_is_not_read_on(character: str) -> None:
-    """Even where the bytes behind the record would complete it."""
+    """Even where the bytes after the record would complete it."""
     whole = character.encode()
     for cut in range(1, len(whole)):
         data = pack(0, property_bytes=b"TAGS\x01" + whole[:cut]) + whole[cut:] + bytes(8)
@@ -430,7 +430,7 @@ def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> 
         for row in rows_of(columns):
             java = expected.get(row["commitLogOffset"])
             if java is None:
-                continue  # behind Java's end of the log; test_scan says which those may be
+                continue  # after Java's end of the log; test_scan has the list
             compared += 1
             words, message_id, tags_code = (row.pop(n) for n in ("words", "messageId", "tagsCode"))
             row["properties"] = golden.known_properties(version, row["properties"])

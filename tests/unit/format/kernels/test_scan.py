@@ -155,7 +155,7 @@ def test_any_base_offset(base: int) -> None:
 
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
-    """One damaged record in the middle costs that record alone, and says what is wrong with it."""
+    """One damaged record in the middle is the only one lost, and has a verdict."""
     data, places = build(["plain", "crc", "v2"])
     (_, first), (at, size), (behind, last) = places
     body_at = record.HEAD.size + 2 * record.HOST_V4_BYTES + 8 + record.TAIL.size
@@ -188,7 +188,7 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
         "zeros and more": (damaged(0, bytes(size - 5)), Verdict.BAD_ZEROS),
     }
     for name, (bytes_, verdict) in cases.items():
-        # What stands behind a wrong size is still found where it stands.
+        # The record after a wrong size is still found.
         expected = [
             (0, first, Verdict.MESSAGE),
             (at, size, verdict),
@@ -214,7 +214,7 @@ def test_cut_at_every_position(check_crc: bool) -> None:
         assert messages(scan(data[:end], check_crc=check_crc)) == whole
         part = scan(data[:end], check_crc=check_crc, file_end=len(data))
         assert messages(part) == whole
-        # No verdict on what is not there: the walk stops in front of the record that is cut.
+        # No verdict on missing bytes: the scan stops before the truncated record.
         covered = sum(size for _, size, _ in part)
         assert covered == (len(data) if end == len(data) else sum(size for _, size in whole))
 
@@ -288,7 +288,7 @@ def test_little_room_and_taking_up_again(kernels: Any) -> None:
 
 
 def test_lead_bytes_at_the_end_of_a_part_are_no_record() -> None:
-    """What is too short to judge is neither found nor called damage: it is left."""
+    """Bytes that are too short to judge are neither a record nor damage."""
     data = b"x" * 60 + b"\xda" * 30
     for kernels in (native, reference):
         where = {"physical_offset": BASE, "file_end": 1000}

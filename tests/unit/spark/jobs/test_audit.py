@@ -33,7 +33,7 @@ RANGE_BYTES = 50_000
 
 
 def often(version: str, name: str) -> Any:
-    """A store for each run of the tests if one like it shows something of its own."""
+    """Return a store as a parameter; one without features of its kind only is for soak runs."""
     is_own = version == "4.9.7" or name in ("v5", "torn-tail", "log-missing")
     is_like = name in ("recovered", "expired", "crc-late", "crc-early", "no-checkpoint-abort")
     is_like |= name in ("no-checkpoint", "no-index-abort", "no-cq-no-index-abort")
@@ -65,19 +65,19 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["physical_offset"], row["queue_offset"]))
 
 
-# --- stores that are in order --------------------------------------------------------------------
+# --- sound stores -------------------------------------------------------------------------------
 
 
 @STORES
 def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
-    told = golden.manifest(version, name)
+    manifest = golden.manifest(version, name)
     result = audited(golden.unpack(version, name))
     assert result.is_clean
     assert result.lost_count == 0
     assert result.hole_count == 0
-    assert result.messages == told["log"]["records"]
+    assert result.messages == manifest["log"]["records"]
     assert set(result.verdicts) <= {MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED}
-    waiting = told.get("recordsNotInQueues", [])
+    waiting = manifest.get("recordsNotInQueues", [])
     assert result.verdicts.get(MessageVerdict.UNDISPATCHED, 0) == (
         waiting if isinstance(waiting, int) else len(waiting)
     )
@@ -87,10 +87,10 @@ def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
 def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path) -> None:
     store = golden.unpack(version, "clean")
     result = audited(store, table=str(tmp_path / "table"))
-    told = golden.messages(version, "clean")
+    expected = golden.messages(version, "clean")
     rows = rows_of(tmp_path / "table")
-    assert [row["physical_offset"] for row in rows] == [one["commitLogOffset"] for one in told]
-    for row, one in zip(rows, told, strict=True):
+    assert [row["physical_offset"] for row in rows] == [one["commitLogOffset"] for one in expected]
+    for row, one in zip(rows, expected, strict=True):
         known = golden.known_properties(version, one["properties"])
         assert row["topic"] == one["topic"]
         assert (row["queue_id"], row["queue_offset"]) == (one["queueId"], one["queueOffset"])
@@ -102,26 +102,28 @@ def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path
         assert row["real_topic"] == known.get("REAL_TOPIC")
         assert row["verdict"] == MessageVerdict.DISPATCHED
         assert row["reason"] is None
-    assert sum(one.messages for one in result.topics) == len(told)
+    assert sum(one.messages for one in result.topics) == len(expected)
     assert {one.topic: one.bytes for one in result.topics} == {
-        topic: sum(one["storeSize"] for one in told if one["topic"] == topic)
-        for topic in {one["topic"] for one in told}
+        topic: sum(one["storeSize"] for one in expected if one["topic"] == topic)
+        for topic in {one["topic"] for one in expected}
     }
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -> None:
     """The offsets, and the ends of queues, are those that Java's classes read."""
-    told, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
+    manifest, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
     result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
     expected = {}
-    for key, offsets in told["consumerOffsets"].items():
+    for key, offsets in manifest["consumerOffsets"].items():
         topic, group = key.split("@", 1)
         of_topic = [one for one in messages if one["topic"] == topic]
         left = [
             one for one in of_topic if one["queueOffset"] >= offsets.get(str(one["queueId"]), 0)
         ]
-        ends = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in told["queues"]}
+        ends = {
+            (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in manifest["queues"]
+        }
         expected[group, topic] = GroupAudit(
             group,
             topic,
@@ -142,7 +144,7 @@ def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -
             for (group, topic), one in expected.items()
             if topic == row["topic"]
             and row["queue_offset"]
-            >= told["consumerOffsets"][f"{topic}@{group}"].get(str(row["queue_id"]), 0)
+            >= manifest["consumerOffsets"][f"{topic}@{group}"].get(str(row["queue_id"]), 0)
         }
         every = {group for group, topic in expected if topic == row["topic"]}
         assert set(row["groups_pending"] or ()) == pending
@@ -150,21 +152,21 @@ def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_delayed_messages_stand_where_the_levels_are(version: str) -> None:
-    told = golden.manifest(version, "clean")
+def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
+    manifest = golden.manifest(version, "clean")
     delayed = [
         one for one in golden.messages(version, "clean") if one["topic"] == names.SCHEDULE_TOPIC
     ]
-    done = {int(level): at for level, at in told["delayOffsets"].items()}
+    done = {int(level): at for level, at in manifest["delayOffsets"].items()}
     units = {
         (queue["queueId"], at): unit
-        for queue in told["queues"]
+        for queue in manifest["queues"]
         if queue["topic"] == names.SCHEDULE_TOPIC
         for at, unit in enumerate(queue["units"])
     }
     left = [one for one in delayed if one["queueOffset"] >= done.get(one["queueId"] + 1, 0)]
     due = sorted(units[one["queueId"], one["queueOffset"]][2] for one in left)
-    assert due  # or this would show nothing
+    assert due  # else the test would show nothing
     for now_ms in (LATER_MS, due[0] - 1, due[0]):
         due_count = sum(at <= now_ms for at in due)
         result = audited(golden.unpack(version, "clean"), now_ms=now_ms)
@@ -190,11 +192,11 @@ def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(tmp_path:
     assert (level.due, level.waiting > 0) == (0, True)
 
 
-# --- stores that are not -------------------------------------------------------------------------
+# --- damaged stores ------------------------------------------------------------------------------
 
 
 def zeroed(text: str) -> set[tuple[str, int, int]]:
-    """Topic, queue id and queue offset of the units that a manifest says were set to zero."""
+    """Return topic, queue id and queue offset of the units that a manifest reports as zeroed."""
     listed = json.loads(text[text.index("[[") : text.rindex("]]") + 2])
     return {
         (topic, queue_id, number)
@@ -204,14 +206,14 @@ def zeroed(text: str) -> set[tuple[str, int, int]]:
 
 
 def beyond(text: str) -> int:
-    """How many units a manifest says were left beyond the log."""
+    """Return the number of units that a manifest reports after the end of the log."""
     listed = json.loads(text[text.rindex("[[") : text.rindex("]]") + 2])
     return sum(count for _, _, count in listed)
 
 
 @TORN
 def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_path: Path) -> None:
-    """What is expected follows from the words that say how the store was damaged."""
+    """The expected result follows from the description of the damage."""
     text = golden.torn_variants(version)[variant]["damage"]
     messages = golden.messages(version, "clean")
     by_offset = {one["commitLogOffset"]: one for one in messages}
@@ -269,19 +271,19 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
 
 
 @pytest.mark.parametrize("variant", ["torn-tail", "cq-ahead"])
-def test_what_a_recovery_cut_off_is_told_as_long_as_a_unit_is_left(
+def test_records_that_a_recovery_cut_off_are_damaged_while_a_unit_is_left(
     variant: str, tmp_path: Path
 ) -> None:
-    """Java ends queues where the log ends, and leaves the bytes of units behind that."""
-    told = golden.torn_variants("4.9.7")[variant]
+    """Java ends queues at the end of the log, and leaves the bytes of later units."""
+    variant_facts = golden.torn_variants("4.9.7")[variant]
     table = tmp_path / "table"
     result = audited(golden.unpack("4.9.7", f"torn/{variant}-recovered"), table=str(table))
     gone = {
         row["physical_offset"] for row in rows_of(table) if row["verdict"] == MessageVerdict.DAMAGED
     }
-    assert result.messages == told["recordsAfter"]
-    assert gone <= set(told["recordsLost"])
-    assert len(gone) == (beyond(told["damage"]) if variant == "cq-ahead" else 1)
+    assert result.messages == variant_facts["recordsAfter"]
+    assert gone <= set(variant_facts["recordsLost"])
+    assert len(gone) == (beyond(variant_facts["damage"]) if variant == "cq-ahead" else 1)
 
 
 def test_tasks_that_run_twice_write_the_same_bytes(tmp_path: Path) -> None:
@@ -389,30 +391,30 @@ def test_offsets_that_cannot_be_right_are_told(tmp_path: Path) -> None:
     assert not result.is_clean
 
 
-def test_what_expired_unread_is_told_and_no_fault(tmp_path: Path) -> None:
-    one = built(tmp_path / "store", physical_offset=40960, queue_offsets={("TopicA", 0): 50})
-    offsets(one.root, {"TopicA@slow": {0: 44}})
-    result = audited(one.root)
+def test_messages_that_expired_unread_are_a_note(tmp_path: Path) -> None:
+    store = built(tmp_path / "store", physical_offset=40960, queue_offsets={("TopicA", 0): 50})
+    offsets(store.root, {"TopicA@slow": {0: 44}})
+    result = audited(store.root)
     (slow,) = result.groups
-    count = len(one.queue("TopicA", 0)) + len(one.queue("TopicA", 1))
+    count = len(store.queue("TopicA", 0)) + len(store.queue("TopicA", 1))
     assert (slow.expired, slow.pending, slow.consumed) == (6, count, 0)
     assert result.faults == {Fault.GROUP_EXPIRED: 6}
     assert result.is_clean
 
 
 def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
-    one = built(tmp_path / "store")
-    topics = one.root / "config" / "topics.json"
-    told = json.loads(topics.read_text())
-    del told["topicConfigTable"]["TopicB"]
-    topics.write_text(json.dumps(told))
-    for folder in (one.root / "consumequeue" / "TopicB").iterdir():
+    store = built(tmp_path / "store")
+    topics = store.root / "config" / "topics.json"
+    table = json.loads(topics.read_text())
+    del table["topicConfigTable"]["TopicB"]
+    topics.write_text(json.dumps(table))
+    for folder in (store.root / "consumequeue" / "TopicB").iterdir():
         for file in folder.iterdir():
             file.unlink()
         folder.rmdir()
-    (one.root / "consumequeue" / "TopicB").rmdir()
-    result = audited(one.root)
-    of_b = [message for message in one.messages if message.topic == "TopicB"]
+    (store.root / "consumequeue" / "TopicB").rmdir()
+    result = audited(store.root)
+    of_b = [message for message in store.messages if message.topic == "TopicB"]
     assert result.verdicts[MessageVerdict.DELETED] == len(of_b)
     assert result.is_clean
 
@@ -450,23 +452,23 @@ def test_stages_follow_from_topics_and_operations_name_what_they_end(tmp_path: P
 
 
 def test_a_gap_that_no_hole_explains_is_lost_messages(tmp_path: Path) -> None:
-    """As if a log file had been put in whose records begin later."""
-    one = built(tmp_path / "store", 8)
-    placed = one.queue("TopicA", 0)
+    """A log file was inserted whose records begin later."""
+    store = built(tmp_path / "store", 8)
+    placed = store.queue("TopicA", 0)
     assert len(placed) == 2
-    log = one.log_file(0)
+    log = store.log_file(0)
     data = bytearray(log.read_bytes())
     struct.pack_into(">q", data, placed[1].physical_offset + 20, 5)  # its queue offset
     log.write_bytes(data)
-    result = audited(one.root)
+    result = audited(store.root)
     assert result.faults[Fault.GAP] == 4
     assert result.lost_count == 4 + 1  # and the one whose unit is not at its place
 
 
 def test_all_is_in_the_json(tmp_path: Path) -> None:
-    one = built(tmp_path / "store")
-    one.log_file(0).write_bytes(b"\0" * one.log_file_bytes)
-    result = audited(one.root)
+    store = built(tmp_path / "store")
+    store.log_file(0).write_bytes(b"\0" * store.log_file_bytes)
+    result = audited(store.root)
     plain = json.loads(json.dumps(result.as_json()))
     assert plain["lost_count"] == result.lost_count > 0
     assert plain["is_clean"] is False

@@ -35,7 +35,7 @@ FAULTS = ("zero_unit", "other_unit", "wrong_size", "wrong_tags", "flip_body", "l
 
 @dataclass
 class Sent:
-    """A message, and what the model says of it."""
+    """A message and its expected verdict."""
 
     stored: StoredMessage
     is_whole: bool = True
@@ -56,88 +56,91 @@ class Sent:
 
 @dataclass
 class Model:
-    """A store that was built, and what is to be said of it."""
+    """A store and the expected result of its audit."""
 
     built: Built
     messages: list[Sent]
     pointed_at: list[Sent] = field(default_factory=list)
-    """By units that are not theirs."""
+    """Messages that units of other messages point at."""
     strays: int = 0
-    """Index entries that no message has the key of."""
+    """Index entries whose key no message has."""
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def queue(self, place: tuple[str, int]) -> list[Sent]:
-        return [one for one in self.messages if one.place == place]
+        return [message for message in self.messages if message.place == place]
 
-    # What is done to the files
+    # Changes of the files
 
     def plant(self, kind: str, number: int) -> None:
-        one = self.messages[number % len(self.messages)]
-        if not one.is_whole or one.reason or not one.is_indexed:
+        message = self.messages[number % len(self.messages)]
+        if not message.is_whole or message.reason or not message.is_indexed:
             return  # one fault for each
-        getattr(self, f"_{kind}")(one)
+        getattr(self, f"_{kind}")(message)
 
     def _write(self, path: Path, position: int, data: bytes) -> None:
         with path.open("r+b") as file:
             file.seek(position)
             file.write(data)
 
-    def _put_unit(self, one: Sent, physical_offset: int, size: int, tags_code: int) -> None:
-        at = one.stored.queue_offset * UNIT.size
+    def _put_unit(self, message: Sent, physical_offset: int, size: int, tags_code: int) -> None:
+        position = message.stored.queue_offset * UNIT.size
         file_bytes = self.built.queue_file_units * UNIT.size
-        path = self.built.queue_file(*one.place, number=at // file_bytes)
-        self._write(path, at % file_bytes, UNIT.pack(physical_offset, size, tags_code))
+        path = self.built.queue_file(*message.place, number=position // file_bytes)
+        self._write(path, position % file_bytes, UNIT.pack(physical_offset, size, tags_code))
 
-    def _zero_unit(self, one: Sent) -> None:
-        self._put_unit(one, 0, 0, 0)
-        one.reason, one.has_unit = "no_unit", False
+    def _zero_unit(self, message: Sent) -> None:
+        self._put_unit(message, 0, 0, 0)
+        message.reason, message.has_unit = "no_unit", False
 
-    def _other_unit(self, one: Sent) -> None:
-        others = [other for other in self.queue(one.place) if other is not one and other.is_whole]
+    def _other_unit(self, message: Sent) -> None:
+        others = [
+            other for other in self.queue(message.place) if other is not message and other.is_whole
+        ]
         if others:
             other = others[0].stored
-            self._put_unit(one, other.physical_offset, other.store_size, 0)
-            one.reason, one.has_unit = "other_unit", False
+            self._put_unit(message, other.physical_offset, other.store_size, 0)
+            message.reason, message.has_unit = "other_unit", False
             self.pointed_at.append(others[0])
 
-    def _wrong_size(self, one: Sent) -> None:
-        code = store_builder.java_hash(one.stored.tags or "")
-        self._put_unit(one, one.stored.physical_offset, one.stored.store_size + 1, code)
-        one.reason = "wrong_size"
+    def _wrong_size(self, message: Sent) -> None:
+        code = store_builder.java_hash(message.stored.tags or "")
+        self._put_unit(message, message.stored.physical_offset, message.stored.store_size + 1, code)
+        message.reason = "wrong_size"
 
-    def _wrong_tags(self, one: Sent) -> None:
-        code = store_builder.java_hash(one.stored.tags or "") + 1
-        self._put_unit(one, one.stored.physical_offset, one.stored.store_size, code)
-        one.reason = "wrong_tags"
+    def _wrong_tags(self, message: Sent) -> None:
+        code = store_builder.java_hash(message.stored.tags or "") + 1
+        self._put_unit(message, message.stored.physical_offset, message.stored.store_size, code)
+        message.reason = "wrong_tags"
 
-    def _flip_body(self, one: Sent) -> None:
-        if one.stored.body:
+    def _flip_body(self, message: Sent) -> None:
+        if message.stored.body:
             start = (
-                one.stored.physical_offset - one.stored.physical_offset % self.built.log_file_bytes
+                message.stored.physical_offset
+                - message.stored.physical_offset % self.built.log_file_bytes
             )
             path = self.built.root / "commitlog" / f"{start:020d}"
-            position = one.stored.physical_offset - start + BODY_AT
+            position = message.stored.physical_offset - start + BODY_AT
             (byte,) = path.read_bytes()[position : position + 1]
             self._write(path, position, bytes([byte ^ 0x10]))
-            one.is_whole = False
+            message.is_whole = False
             self.strays += 3  # its unique key and two words
 
-    def _lose(self, one: Sent) -> None:
-        self._flip_body(one)
-        if not one.is_whole:
-            self._put_unit(one, 0, 0, 0)
-            one.has_unit = False
+    def _lose(self, message: Sent) -> None:
+        self._flip_body(message)
+        if not message.is_whole:
+            self._put_unit(message, 0, 0, 0)
+            message.has_unit = False
 
-    def _unindex(self, one: Sent) -> None:
-        """Make an entry of its own key one of another key, in the same slot."""
-        wanted = store_builder.index_hash(store_builder.index_keys(one.stored)[1])
+    def _unindex(self, message: Sent) -> None:
+        """Change the key of one of its entries to another key of the same slot."""
+        wanted = store_builder.index_hash(store_builder.index_keys(message.stored)[1])
         for path in sorted((self.built.root / "index").iterdir()):
             data = path.read_bytes()
-            for at in range(INDEX_HEAD_BYTES + 4 * SLOTS, len(data), 20):
-                key_hash, place, _, _ = store_builder.INDEX_ENTRY.unpack_from(data, at)
-                if (key_hash, place) == (wanted, one.stored.physical_offset):
-                    self._write(path, at, struct.pack(">i", wanted ^ SLOTS))
-                    one.is_indexed = False
+            for position in range(INDEX_HEAD_BYTES + 4 * SLOTS, len(data), 20):
+                key_hash, place, _, _ = store_builder.INDEX_ENTRY.unpack_from(data, position)
+                if (key_hash, place) == (wanted, message.stored.physical_offset):
+                    self._write(path, position, struct.pack(">i", wanted ^ SLOTS))
+                    message.is_indexed = False
                     self.strays += 1
                     return
 
@@ -146,33 +149,33 @@ class Model:
         text = json.dumps({"offsetTable": offsets})
         (self.built.root / "config" / "consumerOffset.json").write_text(text)
 
-    # What is to be said
+    # Expected results
 
-    def groups(self, one: Sent) -> tuple[list[str], list[str]]:
+    def groups(self, message: Sent) -> tuple[list[str], list[str]]:
         consumed: list[str] = []
         pending: list[str] = []
         for key, of_queues in self.offsets.items():
             topic, group = key.split("@")
-            if topic == one.stored.topic:
-                is_past = one.stored.queue_offset < of_queues.get(one.stored.queue_id, 0)
+            if topic == message.stored.topic:
+                is_past = message.stored.queue_offset < of_queues.get(message.stored.queue_id, 0)
                 (consumed if is_past else pending).append(group)
         return sorted(consumed), sorted(pending)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         for one in self.messages:
             message = one.stored
-            told = (message.physical_offset, message.topic, message.queue_id, message.queue_offset)
+            place = (message.physical_offset, message.topic, message.queue_id, message.queue_offset)
             if one.is_whole:
                 indexed = "indexed" if one.is_indexed else "missing"
                 consumed, pending = self.groups(one)
                 groups = (consumed, pending) if consumed or pending else (None, None)
-                yield (*told, message.unique_key, one.verdict, one.reason, indexed, *groups)
+                yield (*place, message.unique_key, one.verdict, one.reason, indexed, *groups)
             elif one.has_unit:
-                yield (*told, None, "damaged", "in_hole", None, None, None)
+                yield (*place, None, "damaged", "in_hole", None, None, None)
 
     def gone(self) -> Counter[int]:
-        """By hole: messages of which there is neither record nor unit, and a later one tells."""
-        found: Counter[int] = Counter()
+        """Return hole -> messages without record and unit, known from a later message."""
+        lost: Counter[int] = Counter()
         holes = [one for one in self.messages if not one.is_whole]
         for place in {one.place for one in self.messages}:
             queue = self.queue(place)
@@ -188,11 +191,11 @@ class Model:
                     hole.stored for hole in holes if low <= hole.stored.physical_offset < high
                 ]
                 taker = max(between, key=lambda hole: (hole.store_size, -hole.physical_offset))
-                found[taker.physical_offset] += 1
+                lost[taker.physical_offset] += 1
         for one in holes:
             if one.has_unit:
-                found[one.stored.physical_offset] += 1
-        return found
+                lost[one.stored.physical_offset] += 1
+        return lost
 
 
 def table_rows(table: Path) -> list[tuple[Any, ...]]:
@@ -302,25 +305,25 @@ def check(model: Model, table: Path | None, range_bytes: int) -> None:
 
 def check_groups(model: Model, result: Any) -> None:
     expected: defaultdict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, None])
-    for one in model.messages:
-        if one.is_whole:
-            consumed, pending = model.groups(one)
+    for sent in model.messages:
+        if sent.is_whole:
+            consumed, pending = model.groups(sent)
             for group in consumed:
-                expected[group, one.stored.topic][0] += 1
+                expected[group, sent.stored.topic][0] += 1
             for group in pending:
-                of_group = expected[group, one.stored.topic]
+                of_group = expected[group, sent.stored.topic]
                 of_group[1] += 1
-                of_group[2] += one.stored.store_size
-                times = [time for time in (of_group[3], one.stored.store_timestamp) if time]
+                of_group[2] += sent.stored.store_size
+                times = [time for time in (of_group[3], sent.stored.store_timestamp) if time]
                 of_group[3] = min(times)
     for key in model.offsets:
         expected[key.split("@")[1], key.split("@")[0]]  # one without a whole message too
     assert {
-        (one.group, one.topic): [
-            one.consumed,
-            one.pending,
-            one.pending_bytes,
-            one.oldest_pending_ms,
+        (sent.group, sent.topic): [
+            sent.consumed,
+            sent.pending,
+            sent.pending_bytes,
+            sent.oldest_pending_ms,
         ]
-        for one in result.groups
+        for sent in result.groups
     } == dict(expected)

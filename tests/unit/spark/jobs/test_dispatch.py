@@ -40,11 +40,11 @@ KEYS_LOST = ("recovered",)
 
 def settings_of(version: str, name: str, root: Path) -> StoreConfig:
     """The configuration of the broker that wrote a store."""
-    found = dict(golden.manifest(version, name)["config"])
-    found.pop("storePathRootDir", None)
-    found.pop("storePathCommitLog", None)
+    settings = dict(golden.manifest(version, name)["config"])
+    settings.pop("storePathRootDir", None)
+    settings.pop("storePathCommitLog", None)
     explicit = {"store_path_root_dir": str(root), "index_tags": version >= "5.4"}
-    return config.load(StoreConfig, found, environment={}, explicit=explicit).value
+    return config.load(StoreConfig, settings, environment={}, explicit=explicit).value
 
 
 @pytest.mark.parametrize(("version", "name"), WHOLE)
@@ -183,7 +183,7 @@ def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
             else:
                 assert allowed == 4
         expected = build(tmp_path / f"expected-{allowed}").root
-        # What is there is right, and what was put aside comes back or is replaced.
+        # Existing families are right; a family that was moved aside is restored or replaced.
         for family in FAMILIES:
             if (built.root / family).exists():
                 assert_same(built.root, expected, [family])
@@ -200,7 +200,7 @@ def engine_of(root: Path, into: Path, **more: Any) -> Path:
 
 
 QUEUE_OFFSETS = [
-    pytest.param([0, 1, 2, 3, 0, 1, 2, 3, 4, 5], id="a topic made anew"),
+    pytest.param([0, 1, 2, 3, 0, 1, 2, 3, 4, 5], id="a topic created again"),
     pytest.param([7, 8, 9, 13, 14, 15], id="a gap"),
     pytest.param([0, 1, 1 << 40, 2, 3], id="one damaged"),
     pytest.param([1 << 40, 4, 5, 6], id="the first one damaged"),
@@ -313,7 +313,7 @@ def test_a_range_of_times_is_what_a_log_of_that_part_gives(tmp_path: Path) -> No
     }
 
 
-def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_reports_each_difference_and_writes_nothing(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     options = small(built.root)
 
@@ -327,11 +327,11 @@ def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> N
 
     assert dry_run().is_same
     before = {path for path in built.root.rglob("*") if path.is_file()}
-    one = built.queue_file("TopicA", number=0)
-    data = bytearray(one.read_bytes())
+    queue_file = built.queue_file("TopicA", number=0)
+    data = bytearray(queue_file.read_bytes())
     data[3 * cq_unit.SIZE + 19] ^= 1
     data[5 * cq_unit.SIZE : 6 * cq_unit.SIZE] = bytes(cq_unit.SIZE)
-    one.write_bytes(data)
+    queue_file.write_bytes(data)
     built.queue_file("TopicB", 1, number=1).unlink()
     extra = built.root / "consumequeue/TopicZ/4" / paths.offset_name(0)
     extra.parent.mkdir(parents=True)
@@ -343,12 +343,12 @@ def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> N
     index[1].write_bytes(damaged)
     index[-1].unlink()
     found = dry_run()
-    assert [dataclasses.astuple(one) for one in found.queues] == [
+    assert [dataclasses.astuple(queue_file) for queue_file in found.queues] == [
         ("TopicA", 0, 1, 1, 0),
         ("TopicB", 1, 10, 0, 0),
         ("TopicZ", 4, 0, 0, 2),
     ]
-    assert [dataclasses.astuple(one) for one in found.index] == [
+    assert [dataclasses.astuple(queue_file) for queue_file in found.index] == [
         (1, index[1].name, 77),
         (9, None, None),
     ]
@@ -360,7 +360,7 @@ def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> N
     empty = tmp_path / "empty"
     empty.mkdir()
     missing = dry_run(target=str(empty))
-    assert sum(one.missing for one in missing.queues) == 120
+    assert sum(queue_file.missing for queue_file in missing.queues) == 120
     assert len(missing.index) == 10
 
 

@@ -70,7 +70,7 @@ def test_the_target_is_what_the_live_store_has(tmp_path: Path) -> None:
             traffic.put(39)
             before = store.max_physical_offset
             traffic.put(1)
-            # The last message may be half written, as far as a reader can tell ...
+            # A reader cannot exclude that the last message is half written ...
             done = follow(root, target, Here(traffic.count))
             assert (done.log_end, done.is_caught_up) == (before, True)
             # ... until a queue file has it.
@@ -181,7 +181,7 @@ def test_another_log_than_was_followed_is_refused(tmp_path: Path) -> None:
         file.unlink()
     later = root / paths.COMMIT_LOG / paths.offset_name(1 << 20)
     later.write_bytes(bytes(4096))
-    with pytest.raises(StoreChanged, match="deleted before it was followed"):
+    with pytest.raises(StoreChanged, match="deleted before they were followed"):
         follow(root, target)
 
 

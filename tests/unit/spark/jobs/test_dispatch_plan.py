@@ -13,9 +13,9 @@ from reput.spark.jobs.dispatch.write_plan import (
     EntrySpan,
     IndexFile,
     NeedsDetail,
+    QueueEnd,
     QueueKey,
     QueuePlan,
-    QueueProgress,
     RecordRun,
     Survey,
     plan_index,
@@ -35,10 +35,10 @@ class Record:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    """Queues that mostly go on by one, and now and then jump, repeat, or begin anew."""
-    at = 0
+    """Queues whose offsets mostly continue by one, and sometimes jump, repeat, or start over."""
+    physical_offset = 0
     next_offsets = {("T", i): draw(st.integers(0, 3)) for i in range(2)}
-    found = []
+    log = []
     for _ in range(draw(st.integers(0, 40))):
         key = draw(st.sampled_from(sorted(next_offsets)))
         jump = draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2, 9, -1, -4, 1 << 40]))
@@ -46,9 +46,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
         if jump != 1 << 40:
             next_offsets[key] = queue_offset + 1
         size = draw(st.integers(record.FIXED_BYTES_V1 + 1, 300))
-        found.append(Record(key, queue_offset, at, size))
-        at += size
-    return found
+        log.append(Record(key, queue_offset, physical_offset, size))
+        physical_offset += size
+    return log
 
 
 def model(log: list[Record], multiple: int) -> dict[QueueKey, dict[int, int]]:
@@ -89,17 +89,17 @@ def runs(log: list[Record], detailed: set[QueueKey]) -> dict[QueueKey, list[Reco
 def planned(
     parts: list[list[Record]],
     detailed: dict[int, set[QueueKey]],
-    fresh: QueueProgress,
-    stands: dict[QueueKey, QueueProgress],
+    fresh: QueueEnd,
+    queue_ends: dict[QueueKey, QueueEnd],
 ) -> QueuePlan:
     """The plan of a log's parts; where it needs detail, it gets a queue record by record."""
     try:
         surveys = [Survey(runs=runs(part, detailed.get(i, set()))) for i, part in enumerate(parts)]
-        return plan_queues(surveys, fresh=fresh, stands=stands)
+        return plan_queues(surveys, fresh=fresh, queue_ends=queue_ends)
     except NeedsDetail as need:
         known = detailed.get(need.number, set())
         more = {**detailed, need.number: known | {need.key}}
-        return planned(parts, more, fresh, stands)
+        return planned(parts, more, fresh, queue_ends)
 
 
 @given(logs(), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 7), st.sampled_from([1, 4]))
@@ -108,14 +108,14 @@ def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
 ) -> None:
     places = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     parts = [log[low:high] for low, high in itertools.pairwise(places)]
-    fresh = QueueProgress(begins_at_multiple_of=multiple)
+    fresh = QueueEnd(begins_at_multiple_of=multiple)
     # In two steps, as a stream does it; the second one knows where the first one ended.
     first = planned(parts[:first_step], {}, fresh, {})
-    second = planned(parts[first_step:], {}, fresh, first.stands)
+    second = planned(parts[first_step:], {}, fresh, first.queue_ends)
     expected = model(log, multiple)
     assert first.units + second.units == sum(map(len, expected.values()))
     for key, units in expected.items():
-        assert {**first.stands, **second.stands}[key].max_offset == max(units) + 1
+        assert {**first.queue_ends, **second.queue_ends}[key].max_offset == max(units) + 1
         written: list[int] = []
         for part, shares in zip(parts, first.shares + second.shares, strict=True):
             if key not in shares:
@@ -162,11 +162,11 @@ def test_runs_go_on_over_windows() -> None:
 
 
 def test_a_queue_offset_that_nothing_can_explain_is_rejected() -> None:
-    stand = QueueProgress(10, 1000, is_fresh=False)
-    rejected = write_plan.step(stand, RecordRun(5000, 5001, 1100, 1200))
-    assert (rejected.after, rejected.rejected) == (stand, 1)
+    queue_end = QueueEnd(10, 1000, is_fresh=False)
+    rejected = write_plan.step(queue_end, RecordRun(5000, 5001, 1100, 1200))
+    assert (rejected.after, rejected.rejected) == (queue_end, 1)
     with pytest.raises(NeedsDetail):
-        write_plan.step(stand, RecordRun(5000, 5002, 1100, 1300))
+        write_plan.step(queue_end, RecordRun(5000, 5002, 1100, 1300))
 
 
 def test_spans_are_cut_where_a_place_lies_within() -> None:

@@ -1,4 +1,4 @@
-"""The words of the control block: each field has words of its own, a unit and a meaning."""
+"""The words of the control block: each field has its own words, a unit and a meaning."""
 
 import pytest
 

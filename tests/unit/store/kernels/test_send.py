@@ -1,4 +1,4 @@
-"""Which sends the kernel takes, what it stores of them and what it answers."""
+"""Which sends take the fast path, and how they are stored and answered."""
 
 import dataclasses
 import json
@@ -141,7 +141,7 @@ def send(
     serialization: Serialization = Serialization.JSON,
     **about: Any,
 ) -> bytes:
-    """A common send, but for what is said; a field that is None is left out."""
+    """Return a send for the fast path with some changes; a field that is None is left out."""
     fields = {
         name: text for name, text in {**FIELDS, **(changes or {})}.items() if text is not None
     }
@@ -158,7 +158,7 @@ def header_of(frame: bytes) -> str:
     return frame[8 : 8 + int.from_bytes(frame[5:8])].decode()
 
 
-# --- what is stored and answered ------------------------------------------------
+# --- records and replies --------------------------------------------------------
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
@@ -238,7 +238,7 @@ def test_frames_of_java(store: Store, version: str) -> None:
     names = ["live_code_310", "json_send_v2_without_properties"]
     names += ["rocketmq_send_v2_without_properties"]
     frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
-    # Those that were recorded have a negative opaque, which is Python's.
+    # The recorded requests have a negative opaque, so they fall back.
     assert not store.is_taken(frames[1])
     frames[1] = frames[1].replace(b'"opaque":-1', b'"opaque":10')
     frames[2] = frames[2][:13] + b"\0\0\0\x0a" + frames[2][17:]
@@ -266,7 +266,7 @@ def test_frames_of_java_that_are_not_common(
     assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
-# --- what is common -------------------------------------------------------------
+# --- what takes the fast path ---------------------------------------------------
 
 BOTH = pytest.mark.parametrize("serialization", list(Serialization))
 
@@ -339,7 +339,7 @@ def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
     unit = cq_unit.UNIT.unpack_from(store.tails[-1])
     assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
     replies = store.reply_bytes
-    for one in (first, second):  # the producer is told the queue that it asked for
+    for one in (first, second):  # the reply has the queue of the request
         offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
         reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
         assert replies.startswith(reply)
@@ -435,12 +435,12 @@ HEADERS = {
     "escaped controls": ("TAGS", "T\\u0003GS"),
     "comma at the end": ('"m":"false"', '"m":"false",'),
     "array": ('"extFields":{', '"extFields":[{'),
-    "behind it": ('"}}', '"}}x'),
+    "after it": ('"}}', '"}}x'),
 }
 
 
 @pytest.mark.parametrize("change", HEADERS)
-def test_json_that_is_not_common(store: Store, change: str) -> None:
+def test_json_that_falls_back(store: Store, change: str) -> None:
     old, new = HEADERS[change]
     header = header_of(send())
     assert old in header
@@ -524,8 +524,8 @@ def test_impossible_lengths(store: Store, length: int) -> None:
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_LENGTH, len(whole))
 
 
-def test_what_an_append_stops_for_is_in_the_scratch(store: Store) -> None:
-    """Python provides what is missing, as for a put, and calls again."""
+def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
+    """The caller provides the room, as for a put, and calls again."""
     store.block[state.LOG_LIMIT] = 300
     whole = send()
     assert store.receive(whole * 3) == 1
@@ -553,7 +553,7 @@ def test_full_replies(store: Store) -> None:
 
 
 def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
-    """Then a call has rounds; nobody sees them."""
+    """Then a call works in rounds, with the same result."""
     store.block[state.NOTES_ROOM] = 3
     assert store.receive(send() * 10) == 10
     store.block[state.NOTES_ROOM] = 100

@@ -1,11 +1,11 @@
-"""What takes two messages to see: copies, deliveries, ends of transactions. On the table, by Spark.
+"""Compare messages with each other on the table, by Spark: copies, deliveries, transactions.
 
     copies     the same topic, unique key, attempt, body checksum and length, more than once
-    delays     a delayed message past its level's delivery, and the one in its topic
+    delays     a delayed message before its level's offset, and the message in its topic
     halves     half messages, the messages that commit them, the operations that end them
 
-Rows meet by hashes: of all messages only a hash of eight bytes is shuffled, of those whose hashes
-meet everything, to be compared as it is.
+Rows are matched by hashes: only a hash of eight bytes per message is shuffled, and whole rows only
+of messages with equal hashes.
 """
 
 from dataclasses import replace
@@ -26,13 +26,13 @@ _HALVES = {
     names.OP_HALF_TOPIC: names.HALF_TOPIC,
     names.ROCKSDB_OP_HALF_TOPIC: names.ROCKSDB_HALF_TOPIC,
 }
-"""Topic of operations to that of the half messages they end."""
+"""Topic of op messages -> topic of the half messages they end."""
 _CHECK_GROUP = "CID_RMQ_SYS_TRANS"
-"""The group that the check of transactions reads half messages as."""
+"""Group as which the transaction check reads half messages."""
 
 
 def messages(spark: "SparkSession", table: str) -> "DataFrame":
-    """Return the rows of a table with what links them. As ``audit.messages``."""
+    """Return the rows of a table with their links. As ``audit.messages``."""
     if not message_table.is_finished(table):
         raise InvalidOption("table", table, "the table of an audit that has ended")
     rows = spark.read.parquet(message_table.spark_path(table, message_table.MESSAGES))
@@ -44,16 +44,16 @@ def messages(spark: "SparkSession", table: str) -> "DataFrame":
 
 
 def complete(spark: "SparkSession", result: AuditResult, table: str) -> AuditResult:
-    """Find the links, keep them beside the rows, and count them."""
+    """Find the links, write them beside the rows, and count them."""
     rows = spark.read.parquet(message_table.spark_path(table, message_table.MESSAGES))
-    found = _copies(rows).unionByName(_delays(rows)).unionByName(_halves(rows))
+    links_found = _copies(rows).unionByName(_delays(rows)).unionByName(_halves(rows))
     path = message_table.spark_path(table, message_table.LINKS)
-    found.write.mode("overwrite").parquet(path)
+    links_found.write.mode("overwrite").parquet(path)
     links = _read_links(spark, path)
     duplicated = links.filter("first_copy != physical_offset").count()
     staged = links.filter("stage is not null").join(rows.drop("stage"), "physical_offset")
     counts = staged.groupBy("topic", "stage").count().collect()
-    topics = {one.topic: one for one in result.topics}
+    topics = {audit.topic: audit for audit in result.topics}
     for topic in {row["topic"] for row in counts}:
         more = {row["stage"]: row["count"] for row in counts if row["topic"] == topic}
         topics[topic] = _restaged(topics[topic], more)
@@ -62,11 +62,11 @@ def complete(spark: "SparkSession", result: AuditResult, table: str) -> AuditRes
     )
 
 
-def _restaged(one: TopicAudit, found: dict[str, int]) -> TopicAudit:
-    """Return a topic some messages of which are at other stages than a single one tells."""
-    before = Stage.DELIVERED if one.topic == names.SCHEDULE_TOPIC else Stage.UNDECIDED
-    moved = {str(before): -sum(found.values())}
-    return replace(one, stages=total([one.stages, moved, found]))
+def _restaged(audit: TopicAudit, stages: dict[str, int]) -> TopicAudit:
+    """Return a topic with the stages of some messages replaced."""
+    before = Stage.DELIVERED if audit.topic == names.SCHEDULE_TOPIC else Stage.UNDECIDED
+    moved = {str(before): -sum(stages.values())}
+    return replace(audit, stages=total([audit.stages, moved, stages]))
 
 
 _LINK_KINDS = {"copies": "long", "first_copy": "long", "other": "long", "stage": "string"}
@@ -83,19 +83,19 @@ def _links(frame: "DataFrame", **known: "Column") -> "DataFrame":
 
 
 def _read_links(spark: "SparkSession", path: str) -> "DataFrame":
-    # Of no links Spark writes no file that would tell the columns.
+    # Without links Spark writes no file from which to infer the columns.
     kinds = ", ".join(f"{name} {kind}" for name, kind in _LINK_KINDS.items())
     return spark.read.schema(f"physical_offset long, {kinds}").parquet(path)
 
 
 def _copies(rows: "DataFrame") -> "DataFrame":
-    """Return the messages that are stored more than once, and where first."""
+    """Return the messages that are stored more than once, and the place of the first copy."""
     is_own = F.col("topic").isin(*names.SYSTEM_TOPICS) | F.col("topic").startswith(
         names.SYSTEM_TOPIC_PREFIX
     )
     stored = [
-        str(one)
-        for one in (MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED, MessageVerdict.LOST)
+        str(verdict)
+        for verdict in (MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED, MessageVerdict.LOST)
     ]
     plain = rows.filter(F.col("verdict").isin(*stored) & F.col("uniq_key").isNotNull() & ~is_own)
     hashed = plain.select(*_COPY, "physical_offset", F.xxhash64(*_COPY).alias("hash"))
@@ -111,7 +111,7 @@ def _copies(rows: "DataFrame") -> "DataFrame":
 
 
 def _delays(rows: "DataFrame") -> "DataFrame":
-    """Return where delayed messages were delivered to, and those that were not."""
+    """Return the places where delayed messages were delivered, and undelivered messages."""
     is_delivered = F.col("stage") == str(Stage.DELIVERED)
     is_delivered &= F.col("topic") == names.SCHEDULE_TOPIC
     delayed = rows.filter(
@@ -122,14 +122,14 @@ def _delays(rows: "DataFrame") -> "DataFrame":
     arrived = in_topic.groupBy("real_topic", "uniq_key", "attempts").agg(
         F.max("physical_offset").alias("other")
     )
-    found = delayed.join(arrived, ["real_topic", "uniq_key", "attempts"], "left")
+    joined = delayed.join(arrived, ["real_topic", "uniq_key", "attempts"], "left")
     is_there = F.col("other") > F.col("physical_offset")
     stage = F.when(is_there, F.lit(None)).otherwise(F.lit(str(Stage.UNDELIVERED)))
-    return _links(found, other=F.when(is_there, F.col("other")), stage=stage)
+    return _links(joined, other=F.when(is_there, F.col("other")), stage=stage)
 
 
 def _halves(rows: "DataFrame") -> "DataFrame":
-    """Return how each half message ended."""
+    """Return the end of each half message."""
     halves = rows.filter(F.col("topic").isin(*_HALVES.values()))
     is_commit = F.col("sys_flag").bitwiseAND(flags.TRANSACTION_MASK) == flags.TRANSACTION_COMMIT
     by_half = rows.filter(is_commit).groupBy("prepared_transaction_offset")
@@ -142,8 +142,8 @@ def _halves(rows: "DataFrame") -> "DataFrame":
     )
     ended = ended.distinct().withColumn("is_ended", F.lit(True))
     half = ["physical_offset", "topic", "queue_id", "queue_offset", "groups_consumed"]
-    found = halves.select(*half).join(commits, "physical_offset", "left")
-    found = found.join(ended, ["topic", "queue_id", "queue_offset"], "left")
+    joined = halves.select(*half).join(commits, "physical_offset", "left")
+    joined = joined.join(ended, ["topic", "queue_id", "queue_offset"], "left")
     is_passed = F.array_contains("groups_consumed", _CHECK_GROUP)
     stage = (
         F.when(F.col("other").isNotNull(), str(Stage.COMMITTED))
@@ -151,4 +151,4 @@ def _halves(rows: "DataFrame") -> "DataFrame":
         .when(is_passed, str(Stage.CHECKED))
         .otherwise(str(Stage.UNDECIDED))
     )
-    return _links(found, other=F.col("other"), stage=stage)
+    return _links(joined, other=F.col("other"), stage=stage)

@@ -31,7 +31,7 @@ class Judged:
 
 
 class Readers:
-    """The groups that have consumed each row of a window, and those that have not."""
+    """The groups that have consumed each row of a window, and the groups that have not."""
 
     def __init__(self, count: int) -> None:
         self.set_of = np.full(count, -1, np.int64)

@@ -1,12 +1,12 @@
-"""The table of an audit: a row for each message, in Parquet files that tasks write.
+"""The table of an audit: a row per message, in Parquet files that tasks write.
 
-    TABLE/messages/00000000000134217728.parquet   a range of the log, named by where it starts
-    TABLE/messages/units-000000.parquet           messages that only a unit tells of
-    TABLE/links/                                  what Spark found out by looking at rows together
-    TABLE/audit.json                              the summary, once the table is whole
+    TABLE/messages/00000000000134217728.parquet   a range of the log, named by its start
+    TABLE/messages/units-000000.parquet           messages that have a unit and no record
+    TABLE/links/                                  results of comparing rows with each other
+    TABLE/audit.json                              the summary, once the table is complete
 
-A task writes the same rows under the same name however often it runs. A folder with a summary is an
-audit's own; the next audit empties it.
+A task writes the same rows under the same name however often it runs. A folder with a summary
+belongs to an audit; the next audit empties it.
 """
 
 import json
@@ -42,7 +42,7 @@ SUMMARY = "audit.json"
 _OPERATION_TOPICS = (names.OP_HALF_TOPIC, names.ROCKSDB_OP_HALF_TOPIC)
 _OPERATION_SEPARATOR = ","
 _DATE_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999."""
+"""Last millisecond of the year 9999."""
 _ROW_GROUP_ROWS = 64 * 1024
 _WORDS = pa.dictionary(pa.int8(), pa.string())
 
@@ -75,17 +75,17 @@ SCHEMA = pa.schema(
 
 
 class RowWriter:
-    """Writes one file of the table; it has its name once it is whole.
+    """Writes a file of the table, which gets its name once it is complete.
 
     Args:
         table: Folder or URI of the table.
-        name: Of the file, without its ending.
+        name: Name of the file, without its suffix.
     """
 
     def __init__(self, table: str, name: str) -> None:
         self._fs, root = _open(table)
         self._path = f"{root}/{MESSAGES}/{name}.parquet"
-        # What is written to an object store has its name at its close; a folder needs a draft.
+        # An object store names an object when it is closed; a folder needs a draft.
         is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._draft = f"{root}/.{name}-{uuid.uuid4().hex}" if is_local else self._path
         self._writer: pq.ParquetWriter | None = None
@@ -109,13 +109,13 @@ class RowWriter:
                 self._fs.delete_file(self._draft)
 
     def put(self, window: Judged) -> None:
-        """Write a row for each record of a window."""
+        """Write a row per record of a window."""
         self._put(_rows(window))
 
     def put_damaged(
         self, key: QueueKey, reason: Reason, numbers: npt.NDArray[np.int64], units: UnitArray
     ) -> None:
-        """Write a row for each message of a queue that only its unit tells of."""
+        """Write a row per message of a queue that has a unit and no record."""
         count = len(numbers)
         known: dict[str, Any] = {
             "topic": [key[0]] * count,
@@ -142,17 +142,17 @@ class RowWriter:
 
 
 def prepare(table: str) -> None:
-    """Make the folder of a table, and empty that of an earlier audit.
+    """Create the folder of a table, and empty that of an earlier audit.
 
     Raises:
-        InvalidOption: It holds something else.
-        WriteFailed: It cannot be made.
+        InvalidOption: It holds other files.
+        WriteFailed: It cannot be created.
     """
     system, root = _open(table)
     try:
-        found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        present = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
         its_own = {MESSAGES, LINKS, SUMMARY}
-        foreign = [one.base_name for one in found if one.base_name not in its_own]
+        foreign = [entry.base_name for entry in present if entry.base_name not in its_own]
         foreign = [name for name in foreign if not name.startswith(".")]
         if foreign:
             raise InvalidOption(
@@ -162,24 +162,24 @@ def prepare(table: str) -> None:
         system.delete_dir_contents(root, missing_dir_ok=True)
         system.create_dir(f"{root}/{MESSAGES}")
     except OSError as error:
-        raise WriteFailed(table, f"cannot be made: {error}") from error
+        raise WriteFailed(table, f"cannot be created: {error}") from error
 
 
 def finish(table: str, summary: dict[str, Any]) -> None:
-    """Write the summary: the table is whole."""
+    """Write the summary: the table is complete."""
     system, root = _open(table)
     with system.open_output_stream(f"{root}/{SUMMARY}") as stream:
         stream.write(json.dumps(summary, indent=2).encode())
 
 
 def spark_path(table: str, name: str) -> str:
-    """Return what Spark calls a folder of the table; a plain path would be on its own default."""
+    """Return Spark's name of a folder of the table; Spark would not take a plain path as local."""
     root = files.absolute(table).rstrip("/")
     return f"{root}/{name}" if "://" in root else f"file://{root}/{name}"
 
 
 def is_finished(table: str) -> bool:
-    """Whether there is the table of an audit that has ended."""
+    """Return whether there is the table of a completed audit."""
     system, root = _open(table)
     return bool(system.get_file_info(f"{root}/{SUMMARY}").type == fs.FileType.File)
 
@@ -197,7 +197,7 @@ def _open(table: str) -> tuple[fs.FileSystem, str]:
 def _rows(window: Judged) -> pa.Table:
     columns = window.columns
     count = columns.count
-    found = _Properties(columns)
+    properties = _Properties(columns)
     consumed, pending = _readers(window)
     due = window.due_ms
     values: dict[str, Any] = {
@@ -209,7 +209,7 @@ def _rows(window: Judged) -> pa.Table:
         "physical_offset": columns.numbers("physical_offset"),
         "size": columns.numbers("store_size"),
         "store_timestamp": _times(columns.numbers("store_timestamp")),
-        "uniq_key": _texts(columns.unique_keys()),
+        "uniq_key": texts_of(columns.unique_keys()),
         "sys_flag": columns.numbers("sys_flag"),
         "verdict": _words(window.verdicts, VERDICTS),
         "reason": _words(window.reasons, REASONS),
@@ -218,9 +218,9 @@ def _rows(window: Judged) -> pa.Table:
         "groups_consumed": consumed,
         "groups_pending": pending,
         "attempts": columns.numbers("reconsume_times"),
-        "origin_message_id": found.column(props.ORIGIN_MESSAGE_ID),
+        "origin_message_id": properties.column(props.ORIGIN_MESSAGE_ID),
         "due": _times(due, due == 0),
-        "real_topic": found.column(props.REAL_TOPIC),
+        "real_topic": properties.column(props.REAL_TOPIC),
         "prepared_transaction_offset": columns.numbers("prepared_transaction_offset"),
         "body_crc": columns.numbers("body_crc"),
         "body_size": columns.numbers("body_size"),
@@ -231,7 +231,7 @@ def _rows(window: Judged) -> pa.Table:
 
 
 def _times(times_ms: npt.NDArray[np.int64], is_none: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Return times; null where there is none, and where damage says what is no date."""
+    """Return times; null for none, and for numbers that are no date."""
     is_date = np.abs(times_ms) <= _DATE_MS_MAX
     mask = ~is_date if is_none is None else ~is_date | is_none
     return pa.array(times_ms, mask=mask).cast(_type("due"))
@@ -242,31 +242,32 @@ def _type(name: str) -> pa.DataType:
 
 
 def _words(codes: npt.NDArray[np.int8], words: tuple[Any, ...]) -> pa.DictionaryArray:
-    """Return words by their places; None stands for no word."""
+    """Return words by their positions; None is null."""
     has_none = words[0] is None
     texts = pa.array([str(word) for word in words if word is not None])
     places = pa.array(codes - has_none, mask=codes == 0 if has_none else None)
     return pa.DictionaryArray.from_arrays(places, texts)
 
 
-def _texts(runs: kernels.Runs) -> pa.Array:
+def texts_of(runs: kernels.Runs) -> pa.Array:
+    """Return the texts of runs; null where a run is absent."""
     valid = None if runs.present is None else pa.array(runs.present).buffers()[1]
     buffers = [valid, pa.py_buffer(runs.offsets), pa.py_buffer(runs.data)]
     return pa.Array.from_buffers(pa.string(), len(runs.offsets) - 1, buffers)
 
 
 class _Properties:
-    """Single properties of a window's records."""
+    """Columns of single properties of a window's records."""
 
     def __init__(self, columns: kernels.Columns) -> None:
         pairs = columns.properties()
         self._count = columns.count
         self._offsets = pairs.offsets
-        self._names = _texts(pairs.names)
-        self._values = _texts(pairs.values)
+        self._names = texts_of(pairs.names)
+        self._values = texts_of(pairs.values)
 
     def column(self, name: str) -> pa.Array:
-        """Return a property of each record, null where it has none."""
+        """Return a property of each record, null if it has none."""
         places = np.flatnonzero(np.asarray(pc.equal(self._names, name)))
         rows = np.searchsorted(self._offsets, places, "right") - 1
         of_row = np.zeros(self._count, np.int64)
@@ -277,7 +278,7 @@ class _Properties:
 
 
 def _readers(window: Judged) -> tuple[pa.Array, pa.Array]:
-    """Return the groups that consumed each record, and those for which it is pending."""
+    """Return the groups that consumed each record, and the groups for which it is pending."""
     sets = window.readers.sets
     places = pa.array(window.readers.set_of, mask=window.readers.set_of < 0)
     kind = _type("groups_consumed")
@@ -288,7 +289,7 @@ def _readers(window: Judged) -> tuple[pa.Array, pa.Array]:
 
 
 def _ended(window: Judged) -> pa.Array:
-    """Return which half messages each operation ends, by their queue offsets."""
+    """Return the queue offsets of the half messages that each op message ends."""
     of_operations = [i for i, topic in enumerate(window.topics) if topic in _OPERATION_TOPICS]
     rows = np.flatnonzero(np.isin(window.topic_ids, of_operations))
     if not len(rows):
@@ -296,8 +297,8 @@ def _ended(window: Judged) -> pa.Array:
     ended: list[list[int] | None] = [None] * window.columns.count
     bodies, _ = window.columns.take(rows).bodies()
     data = bodies.data.tobytes()
-    for at, row in enumerate(rows.tolist()):
-        text = data[bodies.offsets[at] : bodies.offsets[at + 1]].decode("ascii", "replace")
+    for number, row in enumerate(rows.tolist()):
+        text = data[bodies.offsets[number] : bodies.offsets[number + 1]].decode("ascii", "replace")
         words = [word.strip() for word in text.split(_OPERATION_SEPARATOR)]
         ended[row] = [int(word) for word in words if word.isascii() and word.isdigit()]
     return pa.array(ended, _type("ends"))

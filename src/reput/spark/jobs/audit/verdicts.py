@@ -1,6 +1,6 @@
-"""What an audit can say of a message, a hole, a unit, a group, and its numbers. Pure.
+"""The verdicts of an audit on messages, holes, units and groups, and its counts. Pure.
 
-Each word has its meaning and its evidence in docs/reference/audit.md.
+docs/reference/audit.md defines each word and its evidence.
 """
 
 import dataclasses
@@ -12,131 +12,132 @@ from typing import Any
 
 
 class MessageVerdict(enum.StrEnum):
-    """What became of a message; each has exactly one."""
+    """The verdict on a message; each message has exactly one."""
 
     DISPATCHED = "dispatched"
-    """Whole, and the unit at its place points at it: consumers get it."""
+    """The record is whole, and the unit at its queue offset points at it: consumers get it."""
     UNDISPATCHED = "undispatched"
-    """Whole, without a unit yet; the broker, or its next start, makes it."""
+    """The record is whole and has no unit yet; the broker, or its next start, puts one."""
     LOST = "lost"
-    """Whole, and no unit leads to it: no consumer gets it. A rebuild brings it back."""
+    """The record is whole and no unit points at it: no consumer gets it. A rebuild helps."""
     DAMAGED = "damaged"
-    """A unit leads to it, and no whole record stands there any more."""
+    """A unit points at it, and no whole record is there any more."""
     UNQUEUED = "unqueued"
-    """Prepared or rolled back: it belongs into no queue."""
+    """The record is prepared or rolled back, and belongs into no queue."""
     DELETED = "deleted"
-    """Of a topic that was deleted since."""
+    """The topic of the message was deleted since."""
 
 
 class Reason(enum.StrEnum):
-    """Why a message is lost or damaged."""
+    """The reason why a message is lost or damaged."""
 
     NO_UNIT = "no_unit"
-    """No file, zeros or filler where its unit should be."""
+    """There is no file for its unit, or zeros or filler in its place."""
     OTHER_UNIT = "other_unit"
-    """The unit at its place points elsewhere."""
+    """The unit at its queue offset points elsewhere."""
     WRONG_SIZE = "wrong_size"
     """The unit points at it with another size."""
     WRONG_TAGS = "wrong_tags"
-    """The unit points at it with the code of other tags: who filters by tag does not get it."""
+    """The unit points at it with another tags code: consumers that filter by tag miss it."""
     IN_HOLE = "in_hole"
-    """Where its unit points lies a hole of the log."""
+    """Its unit points into a hole of the log."""
     BEHIND_END = "behind_end"
-    """Where its unit points the log has ended: a crash, or a cut, took its end."""
+    """Its unit points after the end of the log, which a crash or a cut has moved."""
 
 
 class Indexed(enum.StrEnum):
-    """Whether the index finds a message."""
+    """The state of a message in the index."""
 
     INDEXED = "indexed"
-    """By each of its keys."""
+    """The index has an entry for each of its keys."""
     MISSING = "missing"
-    """Not by each of its keys, though the index covers it."""
+    """An entry is missing, although an index file covers the message."""
     UNCOVERED = "uncovered"
-    """From before the oldest index file, or between two that a crash left apart."""
+    """The message is before the oldest index file, or between two files after a crash."""
     PENDING = "pending"
-    """Behind the last entry of a store that was not stopped."""
+    """The message is after the last entry of a store that was not stopped."""
     NO_KEYS = "no_keys"
-    """It has none, or is rolled back."""
+    """The message has no keys, or is rolled back."""
 
 
 class Stage(enum.StrEnum):
-    """How far a message is on a way of several stations."""
+    """The stage of a message that several topics get in turn."""
 
     WAITING = "waiting"
-    """Delayed, and its time has not come."""
+    """A delayed message that is not due yet."""
     DUE = "due"
-    """Delayed, its time has come, and it is not delivered."""
+    """A delayed message that is due and not delivered."""
     DELIVERED = "delivered"
-    """Delayed, and the level's delivery is past it."""
+    """A delayed message before the offset of its level."""
     UNDELIVERED = "undelivered"
-    """Delayed, the delivery is past it, and its topic does not have it. Only with a table."""
+    """A delayed message before the offset of its level that its topic lacks. Only with a table."""
     UNDECIDED = "undecided"
-    """Half a transaction: neither committed nor rolled back as far as is known."""
+    """A half message, neither committed nor rolled back as far as is known."""
     COMMITTED = "committed"
-    """Half a transaction, and the message stands in its topic. Only with a table."""
+    """A half message that was committed to its topic. Only with a table."""
     ROLLED_BACK = "rolled_back"
-    """Half a transaction, ended without a message. Only with a table."""
+    """A half message that was ended without a commit. Only with a table."""
     CHECKED = "checked"
-    """Half a transaction that the check has passed: a later copy took its place, or it was given
-    up. Only with a table."""
+    """A half message that the check has passed: a later copy replaces it, or it was given up.
+    Only with a table.
+    """
     OPERATION = "operation"
-    """Ends a transaction."""
+    """An op message, which ends a transaction."""
     RETRY = "retry"
-    """Of a retry topic: a group asked for it again."""
+    """A message of a retry topic."""
     DEAD = "dead"
-    """Of a dead-letter topic: a group gave up on it."""
+    """A message of a dead-letter topic."""
 
 
 VERDICTS = tuple(MessageVerdict)
 REASONS = (None, *Reason)
 INDEXED = tuple(Indexed)
 STAGES = (None, *Stage)
-"""Arrays hold the places of words in these."""
+"""Arrays hold positions in these tuples."""
 
 
 class Fault(enum.StrEnum):
-    """What is wrong with something that is no message; notes are no faults."""
+    """Kinds of findings on everything but messages; notes are no faults."""
 
     HOLE = "hole"
     TORN_TAIL = "torn_tail"
-    """Note: what a crash left of the last record."""
+    """Note: the part of the last record that a crash left."""
     STALE_TAIL = "stale_tail"
     """Note: records that an earlier recovery cut off."""
     GAP = "gap"
-    """Queue offsets that neither a record nor a unit has, and no hole explains."""
+    """Queue offsets without record and unit, and without a hole that explains them."""
     FILE_SIZE = "file_size"
-    """Of a log or queue file: a broker does not start on it."""
+    """A log or queue file with a size that prevents a broker's start."""
     UNIT_ZERO = "unit_zero"
-    """Zeros amid the units of a queue, where no record is to be found either."""
+    """Zeros amid the units of a queue, for which there is no record."""
     UNIT_BLANK = "unit_blank"
-    """The same, filler."""
+    """Filler amid the units of a queue, for which there is no record."""
     UNIT_INVALID = "unit_invalid"
-    """The same, a negative offset or size."""
+    """A unit with a negative offset or size."""
     UNIT_TWICE = "unit_twice"
-    """It points at a message of its queue that has another unit: consumers get it twice."""
+    """A unit that points at a message with another unit: consumers get the message twice."""
     LIGHT_UNIT = "light_unit"
-    """A light queue (LMQ) lacks the unit of a message that names it."""
+    """A light queue (LMQ) lacks a unit, or has one with another size or tags code."""
     UNIT_WRONG_RECORD = "unit_wrong_record"
-    """It points at no message of its queue."""
+    """A unit that points at no message of its queue."""
     INDEX_FILE = "index_file"
-    """It cannot be read."""
+    """An index file that cannot be read."""
     INDEX_CHAIN = "index_chain"
-    """Links of hash chains are wrong: keys are not found."""
+    """Wrong links of an index file's hash chains: keys are not found."""
     ENTRY_STRAY = "entry_stray"
-    """Note: no message has the key; readers look at the message before they believe it."""
+    """Note: an entry whose key no message has; readers check the message."""
     ENTRY_STALE = "entry_stale"
-    """Note: the entry points behind the end of the log."""
+    """Note: an entry that points after the end of the log."""
     TABLE = "table"
-    """A table of the folder ``config``, or the checkpoint, cannot be read."""
+    """A table of the folder ``config``, or the checkpoint, that cannot be read."""
     GROUP_AHEAD = "group_ahead"
-    """A group's offset is behind the end of its queue: it skips what is sent next."""
+    """A group's offset is after the end of its queue: the group may skip messages."""
     GROUP_EXPIRED = "group_expired"
-    """Note: messages went with their log files before the group read them."""
+    """Note: messages expired before the group read them."""
     GROUP_WITHOUT_QUEUE = "group_without_queue"
-    """Note: a group's offset is of a queue that is not there."""
+    """Note: a group's offset is of a queue without files."""
     DELAY_AHEAD = "delay_ahead"
-    """A level's delivery is behind the end of its queue."""
+    """The offset of a delay level is after the end of its queue."""
 
 
 NOTES = frozenset(
@@ -149,16 +150,16 @@ NOTES = frozenset(
         Fault.GROUP_WITHOUT_QUEUE,
     }
 )
-"""What circumstances explain and costs no message that is in the store."""
+"""Findings that circumstances explain and that cost no message of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """Something found; one of each kind of thing at each place."""
+    """A finding; there is one of each kind at each place."""
 
     fault: Fault
     where: str
-    """Path below the store, or the name of a queue or group."""
+    """Path below the store, or name of a queue or group."""
     text: str
     count: int = 1
     is_note: bool = False
@@ -168,7 +169,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class LostMessage:
-    """A message that is lost or damaged, one of a sample."""
+    """A lost or damaged message of the sample."""
 
     verdict: MessageVerdict
     reason: Reason
@@ -178,24 +179,24 @@ class LostMessage:
     physical_offset: int
     size: int
     store_timestamp: int | None = None
-    """ms; None of a damaged one."""
+    """Store time, in ms; None for a damaged message."""
     unique_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Messages of one queue that a hole took."""
+    """Consecutive messages of a queue that a hole took."""
 
     topic: str
     queue_id: int
     queue_offset: int
-    """Of the first."""
+    """Queue offset of the first message."""
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedHole:
-    """Bytes of the log that are no record, and what they were."""
+    """Bytes of the log without records, and the messages they took."""
 
     physical_offset: int
     length: int
@@ -204,40 +205,40 @@ class AuditedHole:
     before_ms: int | None
     """Store time of the last whole record before it; None if there is none."""
     after_ms: int | None
-    """Store time of the first whole record behind it; None if there is none."""
+    """Store time of the first whole record after it; None if there is none."""
     missing: tuple[Missing, ...] = ()
-    """Queue offsets that went with it."""
+    """Messages that it took."""
 
     @property
     def end(self) -> int:
-        """Physical offset behind the last of these bytes."""
+        """Physical offset after the last of these bytes."""
         return self.physical_offset + self.length
 
     @property
     def lost_count(self) -> int:
-        """How many messages it took, as far as queues tell."""
-        return sum(one.count for one in self.missing)
+        """Number of messages that it took, as far as queues show."""
+        return sum(run.count for run in self.missing)
 
 
 @dataclass(slots=True)
 class TopicAudit:
-    """The messages of one topic."""
+    """The messages of a topic."""
 
     topic: str
     messages: int = 0
-    """Whole records."""
+    """Number of whole records."""
     bytes: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
     verdicts: dict[str, int] = field(default_factory=dict)
-    """By ``MessageVerdict``; damaged ones are not among ``messages``."""
+    """Messages by ``MessageVerdict``; damaged ones are not among ``messages``."""
     indexed: dict[str, int] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)
     missing: int = 0
-    """Messages that are known by a gap of queue offsets alone."""
+    """Number of messages known only by a gap of queue offsets."""
 
     def merge(self, other: "TopicAudit") -> None:
-        """Add what another range of the log has of it."""
+        """Add the counts of another range of the log."""
         self.messages += other.messages
         self.bytes += other.bytes
         self.first_ms = _of_both(min, self.first_ms, other.first_ms)
@@ -250,24 +251,24 @@ class TopicAudit:
 
 @dataclass(slots=True)
 class GroupAudit:
-    """What a group has and has not read of a topic."""
+    """The messages of a topic that a group has and has not read."""
 
     group: str
     topic: str
     lag: int = 0
-    """Ends of queues less the group's offsets, as consoles show it."""
+    """Ends of queues minus the group's offsets, as consoles show it."""
     consumed: int = 0
-    """Messages in the log before its offsets."""
+    """Number of messages in the log before its offsets."""
     pending: int = 0
-    """Messages in the log from its offsets on."""
+    """Number of messages in the log from its offsets on."""
     pending_bytes: int = 0
     oldest_pending_ms: int | None = None
-    """Store time."""
+    """Store time of the oldest pending message."""
     expired: int = 0
-    """Messages that left the log before it read them."""
+    """Number of messages that expired before it read them."""
 
     def merge(self, other: "GroupAudit") -> None:
-        """Add what another range of the log has for it."""
+        """Add the counts of another range of the log."""
         self.consumed += other.consumed
         self.pending += other.pending
         self.pending_bytes += other.pending_bytes
@@ -276,19 +277,19 @@ class GroupAudit:
 
 @dataclass(slots=True)
 class DelayAudit:
-    """The messages of one delay level."""
+    """The messages of a delay level."""
 
     level: int
     delivered: int = 0
     due: int = 0
     waiting: int = 0
     backlog_bytes: int = 0
-    """Of those due and waiting."""
+    """Bytes of the due and waiting messages."""
     oldest_due_ms: int | None = None
-    """When the first of those due should have been delivered."""
+    """Time when the first due message should have been delivered."""
 
     def merge(self, other: "DelayAudit") -> None:
-        """Add what another range of the log has of it."""
+        """Add the counts of another range of the log."""
         self.delivered += other.delivered
         self.due += other.due
         self.waiting += other.waiting
@@ -296,88 +297,88 @@ class DelayAudit:
         self.oldest_due_ms = _of_both(min, self.oldest_due_ms, other.oldest_due_ms)
 
 
-def _of_both(choose: Any, one: int | None, other: int | None) -> int | None:
-    known = [value for value in (one, other) if value is not None]
+def _of_both(choose: Any, first: int | None, second: int | None) -> int | None:
+    known = [value for value in (first, second) if value is not None]
     return choose(known) if known else None
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found. Times are ms since the epoch, sizes bytes."""
+    """The result of an audit. Times are ms since the epoch, sizes bytes."""
 
     store: str
     broker: str
     condition: str
     """``clean``, ``crashed`` or ``running``."""
     now_ms: int
-    """By which delayed messages are due."""
+    """Time at which delayed messages are due or not."""
     log_start: int
     log_end: int
-    """Physical offsets between which the log was audited."""
+    """Physical offset where the audited part of the log ends; it begins at ``log_start``."""
     topics: tuple[TopicAudit, ...]
-    """By name."""
+    """Topics by name."""
     groups: tuple[GroupAudit, ...]
-    """By group and topic."""
+    """Groups by group and topic."""
     delays: tuple[DelayAudit, ...]
-    """By level."""
+    """Delay levels by number."""
     holes: tuple[AuditedHole, ...]
-    """The first of them; ``hole_count`` says how many there are."""
+    """The first holes, in log order; ``hole_count`` counts all."""
     hole_count: int
     hole_bytes: int
     lost: tuple[LostMessage, ...]
-    """A sample, in the order of the log; ``verdicts`` say how many there are."""
+    """A sample in log order; ``verdicts`` counts all."""
     findings: tuple[AuditFinding, ...]
-    """The first ones of each kind; ``faults`` say how many there are."""
+    """The first findings of each kind; ``faults`` counts all."""
     faults: dict[str, int]
-    """By ``Fault``: how many things, notes too."""
+    """Counts by ``Fault``, including notes."""
     fault_count: int
-    """Of these, how many are no notes."""
+    """Number of findings that are no notes."""
     duplicated: int | None = None
     """Records beyond the first of a message that is stored more than once; None without a table."""
     table: str | None = None
-    """Where the table of all messages is."""
+    """Folder of the table of all messages."""
 
     @property
     def messages(self) -> int:
-        """Whole records in the log."""
-        return sum(one.messages for one in self.topics)
+        """Number of whole records in the log."""
+        return sum(topic.messages for topic in self.topics)
 
     @property
     def bytes(self) -> int:
-        """Of whole records."""
-        return sum(one.bytes for one in self.topics)
+        """Bytes of whole records."""
+        return sum(topic.bytes for topic in self.topics)
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How many messages of all topics have each verdict."""
-        return total(one.verdicts for one in self.topics)
+        """Messages of all topics by verdict."""
+        return total(topic.verdicts for topic in self.topics)
 
     @property
     def indexed(self) -> dict[str, int]:
-        """How many messages of all topics the index finds, and does not."""
-        return total(one.indexed for one in self.topics)
+        """Messages of all topics by state in the index."""
+        return total(topic.indexed for topic in self.topics)
 
     @property
     def stages(self) -> dict[str, int]:
-        """How many messages are at each stage."""
-        return total(one.stages for one in self.topics)
+        """Messages of all topics by stage."""
+        return total(topic.stages for topic in self.topics)
 
     @property
     def lost_count(self) -> int:
-        """Messages that consumers should get and do not: lost, damaged, gone without a trace."""
+        """Number of messages that consumers should get and do not: lost, damaged, and missing."""
         counts = self.verdicts
-        gone = sum(one.missing for one in self.topics)
+        gone = sum(topic.missing for topic in self.topics)
         return counts.get(MessageVerdict.LOST, 0) + counts.get(MessageVerdict.DAMAGED, 0) + gone
 
     @property
     def is_clean(self) -> bool:
-        """Whether no message is lost and nothing is at fault."""
+        """Whether no message is lost and there is no fault."""
         is_found = not self.indexed.get(Indexed.MISSING, 0)
         is_delivered = not self.stages.get(Stage.UNDELIVERED, 0)
         return not self.lost_count and not self.fault_count and is_found and is_delivered
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain lists and dictionaries, with the sums."""
+        """Return plain lists and dictionaries, with the totals."""
         plain = dataclasses.asdict(self)
         plain.update(
             is_clean=self.is_clean,
@@ -394,8 +395,8 @@ class AuditResult:
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums of counts, by name; what is zero is left out."""
+    """Return the totals of counts by name; zeros are left out."""
     sums: Counter[str] = Counter()
-    for one in counts:
-        sums.update(one)
+    for count in counts:
+        sums.update(count)
     return {name: count for name, count in sorted(sums.items()) if count}

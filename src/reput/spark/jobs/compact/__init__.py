@@ -3,12 +3,12 @@
     compact(spark, "/backup/archive", retention={"audit": None, "logs-.*": 7 * DAY_MS})
     compact(spark, "/data/store", "/data/compacted", retention={".*": 30 * DAY_MS})
 
-A log is shared by all topics, and brokers let go of whole log files, so the topic that is kept
-longest decides for all. This takes out messages whose topic's retention is over and keeps the rest.
+All topics share a log, and brokers delete whole log files, so the topic with the longest retention
+decides for all. This job drops expired messages of single topics and keeps the rest.
 
-An archive is compacted in place: Parquet files of a topic and day go when their last message is
-past its time. Of a stopped store a smaller one is made beside it, for RocketMQ or reput to open.
-Queue offsets stay what they were, and so do consumer offsets.
+An archive is compacted in place: a Parquet file of a topic and day is deleted when its last message
+has expired. For a stopped store the job writes a smaller store beside it, which RocketMQ or reput
+can open. Queue offsets do not change, nor do consumer offsets.
 """
 
 import dataclasses
@@ -40,32 +40,33 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MARK = "compacting.json"
-"""Says what is being compacted into a folder, until all of it is there."""
+"""File that describes the compaction into a folder, until the folder is complete."""
 
 
 @dataclass(frozen=True)
 class CompactResult:
-    """What went, or would go."""
+    """The messages and files that were dropped, or would be."""
 
     source: str
     target: str
     is_dry_run: bool
     is_written: bool
-    """False for a dry run, and where there is nothing to gain: no expired message in an archive, no
-    whole log file less of a store, whose folder is then not made."""
+    """False for a dry run, and if nothing can be freed: no expired message in an archive, or no
+    log file less of a store, whose folder is then not created.
+    """
     log_files: int
-    """Closed ones, which were looked at."""
+    """Number of closed log files."""
     changed_log_files: int
-    """Of an archive, those that lose messages; of a store, how many there are fewer."""
+    """Log files of an archive that lose messages, or number of log files that a store loses."""
     messages_kept: int
-    """Of closed log files."""
+    """Messages kept in closed log files."""
     messages_dropped: int
     freed_bytes: int
-    """Of files: Parquet of an archive, log files of a store."""
+    """Bytes of deleted files: Parquet files of an archive, log files of a store."""
     file_bytes: int
-    """What a broker has to be told as ``mappedFileSizeCommitLog``; 0 for an archive."""
+    """Value of ``mappedFileSizeCommitLog`` for the broker; 0 for an archive."""
     topics: tuple[TopicDropped, ...]
-    """What goes, by topic."""
+    """Dropped messages by topic."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""
@@ -82,24 +83,26 @@ def compact(
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> CompactResult:
-    """Take messages out whose topic's retention is over.
+    """Drop messages that are past the retention of their topic.
 
-    Run again after it was killed, it goes on, or starts over with what was expired then.
+    A killed run can be repeated: it continues, or starts over with the messages that were expired
+    then.
 
     Args:
-        spark: The session; None to do all of it here, one task at a time.
+        spark: The session; without one tasks run in this process.
         source: An archive, a path or URI, or the folder of a stopped store.
-        target: The folder of the store to make, new or empty; None for an archive, which is
-            compacted where it is.
-        retention: Pattern of topics -> ms that messages are kept after they were stored, None for
-            good. The first pattern that fits a topic counts; a topic that none fits is left. A
-            pattern is a regular expression; system topics fit their own names only.
-        dry_run: Say what would go; nothing is written.
-        clock: What the time is.
-        progress: Told of the tasks that are done.
+        target: The folder of the store to write, new or empty; None for an archive, which is
+            compacted in place.
+        retention: Pattern of topics -> ms to keep messages after they were stored, None for ever.
+            The first pattern that matches a topic counts; a topic without a match is kept. A
+            pattern is a regular expression; a system topic is matched by its own name only.
+        dry_run: Report what would be dropped, and write nothing.
+        clock: The clock that decides what has expired.
+        progress: Called with the number of completed tasks.
 
     Raises:
-        InvalidOption: A pattern is none, a target lacks or is too much, or holds something else.
+        InvalidOption: A pattern is no regular expression, the target is missing or not allowed, or
+            it holds other files.
         StoreUnavailable: There is no such store or archive; the store is in use, or damaged.
         WriteFailed: The folder cannot be written to.
         TaskFailed: A task failed.
@@ -107,7 +110,7 @@ def compact(
     now_ms = (clock or SystemClock()).now_ms()
     rules = retention_of(retention, now_ms)
     runner = runner_on(spark, "compact", progress)
-    source = absolute(source)  # workers have folders of their own to work in
+    source = absolute(source)  # workers have other working directories
     if files.is_archive(source):
         if target is not None:
             raise InvalidOption(
@@ -116,14 +119,16 @@ def compact(
         return _compact_archive(runner, source, rules, dry_run)
     if target is None:
         raise InvalidOption("target", None, "the folder of the store to make")
-    return _compact_store(runner, source, folder_checks.to_write("target", target), rules, dry_run)
+    return _compact_store(
+        runner, source, folder_checks.writable_folder("target", target), rules, dry_run
+    )
 
 
 def _compact_archive(
     runner: Runner, archive: str, retention: Retention, dry_run: bool
 ) -> CompactResult:
-    manifests = [one for one in ArchiveReader.open(archive).manifests if one.is_closed]
-    expired = {one.start: archive_compaction.expired_parts(one, retention) for one in manifests}
+    manifests = [item for item in ArchiveReader.open(archive).manifests if item.is_closed]
+    expired = {item.start: archive_compaction.expired_parts(item, retention) for item in manifests}
     tasks = [
         (archive, start, tuple(part.path for part in parts))
         for start, parts in expired.items()
@@ -134,7 +139,7 @@ def _compact_archive(
         archive_compaction.delete_unnamed(archive)
     gone = [part for parts in expired.values() for part in parts]
     sizes = [sum(group.record_bytes for group in part.row_groups) for part in gone]
-    rows = sum(part.rows for one in manifests for part in one.parts)
+    rows = sum(part.rows for manifest in manifests for part in manifest.parts)
     return CompactResult(
         source=archive,
         target=archive,
@@ -172,7 +177,7 @@ def _compact_store(
         log_files=len(plan.closed),
         changed_log_files=plan.freed_files,
         messages_kept=plan.kept_messages,
-        messages_dropped=sum(one.messages for one in plan.dropped),
+        messages_dropped=sum(topic.messages for topic in plan.dropped),
         freed_bytes=plan.freed_files * plan.file_bytes,
         file_bytes=plan.file_bytes,
         topics=plan.dropped,
@@ -184,9 +189,9 @@ def _request(store: str, retention: Retention) -> bytes:
 
 
 def _begun(store: str, target: str, retention: Retention) -> Retention:
-    """Return the retention of the run that was killed while it made the target, if there is one.
+    """Return the retention of a killed run that was writing the target, if there is one.
 
-    Its time is what was expired then: with another one the result would be another.
+    Its time decides what was expired: another time would give another result.
     """
     mark = Path(target, _MARK)
     if not mark.is_file():

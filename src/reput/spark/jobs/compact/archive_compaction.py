@@ -1,8 +1,8 @@
-"""Compacting an archive: Parquet files go of which every message has expired.
+"""Compact an archive: drop the Parquet files whose messages have all expired.
 
-A Parquet file has one topic and one day, so whatever is a day past its time goes, and nothing is
-written again but manifests and keys. A log file's manifest changes in one step; what no manifest
-names any more is deleted after that, by the driver, and by the next run if this one is killed.
+A Parquet file has one topic and one day, so a day of messages is dropped at a time, and only
+manifests and keys are written. The manifest of a log file changes in one step. Files that no
+manifest names are deleted after that by the driver, and by the next run if this one is killed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,34 +20,34 @@ from reput.spark.jobs.compact.expired import Retention
 from reput.store.files import open_folder
 
 Task = tuple[str, int, tuple[str, ...]]
-"""An archive, where a log file starts, and the paths of parts that go."""
+"""An archive, the start of a log file, and the paths of the parts to drop."""
 
 
 def expired_parts(manifest: Manifest, retention: Retention) -> list[Part]:
-    """Return the parts of a log file that have nothing but expired messages.
+    """Return the parts of a log file whose messages have all expired.
 
-    What was not closed when it was archived is archived again, and so is left whole.
+    A log file that was not closed when it was archived is archived again, and is kept whole.
     """
     return [part for part in manifest.parts if manifest.is_closed and _is_past(part, retention)]
 
 
 def _is_past(part: Part, retention: Retention) -> bool:
     begin_ms = retention.begin_ms(part.topic)
-    return begin_ms is not None and all(one.max_time_ms < begin_ms for one in part.row_groups)
+    return begin_ms is not None and all(group.max_time_ms < begin_ms for group in part.row_groups)
 
 
 def drop_parts(task: Task) -> int:
-    """Write the manifest and the keys of a log file without some parts; return how many went.
+    """Write the manifest and the keys of a log file without some parts; return the number dropped.
 
-    Parts that are not in the manifest any more went before.
+    Parts that the manifest no longer has were dropped before.
     """
-    archive, start, wanted = task
+    archive, start, dropped_paths = task
     folder, target = open_folder(archive), archive_folder(archive)
     manifest = files.load_manifest(folder, start)
-    gone = [part for part in manifest.parts if part.path in wanted]
+    gone = [part for part in manifest.parts if part.path in dropped_paths]
     if not gone:
         return 0
-    left = tuple(part for part in manifest.parts if part.path not in wanted)
+    left = tuple(part for part in manifest.parts if part.path not in dropped_paths)
     entries = np.frombuffer(folder.read(manifest.keys.path), KEY_TYPE)
     entries = entries[
         ~np.isin(entries["position"].astype(np.int64) + start, _offsets(target, gone))
@@ -57,7 +57,9 @@ def drop_parts(task: Task) -> int:
     queues = [queue for queue in manifest.queues if queue.topic not in topics]
     queues += _queues(target, [part for part in left if part.topic in topics])
     dropped = [
-        Dropped(part.topic, part.date, part.rows, sum(one.record_bytes for one in part.row_groups))
+        Dropped(
+            part.topic, part.date, part.rows, sum(group.record_bytes for group in part.row_groups)
+        )
         for part in gone
     ]
     write_manifest(
@@ -80,44 +82,44 @@ def _next_keys_path(manifest: Manifest) -> str:
 
 def _offsets(target: ArchiveFolder, parts: Sequence[Part]) -> npt.NDArray[np.int64]:
     """Return the physical offsets of the messages of parts."""
-    found = [np.empty(0, np.int64)]
+    offsets = [np.empty(0, np.int64)]
     for part in parts:
         with target.open_parquet(part.path) as parquet:
-            found.append(parquet.read(["physical_offset"]).column(0).to_numpy())
-    return np.concatenate(found)
+            offsets.append(parquet.read(["physical_offset"]).column(0).to_numpy())
+    return np.concatenate(offsets)
 
 
 def _queues(target: ArchiveFolder, parts: Sequence[Part]) -> Iterator[Queue]:
-    """Yield what of queues is in parts."""
-    found: dict[tuple[str, int], Queue] = {}
+    """Yield the queues of parts, with their counts and offsets."""
+    queues: dict[tuple[str, int], Queue] = {}
     for part in parts:
         with target.open_parquet(part.path) as parquet:
             table = parquet.read(["queue_id", "queue_offset", "sys_flag"], use_threads=False)
         ids, offsets, sys_flags = (table.column(i).to_numpy() for i in range(3))
         is_queued = (sys_flags & flags.TRANSACTION_PREPARED) == 0
         for queue_id in np.unique(ids[is_queued]).tolist():
-            its = offsets[is_queued & (ids == queue_id)]
-            low, high = int(its.min()), int(its.max())
-            known = found.get((part.topic, queue_id), Queue(part.topic, queue_id, 0, low, high))
-            found[part.topic, queue_id] = Queue(
+            offsets_there = offsets[is_queued & (ids == queue_id)]
+            low, high = int(offsets_there.min()), int(offsets_there.max())
+            known = queues.get((part.topic, queue_id), Queue(part.topic, queue_id, 0, low, high))
+            queues[part.topic, queue_id] = Queue(
                 part.topic,
                 queue_id,
-                known.messages + len(its),
+                known.messages + len(offsets_there),
                 min(known.min_offset, low),
                 max(known.max_offset, high),
             )
-    yield from found.values()
+    yield from queues.values()
 
 
 def delete_unnamed(archive: str) -> None:
-    """Delete the files of log files whose manifests do not name them.
+    """Delete the files that belong to a log file and that its manifest does not name.
 
-    A log file without a manifest is being archived: its files stay.
+    A log file without a manifest is being archived: its files are kept.
     """
     folder, target = open_folder(archive), archive_folder(archive)
     manifests = files.load_manifests(folder)
-    names = {one.name for one in manifests}
-    named = {piece.path for one in manifests for piece in one.pieces}
+    names = {manifest.name for manifest in manifests}
+    named = {piece.path for manifest in manifests for piece in manifest.pieces}
     for path in (*target.files(files.MESSAGES), *target.files(files.KEYS)):
         name = path.rpartition("/")[2].partition(".")[0].partition("-")[0]
         if path not in named and name in names:

@@ -1,4 +1,4 @@
-"""Which messages have outlived the retention of their topic, and what they amount to."""
+"""The messages that are past the retention of their topic, and their totals."""
 
 import re
 from collections import Counter
@@ -13,16 +13,17 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True)
 class Retention:
-    """How long messages of each topic are kept.
+    """The times that messages of each topic are kept.
 
     Raises:
         InvalidOption: A pattern is no regular expression, or a time is negative.
     """
 
     rules: tuple[tuple[str, int | None], ...]
-    """(pattern of topics, ms to keep them; None: for good), the first that fits counts. A pattern
-    is a regular expression for all of the name. A system topic fits its own name only, so that no
-    ``.*`` takes messages that wait for their time or for the end of a transaction."""
+    """(pattern of topics, ms to keep their messages; None for ever); the first match counts. A
+    pattern is a regular expression for the whole name. A system topic is matched by its own name
+    only, so that ``.*`` does not drop delayed messages or open transactions.
+    """
     now_ms: int
 
     def __post_init__(self) -> None:
@@ -38,7 +39,7 @@ class Retention:
                 raise InvalidOption("retention", {pattern: kept_ms}, "milliseconds from 0 up")
 
     def begin_ms(self, topic: str) -> int | None:
-        """Return from which store time on messages of a topic stay; None if all do."""
+        """Return the store time from which messages of a topic are kept, in ms; None if all are."""
         for pattern, kept_ms in self.rules:
             is_pattern = not names.is_system_topic(topic)
             if topic == pattern or (is_pattern and re.fullmatch(pattern, topic)):
@@ -48,16 +49,16 @@ class Retention:
 
 @dataclass(frozen=True)
 class TopicDropped:
-    """What goes of a topic."""
+    """The dropped messages of a topic."""
 
     topic: str
     messages: int
     record_bytes: int
-    """As they stand in the log."""
+    """Bytes of the records in the log."""
 
 
 def by_topic(pieces: Iterable[tuple[str, int, int]]) -> tuple[TopicDropped, ...]:
-    """Add up (topic, messages, bytes of records), by topic in order."""
+    """Return the totals of (topic, messages, bytes of records) by topic, sorted."""
     messages: Counter[str] = Counter()
     record_bytes: Counter[str] = Counter()
     for topic, count, size in pieces:
@@ -69,29 +70,29 @@ def by_topic(pieces: Iterable[tuple[str, int, int]]) -> tuple[TopicDropped, ...]
 
 
 def retention_from(option: str, texts: Iterable[str]) -> dict[str, int | None]:
-    """Return pattern of topics -> ms that they are kept, None for good.
+    """Return pattern of topics -> ms to keep their messages, None for ever.
 
     Args:
-        option: Where the texts are from.
-        texts: Such as ``orders=7d``.
+        option: Name of the option that the texts are from.
+        texts: Texts such as ``orders=7d``.
 
     Raises:
-        InvalidOption: One says something else.
+        InvalidOption: A text has another form.
     """
-    found: dict[str, int | None] = {}
+    rules: dict[str, int | None] = {}
     for text in texts:
         pattern, _, time = text.strip().rpartition("=")
         number, unit = time[:-1], time[-1:]
         if pattern and time == "forever":
-            found[pattern] = None
+            rules[pattern] = None
         elif pattern and unit in _UNITS_MS and number.isascii() and number.isdigit():
-            found[pattern] = int(number) * _UNITS_MS[unit]
+            rules[pattern] = int(number) * _UNITS_MS[unit]
         else:
             allowed = "TOPICS=TIME, as orders=7d, logs=12h, audit.*=forever"
             raise InvalidOption(option, text, allowed)
-    return found
+    return rules
 
 
 def retention_of(rules: Mapping[str, int | None], now_ms: int) -> Retention:
-    """Return rules as they are carried to tasks. Raises as ``Retention`` does."""
+    """Return the rules in a form that tasks can receive. Raises as ``Retention`` does."""
     return Retention(tuple(rules.items()), now_ms)

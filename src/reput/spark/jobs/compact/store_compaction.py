@@ -1,9 +1,9 @@
-"""Compacting a store: the closed part of its log packed anew without what has expired.
+"""Compact a store: repack the closed part of its log without expired messages.
 
-What stays of the closed log files is packed up against the one that is written to, which is copied
-as it is. So the log begins later, as if its first files had expired, and ends where it ended. Of
-each queue a first run of messages goes and its last message stays: minimum offsets grow, maximum
-offsets do not move, consumer offsets keep their meaning.
+The kept records of the closed log files are packed right before the open log file, which is copied
+unchanged. So the log begins later, as if its first files had expired, and its end does not move. Of
+each queue a first run of messages is dropped and the last message is kept: minimum offsets grow,
+maximum offsets do not change, consumer offsets stay valid.
 """
 
 from collections import defaultdict
@@ -30,53 +30,53 @@ _TIMER_LOG = "timerlog"
 
 @dataclass(frozen=True)
 class CompactionPlan:
-    """What stays, and where it goes."""
+    """The records that are kept, and their new files."""
 
     closed: tuple[LogFile, ...]
-    """The log files that are packed."""
+    """Log files to repack."""
     open_file: LogFile | None
-    """The one that is copied; None where the log ends with a closed one."""
+    """Log file to copy; None if the log ends with a closed one."""
     file_bytes: int
     first_kept: Mapping[Queue, int]
-    """From which queue offset on the messages of a queue stay; all of a queue that is not here."""
+    """Queue -> first queue offset that is kept; queues that are not in it are kept whole."""
     new_files: tuple["NewFile", ...]
     kept_messages: int
     dropped: tuple[TopicDropped, ...]
 
     @property
     def freed_files(self) -> int:
-        """Log files fewer than before."""
+        """Number of log files that are freed."""
         return len(self.closed) - len(self.new_files)
 
 
 @dataclass(frozen=True)
 class NewFile:
-    """A log file that is packed from a run of the records that stay."""
+    """A log file packed from a run of the kept records."""
 
     start: int
     """Physical offset of the new log file."""
     first: int
     """Physical offset of its first record in the old log."""
     last: int
-    """The same of its last record."""
+    """Physical offset of its last record in the old log."""
     used: int
     """Bytes of records."""
 
 
 @dataclass(frozen=True)
 class _ExpiryTask:
-    """A log file to look at."""
+    """A log file to read."""
 
     store: str
     start: int
     stop: int
     retention: Retention | None
-    """None: everything stays."""
+    """Retention; None to keep all messages."""
 
 
 @dataclass(frozen=True)
 class _QueueRemainder:
-    """What a log file has of a queue."""
+    """The messages of a queue in a log file."""
 
     first_young: int | None
     """Queue offset of the first message that has not expired."""
@@ -84,7 +84,7 @@ class _QueueRemainder:
 
 
 def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> CompactionPlan:
-    """Find out what stays of a store, and where it goes.
+    """Decide which records of a store are kept, and their new files.
 
     Raises:
         StoreUnavailable: The log is damaged, lacks files or has some of different sizes, or timers
@@ -93,7 +93,7 @@ def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> Com
     """
     closed, open_file = _log_files(reader)
     store, end = reader.location, reader.end_offset
-    looks = [_ExpiryTask(store, one.start, one.nominal_end, retention) for one in closed]
+    looks = [_ExpiryTask(store, file.start, file.nominal_end, retention) for file in closed]
     if open_file is not None:
         looks.append(_ExpiryTask(store, open_file.start, end, None))
     first_kept = _first_kept(runner("survey", _survey, looks))
@@ -125,8 +125,8 @@ def write_store(
 ) -> None:
     """Write the log files of a plan. Raises ``TaskFailed``."""
     tasks = [
-        _PackTask(store, target, retention, dict(plan.first_kept), one, plan.file_bytes)
-        for one in plan.new_files
+        _PackTask(store, target, retention, dict(plan.first_kept), new_file, plan.file_bytes)
+        for new_file in plan.new_files
     ]
     runner("pack", _pack_file, tasks)
     if plan.open_file is not None:
@@ -137,14 +137,14 @@ def write_store(
 
 
 def _log_files(reader: StoreReader) -> tuple[list[LogFile], LogFile | None]:
-    """Return the closed log files, and the one that is written to."""
+    """Return the closed log files, and the open one."""
     end, log = reader.end_offset, reader.log
-    closed = [one for one in log.files if one.nominal_end <= end]
-    open_file = next((one for one in log.files if one.start < end < one.nominal_end), None)
-    gaps = [one.file for one in log.missing()]
+    closed = [file for file in log.files if file.nominal_end <= end]
+    open_file = next((file for file in log.files if file.start < end < file.nominal_end), None)
+    gaps = [gap.file for gap in log.missing()]
     if gaps:
         raise StoreUnavailable(f"{reader.location} lacks log file {gaps[0]}: salvage it first")
-    sizes = {one.nominal_size for one in closed}
+    sizes = {file.nominal_size for file in closed}
     if len(sizes) > 1:
         raise StoreUnavailable(f"{reader.location} has log files of {len(sizes)} sizes")
     for entry in reader.folder.entries(_TIMER_LOG):
@@ -157,7 +157,7 @@ def _log_files(reader: StoreReader) -> tuple[list[LogFile], LogFile | None]:
 
 
 def _first_kept(surveys: list[dict[Queue, _QueueRemainder]]) -> dict[Queue, int]:
-    """Return from which queue offset on each queue stays that loses messages, if any does."""
+    """Return the first kept queue offset of each queue that loses messages."""
     firsts: dict[Queue, int] = {}
     lasts: defaultdict[Queue, int] = defaultdict(lambda: -1)
     for survey in surveys:
@@ -172,7 +172,7 @@ def _first_kept(surveys: list[dict[Queue, _QueueRemainder]]) -> dict[Queue, int]
 
 
 class _RecordColumns:
-    """What decides over the records of a batch."""
+    """The columns that decide which records of a batch are kept."""
 
     def __init__(self, batch: LogBatch, retention: Retention | None) -> None:
         columns = batch.columns()
@@ -180,23 +180,26 @@ class _RecordColumns:
         self.queue_ids = columns.numbers("queue_id").astype(np.int64)
         self.queue_offsets = columns.numbers("queue_offset")
         self.is_queued = (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
-        begins = [retention.begin_ms(topic) if retention else None for topic in self.topics]
-        begin_ms = np.array([_ALL if one is None else one for one in begins], np.int64)
+        begins_ms = [retention.begin_ms(topic) if retention else None for topic in self.topics]
+        begin_ms = np.array([_ALL if begin is None else begin for begin in begins_ms], np.int64)
         self.is_past: npt.NDArray[np.bool_] = np.zeros(columns.count, np.bool_)
         if columns.count:
             self.is_past = columns.numbers("store_timestamp") < begin_ms[self.topic_ids]
 
     def queues(self) -> Iterator[tuple[Queue, npt.NDArray[np.int64]]]:
-        """Yield each queue, and which records it has."""
+        """Yield each queue with the rows of its records."""
         rows = np.flatnonzero(self.is_queued)
         codes = self.topic_ids[rows].astype(np.int64) << 32 | self.queue_ids[rows] & 0xFFFFFFFF
         order = np.argsort(codes, kind="stable")
         _, firsts = np.unique(codes[order], return_index=True)
-        for its in np.split(rows[order], firsts[1:]) if len(rows) else ():
-            yield (self.topics[self.topic_ids[its[0]]], int(self.queue_ids[its[0]])), its
+        for its_rows in np.split(rows[order], firsts[1:]) if len(rows) else ():
+            yield (
+                (self.topics[self.topic_ids[its_rows[0]]], int(self.queue_ids[its_rows[0]])),
+                its_rows,
+            )
 
     def is_kept(self, first_kept: Mapping[Queue, int]) -> npt.NDArray[np.bool_]:
-        """Return which records stay."""
+        """Return which records are kept."""
         is_kept = ~self.is_past
         for queue, rows in self.queues():
             if queue in first_kept:
@@ -204,29 +207,29 @@ class _RecordColumns:
         return is_kept
 
 
-def _survey(look: _ExpiryTask) -> dict[Queue, _QueueRemainder]:
-    """Return what a log file has of each queue."""
-    found: dict[Queue, _QueueRemainder] = {}
-    for batch in _batches(look.store, look.start, look.stop, look.retention is None):
-        fields = _RecordColumns(batch, look.retention)
+def _survey(task: _ExpiryTask) -> dict[Queue, _QueueRemainder]:
+    """Return the remainder of each queue in a log file."""
+    remainders: dict[Queue, _QueueRemainder] = {}
+    for batch in _batches(task.store, task.start, task.stop, task.retention is None):
+        fields = _RecordColumns(batch, task.retention)
         for queue, rows in fields.queues():
             offsets = fields.queue_offsets[rows]
             young = offsets[~fields.is_past[rows]]
             firsts = [int(young.min())] if len(young) else []
             last = int(offsets.max())
-            if (known := found.get(queue)) is not None:
+            if (known := remainders.get(queue)) is not None:
                 last = max(last, known.last)
                 firsts += [] if known.first_young is None else [known.first_young]
-            found[queue] = _QueueRemainder(min(firsts, default=None), last)
-    return found
+            remainders[queue] = _QueueRemainder(min(firsts, default=None), last)
+    return remainders
 
 
 def _find(task: tuple[_ExpiryTask, dict[Queue, int]]) -> tuple[bytes, list[tuple[str, int, int]]]:
-    """Return physical offsets and sizes of what stays of a log file, and what goes by topic."""
-    look, first_kept = task
+    """Return physical offsets and sizes of the kept records of a log file, and drops by topic."""
+    file, first_kept = task
     kept, dropped = [np.empty((2, 0), np.int64)], []
-    for batch in _batches(look.store, look.start, look.stop, is_end=False):
-        fields = _RecordColumns(batch, look.retention)
+    for batch in _batches(file.store, file.start, file.stop, is_end=False):
+        fields = _RecordColumns(batch, file.retention)
         is_kept = fields.is_kept(first_kept)
         both = np.stack([batch.positions + batch.physical_offset, batch.sizes.astype(np.int64)])
         kept.append(both[:, is_kept])
@@ -248,7 +251,7 @@ class _PackTask:
 
 
 def _pack_file(task: _PackTask) -> int:
-    """Write a log file of records that stood elsewhere; return how many there are."""
+    """Write a log file of moved records; return the number of records."""
     new = task.new_file
     data = np.zeros(task.file_bytes, np.uint8)
     used, sizes = 0, [np.empty(0, np.int64)]
@@ -271,7 +274,7 @@ def _pack_file(task: _PackTask) -> int:
 
 
 def _runs(starts: Rows, lengths: Rows) -> Iterator[tuple[int, int]]:
-    """Yield (position, length) of records, those that follow each other as one."""
+    """Yield (position, length) of records; adjacent records are joined."""
     if not len(starts):
         return
     is_first = np.ones(len(starts), np.bool_)
@@ -281,7 +284,7 @@ def _runs(starts: Rows, lengths: Rows) -> Iterator[tuple[int, int]]:
 
 
 def _copy_file(task: tuple[str, str, int]) -> int:
-    """Copy a log file as it is; return how many bytes it has that are not zeros at its end."""
+    """Copy a log file unchanged; return the number of bytes before the zeros at its end."""
     store, target, start = task
     folder = open_folder(store)
     log = CommitLogView(folder)
@@ -296,12 +299,12 @@ def _batches(store: str, start: int, stop: int, is_end: bool) -> Iterator[LogBat
     """Yield the records of a range of the log.
 
     Raises:
-        StoreUnavailable: Some of it is damaged.
+        StoreUnavailable: The range is damaged.
     """
     for batch in CommitLogView(open_folder(store)).walk(start, stop, is_end=is_end):
-        for one in batch.damage:
+        for damage in batch.damage:
+            place = damage.physical_offset
             raise StoreUnavailable(
-                f"{store} is damaged at physical offset {one.physical_offset} ({one.reason}): "
-                "salvage it first"
+                f"{store} is damaged at physical offset {place} ({damage.reason}): salvage it first"
             )
         yield batch

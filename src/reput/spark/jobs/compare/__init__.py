@@ -1,20 +1,21 @@
-"""Compare: what two stores differ in, from the first differing byte to lost messages.
+"""Compare two stores, from the first differing byte to lost messages.
 
     files     names, sizes, and per file the first differing byte, explained
-    messages  records that one side lacks, and the fields in which others differ
-    queues    units that one side lacks, and those that differ
+    messages  records that one side lacks, and fields that differ
+    queues    units that one side lacks, and units that differ
     tables    topics, consumer and delay offsets, groups
 
-Where both logs have the same messages at the same physical offsets (a copy, a slave, a salvaged
-store) messages are matched by it: parts whose bytes are equal are not decoded. Else they are
-matched by topic, queue and queue offset, and what is left by unique key (``joined_messages``).
+If both logs have the same messages at the same physical offsets (a copy, a slave, a salvaged
+store), messages are matched by physical offset: parts with equal bytes are not decoded. Else they
+are matched by topic, queue and queue offset, and the rest by unique key (``message_join``).
 
-A store can be compared with a running broker, too: messages by queue, and where queues begin and
-end. Nothing is left behind on the broker.
+A store can be compared with a running broker, too: messages by queue, and the ends of queues.
+Nothing changes on the broker.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -54,10 +55,10 @@ from reput.store.reader import StoreReader
 
 SECTIONS = ("files", "messages", "queues", "tables")
 LIVE_SECTIONS = ("messages", "queues")
-"""What can be compared with a running broker."""
+"""Sections of a comparison with a running broker."""
 MATCHES = ("auto", "physical", "queue")
 OTHER_BROKER = frozenset({"physical_offset", "store_timestamp", "store_host"})
-"""What two brokers legitimately differ in, for ``ignore``."""
+"""Fields that differ between any two brokers, for ``ignore``."""
 FINDINGS_MAX = 100
 PARTITION_BYTES = 128 * 1024 * 1024
 
@@ -71,29 +72,30 @@ IGNORABLE = frozenset(
         *("queue_id", "size", "tags_code"),
     }
 )
-"""What may be ignored: fields of messages, and of units."""
+"""Fields of messages and of units that can be ignored."""
 _RESERVED = frozenset({paths.LOCK})
 
 Side = str | Mapping[str, str]
-"""A store's folder; or options of ``format("rocketmq")`` that lead to a broker, ``nameServer`` and
-``broker``."""
+"""A store's folder; or options of ``format("rocketmq")`` for a broker, ``nameServer`` and
+``broker``.
+"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sides differ; ``as_json`` gives plain values."""
+    """The differences of two sides; ``as_json`` gives plain values."""
 
     left: str
     right: str
-    """Of a broker: its name server."""
+    """Folder of the store, or name server of the broker."""
     sections: tuple[str, ...]
-    """What was compared."""
+    """The compared sections."""
     matched_by: str
-    """How messages were matched: ``physical`` or ``queue``; empty if they were not."""
+    """Match of messages: ``physical`` or ``queue``; empty if they were not compared."""
     counts: dict[str, dict[str, int]]
-    """Section -> kind -> files, messages, units or entries."""
+    """Section -> kind -> number of files, messages, units or entries."""
     findings: tuple[Mismatch, ...]
-    """The first of them, section by section."""
+    """The first differences, section by section."""
 
     @property
     def is_equal(self) -> bool:
@@ -121,35 +123,35 @@ def compare(
     """Compare two stores, or a store and a running broker.
 
     Args:
-        spark: The session to run the tasks in; None for this process, where both logs are the same.
+        spark: The session; without one tasks run in this process, which requires equal logs.
         left: A store.
-        right: Another one, or a copy of it. Or a broker: options of its connection, as
+        right: Another store, or a copy of it. Or a broker: options of its connection, such as
             ``{"nameServer": "127.0.0.1:9876", "broker": "broker-a"}``.
-        sections: What to compare; all that can be without it. Files are left out where something
-            is ignored.
-        match: How messages are matched: ``physical`` offset, ``queue`` (topic, queue and queue
-            offset, then unique key), or ``auto``.
-        ignore: Fields that may differ, as ``OTHER_BROKER``.
-        findings_max: So many findings of each section are returned; counts are of all.
-        partition_bytes: Bytes of a log or file a task takes.
-        allow_live: Brokers may be at work on the stores.
-        progress: Told of the tasks that are done.
+        sections: Sections to compare; by default all possible ones. Files are left out if fields
+            are ignored.
+        match: How messages are matched: by ``physical`` offset, by ``queue`` (topic, queue and
+            queue offset, then unique key), or ``auto``.
+        ignore: Fields that may differ, such as ``OTHER_BROKER``.
+        findings_max: Number of findings to return of each section; counts include all.
+        partition_bytes: Bytes of a log or file per task.
+        allow_live: Brokers may be running on the stores.
+        progress: Called with the number of completed tasks.
 
     Raises:
-        StoreUnavailable: One is no store, or is in use.
-        InvalidOption: A section, field, option or way to match is unknown, or is not for a broker;
-            or several brokers are meant.
+        StoreUnavailable: A folder is no store, or is in use.
+        InvalidOption: A section, field, option or match is unknown, or not for a broker; or the
+            options name several brokers.
         ReadFailed: A broker or name server does not answer.
-        TaskFailed: A task failed as often as Spark runs one.
+        TaskFailed: A task failed as often as Spark retries it.
     """
     runner = runner_on(spark, "compare", progress)
     job = _job(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
     counts: dict[str, dict[str, int]] = {}
     first: list[Mismatch] = []
     for section in job.sections:
-        counted, some = job.counted(runner, section, findings_max)
+        counted, mismatches = job.counted(runner, section, findings_max)
         counts[section] = {kind: counted.get((section, kind), 0) for kind in KINDS}
-        first += some
+        first += mismatches
     matched = job.matched_by if "messages" in job.sections else ""
     return Comparison(left, job.right_name, job.sections, matched, counts, tuple(first))
 
@@ -165,7 +167,7 @@ def findings_frame(
     partition_bytes: int = PARTITION_BYTES,
     allow_live: bool = False,
 ) -> DataFrame:
-    """Return every finding as a row, computed when it is asked for. Arguments as ``compare``.
+    """Return all findings as rows, computed lazily. Arguments as for ``compare``.
 
     Columns: those of ``Mismatch``.
     """
@@ -184,7 +186,7 @@ class _ComparisonJob(Protocol):
         """How messages are matched."""
 
     def counted(self, runner: Runner, section: str, most: int) -> Counted:
-        """Return counts and first findings of a section."""
+        """Return the counts and the first findings of a section."""
 
     def frame(self, section: str) -> DataFrame:
         """Return the findings of a section as rows."""
@@ -208,27 +210,29 @@ def _job(
     _check("ignore", ignore, sorted(IGNORABLE))
     if not wanted:
         raise InvalidOption("sections", "", ", ".join(possible))
-    # Where fields may differ, bytes of files do.
-    ordered = tuple(one for one in possible if one in wanted and not (ignore and one == "files"))
-    some = frozenset(ignore)
+    # If fields may differ, so do the bytes of files.
+    ordered = tuple(
+        section for section in possible if section in wanted and not (ignore and section == "files")
+    )
+    ignored = frozenset(ignore)
     size = max(partition_bytes, 1)
-    left = absolute(left)  # workers have folders of their own to work in
+    left = absolute(left)  # workers have other working directories
     if isinstance(right, str):
         right = absolute(right)
-        sides = TwoStores(StoppedStore(left), StoppedStore(right), some, allow_live)
-        return _TwoStores(spark, sides, ordered, match, size)
+        sides = TwoStores(StoppedStore(left), StoppedStore(right), ignored, allow_live)
+        return _StoreComparison(spark, sides, ordered, match, size)
     assert live is not None
-    return _StoreAndBroker(spark, left, right, live, some, ordered, allow_live, size)
+    return _BrokerComparison(spark, left, right, live, ignored, ordered, allow_live, size)
 
 
-def _live_options(told: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a connection. Raises ``InvalidOption`` for all others."""
-    parsed = option_texts.parse(told)
+def _live_options(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a connection. Raises ``InvalidOption`` for any other option."""
+    parsed = option_texts.parse(options)
     if parsed.live is None:
         raise InvalidOption("nameServer", None, "set: a store is compared by its folder's name")
     if replace(parsed, live=None) != replace(ReadOptions(()), live=None):
         allowed = "options of the connection only, as nameServer, broker, cluster, pullTimeoutMs"
-        raise InvalidOption("right", dict(told), allowed)
+        raise InvalidOption("right", dict(options), allowed)
     return parsed
 
 
@@ -247,17 +251,17 @@ def _check(name: str, values: Collection[str], allowed: Sequence[str]) -> None:
 
 
 def _store_options(path: str, *, allow_live: bool, **more: str) -> dict[str, str]:
-    """Return how ``format("rocketmq")`` is told of a store."""
-    # Damage is found by what the other side has there.
-    told = {"path": path, "allowLive": str(allow_live).lower(), "mode": "DROPMALFORMED"}
-    return {**told, **more}
+    """Return the options of ``format("rocketmq")`` for a store."""
+    # Damage shows as a difference to the other side.
+    common = {"path": path, "allowLive": str(allow_live).lower(), "mode": "DROPMALFORMED"}
+    return {**common, **more}
 
 
 # A store and a broker -------------------------------------------------------------------------
 
 
-class _StoreAndBroker:
-    """A store on the left, a running broker on the right."""
+class _BrokerComparison:
+    """A comparison of a store and a running broker."""
 
     matched_by = "queue"
 
@@ -274,7 +278,7 @@ class _StoreAndBroker:
     ) -> None:
         self._spark = spark
         self._left = StoreReader.open(left, allow_live=allow_live)
-        # As brokers give messages, which only queues lead them to.
+        # As a broker delivers messages: those in queues only.
         self._options = _store_options(left, allow_live=allow_live, scan="consumequeue")
         self._right = right
         self._live = options
@@ -289,23 +293,23 @@ class _StoreAndBroker:
         return live_queues.ends(self._live)
 
     def counted(self, runner: Runner, section: str, most: int) -> Counted:
-        runner.tell(section, 0, 1)
+        runner.report(section, 0, 1)
         if section == "queues":
-            found = findings.capped(live_queues.findings(self._left, self._ends), most)
+            counted = findings.capped(live_queues.findings(self._left, self._ends), most)
         else:
-            found = message_join.counted(self.frame(section), most)
-        runner.tell(section, 1, 1)
-        return found
+            counted = message_join.counted(self.frame(section), most)
+        runner.report(section, 1, 1)
+        return counted
 
     def frame(self, section: str) -> DataFrame:
-        ends = self._ends  # asked for first: it tells what is wrong with the options
+        ends = self._ends  # first, as it checks the options
         if section == "queues":
-            rows = [dataclasses.astuple(one) for one in live_queues.findings(self._left, ends)]
+            rows = [dataclasses.astuple(item) for item in live_queues.findings(self._left, ends)]
             return _session(self._spark).createDataFrame(rows, message_join.FINDING_SCHEMA)
         right = {**self._right, "failOnDataLoss": "false"}
         sides = [
-            message_join.read(_session(self._spark), told, partition_bytes=self._partition_bytes)
-            for told in (self._options, right)
+            message_join.read(_session(self._spark), side, partition_bytes=self._partition_bytes)
+            for side in (self._options, right)
         ]
         return message_join.findings(sides[0], sides[1], self._ignore)
 
@@ -313,11 +317,11 @@ class _StoreAndBroker:
 # Two stores -----------------------------------------------------------------------------------
 
 _Part = FilePart | LogSpan | QueuePart | str
-"""A part of a file, the log, a queue; or the path of a table."""
+"""A part of a file, of the log or of a queue; or the path of a table."""
 
 
-class _TwoStores:
-    """Two stores."""
+class _StoreComparison:
+    """A comparison of two stores."""
 
     def __init__(
         self,
@@ -342,7 +346,7 @@ class _TwoStores:
             return self._match
         low = max(self._left.log.min_offset, self._right.log.min_offset)
         high = min(self._left.end_offset, self._right.end_offset)
-        is_empty = [one.end_offset <= one.log.min_offset for one in (self._left, self._right)]
+        is_empty = [side.end_offset <= side.log.min_offset for side in (self._left, self._right)]
         if any(is_empty):
             return "physical"
         places = [low + (high - low) * i // _SAMPLES for i in range(_SAMPLES)]
@@ -351,20 +355,21 @@ class _TwoStores:
 
     def counted(self, runner: Runner, section: str, most: int) -> Counted:
         if section == "messages" and self.matched_by == "queue":
-            runner.tell(section, 0, 1)
+            runner.report(section, 0, 1)
             joined = message_join.counted(self._joined(), most)
-            runner.tell(section, 1, 1)
+            runner.report(section, 1, 1)
             return joined
         tasks = self._tasks(section)
         if section == "files":
-            found = runner(section, functools.partial(_first_of_files, self._sides), tasks)
-            return findings.capped(iter([*self._sizes(), *_first_of_each(found)]), most)
+            results = runner(section, functools.partial(_first_of_files, self._sides), tasks)
+            return findings.capped(iter([*self._sizes(), *_first_of_each(results)]), most)
         counts: dict[tuple[str, str], int] = {}
         first: list[Mismatch] = []
-        for counted, some in runner(section, functools.partial(_counted, self._sides, most), tasks):
+        work = functools.partial(_counted, self._sides, most)
+        for counted, mismatches in runner(section, work, tasks):
             for key, count in counted.items():
                 counts[key] = counts.get(key, 0) + count
-            first += some
+            first += mismatches
         return counts, first[:most]
 
     def frame(self, section: str) -> DataFrame:
@@ -374,8 +379,10 @@ class _TwoStores:
         rows: Any
         if section == "files":
             work = functools.partial(_first_of_files, self._sides)
-            found = runner_on(self._spark, "compare", None)(section, work, tasks)
-            rows = [dataclasses.astuple(one) for one in [*self._sizes(), *_first_of_each(found)]]
+            results = runner_on(self._spark, "compare", None)(section, work, tasks)
+            rows = [
+                dataclasses.astuple(item) for item in [*self._sizes(), *_first_of_each(results)]
+            ]
         elif tasks:
             parts = _session(self._spark).sparkContext.parallelize(tasks, len(tasks))
             rows = parts.flatMap(functools.partial(_find, self._sides)).map(dataclasses.astuple)
@@ -403,7 +410,7 @@ class _TwoStores:
             case "messages":
                 return [(part,) for part in self._log_parts()]
             case "queues":
-                return [tuple(some) for some in _shares([*self._queue_parts()], _UNITS_A_PART)]
+                return [tuple(share) for share in _shares([*self._queue_parts()], _UNITS_A_PART)]
             case _:
                 return [differing_tables.TABLES]
 
@@ -419,17 +426,19 @@ class _TwoStores:
         return _sizes_below(self._left.folder), _sizes_below(self._right.folder)
 
     def _sizes(self) -> list[Mismatch]:
-        """Return files that one side lacks, or that have another size."""
+        """Return the files that one side lacks, or that differ in size."""
         ours, theirs = self._files
-        found = []
+        mismatches = []
         for path in sorted({*ours, *theirs}):
             a, b = ours.get(path), theirs.get(path)
             if a is None or b is None:
                 kind, side = (ONLY_RIGHT, "right") if a is None else (ONLY_LEFT, "left")
-                found.append(Mismatch("files", kind, f"{path} is only on the {side}", file=path))
+                mismatches.append(
+                    Mismatch("files", kind, f"{path} is only on the {side}", file=path)
+                )
             elif a != b:
                 text = f"{path} has {a} bytes on the left and {b} on the right"
-                found.append(
+                mismatches.append(
                     Mismatch(
                         *("files", DIFFERENT, text),
                         file=path,
@@ -438,12 +447,14 @@ class _TwoStores:
                         right=str(b),
                     )
                 )
-        return found
+        return mismatches
 
     def _log_parts(self) -> Iterator[LogSpan]:
-        sides = [one for one in (self._left, self._right) if one.end_offset > one.log.min_offset]
-        low = min((one.log.min_offset for one in sides), default=0)
-        high = max((one.end_offset for one in sides), default=0)
+        sides = [
+            side for side in (self._left, self._right) if side.end_offset > side.log.min_offset
+        ]
+        low = min((side.log.min_offset for side in sides), default=0)
+        high = max((side.end_offset for side in sides), default=0)
         for start in range(low, high, self._partition_bytes):
             yield LogSpan(start, min(start + self._partition_bytes, high))
 
@@ -461,28 +472,28 @@ class _TwoStores:
                     _queue(reader, topic, queue_id, is_batch)
                     for reader in (self._left, self._right)
                 ]
-                held = [one for one in queues if one.min_offset < one.max_offset]
-                low = min((one.min_offset for one in held), default=0)
-                high = max((one.max_offset for one in held), default=0)
+                filled = [queue for queue in queues if queue.min_offset < queue.max_offset]
+                low = min((queue.min_offset for queue in filled), default=0)
+                high = max((queue.max_offset for queue in filled), default=0)
                 for start in range(low, high, _UNITS_A_PART):
                     stop = min(start + _UNITS_A_PART, high)
                     yield QueuePart(topic, queue_id, start, stop, is_batch)
 
 
 def _sizes_below(folder: Folder, path: str = "") -> dict[str, int]:
-    """Return the sizes of all files of a store by path."""
-    found: dict[str, int] = {}
+    """Return path -> size of all files of a store."""
+    sizes: dict[str, int] = {}
     for entry in folder.entries(path):
         name = f"{path}/{entry.name}".lstrip("/")
         if entry.is_folder:
-            found.update(_sizes_below(folder, name))
+            sizes.update(_sizes_below(folder, name))
         elif name not in _RESERVED:
-            found[name] = entry.size
-    return found
+            sizes[name] = entry.size
+    return sizes
 
 
 def _gathered(parts: Iterator[FilePart], target_bytes: int) -> list[tuple[_Part, ...]]:
-    """Gather parts of files into tasks of about so many bytes."""
+    """Group parts of files into tasks of about ``target_bytes``."""
     tasks: list[tuple[_Part, ...]] = []
     share: list[_Part] = []
     size = 0
@@ -497,7 +508,7 @@ def _gathered(parts: Iterator[FilePart], target_bytes: int) -> list[tuple[_Part,
 
 
 def _shares(parts: list[QueuePart], most: int) -> Iterator[list[QueuePart]]:
-    """Gather parts of queues into tasks of at most so many units."""
+    """Group parts of queues into tasks of at most ``most`` units."""
     share: list[QueuePart] = []
     count = 0
     for part in parts:
@@ -520,11 +531,11 @@ def _queue(
     return reader.batch_queue(topic, queue_id) if is_batch else reader.queue(topic, queue_id)
 
 
-def _first_of_each(found: Sequence[list[Mismatch]]) -> list[Mismatch]:
-    """Return the first difference of each file; tasks are in the order of the files' bytes."""
+def _first_of_each(of_tasks: Sequence[list[Mismatch]]) -> list[Mismatch]:
+    """Return the first difference of each file; tasks are in file order."""
     first: dict[str | None, Mismatch] = {}
-    for one in (one for some in found for one in some):
-        first.setdefault(one.file, one)
+    for mismatch in itertools.chain.from_iterable(of_tasks):
+        first.setdefault(mismatch.file, mismatch)
     return list(first.values())
 
 
@@ -535,9 +546,9 @@ def _find(sides: TwoStores, parts: tuple[_Part, ...]) -> Iterator[Mismatch]:
     for part in parts:
         match part:
             case FilePart():
-                found = byte_ranges.in_file(sides, part)
-                if found is not None:
-                    yield found
+                mismatch = byte_ranges.in_file(sides, part)
+                if mismatch is not None:
+                    yield mismatch
             case LogSpan():
                 yield from differing_messages.in_log(sides, part)
             case QueuePart():

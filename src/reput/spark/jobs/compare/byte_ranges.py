@@ -1,4 +1,4 @@
-"""The first byte of a file that differs, and what holds it: a record's field, a unit, an entry."""
+"""Find the first byte of a file that differs, and the record field, unit or entry that has it."""
 
 from dataclasses import dataclass
 
@@ -24,24 +24,26 @@ class FilePart:
 
 
 def in_file(both: TwoStores, part: FilePart) -> Mismatch | None:
-    """Return the first byte of a part that differs, explained; None if there is none."""
+    """Return the first differing byte of a part, explained; None if there is none."""
     left, right = both.readers
-    at = part.start
-    while at < part.stop:
-        length = min(part.stop - at, two_stores.WINDOW_BYTES)
-        ours, theirs = (two_stores.read(one.folder, part.path, at, length) for one in (left, right))
+    position = part.start
+    while position < part.stop:
+        length = min(part.stop - position, two_stores.WINDOW_BYTES)
+        ours, theirs = (
+            two_stores.read(side.folder, part.path, position, length) for side in (left, right)
+        )
         length = min(len(ours), len(theirs))
         if not length:
             return None  # cut meanwhile; sizes are compared elsewhere
         differing = two_stores.first_difference(ours[:length], theirs[:length])
         if differing is not None:
-            return _explain(left, right, part.path, at + differing)
-        at += length
+            return _explain(left, right, part.path, position + differing)
+        position += length
     return None
 
 
 def _explain(left: StoreReader, right: StoreReader, path: str, position: int) -> Mismatch:
-    """Say which record or field holds the first differing byte, and what both sides have there."""
+    """Return the first differing byte with its record and field, and the values of both sides."""
     family, _, rest = path.partition("/")
     where: tuple[str, str | None, str, str] | None = None
     physical_offset: int | None = None
@@ -55,19 +57,19 @@ def _explain(left: StoreReader, right: StoreReader, path: str, position: int) ->
     elif family == paths.INDEX:
         where = _in_index(left, right, path, position)
     elif path == paths.CHECKPOINT:
-        found = record_fields.of_checkpoint(position)
-        if found is not None:
-            ours, theirs = _both(left, right, path, 0, found.stop)
-            where = "checkpoint", found.name, found.text(ours, 0), found.text(theirs, 0)
+        part = record_fields.of_checkpoint(position)
+        if part is not None:
+            ours, theirs = _both(left, right, path, 0, part.stop)
+            where = "checkpoint", part.name, part.text(ours, 0), part.text(theirs, 0)
     if where is None:
         ours, theirs = _both(left, right, path, position, 32)
         where = "", None, _plain(ours), _plain(theirs)
-    thing, field, before, after = where
-    named = ": " + " ".join(one for one in (thing, f"field {field}" if field else "") if one)
+    owner, field, before, after = where
+    named = ": " + " ".join(part for part in (owner, f"field {field}" if field else "") if part)
     return Mismatch(
         "files",
         DIFFERENT,
-        f"{path} differs from byte {position} on{named if thing or field else ''}: "
+        f"{path} differs from byte {position} on{named if owner or field else ''}: "
         f"left {before}, right {after}",
         file=path,
         physical_offset=physical_offset,
@@ -87,7 +89,7 @@ def _both(
 
 
 def _plain(data: bytes) -> str:
-    """Return text of a table as it is, and other bytes in hexadecimal."""
+    """Return printable text unchanged, and other bytes in hexadecimal."""
     is_text = data.isascii() and data.decode().isprintable()
     return repr(data.decode()) if is_text else record_fields.hex_text(data)
 
@@ -95,13 +97,13 @@ def _plain(data: bytes) -> str:
 def _in_log(
     left: StoreReader, right: StoreReader, physical_offset: int
 ) -> tuple[str, str | None, str, str] | None:
-    """Find the record that a byte of the log belongs to, on the side that has one there."""
+    """Find the record that has a byte of the log, on the side where there is one."""
     path, position = two_stores.place(left.log, physical_offset)
     for reader in (left, right):
-        found = _record_around(reader.log, physical_offset)
-        if found is None:
+        span = _record_around(reader.log, physical_offset)
+        if span is None:
             continue
-        start, size = found
+        start, size = span
         first = position - (physical_offset - start)
         ours, theirs = _both(left, right, path, first, size)
         data = ours if reader is left else theirs
@@ -109,21 +111,20 @@ def _in_log(
         name = field.name
         if not field.is_number:
             name = f"{name}[{physical_offset - start - field.start}]"
-        at = physical_offset - start
-        one = record.decode(data, check_crc=False)
-        thing = (
-            f"record at {start} (message {one.queue_offset} of {one.topic}/{one.queue_id}), "
-        ).rstrip(", ")
-        return thing, name, field.text(ours, at), field.text(theirs, at)
+        inside = physical_offset - start
+        message = record.decode(data, check_crc=False)
+        queue = f"{message.topic}/{message.queue_id}"
+        owner = f"record at {start} (message {message.queue_offset} of {queue})"
+        return owner, name, field.text(ours, inside), field.text(theirs, inside)
     return None
 
 
 def _record_around(log: CommitLogView, physical_offset: int) -> tuple[int, int] | None:
-    """Return start and size of the record that holds a byte, None if there is none."""
+    """Return start and size of the record that has a byte, None if there is none."""
     file = log.file_at(physical_offset)
     step = 64 * 1024
     while True:
-        # Records can be of any size: look further back until one is found in front of the byte.
+        # Records can have any size: search further back until one starts before the byte.
         low = max(physical_offset - step, file.start)
         start = low if low == file.start else log.find_record(low, physical_offset + 1)
         last: tuple[int, int] | None = None
@@ -158,10 +159,10 @@ def _in_index(
     name = path.rsplit("/", 1)[-1]
     for reader in (left, right):
         try:
-            view = next(one for one in reader.index.files if one.name == name)
-            thing, field, start = record_fields.of_index(position, view.slot_count)
+            view = next(file for file in reader.index.files if file.name == name)
+            owner, field, start = record_fields.of_index(position, view.slot_count)
         except (StopIteration, CorruptRecord):
             continue
         ours, theirs = _both(left, right, path, start, field.stop)
-        return thing, field.name, field.text(ours, 0), field.text(theirs, 0)
+        return owner, field.name, field.text(ours, 0), field.text(theirs, 0)
     return None

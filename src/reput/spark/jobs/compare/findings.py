@@ -1,4 +1,4 @@
-"""What compare finds: one difference, and the counts of many. Pure."""
+"""The differences of a comparison and their counts. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,38 +19,38 @@ class Mismatch:
     kind: str
     """``only_left``, ``only_right`` or ``different``."""
     text: str
-    """For people."""
+    """Text for the operator."""
     count: int = 1
-    """Files, messages, units or entries that it stands for."""
+    """Number of files, messages, units or entries."""
     file: str | None = None
     topic: str | None = None
     queue_id: int | None = None
     queue_offset: int | None = None
-    """Of the first."""
+    """Queue offset of the first message or unit."""
     physical_offset: int | None = None
     field: str | None = None
-    """What differs; several are separated by commas."""
+    """Names of the differing fields, separated by commas."""
     left: str | None = None
     right: str | None = None
 
 
 Counted = tuple[dict[tuple[str, str], int], list[Mismatch]]
-"""Section and kind -> how many things differ; and the first findings."""
+"""Section and kind -> number of differences; and the first findings."""
 
 
 def capped(findings: Iterator[Mismatch], most: int) -> Counted:
-    """Return how many things each section and kind counts, and the first findings."""
+    """Return the number of differences by section and kind, and the first findings."""
     counts: dict[tuple[str, str], int] = {}
     first: list[Mismatch] = []
-    for one in findings:
-        key = one.section, one.kind
-        counts[key] = counts.get(key, 0) + one.count
+    for mismatch in findings:
+        key = mismatch.section, mismatch.kind
+        counts[key] = counts.get(key, 0) + mismatch.count
         if len(first) < most:
-            first.append(one)
+            first.append(mismatch)
     return counts, first
 
 
 def short(value: object) -> str:
-    """Return a value for people; a long one is cut."""
+    """Return the text of a value, truncated."""
     text = "nothing" if value is None else str(value)
     return text if len(text) <= _TOO_LONG else text[:_TOO_LONG] + "..."

@@ -1,4 +1,4 @@
-"""Where the queues of a running broker begin and end, beside those of a store."""
+"""Compare the first and last queue offsets of a running broker with those of a store."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from reput.spark.store_planner import Summary
 from reput.store.reader import StoreReader
 
 Ends = dict[tuple[str, int], tuple[int, int]]
-"""Topic and queue id -> queue offset of the first message, and behind the last."""
+"""Topic and queue id -> queue offset of the first message, and the one after the last."""
 
 
 def ends(options: ReadOptions) -> Ends:
-    """Return where the queues of a broker begin and end; without those that hold nothing.
+    """Return the ends of a broker's queues, but for empty queues.
 
     Raises:
-        InvalidOption: Not just one broker is meant.
+        InvalidOption: The options name several brokers, or none.
         ReadFailed: The broker or a name server does not answer.
     """
     live = options.live
@@ -32,14 +32,16 @@ def ends(options: ReadOptions) -> Ends:
         planner = Planner(client, options, Constraint(), Summary())
         brokers = await planner.brokers()
         if len(brokers) != 1:
-            there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
+            brokers_there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
             named = ", ".join(sorted(live.brokers or ())) or None
-            raise InvalidOption("broker", named, f"one broker, as a store is one's: {there}")
+            raise InvalidOption(
+                "broker", named, f"one broker, as a store is one's: {brokers_there}"
+            )
         queues = await planner.queues(brokers)
-        found = await all_of(map(client.ends, queues))
+        spans = await all_of(map(client.ends, queues))
         return {
             (queue.topic, queue.queue_id): end
-            for queue, end in zip(queues, found, strict=True)
+            for queue, end in zip(queues, spans, strict=True)
             if end[0] < end[1]
         }
 
@@ -47,7 +49,7 @@ def ends(options: ReadOptions) -> Ends:
 
 
 def findings(left: StoreReader, right: Ends) -> Iterator[Mismatch]:
-    """Yield the runs of queue offsets that only a store has, or only a broker."""
+    """Yield the runs of queue offsets that only the store has, or only the broker."""
     ours = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
         for queue in left.queues()

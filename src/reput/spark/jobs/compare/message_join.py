@@ -1,8 +1,8 @@
-"""Messages of two sides matched by topic, queue and queue offset, and what is left by unique key.
+"""Match the messages of two sides by topic, queue and queue offset, and the rest by unique key.
 
-For sides that have their messages at other physical offsets: stores of two brokers, or a store and
-a running broker. Spark groups both sides once by place; the few that have no equal there are
-grouped by unique key. Bodies and properties meet as hashes.
+It is for sides with different physical offsets: stores of two brokers, or a store and a running
+broker. Spark groups both sides once by place; the few messages without an equal at their place are
+grouped by unique key. Bodies and properties are compared by their hashes.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ NUMBERS_AND_HOSTS = (
     *("store_host", "reconsume_times", "prepared_transaction_offset", "body_crc", "store_size"),
 )
 HASHED = {"body": "body", "properties": "raw_properties"}
-"""What is compared as a hash, and the column it is of."""
+"""Fields compared by hash -> their columns."""
 FINDING_SCHEMA = """
     section string, kind string, text string, count long, file string, topic string, queue_id int,
     queue_offset long, physical_offset long, field string, left string, right string
@@ -36,15 +36,15 @@ _SIDES = ("left", "right")
 
 
 def read(spark: SparkSession, options: Mapping[str, str], *, partition_bytes: int) -> DataFrame:
-    """Return the messages of a side, with what of them is compared.
+    """Return the messages of a side with the compared fields.
 
     Args:
         spark: The session.
-        options: Where they are, as ``format("rocketmq")`` is told.
-        partition_bytes: About how many bytes of them a task reads.
+        options: Options of ``format("rocketmq")`` for the side.
+        partition_bytes: Approximate bytes that a task reads.
     """
     columns = [*_PLACE, "msg_id", *NUMBERS_AND_HOSTS, *HASHED.values()]
-    told = {
+    defaults = {
         "readIsolation": "all",
         "checkCrc": "false",
         "decompress": "none",
@@ -52,17 +52,17 @@ def read(spark: SparkSession, options: Mapping[str, str], *, partition_bytes: in
         "columns": ",".join(columns),
         "maxBytesPerPartition": str(partition_bytes),
     }
-    frame = spark.read.format("rocketmq").options(**{**told, **options}).load()
+    frame = spark.read.format("rocketmq").options(**{**defaults, **options}).load()
     hashes = [F.xxhash64(column).alias(name) for name, column in HASHED.items()]
     return frame.select(*_PLACE, "msg_id", *NUMBERS_AND_HOSTS, *hashes)
 
 
 def findings(left: DataFrame, right: DataFrame, ignore: Collection[str]) -> DataFrame:
-    """Return what two sides differ in, a row a ``Mismatch``.
+    """Return the differences of two sides, a row per ``Mismatch``.
 
     Args:
-        left: What ``read`` gives.
-        right: Of the other side.
+        left: The messages from ``read``.
+        right: The messages of the other side.
         ignore: Names of fields that may differ.
     """
     names = [name for name in (*NUMBERS_AND_HOSTS, *HASHED) if name not in ignore]
@@ -71,7 +71,7 @@ def findings(left: DataFrame, right: DataFrame, ignore: Collection[str]) -> Data
     alone = F.col("left").isNull() | F.col("right").isNull()
     place = F.concat_ws("/", F.col("queue_id"), F.col("queue_offset"), F.col("nth"))
     rest = rest.withColumn("is_alone", alone).withColumn(
-        # What has no unique key, or does not need it, is in a group of its own.
+        # A message without unique key, or with an equal at its place, is a group by itself.
         "key",
         F.when(F.col("is_alone"), F.coalesce(key, place)).otherwise(place),
     )
@@ -85,14 +85,14 @@ def findings(left: DataFrame, right: DataFrame, ignore: Collection[str]) -> Data
             "moved_to": F.max(other).over(group),
         }
     )
-    # A message that has moved is told once, by its place on the left.
+    # A message that has moved is reported once, by its place on the left.
     return rest.filter(~F.col("is_moved") | F.col("left").isNotNull()).select(
         *_columns(names, ignores_queue="queue_id" in ignore)
     )
 
 
 def counted(frame: DataFrame, most: int) -> Counted:
-    """Return how many findings of each kind there are, and the first ones.
+    """Return the number of findings of each kind, and the first ones.
 
     Raises:
         TaskFailed: A side cannot be read.
@@ -104,9 +104,9 @@ def counted(frame: DataFrame, most: int) -> Counted:
         rows = frame.observe(seen, *counts).orderBy(*order).limit(max(most, 1)).collect()
     except PySparkException as error:
         raise TaskFailed(f"compare, messages: {reason(error)}") from error
-    found = seen.get
+    totals = seen.get
     return (
-        {("messages", kind): found[kind] for kind in KINDS},
+        {("messages", kind): totals[kind] for kind in KINDS},
         [Mismatch(**row.asDict()) for row in rows[:most]],
     )
 
@@ -114,7 +114,7 @@ def counted(frame: DataFrame, most: int) -> Counted:
 def _unequal(left: DataFrame, right: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return pairs of records at a place that differ or lack one: ``left``, ``right``, ``names``.
 
-    Several records of a side may have one place; they are matched in the order of the log.
+    If several records of a side have one place, they are matched in log order.
     """
     both = left.withColumn("is_left", F.lit(True)).unionByName(
         right.withColumn("is_left", F.lit(False))
@@ -123,8 +123,8 @@ def _unequal(left: DataFrame, right: DataFrame, names: Sequence[str]) -> DataFra
     record = F.struct(*dict.fromkeys(fields))
     places = both.groupBy(*_PLACE).agg(F.sort_array(F.collect_list(record)).alias("records"))
     lists = {
-        "left": F.filter("records", lambda one: one["is_left"]),
-        "right": F.filter("records", lambda one: ~one["is_left"]),
+        "left": F.filter("records", lambda row: row["is_left"]),
+        "right": F.filter("records", lambda row: ~row["is_left"]),
     }
     pairs = places.select(
         *_PLACE,
@@ -149,8 +149,8 @@ def _columns(names: Sequence[str], *, ignores_queue: bool) -> list[Column]:
     is_moved, moved_to = F.col("is_moved"), F.col("moved_to")
     is_left, is_right = F.col("left").isNotNull(), F.col("right").isNotNull()
     side = F.when(is_left, "left").otherwise("right")
-    here = _which(F.col("queue_id"), F.col("queue_offset"))
-    there = _which(moved_to["queue_id"], moved_to["queue_offset"])
+    here = _message_name(F.col("queue_id"), F.col("queue_offset"))
+    there = _message_name(moved_to["queue_id"], moved_to["queue_offset"])
     is_other_queue = F.lit(not ignores_queue) & (F.col("queue_id") != moved_to["queue_id"])
     moved_in = F.when(is_other_queue, F.lit("queue_id,queue_offset")).otherwise("queue_offset")
     fields = F.array_join("names", ",")
@@ -184,7 +184,7 @@ def _columns(names: Sequence[str], *, ignores_queue: bool) -> list[Column]:
         "topic": F.col("topic"),
         "queue_id": F.col("queue_id"),
         "queue_offset": F.col("queue_offset"),
-        "physical_offset": F.coalesce(*[_of(one, "physical_offset") for one in _SIDES]),
+        "physical_offset": F.coalesce(*[_of(side, "physical_offset") for side in _SIDES]),
         "field": F.when(is_moved, moved_in).when(is_pair, fields),
         "left": F.when(is_moved, F.col("queue_offset").cast("string")).when(is_pair, shown["left"]),
         "right": F.when(is_moved, moved_to["queue_offset"].cast("string")).when(
@@ -193,18 +193,20 @@ def _columns(names: Sequence[str], *, ignores_queue: bool) -> list[Column]:
     }
     types = {"count": "long", "queue_id": "int", "queue_offset": "long", "physical_offset": "long"}
     return [
-        given.get(one.name, F.lit(None)).cast(types.get(one.name, "string")).alias(one.name)
-        for one in dataclasses.fields(Mismatch)
+        given.get(column.name, F.lit(None))
+        .cast(types.get(column.name, "string"))
+        .alias(column.name)
+        for column in dataclasses.fields(Mismatch)
     ]
 
 
-def _which(queue_id: Column, queue_offset: Column) -> Column:
+def _message_name(queue_id: Column, queue_offset: Column) -> Column:
     parts = (F.lit("message "), queue_offset, F.lit(" of "), F.col("topic"), F.lit("/"), queue_id)
     return F.concat(*[part.cast("string") for part in parts])
 
 
 def _values(side: str, names: Sequence[str]) -> Column:
-    """Return what a side has in the fields that differ; of hashes only that they do is told."""
+    """Return a side's values of the differing fields, but for hashed fields."""
     shown = [
         F.when(
             F.array_contains("names", name),

@@ -1,6 +1,6 @@
-"""Messages that two logs with the same physical offsets do not both have, or that differ.
+"""Compare the messages of two logs with the same physical offsets.
 
-Parts of the logs are compared as bytes; only what is different is decoded, record by record.
+Parts of the logs are compared as bytes; only different parts are decoded, record by record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from reput.store.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
 
 _MESSAGE_FIELDS = tuple(
-    one.name for one in fields_of(StoredMessage) if one.name not in ("properties", "version")
+    item.name for item in fields_of(StoredMessage) if item.name not in ("properties", "version")
 )
 
 Offsets = npt.NDArray[np.int64]
@@ -40,34 +40,35 @@ class _Records:
     starts: Offsets
     sizes: Offsets
     stop: int
-    """Where the next record behind them starts, or the log ends."""
+    """Physical offset where the next record starts, or the log ends."""
 
 
 def in_log(both: TwoStores, part: LogSpan) -> Iterator[Mismatch]:
     """Yield the messages of a part that only one side has at their place, or that differ."""
     left, right = both.readers
-    ours, theirs = (_span(one, part) for one in (left, right))
+    ours, theirs = (_span(side, part) for side in (left, right))
     if ours == theirs and _are_equal(left, right, *ours):
         return
-    mine, other = (_records(one, part) for one in (left, right))
+    mine, other = (_records(side, part) for side in (left, right))
     common, at_left, at_right = np.intersect1d(
         mine.starts, other.starts, assume_unique=True, return_indices=True
     )
     is_other = mine.sizes[at_left] != other.sizes[at_right]
     is_other |= np.isin(common, _changed(left, right, mine))
-    found = [
-        *_only(left, right, np.setdiff1d(mine.starts, common, assume_unique=True), ONLY_LEFT),
-        *_only(right, left, np.setdiff1d(other.starts, common, assume_unique=True), ONLY_RIGHT),
+    mismatches = [
+        *_alone(left, right, np.setdiff1d(mine.starts, common, assume_unique=True), ONLY_LEFT),
+        *_alone(right, left, np.setdiff1d(other.starts, common, assume_unique=True), ONLY_RIGHT),
     ]
     for start in common[is_other].tolist():
-        one = _different(_message(left.log, start), _message(right.log, start), both.ignore, start)
-        if one is not None:
-            found.append(one)
-    yield from sorted(found, key=lambda one: one.physical_offset or 0)
+        ours_there, theirs_there = _message(left.log, start), _message(right.log, start)
+        mismatch = _different(ours_there, theirs_there, both.ignore, start)
+        if mismatch is not None:
+            mismatches.append(mismatch)
+    yield from sorted(mismatches, key=lambda mismatch: mismatch.physical_offset or 0)
 
 
 def _span(reader: StoreReader, part: LogSpan) -> tuple[int, int]:
-    """Return where the first record of a part starts, and where the first behind it does."""
+    """Return where the first record of a part starts, and where the first one after it does."""
     low = max(part.start, reader.log.min_offset)
     high = min(part.stop, reader.end_offset)
     if low >= high:
@@ -77,7 +78,7 @@ def _span(reader: StoreReader, part: LogSpan) -> tuple[int, int]:
 
 
 def _next(reader: StoreReader, physical_offset: int) -> int:
-    """Return where the first record or file from an offset on starts."""
+    """Return where the first record or file at or after an offset starts."""
     return reader.log.part_start(physical_offset, reader.end_offset)
 
 
@@ -90,19 +91,21 @@ def _are_equal(left: StoreReader, right: StoreReader, start: int, stop: int) -> 
 def _windows(
     left: StoreReader, right: StoreReader, start: int, stop: int
 ) -> Iterator[tuple[int, Bytes, Bytes]]:
-    """Yield physical offset and the bytes of both logs; what is in no file is left out."""
-    at = start
-    while at < stop:
+    """Yield physical offset and the bytes of both logs; none where a log has no file."""
+    place = start
+    while place < stop:
         room = min(
-            stop - at, two_stores.WINDOW_BYTES, *(_room(one.log, at) for one in (left, right))
+            stop - place,
+            two_stores.WINDOW_BYTES,
+            *(_room(side.log, place) for side in (left, right)),
         )
-        ours, theirs = (_log_bytes(one, at, room) for one in (left, right))
-        yield at, ours, theirs
-        at += room
+        ours, theirs = (_log_bytes(side, place, room) for side in (left, right))
+        yield place, ours, theirs
+        place += room
 
 
 def _room(log: CommitLogView, physical_offset: int) -> int:
-    """Return how far it is to the next edge of a file."""
+    """Return the bytes up to the next start or end of a file."""
     edges = [edge for file in log.files for edge in (file.start, file.end)]
     return min(
         (edge - physical_offset for edge in edges if edge > physical_offset), default=1 << 62
@@ -135,9 +138,9 @@ def _changed(left: StoreReader, right: StoreReader, mine: _Records) -> Offsets:
         return mine.starts
     stop = int(mine.starts[-1] + mine.sizes[-1])
     changed = []
-    for at, ours, theirs in _windows(left, right, int(mine.starts[0]), stop):
+    for place, ours, theirs in _windows(left, right, int(mine.starts[0]), stop):
         length = min(len(ours), len(theirs))
-        bytes_at = at + np.flatnonzero(ours[:length] != theirs[:length])
+        bytes_at = place + np.flatnonzero(ours[:length] != theirs[:length])
         places = np.searchsorted(mine.starts, bytes_at, "right") - 1
         places = np.unique(places[places >= 0])
         changed.append(mine.starts[places])
@@ -152,24 +155,25 @@ def _message(log: CommitLogView, physical_offset: int) -> StoredMessage:
     return record.decode(batch.buffer, int(batch.positions[0]), check_crc=False)
 
 
-def _only(has: StoreReader, lacks: StoreReader, starts: Offsets, kind: str) -> Iterator[Mismatch]:
+def _alone(has: StoreReader, lacks: StoreReader, starts: Offsets, kind: str) -> Iterator[Mismatch]:
     side, other = ("left", "right") if kind == ONLY_LEFT else ("right", "left")
     for start in starts.tolist():
-        one = _message(has.log, start)
+        message = _message(has.log, start)
+        queue = f"{message.topic}/{message.queue_id}"
         yield Mismatch(
             "messages",
             kind,
-            f"message {one.queue_offset} of {one.topic}/{one.queue_id} at {start} is only on the "
-            f"{side}; {other}: {_what_stands(lacks, start)}",
-            topic=one.topic,
-            queue_id=one.queue_id,
-            queue_offset=one.queue_offset,
+            f"message {message.queue_offset} of {queue} at {start} is only on the "
+            f"{side}; {other}: {_why_absent(lacks, start)}",
+            topic=message.topic,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
             physical_offset=start,
         )
 
 
-def _what_stands(reader: StoreReader, physical_offset: int) -> str:
-    """Say why a log has no record at an offset."""
+def _why_absent(reader: StoreReader, physical_offset: int) -> str:
+    """Return the reason why a log has no record at an offset."""
     if physical_offset < reader.log.min_offset:
         return f"the log begins at {reader.log.min_offset}"
     if physical_offset >= reader.end_offset:
@@ -194,15 +198,15 @@ def _different(
     details = [_detail(name, ours, theirs) for name in names]
     broken = [
         f"{side}: {record.REASONS[Verdict.BAD_CRC]}"
-        for side, one in (("left", ours), ("right", theirs))
-        if one.body and bodies.crc(one.body) != one.body_crc
+        for side, message in (("left", ours), ("right", theirs))
+        if message.body and bodies.crc(message.body) != message.body_crc
     ]
-    told = "; ".join([*(f"{name} left {a}, right {b}" for name, a, b in details), *broken])
+    text = "; ".join([*(f"{name} left {a}, right {b}" for name, a, b in details), *broken])
     return Mismatch(
         "messages",
         DIFFERENT,
         f"message {ours.queue_offset} of {ours.topic}/{ours.queue_id} at {physical_offset} "
-        f"differs: {told}",
+        f"differs: {text}",
         topic=ours.topic,
         queue_id=ours.queue_id,
         queue_offset=ours.queue_offset,
@@ -214,7 +218,7 @@ def _different(
 
 
 def _detail(name: str, ours: StoredMessage, theirs: StoredMessage) -> tuple[str, str, str]:
-    """Return where a field differs, and what both sides have there."""
+    """Return the place of a difference in a field, and the values of both sides."""
     if name == "property_bytes":
         keys = sorted({*ours.properties, *theirs.properties})
         other = [key for key in keys if ours.properties.get(key) != theirs.properties.get(key)]
@@ -228,13 +232,13 @@ def _detail(name: str, ours: StoredMessage, theirs: StoredMessage) -> tuple[str,
     if not isinstance(a, bytes):
         return name, short(a), short(b)
     length = min(len(a), len(b))
-    mine, other_bytes = (np.frombuffer(one[:length], np.uint8) for one in (a, b))
-    at = two_stores.first_difference(mine, other_bytes)
-    at = length if at is None else at
+    mine, other_bytes = (np.frombuffer(value[:length], np.uint8) for value in (a, b))
+    first = two_stores.first_difference(mine, other_bytes)
+    first = length if first is None else first
     return (
-        f"{name.replace('property_bytes', 'properties')}[{at}]",
-        record_fields.hex_text(a[at:]),
-        record_fields.hex_text(b[at:]),
+        f"{name.replace('property_bytes', 'properties')}[{first}]",
+        record_fields.hex_text(a[first:]),
+        record_fields.hex_text(b[first:]),
     )
 
 
@@ -244,7 +248,7 @@ def _values_of(message: StoredMessage, keys: Sequence[str]) -> str:
 
 
 def sampled_matches(left: StoreReader, right: StoreReader, places: Sequence[int]) -> bool:
-    """Whether most records found from some places on are the same message on both sides."""
+    """Return whether most records sampled at some places are the same message on both sides."""
     same = other = 0
     for place in places:
         start = left.log.find_record(place, left.end_offset)
@@ -253,7 +257,7 @@ def sampled_matches(left: StoreReader, right: StoreReader, places: Sequence[int]
         except (CorruptRecord, NotInStore):
             other += 1
             continue
-        keys = [(one.topic, one.queue_id, one.queue_offset) for one in (ours, theirs)]
+        keys = [(side.topic, side.queue_id, side.queue_offset) for side in (ours, theirs)]
         same += keys[0] == keys[1]
         other += keys[0] != keys[1]
     return same > other

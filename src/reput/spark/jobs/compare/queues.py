@@ -1,4 +1,4 @@
-"""Units that two queues do not both have, or that differ, as runs of queue offsets."""
+"""Compare the units of queues, as runs of queue offsets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,28 +29,28 @@ class QueuePart:
 def in_queue(both: TwoStores, part: QueuePart) -> Iterator[Mismatch]:
     """Yield runs of units that only one side has, or that differ in the same fields."""
     left, right = both.readers
-    (ours, mine), (theirs, other) = (_units(one, part) for one in (left, right))
+    (ours, mine), (theirs, other) = (_units(side, part) for side in (left, right))
     common, at_left, at_right = np.intersect1d(
         ours, theirs, assume_unique=True, return_indices=True
     )
     name = f"{'batch queue' if part.is_batch else 'queue'} {part.topic}/{part.queue_id}"
-    found = [
-        *_only_units(name, part, np.setdiff1d(ours, common), ONLY_LEFT),
-        *_only_units(name, part, np.setdiff1d(theirs, common), ONLY_RIGHT),
+    mismatches = [
+        *_units_alone(name, part, np.setdiff1d(ours, common), ONLY_LEFT),
+        *_units_alone(name, part, np.setdiff1d(theirs, common), ONLY_RIGHT),
     ]
     mine, other = mine[at_left], other[at_right]
-    fields = [one for one in mine.dtype.names or () if one not in both.ignore]
+    fields = [name for name in mine.dtype.names or () if name not in both.ignore]
     differs = np.zeros(len(common), np.int64)
-    for bit, one in enumerate(fields):
-        differs |= (mine[one] != other[one]).astype(np.int64) << bit
+    for bit, field in enumerate(fields):
+        differs |= (mine[field] != other[field]).astype(np.int64) << bit
     for mask in np.unique(differs[differs != 0]).tolist():
         rows = np.flatnonzero(differs == mask)
-        names = [one for bit, one in enumerate(fields) if mask >> bit & 1]
+        names = [field for bit, field in enumerate(fields) if mask >> bit & 1]
         for start, stop in queue_runs.of(common[rows]):
             row = int(np.searchsorted(common, start))
-            a = ", ".join(f"{one} {mine[one][row]}" for one in names)
-            b = ", ".join(f"{one} {other[one][row]}" for one in names)
-            found.append(
+            a = ", ".join(f"{field} {mine[field][row]}" for field in names)
+            b = ", ".join(f"{field} {other[field][row]}" for field in names)
+            mismatches.append(
                 Mismatch(
                     "queues",
                     DIFFERENT,
@@ -65,7 +65,7 @@ def in_queue(both: TwoStores, part: QueuePart) -> Iterator[Mismatch]:
                     right=b,
                 )
             )
-    yield from sorted(found, key=lambda one: one.queue_offset or 0)
+    yield from sorted(mismatches, key=lambda mismatch: mismatch.queue_offset or 0)
 
 
 def _units(reader: StoreReader, part: QueuePart) -> tuple[Offsets, UnitArray]:
@@ -77,7 +77,7 @@ def _units(reader: StoreReader, part: QueuePart) -> tuple[Offsets, UnitArray]:
     return offsets[inside], units[inside]
 
 
-def _only_units(name: str, part: QueuePart, offsets: Offsets, kind: str) -> Iterator[Mismatch]:
+def _units_alone(name: str, part: QueuePart, offsets: Offsets, kind: str) -> Iterator[Mismatch]:
     side = "left" if kind == ONLY_LEFT else "right"
     for start, stop in queue_runs.of(offsets):
         yield Mismatch(

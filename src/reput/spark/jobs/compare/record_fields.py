@@ -1,6 +1,6 @@
-"""Which field of a record, unit or page a byte belongs to, and what it says. Pure.
+"""Find the field of a record, unit or page that has a byte, and its value. Pure.
 
-For people who look at a difference: ``body[17]`` says more than ``byte 84103``.
+For an operator ``body[17]`` is clearer than ``byte 84103``.
 """
 
 import struct
@@ -53,7 +53,7 @@ _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """A field and where it stands."""
+    """A field and its position."""
 
     name: str
     start: int
@@ -61,7 +61,7 @@ class RecordField:
     is_number: bool = True
 
     def text(self, data: bytes | memoryview, position: int) -> str:
-        """Return what the field says, or of a long one the bytes from ``position`` on."""
+        """Return the value of the field, or the bytes of a long one from ``position`` on."""
         width = self.stop - self.start
         if self.is_number and width in _INTEGERS and self.stop <= len(data):
             return str(struct.unpack_from(">" + _INTEGERS[width], data, self.start)[0])
@@ -75,52 +75,52 @@ def hex_text(data: bytes | memoryview) -> str:
 
 
 def of_record(data: bytes | memoryview, position: int) -> RecordField:
-    """Return the field of a whole record that holds a byte of it."""
-    return next(one for one in _record_fields(data) if position < one.stop)
+    """Return the field of a whole record that has a byte."""
+    return next(field for field in _record_fields(data) if position < field.stop)
 
 
 def _record_fields(data: bytes | memoryview) -> Iterator[RecordField]:
-    at = 0
+    start = 0
     for name, width in _HEAD_FIELDS:
-        yield RecordField(name, at, at + width)
-        at += width
+        yield RecordField(name, start, start + width)
+        start += width
     (sys_flag,) = struct.unpack_from(">i", data, record.POSITION_SYS_FLAG)
     (magic,) = struct.unpack_from(">i", data, record.POSITION_MAGIC)
     born = record.host_bytes(sys_flag & flags.BORN_HOST_V6)
-    yield RecordField("born_host", at, at + born, is_number=False)
-    at += born
-    yield RecordField("store_timestamp", at, at + 8)
-    at += 8
+    yield RecordField("born_host", start, start + born, is_number=False)
+    start += born
+    yield RecordField("store_timestamp", start, start + 8)
+    start += 8
     store = record.host_bytes(sys_flag & flags.STORE_HOST_V6)
-    yield RecordField("store_host", at, at + store, is_number=False)
-    at += store
-    yield RecordField("reconsume_times", at, at + 4)
-    yield RecordField("prepared_transaction_offset", at + 4, at + 12)
-    yield RecordField("body_length", at + 12, at + 16)
-    (body_bytes,) = struct.unpack_from(">i", data, at + 12)
-    at += record.TAIL.size
-    yield RecordField("body", at, at + body_bytes, is_number=False)
-    at += body_bytes
+    yield RecordField("store_host", start, start + store, is_number=False)
+    start += store
+    yield RecordField("reconsume_times", start, start + 4)
+    yield RecordField("prepared_transaction_offset", start + 4, start + 12)
+    yield RecordField("body_length", start + 12, start + 16)
+    (body_bytes,) = struct.unpack_from(">i", data, start + 12)
+    start += record.TAIL.size
+    yield RecordField("body", start, start + body_bytes, is_number=False)
+    start += body_bytes
     length = record.TOPIC_LENGTH_V2 if magic == record.MAGIC_V2 else record.TOPIC_LENGTH_V1
-    yield RecordField("topic_length", at, at + length.size)
-    (topic_bytes,) = length.unpack_from(data, at)
-    at += length.size
-    yield RecordField("topic", at, at + topic_bytes, is_number=False)
-    at += topic_bytes
-    yield RecordField("properties_length", at, at + record.PROPERTIES_LENGTH.size)
-    at += record.PROPERTIES_LENGTH.size
-    yield RecordField("properties", at, len(data), is_number=False)
+    yield RecordField("topic_length", start, start + length.size)
+    (topic_bytes,) = length.unpack_from(data, start)
+    start += length.size
+    yield RecordField("topic", start, start + topic_bytes, is_number=False)
+    start += topic_bytes
+    yield RecordField("properties_length", start, start + record.PROPERTIES_LENGTH.size)
+    start += record.PROPERTIES_LENGTH.size
+    yield RecordField("properties", start, len(data), is_number=False)
 
 
 def of_unit(position: int, *, is_batch: bool = False) -> tuple[int, RecordField]:
-    """Return the number of the unit that holds a byte of a queue, and its field in the unit."""
+    """Return the number of the unit that has a byte of a queue, and its field in the unit."""
     fields = _BATCH_UNIT_FIELDS if is_batch else _UNIT_FIELDS
     number, rest = divmod(position, cq_unit.BATCH_SIZE if is_batch else cq_unit.SIZE)
     return number, _among(fields, rest)
 
 
 def of_index(position: int, slot_count: int) -> tuple[str, RecordField, int]:
-    """Return what of an index file holds a byte, its field there, and where that thing starts."""
+    """Return the part of an index file that has a byte, its field, and the start of the part."""
     if position < index_entry.HEADER.size:
         return "header", _among(_INDEX_HEAD_FIELDS, position), 0
     slot, rest = divmod(position - index_entry.HEADER.size, index_entry.SLOT.size)
@@ -132,21 +132,21 @@ def of_index(position: int, slot_count: int) -> tuple[str, RecordField, int]:
 
 
 def of_checkpoint(position: int) -> RecordField | None:
-    """Return the field of the checkpoint page that holds a byte; None behind them."""
+    """Return the field of the checkpoint page that has a byte; None after the last field."""
     if position >= sum(width for _, width in _CHECKPOINT_FIELDS):
         return None
     return _among(_CHECKPOINT_FIELDS, position)
 
 
 def _among(fields: tuple[tuple[str, int], ...], position: int) -> RecordField:
-    at = 0
+    start = 0
     for name, width in fields:
-        if position < at + width:
-            return RecordField(name, at, at + width)
-        at += width
-    raise AssertionError(f"{position} is behind the last field")
+        if position < start + width:
+            return RecordField(name, start, start + width)
+        start += width
+    raise AssertionError(f"{position} is after the last field")
 
 
 def unit_bytes(*, is_batch: bool) -> int:
-    """Return the bytes of a unit."""
+    """Return the size of a unit."""
     return cq_unit.BATCH_SIZE if is_batch else cq_unit.SIZE

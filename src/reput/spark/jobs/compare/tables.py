@@ -1,4 +1,4 @@
-"""Entries that two tables do not both have, or that differ: topics, offsets, groups."""
+"""Compare the entries of tables: topics, offsets, groups."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,15 +48,15 @@ _Key = tuple[str, tuple[str, int] | None]
 
 
 def _entries(reader: StoreReader, path: str) -> dict[_Key, Any]:
-    """Return a table's entries: by name, and queue where they have one."""
+    """Return a table's entries by name, and by queue if they have one."""
     if path == paths.TOPICS:
-        return {(name, None): one for name, one in reader.topics().items()}
+        return {(name, None): topic for name, topic in reader.topics().items()}
     if path == paths.CONSUMER_OFFSETS:
-        return {_offset_key(one): one.consumer_offset for one in reader.consumer_offsets()}
+        return {_offset_key(entry): entry.consumer_offset for entry in reader.consumer_offsets()}
     if path == paths.DELAY_OFFSETS:
-        return {(f"level {level}", None): at for level, at in reader.delay_offsets().items()}
-    return {(name, None): one for name, one in reader.subscription_groups().items()}
+        return {(f"level {level}", None): done for level, done in reader.delay_offsets().items()}
+    return {(name, None): group for name, group in reader.subscription_groups().items()}
 
 
-def _offset_key(one: ConsumerOffset) -> _Key:
-    return f"group {one.group}", (one.topic, one.queue_id)
+def _offset_key(entry: ConsumerOffset) -> _Key:
+    return f"group {entry.group}", (entry.topic, entry.queue_id)

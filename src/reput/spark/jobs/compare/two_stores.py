@@ -1,4 +1,4 @@
-"""The two stores of a comparison, and what tasks read of both."""
+"""The two stores of a comparison, and reads that tasks make of both."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TwoStores:
-    """The two stores, and what may differ between them."""
+    """The two stores, and the fields that may differ between them."""
 
     left: StoppedStore
     right: StoppedStore
@@ -28,7 +28,7 @@ class TwoStores:
 
     @property
     def readers(self) -> tuple[StoreReader, StoreReader]:
-        """Both, opened; an executor opens a stopped store once."""
+        """Readers of both; an executor opens a stopped store once."""
         return self._open(self.left), self._open(self.right)
 
     def _open(self, store: StoppedStore) -> StoreReader:
@@ -36,18 +36,18 @@ class TwoStores:
 
 
 def read(folder: Folder, path: str, start: int, length: int) -> Bytes:
-    """Return bytes of a file, fewer where it ends."""
+    """Return bytes of a file, fewer at its end."""
     return np.frombuffer(folder.read(path, start, length), np.uint8)
 
 
 def first_difference(ours: Bytes, theirs: Bytes) -> int | None:
-    """Return where two equally long pieces differ first, None if they do not."""
+    """Return the first position where two pieces of equal length differ, None if they do not."""
     if np.array_equal(ours, theirs):
         return None
     return int(np.argmax(ours != theirs))
 
 
 def place(log: CommitLogView, physical_offset: int) -> tuple[str, int]:
-    """Return the file of a physical offset, and where in it. Raises ``NotInStore``."""
+    """Return the file of a physical offset, and the position in it. Raises ``NotInStore``."""
     file = log.file_at(physical_offset)
     return f"{paths.COMMIT_LOG}/{file.name}", physical_offset - file.start

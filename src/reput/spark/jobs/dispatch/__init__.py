@@ -1,22 +1,23 @@
 """The reput step on Spark: commit log -> consume queues and index, the bytes that a broker writes.
 
-    survey   a task a range of the log: its units and index entries, into files below the target,
-             and what the driver needs to know of them                                    (reads)
-    plan     the driver: which units of which ranges go where, which entries make which file  (pure)
-    write    a task a range: its units, each at the place that its queue offset gives it;
-             a task an index file: its entries
-    publish  the driver: drafts get their names
+    survey   a task per range of the log: its units and index entries, into files below the target,
+             and the facts that the plan needs                                            (reads)
+    plan     the driver: which units of which ranges go where, which entries go to which file (pure)
+    write    a task per range: its units, each at the position of its queue offset;
+             a task per index file: its entries
+    publish  the driver: the drafts are renamed
 
-The log is read once, and nothing is shuffled. What a task writes depends on the log alone, so one
-that runs twice, at once or after a kill, writes the same bytes to the same places.
+The log is read once, and nothing is shuffled. The output of a task depends on the log alone, so a
+task that runs twice, at once or after a kill, writes the same bytes to the same places.
 
-Index files are named by the time of their first entry, local time of the driver, as a broker would
-have named them that kept pace; one that would not follow the name before is named one more than it.
+Index files are named by the time of their first entry, in the driver's time zone, as a broker that
+kept pace would have named them. A name that would not follow its predecessor is the predecessor's
+plus one.
 
-A range of times stands for the part of the log from the first record that is not older up to the
-first one that is not younger: what is made of it is what a log of only that part would give.
+A range of times is the part of the log from the first record that is not older up to the first
+record that is not younger. The result is that of a log with this part only.
 
-How a store that a broker is writing to is followed: ``reput.spark.jobs.dispatch.follow``.
+``reput.spark.jobs.dispatch.follow`` follows a store that a broker is writing to.
 """
 
 import dataclasses
@@ -58,11 +59,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DispatchResult:
-    """What a dispatch found in the log and made of it."""
+    """The result of a dispatch."""
 
     store: str
     target: str | None
-    """The folder that was written to; None after a dry run."""
+    """Folder that was written to; None after a dry run."""
     log_start: int
     log_end: int
     """Physical offsets between which records were dispatched."""
@@ -71,20 +72,20 @@ class DispatchResult:
     queues: int
     units: int
     refilled_units: int
-    """Of these, units that stand for messages the log has lost."""
+    """Units among these for messages that the log has lost."""
     index_entries: int
     index_files: tuple[str, ...]
-    """Their names."""
+    """Names of the index files."""
     unqueued: dict[str, int]
-    """Why records are in no queue that should be in one, and how many."""
+    """Reason -> records that should be in a queue and are not."""
     holes: tuple[Hole, ...]
-    """Physical offset, length and reason of what is no record in the log."""
+    """Physical offset, length and reason of each hole of the log."""
     difference: Difference | None = None
-    """After a dry run."""
+    """Result of a dry run; None after a dispatch."""
 
     @property
     def is_same(self) -> bool | None:
-        """Whether a dry run found what is there byte-identical; None after a dispatch."""
+        """Whether the existing files are byte-identical, after a dry run; None after a dispatch."""
         return None if self.difference is None else self.difference.is_same
 
     def as_json(self) -> dict[str, Any]:
@@ -111,34 +112,35 @@ def dispatch(
     """Derive consume queues and index files from the commit log of a stopped store.
 
     Args:
-        spark: The session; None: tasks run in this process, one after the other.
+        spark: The session; without one tasks run in this process, consecutively.
         store: The store's folder, the same on the driver and all workers.
-        config: The store's settings: sizes of files, delay levels, what is indexed. The defaults
-            are those of RocketMQ; ``store_path_root_dir`` is taken from ``store``.
-        target: Where to write ``consumequeue`` and ``index``; made if it is not there. What it has
-            of these is replaced.
-        in_place: Write to the store itself, which nobody may have open.
-        topics: Only the queues of these topics; the index, which is of all, is left then.
-        start_ms: Only records stored from then on. Not in place.
-        end_ms: Only records stored before then. Not in place.
-        dry_run: Write nothing, and tell how what is there (in ``target`` if it is given, else in
-            the store) differs.
-        allow_live: Read although a broker has the store, up to where its log ends now.
-        skip_batch_queues: Where topics of 5.x have batch queues, leave those as they are.
-        range_bytes: About how much of the log a task reads.
-        progress: Told of the tasks that are done.
+        config: The store's settings: file sizes, delay levels, indexed properties. The defaults are
+            those of RocketMQ; ``store_path_root_dir`` is taken from ``store``.
+        target: Folder for ``consumequeue`` and ``index``; created if it does not exist. Existing
+            queues and index files in it are replaced.
+        in_place: Write to the store itself, which no broker may have open.
+        topics: Only the queues of these topics. The index covers all topics, and is then not
+            written.
+        start_ms: Only records stored from this time on. Not in place.
+        end_ms: Only records stored before this time. Not in place.
+        dry_run: Write nothing, and report how the existing files (in ``target`` if given, else in
+            the store) differ.
+        allow_live: Read a store that a broker has open, up to the present end of its log.
+        skip_batch_queues: Leave the batch queues of topics of 5.x as they are.
+        range_bytes: Approximate bytes of the log that a task reads.
+        progress: Called with the number of completed tasks.
 
     Returns:
         Counts, and the difference after a dry run.
 
     Raises:
-        InvalidOption: Arguments contradict each other, or the store needs what is not made here
-            (extension units).
+        InvalidOption: Arguments contradict each other, or the store needs extension units, which a
+            dispatch does not make.
         StoreUnavailable: The folder is no store, is in use, has files of other sizes than
             configured, or has batch queues.
         StoreChanged: The log changed meanwhile.
         WriteFailed: The target cannot be written to.
-        TaskFailed: A task failed as often as Spark runs one. Nothing was published: run it again.
+        TaskFailed: A task failed as often as Spark retries it. Nothing was published: run it again.
     """
     return run_dispatch(
         runner_on(spark, "dispatch", progress),
@@ -171,7 +173,7 @@ def run_dispatch(
     skip_batch_queues: bool = False,
     range_bytes: int = RANGE_BYTES,
 ) -> DispatchResult:
-    """Do what ``dispatch`` does with any runner of tasks."""
+    """Run a dispatch with any runner of tasks."""
     if in_place and target is not None:
         raise InvalidOption("target", target, "none, where the store itself is written to")
     if not dry_run and target is None and not in_place:
@@ -180,10 +182,10 @@ def run_dispatch(
         raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
     if in_place and not dry_run and (start_ms, end_ms) != (None, None):
         raise InvalidOption("in_place", True, "false, where only a range of times is dispatched")
-    store = absolute(store)  # workers have folders of their own to work in
+    store = absolute(store)  # workers have other working directories
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     wanted = None if topics is None else frozenset(topics)
-    root = store if in_place or target is None else folder_checks.to_write("target", target)
+    root = store if in_place or target is None else folder_checks.writable_folder("target", target)
     make_job = functools.partial(
         DispatchJob,
         runner,
@@ -198,11 +200,11 @@ def run_dispatch(
         surveyed = _survey(job, start_ms, end_ms, range_bytes, None)
         difference, names = dispatch_difference.compare(job, surveyed, root)
         return _result(job, surveyed, names, None, difference)
-    folder_checks.to_write("in_place", root)
+    folder_checks.writable_folder("in_place", root)
     if not in_place:
         refuse_store(root, store)
         Disk().make_folder(root)
-    open_log(store, settings)  # before a lock file is left in what is no store
+    open_log(store, settings)  # before a lock file is left in a folder that is no store
     lock = FolderLock(root)
     try:
         job = make_job(holds_lock=in_place)
@@ -212,7 +214,7 @@ def run_dispatch(
 
 
 def refuse_store(root: str, store: str) -> None:
-    """Refuse to write into a store that nobody said is to be written to."""
+    """Refuse to write into a store that was not named as the target."""
     if Path(root).resolve() == Path(store).resolve():
         raise InvalidOption("target", root, "another folder than the store, or in_place=True")
     if Path(root, paths.COMMIT_LOG).exists():
@@ -228,7 +230,7 @@ def _survey(
     range_bytes: int,
     saved: SavedRows | None,
 ) -> Surveyed:
-    """Find out what the log holds, and plan."""
+    """Survey the log, and plan the output."""
     log = job.reader.log
     end = max(job.reader.end_offset, log.min_offset)
     start = log.min_offset if start_ms is None else _offset_at(log, start_ms, end)
@@ -239,7 +241,7 @@ def _survey(
 def _write(
     job: DispatchJob, root: str, start_ms: int | None, end_ms: int | None, range_bytes: int
 ) -> DispatchResult:
-    """Write everything, and publish it."""
+    """Write all files, and publish them."""
     job.refuse_other_sizes(open_folder(root))
     families = [paths.CONSUME_QUEUE, *([paths.INDEX] if job.is_indexed else [])]
     publication = dispatch_publish.Publication(root, families, by_topic=job.topics is not None)
@@ -256,7 +258,7 @@ def _write(
     tasks: list[UnitTask | IndexTask] = [*index_tasks, *surveyed.unit_tasks()]
     job.runner("write", functools.partial(write_tasks.write, surveyed.parts, place), tasks)
     publication.publish()
-    return _result(job, surveyed, [str(one.name) for one in index_tasks], root, None)
+    return _result(job, surveyed, [str(task.name) for task in index_tasks], root, None)
 
 
 def _result(
@@ -285,8 +287,8 @@ def _result(
 
 
 def _offset_at(log: CommitLogView, timestamp_ms: int, end: int) -> int:
-    """Return where the first record stands that was not stored before a time; store times grow."""
-    found = log.min_offset
+    """Return the physical offset of the first record not stored before a time; times ascend."""
+    start = log.min_offset
     for file in log.files:
         if file.start >= end:
             break
@@ -294,19 +296,19 @@ def _offset_at(log: CommitLogView, timestamp_ms: int, end: int) -> int:
         if first is not None and first.store_timestamp >= timestamp_ms:
             break
         if first is not None:
-            found = file.start
-    file = log.file_at(found)
-    low, high = found, min(file.nominal_end, file.end, end)
+            start = file.start
+    file = log.file_at(start)
+    low, high = start, min(file.nominal_end, file.end, end)
     stop = high
     while low < high:
         middle = (low + high) // 2
-        at = log.find_record(middle, high)
+        place = log.find_record(middle, high)
         try:
-            one = log.message_at(at) if at < high else None
+            message = log.message_at(place) if place < high else None
         except CorruptRecord:  # a blank, or damage
-            one = None
-        if one is None or one.store_timestamp >= timestamp_ms:
+            message = None
+        if message is None or message.store_timestamp >= timestamp_ms:
             high = middle
         else:
-            low = at + one.store_size
+            low = place + message.store_size
     return log.find_record(low, stop)

@@ -1,4 +1,4 @@
-"""What a dispatch would change: the comparison that a dry run makes."""
+"""The dry run: compare the output of a dispatch with the existing files."""
 
 import functools
 from dataclasses import dataclass
@@ -20,58 +20,58 @@ from reput.store.files import Folder, data_bytes, open_folder
 
 @dataclass(frozen=True, slots=True)
 class QueueDifference:
-    """What is wrong with the units of a queue that is there."""
+    """Differences in the units of a queue."""
 
     topic: str
     queue_id: int
     missing: int
-    """Units that are not there: no file, or nothing in it."""
+    """Units without a file, or with zeros in their place."""
     different: int
     extra: int
-    """Units that no record of the log has."""
+    """Existing units that no record of the log has."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDifference:
-    """What is wrong with an index file; they are compared in order, not by name."""
+    """Difference in an index file; files are compared in order, not by name."""
 
     number: int
-    """From 0, oldest first."""
+    """Number of the file, from 0, oldest first."""
     name: str | None
-    """Of the file that is there; None if it is missing."""
+    """Name of the existing file; None if it is missing."""
     first_byte: int | None
-    """The first one that differs; None if the file is missing, or there are more than should be."""
+    """Position of the first byte that differs; None if the file is missing or should not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a dispatch would change."""
+    """The changes that a dispatch would make."""
 
     compared_with: str
     queues: tuple[QueueDifference, ...]
-    """Those that differ."""
+    """Queues that differ."""
     index: tuple[IndexDifference, ...]
-    """Those that differ."""
+    """Index files that differ."""
     expired_units: int
-    """Units of messages that the log has no more, which are no difference."""
+    """Units of messages that the log no longer has; they are no difference."""
 
     @property
     def is_same(self) -> bool:
-        """Whether everything there is byte-identical with what the log gives."""
+        """Whether the existing files are byte-identical with those a dispatch makes."""
         return not self.queues and not self.index
 
 
 def compare(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference, list[str]]:
-    """Compare what a dispatch would make with what is there, and change nothing.
+    """Compare the output of a dispatch with the existing files, and change nothing.
 
     Returns:
         The difference, and the names that index files would have.
     """
     folder = open_folder(root)
     job.refuse_other_sizes(folder)
-    there = list(unit_files.index_files(folder)) if job.is_indexed else []
+    present = list(unit_files.index_files(folder)) if job.is_indexed else []
     tasks: list[UnitTask | IndexTask] = [
-        IndexTask(file, there[i] if i < len(there) else None)
+        IndexTask(file, present[i] if i < len(present) else None)
         for i, file in enumerate(surveyed.index)
     ]
     done = job.runner(
@@ -79,17 +79,17 @@ def compare(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference
         functools.partial(write_tasks.compare, surveyed.parts, root, job.config),
         [*tasks, *surveyed.unit_tasks()],
     )
-    index_done = [one for one in done if isinstance(one, IndexCompared)]
+    index_done = [result for result in done if isinstance(result, IndexCompared)]
     index = [
-        IndexDifference(i, there[i] if i < len(there) else None, one.first_byte)
-        for i, one in enumerate(index_done)
-        if i >= len(there) or one.first_byte is not None
+        IndexDifference(i, present[i] if i < len(present) else None, compared.first_byte)
+        for i, compared in enumerate(index_done)
+        if i >= len(present) or compared.first_byte is not None
     ]
-    index += [IndexDifference(i, there[i], None) for i in range(len(index_done), len(there))]
+    index += [IndexDifference(i, present[i], None) for i in range(len(index_done), len(present))]
     wrong: dict[QueueKey, list[int]] = {}
-    for one in done:
-        if isinstance(one, UnitsCompared):
-            for key, (missing, different) in one.differences.items():
+    for result in done:
+        if isinstance(result, UnitsCompared):
+            for key, (missing, different) in result.differences.items():
                 counts = wrong.setdefault(key, [0, 0, 0])
                 counts[0] += missing
                 counts[1] += different
@@ -104,9 +104,9 @@ def compare(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference
 def _find_extra(
     job: DispatchJob, folder: Folder, surveyed: Surveyed, wrong: dict[QueueKey, list[int]]
 ) -> int:
-    """Count units outside of what each queue has; return those of expired messages.
+    """Count the units outside of each queue; return the number that belongs to expired messages.
 
-    Where only a range of times is dispatched, units of other messages are none of our business.
+    If only a range of times is dispatched, units of other messages are not counted.
     """
     log = job.reader.log
     is_whole = (surveyed.start, surveyed.stop) == (log.min_offset, surveyed.source.end)

@@ -1,8 +1,9 @@
-"""What a dispatch reads in a range of the log, once: units and index entries of its records.
+"""Read a range of the log once, and extract the units and index entries of its records.
 
-A record says by itself what its unit and its entries are; where they go depends on the records
-before the range, which another task reads. So they are kept as rows, units queue by queue, until
-the driver knows (``reput.spark.jobs.dispatch.write_plan``). Both are made by the column kernels.
+A record determines the content of its unit and its entries; their places depend on the records
+before the range, which another task reads. So units and entries are kept as rows, units queue by
+queue, until the driver has made its plan (``reput.spark.jobs.dispatch.write_plan``). The column
+kernels make both.
 
 Nothing here knows Spark, and nothing writes a file.
 """
@@ -32,14 +33,14 @@ from reput.store.files import Folder, open_folder
 from reput.store.verify.light_rows import light_rows
 
 UNIT_ROW = np.dtype([("queue_offset", "<i8"), ("unit", UNIT_TYPE)])
-"""A record's queue offset, and the unit it has there."""
+"""A record's queue offset, and its unit."""
 ENTRY_ROW = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 """An index entry without its place in a file."""
 UnitRows = npt.NDArray[np.void]
 EntryRows = npt.NDArray[np.void]
 
 BATCH = "they belong to batch queues (queue.type=BatchCQ), which are not kept here"
-"""Why records are in no queue that 5.x keeps in queues of another kind."""
+"""Reason why records of batch queues get no unit."""
 _NO_QUEUE = "no queue can have their topic and queue id"
 _TRANSACTION_STEP = flags.TRANSACTION_PREPARED
 """The one bit that prepared and rolled-back records have, and queued ones lack."""
@@ -50,27 +51,27 @@ _LEVEL_DIGITS_MAX = 10
 
 
 class StoreChanged(ReputError):
-    """The log is not what it was when the job began; run it again."""
+    """The log has changed since the job began; run the job again."""
 
     retriable = True
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """What every task needs to know of the log."""
+    """The facts of the log that every task needs."""
 
     store: str
     config: StoreConfig
     end: int
-    """Where the log ends."""
+    """Physical offset where the log ends."""
     topics: frozenset[str] | None
-    """Of which queues are wanted; None: of all, and their light queues."""
+    """Topics whose queues are made; None for all, and the light queues of their messages."""
     tombstones: Mapping[str, int]
     """Topic -> physical offset before which its messages are in no queue."""
     torn: tuple[tuple[int, int], ...]
-    """Spans of records that a crash has torn: they are left out."""
+    """Spans of records that a crash has torn; they are skipped."""
     batch_topics: frozenset[str] = frozenset()
-    """Topics whose queues are of another kind, and get no plain ones beside."""
+    """Topics with batch queues; they get no plain queues."""
 
     @cached_property
     def folder(self) -> Folder:
@@ -83,11 +84,16 @@ class LogSource:
         return CommitLogView(self.folder)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave what was opened here: a task opens its own."""
+        """Leave out the opened files: a task opens its own."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
+    def is_torn(self, batch: LogBatch) -> npt.NDArray[np.bool_]:
+        """Return which records of a window a crash has torn."""
+        starts = np.array([start for start, _ in self.torn], np.int64)
+        return np.isin(batch.positions + batch.physical_offset, starts)
+
     def is_wanted(self, topic: str, range_start: int) -> bool:
-        """Whether a topic's records in a range get units; ranges are cut at tombstones."""
+        """Return whether a topic's records in a range get units; ranges are cut at tombstones."""
         is_named = self.topics is None or topic in self.topics
         is_named = is_named and topic not in self.batch_topics
         return is_named and self.tombstones.get(topic, 0) <= range_start
@@ -95,13 +101,13 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """What was found in a range."""
+    """The rows of a range."""
 
     survey: Survey
     units: UnitRows
-    """Queue by queue, each in log order; the survey says which are whose."""
+    """Units, queue by queue, each queue in log order; the survey has the rows of each queue."""
     entries: EntryRows
-    """In log order, a record's in the broker's order."""
+    """Index entries in log order; those of one record in the broker's order."""
 
 
 def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
@@ -110,13 +116,13 @@ def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRe
     Args:
         source: The log.
         part: The range.
-        is_indexed: Make index entries.
+        is_indexed: Make index entries, too.
     """
     reading = _Reading(source, part, is_indexed=is_indexed)
     start = source.log.part_start(part.start, part.stop)
     for batch in source.log.walk(start, part.stop, check_crc=False, is_end=part.is_end):
         reading.survey.holes += [
-            (one.physical_offset, one.length, one.reason) for one in batch.damage
+            (hole.physical_offset, hole.length, hole.reason) for hole in batch.damage
         ]
         kept = _without_torn(source, batch)
         if len(kept.positions):
@@ -127,13 +133,12 @@ def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRe
 def _without_torn(source: LogSource, batch: LogBatch) -> LogBatch:
     if not source.torn:
         return batch
-    starts = np.array([low for low, _ in source.torn], np.int64)
-    kept = ~np.isin(batch.positions + batch.physical_offset, starts)
+    kept = ~source.is_torn(batch)
     return LogBatch(batch.buffer, batch.physical_offset, batch.positions[kept], batch.sizes[kept])
 
 
 class _Reading:
-    """Rows of a range, batch by batch."""
+    """Collects the rows of a range, batch by batch."""
 
     def __init__(self, source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> None:
         self._source = source
@@ -146,7 +151,7 @@ class _Reading:
         self.survey = Survey()
 
     def add(self, batch: LogBatch) -> None:
-        """Take the records of a batch."""
+        """Add the records of a batch."""
         columns = batch.columns()
         self.survey.records += columns.count
         if self._is_indexed:
@@ -202,7 +207,7 @@ class _Reading:
     def _tags_codes(
         self, columns: kernels.Columns, topic_ids: npt.NDArray[np.int32], topics: Sequence[str]
     ) -> npt.NDArray[np.int64]:
-        """Return the hashes of tags; for messages that wait for their level, when they are due."""
+        """Return the tags codes: hashes of tags, and for delayed messages the time they are due."""
         codes = columns.tags_codes()
         if names.SCHEDULE_TOPIC not in topics:
             return codes
@@ -223,7 +228,7 @@ class _Reading:
         rows: npt.NDArray[np.int64],
         codes: npt.NDArray[np.int64],
     ) -> None:
-        """Add the units that records have in light queues, besides their own."""
+        """Add the units of records in light queues, besides their own."""
         places = [
             place
             for place in light_rows(batch, columns, rows)
@@ -240,7 +245,7 @@ class _Reading:
         self._units.append(units)
 
     def done(self) -> RangeRead:
-        """Sort the units by queue, and return everything."""
+        """Sort the units by queue, and return all rows."""
         source, part, survey = self._source, self._part, self.survey
         for low, high in plan.meet_spans(source.torn, part.start, part.stop):
             survey.holes.append((low, high - low, "a crash has torn the record"))
@@ -266,9 +271,9 @@ class _Reading:
 
 
 def _by_queue(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the order of keys, those of one queue as they were.
+    """Return the order that sorts keys, stable within a queue.
 
-    As 16 bits, which nearly always hold them, numpy sorts them ten times as fast.
+    Most keys fit into 16 bits, which numpy sorts ten times as fast.
     """
     numbers, queue_ids = keys >> 32, keys & 0xFFFFFFFF
     width = int(queue_ids.max(initial=0)) + 1
@@ -278,12 +283,12 @@ def _by_queue(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _joined(parts: list[npt.NDArray[np.void]], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    # Without its type numpy would turn the bytes of a unit around.
+    # Without its type numpy would convert units to the machine's byte order.
     return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
 
 
 def runs_of(units: UnitRows, *, is_detailed: bool) -> list[write_plan.RecordRun]:
-    """Return the runs of one queue's units, in log order; each a run of its own if detailed."""
+    """Return the runs of one queue's units, in log order; with ``is_detailed`` a run per unit."""
     return write_plan.runs_of(
         units["queue_offset"],
         units["unit"]["physical_offset"].astype(np.int64),
@@ -293,7 +298,7 @@ def runs_of(units: UnitRows, *, is_detailed: bool) -> list[write_plan.RecordRun]
 
 
 def _delay_levels(columns: kernels.Columns) -> list[int]:
-    """Return the delay level of each record, 0 where it has none that is a number."""
+    """Return the delay level of each record; 0 if the property is absent or no number."""
     pairs = columns.properties()
     starts = pairs.names.offsets
     levels = [0] * columns.count

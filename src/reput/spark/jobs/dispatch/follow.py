@@ -1,17 +1,17 @@
-"""The reput step as a stream: queues and index in a folder of their own, kept up with a live store.
+"""The reput step as a stream: queues and index in a separate folder, kept up with a live store.
 
-    target/consumequeue   as the store's own
+    target/consumequeue   as in the store
     target/index
-    target/dispatch.json  how far it has come: the commit of a step
+    target/dispatch.json  the progress: the commit of a step
 
-A step takes what the log has got since and does with it what a batch does, in place: units go to
-the places that their queue offsets give them, entries behind those of the last index file. Then
-everything is synced, and the small file is replaced. So a step that is killed anywhere has done
-nothing: what it left behind the end is taken away, and the next one does the same again. What is
-there after each step is what a batch makes of the log up to there.
+A step dispatches the records that the log has got since the last one, in place: units go to the
+positions of their queue offsets, entries after those of the last index file. Then all files are
+synced, and the small file is replaced. A step that is killed anywhere has no effect: its writes
+after the last commit are removed, and the next step does the same again. After each step the
+folder has the files that a batch makes of the log up to there.
 
-A driver loop and not a query of Structured Streaming: the folder itself says how far it is, and a
-checkpoint beside it would be a second truth.
+This is a loop on the driver and not a query of Structured Streaming: the folder itself records its
+progress, and a checkpoint beside it could disagree.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from reput.spark.jobs.dispatch.job import (
 )
 from reput.spark.jobs.dispatch.publish import FOLLOWED, Drafts, remove
 from reput.spark.jobs.dispatch.spill import SavedRows
-from reput.spark.jobs.dispatch.write_plan import QueueKey, QueueProgress
+from reput.spark.jobs.dispatch.write_plan import QueueEnd, QueueKey
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
@@ -61,40 +61,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS = 1.0
-"""How long to wait before looking at the log again when there was nothing new."""
+"""Seconds between two checks of the log when there is nothing new."""
 _RANGES_A_STEP = 32
-"""A step takes at most so many ranges: its rows, and what the driver knows of them, are bounded."""
+"""Ranges that a step takes at most, which bounds its rows and the driver's memory."""
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What was followed since the call, and how far it has come."""
+    """The progress since the call."""
 
     store: str
     target: str
     log_start: int
-    """Where the log began when the target was begun."""
+    """Physical offset where the log began when the target was started."""
     log_end: int
     """Physical offset up to which records are in the target."""
     store_end: int
-    """Where the log ended when it was looked at last."""
+    """Physical offset where the log ended at the last check."""
     steps: int
     records: int
     units: int
     refilled_units: int
-    """Of these, units that stand for messages the log has lost."""
+    """Units among these for messages that the log has lost."""
     index_entries: int
     index_files: int
-    """How many the target has."""
+    """Number of index files in the target."""
     unqueued: dict[str, int]
-    """Why records are in no queue that should be in one, and how many."""
+    """Reason -> records that should be in a queue and are not."""
     holes: tuple[Hole, ...]
-    """Physical offset, length and reason of what is no record in the log."""
+    """Physical offset, length and reason of each hole of the log."""
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the target has everything that the log had when it was looked at last."""
+        """Whether the target has all records that the log had at the last check."""
         return self.log_end >= self.store_end
 
     def as_json(self) -> dict[str, Any]:
@@ -120,27 +120,27 @@ def follow(
     """Keep consume queues and index files up with the log of a store that a broker may write to.
 
     Args:
-        spark: The session; None: tasks run in this process, one after the other.
+        spark: The session; without one tasks run in this process, consecutively.
         store: The store's folder, the same on the driver and all workers.
-        target: Where ``consumequeue`` and ``index`` are kept: a new or empty folder, or one that
-            was followed into before.
-        config: The store's settings, as of ``dispatch``.
-        poll_seconds: How long to wait before the log is looked at again when nothing was new.
-        until: Asked after each look at the log whether to stop; None: never. Stops where there is
-            nothing more: ``lambda one: one.is_caught_up``.
-        skip_batch_queues: Where topics of 5.x have batch queues, leave those out.
-        range_bytes: About how much of the log a task reads.
-        progress: Told of the tasks that are done, step by step.
+        target: Folder for ``consumequeue`` and ``index``: new, empty, or used by this job before.
+        config: The store's settings, as for ``dispatch``.
+        poll_seconds: Seconds between two checks of the log when there is nothing new.
+        until: Called after each check of the log; the job stops if it returns true. None: never.
+            ``lambda followed: followed.is_caught_up`` stops at the end of the log.
+        skip_batch_queues: Leave out the batch queues of topics of 5.x.
+        range_bytes: Approximate bytes of the log that a task reads.
+        progress: Called with the number of completed tasks of each step.
 
     Returns:
-        What was done since the call.
+        The progress since the call.
 
     Raises:
-        InvalidOption: The target is no folder for this; the store needs what is not made here.
+        InvalidOption: The target holds other files, or the store needs files that a dispatch does
+            not make.
         StoreUnavailable: The folder is no store, or the target is in use or of another store.
-        StoreChanged: What was to be followed is gone from the log, or the log is another one.
+        StoreChanged: The log has lost records that were to be followed, or is another one.
         WriteFailed: The target cannot be written to.
-        TaskFailed: A task failed as often as Spark runs one. Nothing is lost: call again.
+        TaskFailed: A task failed as often as Spark retries it. Nothing is lost: call again.
     """
     return run_follow(
         runner_on(spark, "follow", progress),
@@ -165,12 +165,12 @@ def run_follow(
     skip_batch_queues: bool = False,
     range_bytes: int = RANGE_BYTES,
 ) -> Followed:
-    """Do what ``follow`` does with any runner of tasks."""
+    """Follow a store with any runner of tasks."""
     if range_bytes < 1:
         raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
     if poll_seconds < 0:
         raise InvalidOption("poll_seconds", poll_seconds, "a number of seconds from 0 on")
-    store, target = absolute(store), folder_checks.to_write("target", target)
+    store, target = absolute(store), folder_checks.writable_folder("target", target)
     dispatch.refuse_store(target, store)
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     open_log(store, settings)
@@ -180,7 +180,7 @@ def run_follow(
         following = _Following(
             runner, store, target, settings, range_bytes, skips_batch=skip_batch_queues
         )
-        waiting = threading.Event()  # nobody sets it
+        waiting = threading.Event()  # never set
         while True:
             is_new = following.step()
             if until is not None and until(following.followed()):
@@ -200,33 +200,33 @@ class _Saved:
     last: tuple[int, int, int] | None = None
     """Physical offset, size and checksum of the last record that was dispatched."""
     index_number: int = 0
-    """Of the last index file, from 0; its name, and its header."""
+    """Number of the last index file, from 0."""
     index_name: str | None = None
     index_header: index_entry.Header = index_writer.NO_ENTRIES
     tombstones: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Of deleted topics: those that were minded."""
+    """Topic -> tombstone, for the deleted topics that were handled."""
 
     def pack(self, sizes: dict[str, int]) -> bytes:
-        found = {"version": _VERSION, "sizes": sizes, **dataclasses.asdict(self)}
-        return json.dumps(found, indent=1).encode()
+        document = {"version": _VERSION, "sizes": sizes, **dataclasses.asdict(self)}
+        return json.dumps(document, indent=1).encode()
 
     @classmethod
     def unpack(cls, data: bytes, sizes: dict[str, int], path: str) -> "_Saved":
         try:
-            found = json.loads(data)
-            version, made_with = found.pop("version"), found.pop("sizes")
-            found["last"] = tuple(found["last"]) if found["last"] else None
-            found["index_header"] = index_entry.Header(**found["index_header"])
-            saved = cls(**found)
+            document = json.loads(data)
+            version, made_with = document.pop("version"), document.pop("sizes")
+            document["last"] = tuple(document["last"]) if document["last"] else None
+            document["index_header"] = index_entry.Header(**document["index_header"])
+            saved = cls(**document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreUnavailable(f"{path} cannot be read: {error}; begin a new folder") from error
+            raise StoreUnavailable(f"{path} cannot be read: {error}; use a new folder") from error
         if version != _VERSION or made_with != sizes:
             raise StoreUnavailable(f"{path} is of version {version} and {made_with}, not {sizes}")
         return saved
 
 
 class _Following:
-    """A target, and how far it has come."""
+    """A target and its progress."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class _Following:
             "indexTags": int(config.index_tags),
         }
         self._saved = self._load()
-        self._stands = self._resume()
+        self._queue_ends = self._resume()
         self._done = Followed(store, target, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, ())
 
     def _load(self) -> _Saved | None:
@@ -276,13 +276,13 @@ class _Following:
 
     # What a killed step has left ---------------------------------------------------------------
 
-    def _resume(self) -> dict[QueueKey, QueueProgress]:
-        """Take away what is behind the last commit; return where queues stand."""
+    def _resume(self) -> dict[QueueKey, QueueEnd]:
+        """Remove everything after the last commit; return the ends of queues."""
         folder = open_folder(self._target)
         name = self._saved.index_name if self._saved is not None else None
-        for one in unit_files.index_files(folder):
-            if name is None or one > name:
-                self._disk.unlink(f"{self._place.index}/{one}")
+        for index_name in unit_files.index_files(folder):
+            if name is None or index_name > name:
+                self._disk.unlink(f"{self._place.index}/{index_name}")
         if self._saved is not None and name is not None:
             size, slots = self._place.index_bytes, self._config.max_hash_slot_num
             with FileOutput(f"{self._place.index}/{name}", size) as output:
@@ -292,19 +292,17 @@ class _Following:
         files: defaultdict[QueueKey, list[tuple[int, int]]] = defaultdict(list)
         for key, start, size in unit_files.queue_files(folder):
             files[key].append((start, size))
-        stands = {}
-        for key, found in files.items():
-            for start, size in sorted(found, reverse=True):
-                stand = self._end_in_file(folder, key, start, size)
-                if stand is not None:
-                    stands[key] = stand
+        queue_ends = {}
+        for key, spans in files.items():
+            for start, size in sorted(spans, reverse=True):
+                queue_end = self._end_in_file(folder, key, start, size)
+                if queue_end is not None:
+                    queue_ends[key] = queue_end
                     break
-        return stands
+        return queue_ends
 
-    def _end_in_file(
-        self, folder: Any, key: QueueKey, start: int, size: int
-    ) -> QueueProgress | None:
-        """Cut a file behind its last unit that counts, and return that; None if none does."""
+    def _end_in_file(self, folder: Any, key: QueueKey, start: int, size: int) -> QueueEnd | None:
+        """Cut a file after its last committed unit; return the queue's end there, or None."""
         end = self._saved.log_end if self._saved is not None else 0
         path = f"{self._place.queue(key)}/{paths.offset_name(start)}"
         units = unit_files.read_units(
@@ -321,12 +319,12 @@ class _Following:
             unit_files.write_at(path, size, [((last + 1) * cq_unit.SIZE, rest)])
         unit = units[last]
         ends = int(unit["physical_offset"]) + int(unit["size"])
-        return QueueProgress(start // cq_unit.SIZE + last + 1, ends, is_fresh=False)
+        return QueueEnd(start // cq_unit.SIZE + last + 1, ends, is_fresh=False)
 
     # Steps ------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Dispatch what is new, up to a bound; return whether anything was."""
+        """Dispatch new records, up to a bound; return whether there were any."""
         job = DispatchJob(
             self._runner,
             self._store,
@@ -343,9 +341,9 @@ class _Following:
         self._done = replace(self._done, store_end=max(end, saved.log_end))
         if end <= saved.log_end:
             return False
-        # Graves are looked at after the end: one that is not seen yet lies behind it.
-        graves = tombstones.read(job.folder)
-        self._bury(graves, saved)
+        # Tombstones are read after the end of the log: a later one is after that end.
+        deletions = tombstones.read(job.folder)
+        self._drop_deleted(deletions, saved)
         stop = min(end, saved.log_end + _RANGES_A_STEP * self._range_bytes)
         self._drafts.begin()
         surveyed = job.survey(
@@ -355,7 +353,7 @@ class _Following:
             self._range_bytes,
             DispatchStart(
                 saved.log_start,
-                self._stands,
+                self._queue_ends,
                 saved.index_number,
                 max(saved.index_header.next_entry - 1, 0),
             ),
@@ -364,14 +362,14 @@ class _Following:
         saved = self._write(surveyed, saved)
         self._disk.sync_filesystem(self._target)
         saved = replace(saved, last=_last_before(job, stop) or saved.last)
-        self._commit(replace(saved, log_end=stop, tombstones=graves))
+        self._commit(replace(saved, log_end=stop, tombstones=deletions))
         self._drafts.end()
-        self._stands.update(surveyed.queues.stands)
-        self._note(surveyed)
+        self._queue_ends.update(surveyed.queues.queue_ends)
+        self._record(surveyed)
         return True
 
     def _write(self, surveyed: Surveyed, saved: _Saved) -> _Saved:
-        """Write units and entries; return the commit with what is new of the index."""
+        """Write units and entries; return the commit with the new index file."""
         for key in surveyed.queues.extents:
             self._disk.make_folder(self._place.queue(key), is_durable=False)
         if surveyed.index:
@@ -382,8 +380,8 @@ class _Following:
         self._runner("write", write, tasks)
         if not index_tasks:
             return saved
-        # The file that the next step goes on with is the driver's: a second copy of a task may
-        # outlive its step, and would put the slots back as they were.
+        # The driver writes the file that the next step continues: a second copy of a task may
+        # outlive its step, and would restore old slots.
         task = index_tasks[-1]
         header = write(task)
         assert header is not None, "an index file has a header"
@@ -391,7 +389,7 @@ class _Following:
             saved, index_number=task.file.number, index_name=task.name, index_header=header
         )
 
-    def _note(self, surveyed: Surveyed) -> None:
+    def _record(self, surveyed: Surveyed) -> None:
         done, unqueued = self._done, dict(self._done.unqueued)
         for reason, count in surveyed.unqueued.items():
             unqueued[reason] = unqueued.get(reason, 0) + count
@@ -412,7 +410,7 @@ class _Following:
         return saved
 
     def followed(self) -> Followed:
-        """Return what was done so far."""
+        """Return the progress so far."""
         saved = self._saved or _Saved(0, 0)
         files = 0 if saved.index_name is None else saved.index_number + 1
         return replace(
@@ -420,12 +418,12 @@ class _Following:
         )
 
     def _refuse_gap(self, job: DispatchJob, saved: _Saved) -> None:
-        """Refuse a log that is not the one that was followed, or lacks what was to come next."""
+        """Refuse a log that is another one, or lacks the records that come next."""
         if job.reader.log.min_offset > saved.log_end:
             raise StoreChanged(
                 f"{self._store} begins at physical offset {job.reader.log.min_offset}, "
-                f"{self._target} ends at {saved.log_end}: what is between was deleted before it "
-                "was followed; begin a new folder"
+                f"{self._target} ends at {saved.log_end}: records between were deleted before they "
+                "were followed; use a new folder"
             )
         if saved.last is None or saved.last[0] < job.reader.log.min_offset:
             return
@@ -438,24 +436,24 @@ class _Following:
             raise StoreChanged(
                 f"{self._store} has another record at physical offset {physical_offset} than when "
                 f"{self._target} was made: it lost the end of its log, or is another store; "
-                "begin a new folder"
+                "use a new folder"
             )
 
     def _end(self, job: DispatchJob, saved: _Saved) -> int:
-        """Return where the log ends, without a look into each queue of the store."""
+        """Return where the log ends, without reading each queue of the store."""
         reader = job.reader
         if saved.last is not None and saved.last[0] >= reader.log.min_offset:
             if reader.log.data_end <= saved.log_end:
                 return saved.log_end
             if reader.state.condition is not Condition.CLEAN:
                 physical_offset, size, _ = saved.last
-                one = reader.log.message_at(physical_offset)
+                message = reader.log.message_at(physical_offset)
                 unit = cq_unit.Unit(physical_offset, size, 0)
-                reader.set_last_units([(one.topic, one.queue_id, unit)])
+                reader.set_last_units([(message.topic, message.queue_id, unit)])
         end = max(reader.end_offset, saved.log_end)
         if not reader.is_live:
             return end
-        # The last record may be half written. It is not, if the broker has dispatched it.
+        # The last record may be half written. It is whole if the broker has dispatched it.
         try:
             last = reader.log.message_at(end)
         except (CorruptRecord, NotInStore):
@@ -464,19 +462,19 @@ class _Following:
         is_whole = unit_there is not None and unit_there.physical_offset >= end
         return end + last.store_size if is_whole else end
 
-    def _bury(self, graves: dict[str, int], saved: _Saved) -> None:
+    def _drop_deleted(self, deletions: dict[str, int], saved: _Saved) -> None:
         """Drop the queues of topics that were deleted since the last step."""
-        for topic, at in graves.items():
-            if at <= saved.tombstones.get(topic, -1):
+        for topic, place in deletions.items():
+            if place <= saved.tombstones.get(topic, -1):
                 continue
-            keys = [key for key in self._stands if key[0] == topic]
-            if keys and at < saved.log_end:
+            keys = [key for key in self._queue_ends if key[0] == topic]
+            if keys and place < saved.log_end:
                 raise StoreChanged(
-                    f"topic {topic!r} was deleted at physical offset {at}, and {self._target} ends "
-                    f"at {saved.log_end} already; begin a new folder"
+                    f"topic {topic!r} was deleted at physical offset {place}, and {self._target} "
+                    f"ends at {saved.log_end} already; use a new folder"
                 )
             for key in keys:
-                del self._stands[key]
+                del self._queue_ends[key]
             remove(Path(self._place.queues, topic))
 
 

@@ -1,8 +1,8 @@
-"""An index file out of rows of entries, a block at a time: what a broker's puts make of them.
+"""Write index files from rows of entries, a block at a time, as a broker's puts would.
 
-Only the slots are in memory, 4 bytes each: 20 MB for a file of RocketMQ's size. A file may be gone
-on with. What a killed run has put behind its end is written over: a slot whose newest entry is
-behind the end is followed back to one that is not.
+Only the slots are in memory, 4 bytes each: 20 MB for a file of RocketMQ's size. A file can be
+continued. Entries that a killed run has put after its end are overwritten: a slot whose newest
+entry is after the end is followed back to an entry before it.
 """
 
 import datetime
@@ -28,28 +28,28 @@ _SLOTS_ONE_BY_ONE = 1 << 10
 _YEAR_10000_MS = 253_402_214_400_000
 _ZEROS = bytes(1 << 16)
 NO_ENTRIES = index_entry.Header(0, 0, 0, -1, 0, 1)
-"""The header of a file that has none."""
+"""Header of a file without entries."""
 
 
 class Output(Protocol):
-    """Where the bytes of a file go."""
+    """Destination of the bytes of a file."""
 
     def put(self, position: int, data: Any) -> None:
-        """Take bytes at a position."""
+        """Write bytes at a position."""
 
     def settle(self) -> None:
-        """What was put so far must be there before what follows."""
+        """Make all bytes so far durable before any that follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexWriter:
-    """Puts entries into a file.
+    """Puts entries into an index file.
 
     Args:
         slots: ``maxHashSlotNum``.
-        header: Of the file so far.
+        header: Present header of the file.
         seed_ms: Store time of the entry before the file; 0 if there is none.
-        newest: What the slots hold, one number each; changed in place.
+        newest: Number of the newest entry of each slot; changed in place.
     """
 
     slots: int
@@ -58,7 +58,7 @@ class IndexWriter:
     newest: npt.NDArray[np.int32]
 
     def put(self, rows: Iterable[EntryRows], output: Output) -> index_entry.Header:
-        """Put entries behind those that are there; return the new header."""
+        """Append entries; return the new header."""
         header = self.header
         is_changed = np.zeros(self.slots, bool)
         for block in _blocks(rows):
@@ -84,8 +84,8 @@ class IndexWriter:
     def _linked(
         self, block: EntryRows, header: index_entry.Header
     ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64], int]:
-        """Return entries, their slots, and how many of these were empty before."""
-        # By slot, then in order: numbers that are all different, which numpy sorts fastest.
+        """Return entries, their slots, and the number of slots that were empty before."""
+        # By slot, then in order: distinct numbers, which numpy sorts fastest.
         keys = block["key_hash"].astype(np.int64) % self.slots << _PLACE_BITS
         keys |= np.arange(len(block))
         keys.sort()
@@ -107,7 +107,7 @@ class IndexWriter:
     def _seconds(
         self, timestamps: npt.NDArray[np.int64], header: index_entry.Header
     ) -> npt.NDArray[np.int64]:
-        """Return seconds after the file's begin; of its first entry after the entry before."""
+        """Return seconds since the file's begin; for its first entry since the entry before it."""
         is_first = header.next_entry <= 1
         begins = np.full(len(timestamps), timestamps[0] if is_first else header.begin_timestamp)
         if is_first:
@@ -133,31 +133,31 @@ def _blocks(parts: Iterable[EntryRows]) -> Iterator[EntryRows]:
 def newest_of(
     folder: Folder, path: str, slots: int, header: index_entry.Header
 ) -> npt.NDArray[np.int32]:
-    """Return what the slots of a file hold of the entries before its end, as a header says it."""
+    """Return the newest entry of each slot among those before the end that a header gives."""
     if header.next_entry <= 1:
         return np.zeros(slots, np.int32)
     start = index_entry.slot_position(0)
     table = folder.read(path, start, slots * index_entry.SLOT.size)
     newest = np.frombuffer(table, ">i4").astype(np.int32)
-    while len(behind := np.flatnonzero(newest >= header.next_entry)):
-        first, last = int(newest[behind].min()), int(newest[behind].max())
+    while len(after := np.flatnonzero(newest >= header.next_entry)):
+        first, last = int(newest[after].min()), int(newest[after].max())
         position = index_entry.entry_position(first, slots)
         data = folder.read(path, position, (last - first + 1) * ENTRY_TYPE.itemsize)
-        newest[behind] = np.frombuffer(data, ENTRY_TYPE)["previous"][newest[behind] - first]
+        newest[after] = np.frombuffer(data, ENTRY_TYPE)["previous"][newest[after] - first]
     return newest
 
 
 def cut(
     folder: Folder, path: str, slots: int, header: index_entry.Header, output: "FileOutput"
 ) -> None:
-    """Take away what a killed run has put behind the end of a file, as a header says it."""
+    """Remove the entries after the end that a header gives; a killed run has put them."""
     start, end = (
         index_entry.slot_position(0),
         index_entry.entry_position(header.next_entry, slots),
     )
-    there = np.frombuffer(folder.read(path, start, slots * index_entry.SLOT.size), ">i4")
+    present = np.frombuffer(folder.read(path, start, slots * index_entry.SLOT.size), ">i4")
     newest = newest_of(folder, path, slots, header)
-    for slot in np.flatnonzero(there != newest).tolist():
+    for slot in np.flatnonzero(present != newest).tolist():
         number = index_entry.SLOT.pack(int(newest[slot]))
         output.put(index_entry.slot_position(slot), number)
     output.put(0, index_entry.pack_header(header))
@@ -170,7 +170,7 @@ def cut(
 
 
 class FileOutput:
-    """An index file of ``size`` bytes, made if it is not there; a context manager."""
+    """An index file of ``size`` bytes, created if it does not exist; a context manager."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
@@ -189,7 +189,7 @@ class FileOutput:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def put(self, position: int, data: Any) -> None:
@@ -197,62 +197,64 @@ class FileOutput:
         Disk().write(self._descriptor, self._path, position, data)
 
     def settle(self) -> None:
-        """Make durable what was put."""
+        """Sync the file."""
         Disk().sync_file(self._descriptor, self._path)
 
 
 class DraftOutput(FileOutput):
-    """An index file that nobody believes before all of it is durable."""
+    """An index file that is not used before all of it is durable."""
 
     def settle(self) -> None:
-        """Leave it: the order does not matter."""
+        """Do nothing: the order of writes does not matter."""
 
 
 class ComparingOutput:
-    """Compares bytes with those of a file that is there.
+    """Compares bytes with those of an existing file.
 
     Args:
-        folder: Of the store.
-        path: The file's.
-        size: What it should have.
+        folder: The store.
+        path: Path of the file.
+        size: Size that the file should have.
     """
 
     def __init__(self, folder: Folder, path: str, size: int) -> None:
-        self._found = np.frombuffer(folder.read(path), np.uint8)
+        self._present = np.frombuffer(folder.read(path), np.uint8)
         self._size = size
         self._ends: list[tuple[int, int]] = []
-        self._first: int | None = None if len(self._found) == size else min(len(self._found), size)
+        self._first: int | None = (
+            None if len(self._present) == size else min(len(self._present), size)
+        )
 
     def put(self, position: int, data: Any) -> None:
         """Compare bytes at a position."""
         expected = np.frombuffer(data, np.uint8)
-        found = self._found[position : position + len(expected)]
-        self._note(position, np.flatnonzero(found != expected[: len(found)]))
+        present = self._present[position : position + len(expected)]
+        self._record(position, np.flatnonzero(present != expected[: len(present)]))
         self._ends.append((position, position + len(expected)))
 
     def settle(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
-    def _note(self, position: int, wrong: npt.NDArray[np.int64]) -> None:
+    def _record(self, position: int, wrong: npt.NDArray[np.int64]) -> None:
         if len(wrong):
             first = position + int(wrong[0])
             self._first = first if self._first is None else min(first, self._first)
 
     def first_byte(self) -> int | None:
-        """Return the first byte that differs; what was not put should be zeros."""
-        at = 0
+        """Return the first byte that differs; bytes that were not put should be zeros."""
+        done = 0
         for start, stop in [*sorted(self._ends), (self._size, self._size)]:
-            for low in range(at, start, 1 << 20):
-                part = self._found[low : min(low + (1 << 20), start)]
-                self._note(low, np.flatnonzero(part))
-            at = max(at, stop)
+            for low in range(done, start, 1 << 20):
+                part = self._present[low : min(low + (1 << 20), start)]
+                self._record(low, np.flatnonzero(part))
+            done = max(done, stop)
         return self._first
 
 
 def name_of(begin_timestamp: int, before: str | None) -> str:
-    """Return the name of an index file from the store time of its first entry, ms.
+    """Return the name of an index file from the store time of its first entry, in ms.
 
-    It is the local time then; or one more than the name before, if it would not follow it.
+    It is the local time; or the predecessor's name plus one, if it would not follow it.
     """
     ms = min(max(begin_timestamp, 0), _YEAR_10000_MS)
     when = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC).astimezone()

@@ -1,4 +1,4 @@
-"""What the batch and the stream of a dispatch share: the store, what is refused, the first pass."""
+"""The parts that batch and stream of a dispatch share: the store, its checks, the first pass."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from reput.spark.jobs.dispatch.extract import LogSource
 from reput.spark.jobs.dispatch.spill import RangeRows, ReReadRows, SavedRows
 from reput.spark.jobs.dispatch.write_plan import (
     IndexFile,
+    QueueEnd,
     QueueKey,
     QueuePlan,
-    QueueProgress,
     Survey,
 )
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, SurveyTask, UnitTask
@@ -33,28 +33,28 @@ from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 from reput.store.torn_records import find_torn_records
 
 RANGE_BYTES = 256 * 1024 * 1024
-"""About how much of the log a task reads."""
+"""Approximate bytes of the log that a task reads."""
 
 Hole = tuple[int, int, str]
-"""Physical offset, length and reason of what is no record in the log."""
+"""Physical offset, length and reason of bytes of the log without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchStart:
-    """How far queues and index are before the first pass; of a batch nothing is there yet."""
+    """The queues and the index before the first pass; a batch starts from nothing."""
 
     log_start: int
-    """Where the part of the log begins that is dispatched."""
-    stands: Mapping[QueueKey, QueueProgress]
+    """Physical offset where the dispatched part of the log begins."""
+    queue_ends: Mapping[QueueKey, QueueEnd]
     index_number: int = 0
-    """Of the index file to go on with."""
+    """Number of the index file to continue."""
     index_count: int = 0
-    """Entries that it has."""
+    """Entries that this file has already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What is known after the first pass."""
+    """The facts and the plan after the first pass."""
 
     source: LogSource
     parts: RangeRows
@@ -75,7 +75,7 @@ class Surveyed:
         """Return the tasks that put entries into index files.
 
         Args:
-            name: Of the index file before, or to go on with; None if there is none.
+            name: Name of the index file before, or of the one to continue; None if there is none.
             header: Its header.
         """
         tasks: list[IndexTask] = []
@@ -93,33 +93,33 @@ class Surveyed:
 
     @property
     def records(self) -> int:
-        """How many records there are."""
-        return sum(one.records for one in self.surveys)
+        """Number of records."""
+        return sum(survey.records for survey in self.surveys)
 
     @property
     def entries(self) -> int:
-        """How many index entries there are."""
-        return sum(one.entries for one in self.surveys)
+        """Number of index entries."""
+        return sum(survey.entries for survey in self.surveys)
 
     @property
     def unqueued(self) -> dict[str, int]:
-        """Why records are in no queue that should be in one, and how many."""
-        found: dict[str, int] = {}
-        for one in self.surveys:
-            for reason, count in one.unqueued.items():
-                found[reason] = found.get(reason, 0) + count
+        """Reason -> records that should be in a queue and are not."""
+        unqueued: dict[str, int] = {}
+        for survey in self.surveys:
+            for reason, count in survey.unqueued.items():
+                unqueued[reason] = unqueued.get(reason, 0) + count
         if self.queues.rejected:
-            found["their queue offset cannot be right"] = self.queues.rejected
-        return found
+            unqueued["their queue offset cannot be right"] = self.queues.rejected
+        return unqueued
 
     @property
     def holes(self) -> list[Hole]:
-        """What is no record in the log."""
-        holes = [hole for one in self.surveys for hole in one.holes]
+        """The holes of the log."""
+        holes = [hole for survey in self.surveys for hole in survey.holes]
         holes += [
-            (one.physical_offset, one.length, one.reason)
-            for one in self.source.log.missing()
-            if self.start <= one.physical_offset < self.stop
+            (gap.physical_offset, gap.length, gap.reason)
+            for gap in self.source.log.missing()
+            if self.start <= gap.physical_offset < self.stop
         ]
         return sorted(holes)
 
@@ -129,15 +129,15 @@ class DispatchJob:
 
     Args:
         runner: Runs the tasks.
-        store: Its folder.
-        config: Its settings.
-        topics: Of which queues are wanted; None: of all, and the index.
-        allow_live: A broker may have it.
+        store: The store's folder.
+        config: The store's settings.
+        topics: Topics whose queues are made; None for all, and the index.
+        allow_live: A broker may have the store open.
         skips_batch: Batch queues are left as they are.
-        holds_lock: The lock on the store is the caller's own.
+        holds_lock: The caller holds the lock on the store.
 
     Raises:
-        InvalidOption: It needs what is not made here.
+        InvalidOption: The store needs files that a dispatch does not make.
         StoreUnavailable: The folder is no store, is in use, or has batch queues.
     """
 
@@ -157,31 +157,29 @@ class DispatchJob:
         self.config = config
         self.topics = topics
         self.is_indexed = config.message_index_enable and topics is None
-        self.folder = open_log(store, config)
-        self.reader = StoreReader(self.folder, allow_live=allow_live, holds_lock=holds_lock)
-        if self.reader.state.condition is Condition.RUNNING and not allow_live:
-            raise StoreUnavailable(f"{store} is in use: stop its broker, or say allow_live")
+        self.reader = open_store(store, config, allow_live=allow_live, holds_lock=holds_lock)
+        self.folder = self.reader.folder
         self._skips_batch = skips_batch
         self._batch_topics = frozenset[str]()
         self._refuse_other_kinds()
 
     def _refuse_other_kinds(self) -> None:
-        """Refuse stores whose queues are not what is made here."""
+        """Refuse stores with queues of other kinds."""
         if self.config.enable_consume_queue_ext:
             raise InvalidOption(
                 "enableConsumeQueueExt",
                 True,
-                "false: extension units stand in the order of their queue, which one process "
+                "false: extension units are in the order of their queue, which one process "
                 "makes (reput store verify --repair)",
             )
-        for one in self.folder.entries(paths.CONSUME_QUEUE_EXT):
-            if self.is_wanted(one.name):
+        for topic_folder in self.folder.entries(paths.CONSUME_QUEUE_EXT):
+            if self.is_wanted(topic_folder.name):
                 raise StoreUnavailable(
-                    f"{self.store} has extension units of topic {one.name!r} "
+                    f"{self.store} has extension units of topic {topic_folder.name!r} "
                     f"({paths.CONSUME_QUEUE_EXT}), which a dispatch on Spark does not make"
                 )
         self._batch_topics = frozenset(
-            one.name for one in self.folder.entries(paths.BATCH_CONSUME_QUEUE)
+            entry.name for entry in self.folder.entries(paths.BATCH_CONSUME_QUEUE)
         )
         for topic in sorted(filter(self.is_wanted, self._batch_topics)):
             self._refuse_batch(f"of topic {topic!r}")
@@ -194,21 +192,21 @@ class DispatchJob:
             )
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether a topic's queues are to be made."""
+        """Return whether a topic's queues are made."""
         return self.topics is None or topic in self.topics
 
-    def buried(self, end: int) -> dict[str, int]:
-        """Return before which physical offset messages of deleted topics are in no queue."""
+    def deleted_before(self, end: int) -> dict[str, int]:
+        """Return topic -> physical offset before which its messages are in no queue."""
         return {
-            topic: min(at, end)
-            for topic, at in tombstones.read(self.folder).items()
-            if at > self.reader.log.min_offset
+            topic: min(place, end)
+            for topic, place in tombstones.read(self.folder).items()
+            if place > self.reader.log.min_offset
         }
 
     def refuse_other_sizes(self, folder: Folder) -> None:
-        """Refuse to make files of other sizes than are there: a store has one of each kind.
+        """Refuse to make files of other sizes than the existing ones: a kind of file has one size.
 
-        Some may be cut, by a crash or a bad copy.
+        Some files may have been cut, by a crash or a bad copy.
         """
         config = self.config
         _refuse_sizes(
@@ -236,34 +234,36 @@ class DispatchJob:
         before: DispatchStart,
         saved: SavedRows | None,
     ) -> Surveyed:
-        """Read a part of the log, and plan.
+        """Read a part of the log, and plan the output.
 
         Args:
-            start: Where the part begins.
-            stop: Where it ends.
-            end: Where the log ends.
-            range_bytes: About how much a task reads.
-            before: How far queues and index are.
-            saved: Where rows are kept; None: nowhere, they are read again.
+            start: Physical offset where the part begins.
+            stop: Physical offset where it ends.
+            end: Physical offset where the log ends.
+            range_bytes: Approximate bytes that a task reads.
+            before: The present queues and index.
+            saved: Where rows are saved; None to read them again.
         """
         log, config = self.reader.log, self.config
-        buried = self.buried(end)
+        deleted_before = self.deleted_before(end)
         torn = self._torn_spans(end)
-        source = LogSource(self.store, config, end, self.topics, buried, torn, self._batch_topics)
+        source = LogSource(
+            self.store, config, end, self.topics, deleted_before, torn, self._batch_topics
+        )
         files = [(file.start, min(file.nominal_end, file.end)) for file in log.files]
-        spans = write_plan.cut_spans(plan.meet_spans(files, start, stop), buried.values())
+        spans = write_plan.cut_spans(plan.meet_spans(files, start, stop), deleted_before.values())
         ranges = plan.split_log(0, spans, end, range_bytes)
         surveys = self.runner(
             "survey",
             functools.partial(write_tasks.survey, source, self.is_indexed, saved),
             [SurveyTask(i, part) for i, part in enumerate(ranges)],
         )
-        if any(extract.BATCH in one.unqueued for one in surveys):
+        if any(extract.BATCH in survey.unqueued for survey in surveys):
             self._refuse_batch("according to its log")
         parts = saved or ReReadRows(source, ranges, self.is_indexed)
         queues = _plan_queues(parts, surveys, before, config)
         index = write_plan.plan_index(
-            [one.entries for one in surveys],
+            [survey.entries for survey in surveys],
             config.max_index_num,
             number=before.index_number,
             has=before.index_count,
@@ -271,14 +271,14 @@ class DispatchJob:
         return Surveyed(source, parts, start, stop, ranges, surveys, queues, index)
 
     def _torn_spans(self, end: int) -> tuple[tuple[int, int], ...]:
-        """Return the records that a crash has torn, in the part of the log that was not synced."""
+        """Return the spans of torn records, in the part of the log that was not synced."""
         if self.reader.state.condition is not Condition.CRASHED or self.reader.is_live:
             return ()
         torn = find_torn_records(self.reader.log, self._synced(end), end)
-        return tuple((one.physical_offset, one.end) for one in torn)
+        return tuple((record.physical_offset, record.end) for record in torn)
 
     def _synced(self, end: int) -> int:
-        """Return a record before which the log was on disk when the broker died."""
+        """Return a record before which the log was on disk when the broker crashed."""
         log, saved = self.reader.log, self.reader.state.checkpoint
         if saved is None:
             return log.min_offset
@@ -301,25 +301,40 @@ def open_log(store: str, config: StoreConfig) -> Folder:
     return folder
 
 
-def _refuse_sizes(where: str, found: set[int], size: int, keys: str) -> None:
-    if found - {0} and size not in found:
+def open_store(
+    store: str, config: StoreConfig, *, allow_live: bool, holds_lock: bool = False
+) -> StoreReader:
+    """Open a store, also to read its queues.
+
+    Raises:
+        StoreUnavailable: It has no log, or is in use without ``allow_live``.
+    """
+    folder = open_log(store, config)
+    reader = StoreReader(folder, allow_live=allow_live, holds_lock=holds_lock)
+    if reader.state.condition is Condition.RUNNING and not allow_live:
+        raise StoreUnavailable(f"{store} is in use: stop its broker, or pass allow_live")
+    return reader
+
+
+def _refuse_sizes(where: str, sizes: set[int], size: int, keys: str) -> None:
+    if sizes - {0} and size not in sizes:
         raise StoreUnavailable(
-            f"files in {where} have {max(found)} bytes, but with {keys} they have {size}; set "
-            "that to what they were made with"
+            f"files in {where} have {max(sizes)} bytes, but with {keys} they have {size}; set "
+            "these to the values that the files were made with"
         )
 
 
 def _plan_queues(
     parts: RangeRows, surveys: Sequence[Survey], before: DispatchStart, config: StoreConfig
 ) -> QueuePlan:
-    """Plan the units; where a damaged queue offset makes it necessary, look at single records."""
+    """Plan the units; check single records where a damaged queue offset requires it."""
     file_units = config.mapped_file_size_consume_queue // cq_unit.SIZE
-    fresh = QueueProgress(begins_at_multiple_of=1 if before.log_start else file_units)
+    fresh = QueueEnd(begins_at_multiple_of=1 if before.log_start else file_units)
     detailed: set[tuple[int, QueueKey]] = set()
     while True:
         try:
             return write_plan.plan_queues(
-                surveys, fresh=fresh, stands=before.stands, detailed=detailed
+                surveys, fresh=fresh, queue_ends=before.queue_ends, detailed=detailed
             )
         except write_plan.NeedsDetail as need:
             detailed.add((need.number, need.key))

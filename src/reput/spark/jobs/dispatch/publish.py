@@ -1,12 +1,12 @@
-"""How what a dispatch has made takes the place of what was there.
+"""Replace a target's consume queues and index by the drafts of a dispatch.
 
-Tasks write below a folder of their run, ``dispatch.tmp/RUN`` of the target, which nobody else
-reads, and which is gone when the next run begins: a task that outlives its driver writes nowhere.
-Once all of it is on disk, each family is published by itself: what had its name is put aside as
-``NAME.old``, the draft takes the name, the old one is deleted. A kill leaves the old family, or
-none with both draft and ``.old`` beside, or the new one; the next run puts an ``.old`` back that
-nothing has replaced, and begins anew. Each family is right without the other, and a broker makes
-one that is missing from the log.
+Tasks write below a folder of their run, ``dispatch.tmp/RUN`` of the target. No reader uses it, and
+the next run deletes it, so that a task that outlives its driver has nowhere to write. When all
+files are on disk, each family is published separately: the present folder is renamed to
+``NAME.old``, the draft gets the name, and the old folder is deleted. A kill leaves the old family,
+the new one, or neither, with draft and ``.old`` beside each other. The next run restores an
+``.old`` folder that nothing has replaced, and starts over. Each family is valid without the other,
+and a broker derives a missing one from the log.
 """
 
 import shutil
@@ -21,14 +21,14 @@ from reput.store.summary import Summary
 
 DRAFTS = f"dispatch{paths.DRAFT_SUFFIX}"
 FOLLOWED = "dispatch.json"
-"""How far a stream has come in a folder; nothing once a batch has replaced what it made."""
+"""File with the progress of a stream; deleted when a batch replaces the stream's queues."""
 _OLD_SUFFIX = ".old"
 _OLD_TOPICS_SUFFIX = ".topics.old"
 _PARTS = "parts"
 
 
 class Drafts:
-    """The folder of a run, or of a step of one: a task that outlives it writes nowhere."""
+    """The folder of a run, or of a step of one, in which its tasks write."""
 
     def __init__(self, root: str) -> None:
         self._all = Path(root, DRAFTS)
@@ -36,36 +36,36 @@ class Drafts:
 
     @property
     def parts(self) -> str:
-        """The folder for what one pass leaves for the next."""
+        """Folder for the rows that one pass leaves for the next."""
         return f"{self.folder}/{_PARTS}"
 
     def family(self, name: str) -> str:
-        """Return the folder for what becomes a family: consume queues or index."""
+        """Return the draft folder of a family: consume queues or index."""
         return f"{self.folder}/{name}"
 
     def begin(self, families: Sequence[str] = ()) -> None:
-        """Delete what other runs have left, and make empty folders under a name of their own."""
+        """Delete the folders of other runs, and create empty ones under a unique name."""
         remove(self._all)
         self.folder = str(self._all / uuid.uuid4().hex)
         for name in (_PARTS, *families):
             Disk().make_folder(f"{self.folder}/{name}", is_durable=False)
 
     def drop_parts(self) -> None:
-        """Delete what one pass has left for the next."""
+        """Delete the rows that one pass has left for the next."""
         remove(Path(self.parts))
 
     def end(self) -> None:
-        """Delete everything."""
+        """Delete the folder of all runs."""
         remove(self._all)
 
 
 class Publication:
-    """The drafts of a target, and how they take the place of what was there.
+    """The drafts of a target, and their publication.
 
     Args:
         root: The target.
         families: Names of the folders that are made.
-        by_topic: Only folders of topics within the families are replaced.
+        by_topic: Replace only folders of topics within the families.
     """
 
     def __init__(self, root: str, families: Sequence[str], *, by_topic: bool) -> None:
@@ -76,7 +76,7 @@ class Publication:
         self.drafts = Drafts(root)
 
     def begin(self) -> None:
-        """Put back what a killed run had put aside, and make empty drafts."""
+        """Restore what a killed run had moved aside, and create empty drafts."""
         for family in self._families:
             folder = self._root / family
             old = self._root / (family + _OLD_SUFFIX)
@@ -93,10 +93,10 @@ class Publication:
         self._sync_names()
 
     def publish(self) -> None:
-        """Give the drafts their names, once they are on disk."""
+        """Sync the drafts, and rename them to their final names."""
         self.drafts.drop_parts()
         self._disk.sync_filesystem(str(self._root))
-        # Ours: it would tell the next start of files that are gone.
+        # reput's summary would list files that are gone.
         Summary.delete(str(self._root), self._disk)
         self._disk.unlink(f"{self._root}/{FOLLOWED}")
         self._sync_names()
@@ -116,8 +116,8 @@ class Publication:
     def _publish_topics(self, family: str, draft: Path) -> None:
         folder = self._root / family
         aside = self._root / (family + _OLD_TOPICS_SUFFIX)
-        for one in (folder, aside):
-            self._disk.make_folder(str(one))
+        for path in (folder, aside):
+            self._disk.make_folder(str(path))
         for topic in sorted(draft.iterdir()):
             self._swap(folder / topic.name, topic, aside / topic.name)
         self._disk.sync_folder(str(folder))
@@ -135,9 +135,9 @@ class Publication:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder with what it holds; nothing if it is not there.
+    """Delete a folder with its contents, if it exists.
 
-    It goes under another name, so that a task of a killed driver finds no folder to write to.
+    It is renamed first, so that a task of a killed driver finds no folder to write to.
     """
     going = folder.with_name(f"{folder.name}.gone")
     try:

@@ -1,7 +1,7 @@
-"""What the first pass of a dispatch leaves for the second: rows of units and entries by range.
+"""The rows of units and entries that the first pass of a dispatch leaves for the second, by range.
 
-Kept in files below the target's drafts, so that the log is read once; a dry run, which writes
-nothing, reads the log again.
+They are in files below the target's drafts, so that the log is read once. A dry run writes nothing
+and reads the log again.
 
     00000012.units     rows of ``UNIT_ROW``, queue by queue
     00000012.entries   rows of ``ENTRY_ROW``, in log order
@@ -46,16 +46,16 @@ class RangeRows(Protocol):
 
 @dataclass(frozen=True)
 class SavedRows:
-    """Rows in files of a folder, which driver and workers share."""
+    """Rows in files of a folder that driver and workers share."""
 
     folder: str
 
     def _path(self, number: int, kind: str) -> str:
         return f"{self.folder}/{number:08d}.{kind}"
 
-    def save(self, number: int, found: RangeRead) -> None:
-        """Keep the rows of a range; a task that runs twice writes the same."""
-        for kind, rows in (("units", found.units), ("entries", found.entries)):
+    def save(self, number: int, rows_read: RangeRead) -> None:
+        """Save the rows of a range. A task that runs twice writes the same bytes."""
+        for kind, rows in (("units", rows_read.units), ("entries", rows_read.entries)):
             data = rows.view(np.uint8).data
             unit_files.write_at(self._path(number, kind), len(data), [(0, data)])
 
@@ -71,7 +71,7 @@ class SavedRows:
 
 @dataclass(frozen=True)
 class ReReadRows:
-    """Rows that are read out of the log each time, but for the last range."""
+    """Rows that are extracted from the log again; those of the last range are cached."""
 
     source: LogSource
     ranges: Sequence[plan.LogRange]
@@ -82,7 +82,7 @@ class ReReadRows:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what was read here."""
+        """Leave out the cached rows."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def _read(self, number: int) -> RangeRead:
@@ -99,40 +99,40 @@ class ReReadRows:
 
     def entries(self, number: int, start: int, stop: int) -> EntryRows:
         """Return some index entries of a range."""
-        found = self._read(number).entries[start:stop]
-        if len(found) != stop - start:
+        rows = self._read(number).entries[start:stop]
+        if len(rows) != stop - start:
             raise StoreChanged(f"range {number} has fewer index entries than were found before")
-        return found
+        return rows
 
 
 def detail(parts: RangeRows, number: int, survey: Survey, key: write_plan.QueueKey) -> None:
-    """Make each record of a queue a run of its own in the survey of a range."""
+    """Split the runs of a queue in the survey of a range into a run per record."""
     low, high = survey.rows[key]
     survey.runs[key] = extract.runs_of(parts.units(number)[low:high], is_detailed=True)
 
 
 def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
-    """Return the units that a queue gets out of a range: what a single dispatcher would put.
+    """Return the units that a queue gets from a range, as a single dispatcher would put them.
 
     Raises:
-        StoreChanged: They are not those that were planned.
+        StoreChanged: They are not the units of the plan.
     """
     units = np.zeros(share.stop - share.first, UNIT_TYPE)
-    stand, row = share.before, 0
+    queue_end, row = share.before, 0
     for run in extract.runs_of(rows, is_detailed=share.is_detailed):
-        done = write_plan.step(stand, run)
+        done = write_plan.step(queue_end, run)
         if done.after.max_offset > done.first:
             own = max(run.start, done.first)
-            at = row + own - run.start
+            source = row + own - run.start
             if done.first < share.first or done.after.max_offset > share.stop:
                 break
-            # In front of a gap the units of lost messages: those of the next one.
-            units[done.first - share.first : own - share.first] = rows["unit"][at]
+            # Before a gap: lost messages get the unit of the next one.
+            units[done.first - share.first : own - share.first] = rows["unit"][source]
             units[own - share.first : run.stop - share.first] = rows["unit"][
-                at : row + run.stop - run.start
+                source : row + run.stop - run.start
             ]
-        stand = done.after
+        queue_end = done.after
         row += run.stop - run.start
-    if stand.max_offset != share.stop:
+    if queue_end.max_offset != share.stop:
         raise StoreChanged("a queue has other units than were found before")
     return units

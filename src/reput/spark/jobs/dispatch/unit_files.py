@@ -1,4 +1,4 @@
-"""Files that dispatch tasks write and compare: parts of queue files, what a folder has of them."""
+"""Read and write the queue files of a dispatch, and list the queue and index files of a folder."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ UnitArray = npt.NDArray[np.void]
 
 
 def write_at(path: str, size: int, parts: Iterable[tuple[int, Any]]) -> None:
-    """Write bytes at positions of a file of ``size`` bytes, which another task may be writing to.
+    """Write bytes at positions of a file of ``size`` bytes. Other tasks may be writing to it.
 
     Raises:
         WriteFailed: The disk refuses it.
@@ -42,7 +42,7 @@ def write_units(
 ) -> None:
     """Write units of a queue from queue offset ``first`` on.
 
-    Where the queue begins, its file has blanks before.
+    At the beginning of a queue the space before its first unit in the file is filled with blanks.
     """
     for file_start, position, part in by_file(first, units, file_size):
         parts: list[tuple[int, Any]] = [(position, part.view(np.uint8).data)]
@@ -52,13 +52,13 @@ def write_units(
 
 
 def by_file(first: int, units: UnitArray, file_size: int) -> Iterator[tuple[int, int, UnitArray]]:
-    """Yield where the file starts, the position in it, and units, of those from ``first`` on."""
+    """Yield (start of the file, position in it, units) for units from queue offset ``first`` on."""
     row = 0
     while row < len(units):
-        at = (first + row) * cq_unit.SIZE
-        position = at % file_size
+        offset = (first + row) * cq_unit.SIZE
+        position = offset % file_size
         stop = min(len(units), row + (file_size - position) // cq_unit.SIZE)
-        yield at - position, position, units[row:stop]
+        yield offset - position, position, units[row:stop]
         row = stop
 
 
@@ -67,7 +67,7 @@ def _blanks(size: int) -> bytes:
 
 
 def read_units(folder: Folder, path: str, position: int, length: int) -> UnitArray:
-    """Return ``length`` bytes of a file as units, zeros where it is missing or shorter."""
+    """Return ``length`` bytes of a file as units; zeros where the file is missing or shorter."""
     try:
         data = bytes(folder.read(path, position, length))
     except NotInStore:
@@ -76,14 +76,14 @@ def read_units(folder: Folder, path: str, position: int, length: int) -> UnitArr
 
 
 def are_written(units: UnitArray) -> npt.NDArray[np.bool_]:
-    """Tell which units stand for a message."""
+    """Return which units point at a message."""
     is_blank = (units["size"] == cq_unit.PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
     written: npt.NDArray[np.bool_] = (units["size"] > 0) & ~is_blank
     return written
 
 
 def queue_files(folder: Folder) -> Iterator[tuple[QueueKey, int, int]]:
-    """Yield topic and queue id, start and size of each queue file that is there."""
+    """Yield (queue, start, size) of each existing queue file."""
     for topic in folder.entries(paths.CONSUME_QUEUE):
         for queue in folder.entries(f"{paths.CONSUME_QUEUE}/{topic.name}"):
             queue_id = paths.parse_queue_id(queue.name)
@@ -96,9 +96,9 @@ def queue_files(folder: Folder) -> Iterator[tuple[QueueKey, int, int]]:
 
 
 def index_files(folder: Folder) -> dict[str, int]:
-    """Return the index files that are there, oldest first, and their sizes."""
+    """Return the existing index files and their sizes, oldest first."""
     return {
-        one.name: one.size
-        for one in sorted(folder.entries(paths.INDEX), key=lambda entry: entry.name)
-        if paths.is_index_name(one.name)
+        entry.name: entry.size
+        for entry in sorted(folder.entries(paths.INDEX), key=lambda entry: entry.name)
+        if paths.is_index_name(entry.name)
     }

@@ -1,19 +1,20 @@
-"""What a dispatch on many machines decides: who writes which units, and which index entries. Pure.
+"""The plan of a dispatch: which task writes which units and which index entries. Pure.
 
     survey of each range:   runs of queue offsets, number of index entries
-    units:  runs, in log order   -->  where each queue stands in front of a range  (``Share``)
-    index:  prefix sums          -->  which entries of which ranges go to a file   (``IndexFile``)
+    units:  runs, in log order   -->  the end of each queue before a range         (``Share``)
+    index:  prefix sums          -->  the entries of which ranges go to each file  (``IndexFile``)
 
-A queue is what a single dispatcher makes of the log, record by record: a record that carries the
-queue on (its queue offset is the queue's next) gets a unit; one that the queue has already is left;
-one beyond the next one gets a unit, and what is missing before it is filled with that unit too, for
-Java reads every unit as a message. So what matters of all records before a range is where the queue
-stands: the queue offset of the next message, and where the last one ends in the log.
+The queues are equal to those of a single dispatcher that reads the log record by record. A record
+with the queue's next queue offset gets a unit. A record with a lower one is skipped. A record with
+a higher one gets a unit, and the missing units before it get the same content, because Java reads
+every unit as a message. So all that matters of the records before a range is the end of the queue:
+the queue offset of the next message, and the physical offset where the last one ends.
 
-A queue begins with its first message if the log begins above 0; before that its file has blanks,
-which point at physical offset 0, and are expired for Java. In a log from 0 on they are not, and
-Java would skip what the queue has in the log's first file: there it begins where its file does,
-filled as any gap is (docs/decisions/0012-salvage-keeps-every-offset.md).
+If the log begins above 0, a queue begins with its first message; its file has blanks before that,
+which point at physical offset 0 and which Java takes for expired. In a log that begins at 0 blanks
+are not expired, and Java would skip the queue's messages in the first log file. There a queue
+begins where its file does, and the space before its first message is filled like any other gap
+(docs/decisions/0012-salvage-keeps-every-offset.md).
 """
 
 import itertools
@@ -28,92 +29,92 @@ from reput.errors import ReputError
 from reput.format import message as record
 
 QUEUE_OFFSET_MAX = 1 << 38
-"""A queue does not begin beyond this: its file would be larger than file systems allow."""
+"""Largest queue offset that a queue may begin at: beyond it its file exceeds file system limits."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 
 class RecordRun(NamedTuple):
-    """Records of a queue, one after another in the log, with consecutive queue offsets."""
+    """Consecutive records of a queue in the log, with consecutive queue offsets."""
 
     start: int
-    """Queue offset of the first."""
+    """Queue offset of the first record."""
     stop: int
-    """Behind that of the last."""
+    """Queue offset after the last record."""
     physical_offset: int
     """Where the first record starts in the log."""
     end: int
     """Where the last record ends."""
 
 
-class QueueProgress(NamedTuple):
-    """How far a queue is."""
+class QueueEnd(NamedTuple):
+    """The end of a queue."""
 
     max_offset: int = 0
-    """Queue offset that the next unit has."""
+    """Queue offset of the next unit."""
     end: int = 0
-    """Where the record of the last unit ends in the log; 0 without units."""
+    """Physical offset where the record of the last unit ends; 0 without units."""
     is_fresh: bool = True
-    """It has had no unit yet, and begins where its first record says."""
+    """True if the queue has no unit yet and begins with its first record."""
     begins_at_multiple_of: int = 1
-    """Of a fresh one: it begins at a multiple of so many units, at or before its first record."""
+    """Divisor of a fresh queue's first queue offset, which is at or before its first record."""
 
     def start_for(self, queue_offset: int) -> int:
-        """Return the first unit that is put for a record which carries the queue on."""
+        """Return the queue offset of the first unit to put for a record that extends the queue."""
         unit = self.begins_at_multiple_of
         return queue_offset // unit * unit if self.is_fresh else self.max_offset
 
 
 class NeedsDetail(ReputError):
-    """A run is too much at once: its records must be looked at one by one."""
+    """A run must be split: its records must be checked one at a time."""
 
     def __init__(self, key: QueueKey, number: int = -1) -> None:
         self.key = key
         self.number = number
-        """Of the range."""
+        """Number of the range."""
         super().__init__(f"queue {key[0]}/{key[1]} jumps in range {number}")
 
 
 class Step(NamedTuple):
-    """What a run does to a queue."""
+    """The effect of a run on a queue."""
 
-    after: QueueProgress
+    after: QueueEnd
     first: int
-    """Queue offset of the first unit that is put; ``after.max_offset`` if none is."""
+    """Queue offset of the first unit to put; ``after.max_offset`` if there is none."""
     refilled: int
-    """Units before the run's own that stand for messages the log has lost."""
+    """Units before those of the run, for messages that the log has lost."""
     rejected: int
-    """Records whose queue offset cannot be right, and that are in no queue."""
+    """Records without a unit because their queue offset cannot be right."""
 
 
-def is_possible(stand: QueueProgress, queue_offset: int, physical_offset: int) -> bool:
-    """Whether so many messages as a record says fit between its queue's last one and itself.
+def is_possible(queue_end: QueueEnd, queue_offset: int, physical_offset: int) -> bool:
+    """Return whether the messages up to a queue offset fit between the queue's end and the record.
 
-    No checksum covers a queue offset; what a damaged one says must not fill the disk.
+    No checksum covers a queue offset; a damaged one must not fill the disk.
     """
-    if stand.is_fresh:
+    if queue_end.is_fresh:
         return queue_offset <= QUEUE_OFFSET_MAX
-    room = physical_offset - stand.end
-    return queue_offset <= stand.max_offset + room // record.FIXED_BYTES_V1
+    room = physical_offset - queue_end.end
+    return queue_offset <= queue_end.max_offset + room // record.FIXED_BYTES_V1
 
 
-def step(stand: QueueProgress, run: RecordRun) -> Step:
-    """Return what a run of records does to a queue.
+def step(queue_end: QueueEnd, run: RecordRun) -> Step:
+    """Return the effect of a run of records on a queue.
 
     Raises:
-        NeedsDetail: The first record cannot be right; whether later ones are is for them to say.
+        NeedsDetail: The queue offset of the first record cannot be right; later ones may be.
     """
-    if run.start <= stand.max_offset:
-        if run.stop <= stand.max_offset:
-            return Step(stand, stand.max_offset, 0, 0)
-        return Step(QueueProgress(run.stop, run.end, is_fresh=False), stand.max_offset, 0, 0)
-    if is_possible(stand, run.start, run.physical_offset):
-        first = stand.start_for(run.start)
-        return Step(QueueProgress(run.stop, run.end, is_fresh=False), first, run.start - first, 0)
-    if run.stop - run.start > 1 and not stand.is_fresh:
+    if run.start <= queue_end.max_offset:
+        if run.stop <= queue_end.max_offset:
+            return Step(queue_end, queue_end.max_offset, 0, 0)
+        return Step(QueueEnd(run.stop, run.end, is_fresh=False), queue_end.max_offset, 0, 0)
+    if is_possible(queue_end, run.start, run.physical_offset):
+        first = queue_end.start_for(run.start)
+        return Step(QueueEnd(run.stop, run.end, is_fresh=False), first, run.start - first, 0)
+    if run.stop - run.start > 1 and not queue_end.is_fresh:
         raise NeedsDetail(("", 0))
-    return Step(stand, stand.max_offset, 0, run.stop - run.start)
+    return Step(queue_end, queue_end.max_offset, 0, run.stop - run.start)
 
 
 def runs_of(
@@ -123,7 +124,7 @@ def runs_of(
     *,
     is_detailed: bool = False,
 ) -> list[RecordRun]:
-    """Return the runs of one queue's records, in log order; each a run of its own if detailed."""
+    """Return the runs of one queue's records in log order; if ``is_detailed``, a run per record."""
     if not len(queue_offsets):
         return []
     is_break = np.ones(len(queue_offsets), bool)
@@ -137,11 +138,11 @@ def runs_of(
         physical_offsets[firsts],
         physical_offsets[lasts] + sizes[lasts],
     )
-    return [RecordRun(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
+    return [RecordRun(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def append_runs(runs: list[RecordRun], more: Iterable[RecordRun]) -> None:
-    """Add runs that follow in the log; one that carries the last one on makes it longer."""
+    """Append runs that follow in the log; join a run to the last one if it continues it."""
     for run in more:
         if runs and runs[-1].stop == run.start:
             last = runs[-1]
@@ -152,103 +153,103 @@ def append_runs(runs: list[RecordRun], more: Iterable[RecordRun]) -> None:
 
 @dataclass(slots=True)
 class Survey:
-    """What a task found out about a range of the log."""
+    """The facts of a range of the log that the plan needs."""
 
     records: int = 0
     runs: dict[QueueKey, list[RecordRun]] = field(default_factory=dict)
-    """Of the wanted queues, in log order."""
+    """Runs of the selected queues, in log order."""
     rows: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    """Which of the range's units are a queue's: the first, and behind the last."""
+    """Queue -> its rows among the range's units: the first, and the one after the last."""
     entries: int = 0
-    """Index entries of its records."""
+    """Number of index entries of its records."""
     unqueued: dict[str, int] = field(default_factory=dict)
-    """Why records are in no queue that should be, and how many."""
+    """Reason -> records that should be in a queue and are not."""
     holes: list[tuple[int, int, str]] = field(default_factory=list)
-    """Physical offset, length and reason of what is no record."""
+    """Physical offset, length and reason of each hole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The units of a queue that a range's task writes: ``[first, stop)``."""
+    """The units ``[first, stop)`` of a queue that a range's task writes."""
 
-    before: QueueProgress
+    before: QueueEnd
     first: int
     stop: int
     rows: tuple[int, int] = (0, 0)
-    """Which of the range's units are the queue's, as the survey has them."""
+    """Rows of the range's units that belong to the queue, from the survey."""
     is_detailed: bool = False
-    """Each record is a run of its own."""
+    """True if each record is a run."""
 
     @property
     def is_start(self) -> bool:
-        """Whether the queue begins here, so that the room before its first unit is to be filled."""
+        """True if the queue begins here, so that the space before its first unit must be filled."""
         return self.before.is_fresh
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """All units."""
+    """The units of all ranges."""
 
     shares: tuple[dict[QueueKey, Share], ...]
-    """Of each range."""
+    """The shares of each range."""
     extents: dict[QueueKey, tuple[int, int]]
-    """Queue offset of the first unit and behind the last one, of each queue that gets units."""
-    stands: dict[QueueKey, QueueProgress]
-    """How far each of these queues is then."""
+    """Queue -> queue offset of its first unit, and the one after the last."""
+    queue_ends: dict[QueueKey, QueueEnd]
+    """Queue -> its end after all ranges."""
     refilled: int
     rejected: int
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """Number of units."""
         return sum(stop - first for first, stop in self.extents.values())
 
 
 def plan_queues(
     surveys: Sequence[Survey],
     *,
-    fresh: QueueProgress = QueueProgress(),  # noqa: B008 - it cannot be changed
-    stands: Mapping[QueueKey, QueueProgress] | None = None,
+    fresh: QueueEnd = QueueEnd(),  # noqa: B008 - it cannot be changed
+    queue_ends: Mapping[QueueKey, QueueEnd] | None = None,
     detailed: Container[tuple[int, QueueKey]] = (),
 ) -> QueuePlan:
     """Decide which units each range's task writes.
 
     Args:
         surveys: The runs of each range, in log order.
-        fresh: How a queue begins.
-        stands: How far queues are before the first range; others are fresh.
-        detailed: Number of a range and queue, where each run is one record.
+        fresh: The end of a queue that has no units yet.
+        queue_ends: The ends of queues before the first range; all other queues are fresh.
+        detailed: Number of a range and queue for which each run is one record.
 
     Raises:
-        NeedsDetail: A range must be surveyed again, with each record of a queue a run of its own.
+        NeedsDetail: A range must be surveyed again, with a run per record of a queue.
     """
-    before_all = {} if stands is None else stands
-    after: dict[QueueKey, QueueProgress] = {}
+    before_all = {} if queue_ends is None else queue_ends
+    after: dict[QueueKey, QueueEnd] = {}
     extents: dict[QueueKey, tuple[int, int]] = {}
     shares: list[dict[QueueKey, Share]] = []
     refilled = rejected = 0
     for number, survey in enumerate(surveys):
         share: dict[QueueKey, Share] = {}
         for key, runs in survey.runs.items():
-            before = stand = after.get(key) or before_all.get(key, fresh)
+            before = queue_end = after.get(key) or before_all.get(key, fresh)
             first: int | None = None
             for run in runs:
                 try:
-                    done = step(stand, run)
+                    done = step(queue_end, run)
                 except NeedsDetail:
                     raise NeedsDetail(key, number) from None
                 refilled += done.refilled
                 rejected += done.rejected
                 if first is None and done.after.max_offset > done.first:
                     first = done.first
-                stand = done.after
+                queue_end = done.after
             if first is None:
                 continue
             is_detailed = (number, key) in detailed
             rows = survey.rows.get(key, (0, 0))
-            share[key] = Share(before, first, stand.max_offset, rows, is_detailed)
-            extents[key] = (extents[key][0] if key in extents else first, stand.max_offset)
-            after[key] = stand
+            share[key] = Share(before, first, queue_end.max_offset, rows, is_detailed)
+            extents[key] = (extents[key][0] if key in extents else first, queue_end.max_offset)
+            after[key] = queue_end
         shares.append(share)
     return QueuePlan(tuple(shares), extents, after, refilled, rejected)
 
@@ -263,32 +264,32 @@ class EntrySpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """Which entries go to an index file."""
+    """The entries that go to an index file."""
 
     number: int
-    """From 0, oldest first."""
+    """Number of the file, from 0, oldest first."""
     spans: tuple[EntrySpan, ...]
     has: int = 0
-    """Entries that it has already."""
+    """Entries that the file has already."""
     before: tuple[int, int] | None = None
-    """Range and number of the entry before the first one; None if these ranges have it not."""
+    """Range and number of the entry before the first one; None if it is not in these ranges."""
 
     @property
     def count(self) -> int:
-        """How many entries it gets."""
-        return sum(one.stop - one.start for one in self.spans)
+        """Number of entries to add."""
+        return sum(span.stop - span.start for span in self.spans)
 
 
 def plan_index(
     counts: Sequence[int], entry_max: int, *, number: int = 0, has: int = 0
 ) -> list[IndexFile]:
-    """Decide which entries go to which file: each takes ``entry_max - 1``, entry 0 is never used.
+    """Decide which entries go to which file. A file takes ``entry_max - 1``; entry 0 is unused.
 
     Args:
-        counts: Entries of each range, in log order.
+        counts: Number of entries of each range, in log order.
         entry_max: ``maxIndexNum``.
-        number: Of the file to go on with.
-        has: Entries that it has already.
+        number: Number of the file to continue.
+        has: Number of entries that this file has already.
     """
     files: list[IndexFile] = []
     spans: list[EntrySpan] = []
@@ -312,7 +313,7 @@ def plan_index(
 
 
 def cut_spans(spans: Iterable[tuple[int, int]], cuts: Iterable[int]) -> list[tuple[int, int]]:
-    """Return spans cut at places too, where one lies within a span."""
+    """Return the spans, split at each place that is inside of one."""
     parts: list[tuple[int, int]] = []
     places = sorted(set(cuts))
     for start, stop in spans:

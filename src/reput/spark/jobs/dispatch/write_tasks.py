@@ -1,7 +1,7 @@
-"""What runs on the executors for a dispatch: tasks, which any number of workers may run again.
+"""The tasks of a dispatch, which run on executors, any number of times.
 
-What a task writes depends on the log and on the driver's plan alone, so one that runs twice, at
-once or after a kill, writes the same bytes to the same places.
+The output of a task depends on the log and on the driver's plan alone, so a task that runs twice,
+at once or after a kill, writes the same bytes to the same places.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from reput.store.files import open_folder
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """Read a range."""
+    """A range to read."""
 
     number: int
     part: plan.LogRange
@@ -36,7 +36,7 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True)
 class UnitTask:
-    """Write the units of a range's records."""
+    """The units of a range to write."""
 
     number: int
     shares: dict[QueueKey, Share]
@@ -44,13 +44,13 @@ class UnitTask:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Put entries into an index file."""
+    """Entries to put into an index file."""
 
     file: IndexFile
     name: str | None
-    """The file's; of one to compare with, None if there is none."""
+    """Name of the file; in a comparison None if it does not exist."""
     header: index_entry.Header = index_writer.NO_ENTRIES
-    """Of the file so far."""
+    """Present header of the file."""
     seed_ms: int = 0
     """Store time of the last entry before the ranges."""
 
@@ -69,14 +69,14 @@ class IndexTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where tasks write."""
+    """The folders that tasks write to."""
 
     queues: str
-    """The folder that holds those of topics."""
+    """Folder with the topics' folders."""
     index: str
     config: StoreConfig
     is_draft: bool
-    """Nobody believes the files before all of them are durable."""
+    """True if the files are not used before all of them are durable."""
 
     @property
     def index_bytes(self) -> int:
@@ -96,11 +96,11 @@ def index_bytes(config: StoreConfig) -> int:
 def survey(
     source: LogSource, is_indexed: bool, saved: SavedRows | None, task: SurveyTask
 ) -> Survey:
-    """Read a range, and keep its rows if they are to be kept."""
-    found = extract.read(source, task.part, is_indexed=is_indexed)
+    """Read a range, and save its rows if ``saved`` is given."""
+    rows = extract.read(source, task.part, is_indexed=is_indexed)
     if saved is not None:
-        saved.save(task.number, found)
-    return found.survey
+        saved.save(task.number, rows)
+    return rows.survey
 
 
 def write(
@@ -128,15 +128,15 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class UnitsCompared:
-    """How units that are there differ from a range's."""
+    """Differences between existing units and a range's."""
 
     differences: dict[QueueKey, tuple[int, int]]
-    """Queue -> units that are missing, and that differ."""
+    """Queue -> numbers of missing and of different units."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCompared:
-    """How an index file that is there differs."""
+    """The difference in an existing index file."""
 
     begin_timestamp: int
     first_byte: int | None
@@ -146,7 +146,7 @@ class IndexCompared:
 def compare(
     parts: RangeRows, root: str, config: StoreConfig, task: UnitTask | IndexTask
 ) -> UnitsCompared | IndexCompared:
-    """Compare what a task makes with what is there."""
+    """Compare the output of a task with the existing file."""
     folder = open_folder(root)
     if isinstance(task, IndexTask):
         return _compare_index(parts, root, config, task)
@@ -159,9 +159,9 @@ def compare(
         size = config.mapped_file_size_consume_queue
         for file_start, position, made in unit_files.by_file(share.first, units, size):
             name = f"{paths.queue_folder(*key)}/{paths.offset_name(file_start)}"
-            there = unit_files.read_units(folder, name, position, made.nbytes)
-            wrong = made != there
-            absent = wrong & ~unit_files.are_written(there)
+            present = unit_files.read_units(folder, name, position, made.nbytes)
+            wrong = made != present
+            absent = wrong & ~unit_files.are_written(present)
             missing += int(absent.sum())
             different += int((wrong & ~absent).sum())
         if missing or different:

@@ -1,16 +1,16 @@
-"""Salvage: a damaged store in, a clean one out, with every record that is whole.
+"""Salvage: write a clean store with every whole record of a damaged one.
 
-    scan     log ranges, spread: holes, and which queue offsets the records have
-             queues, spread: which queue offsets should be there
-    copy     log ranges, spread: records to where they stood, and fillers into the holes
-    derive   queues and index of the new log, spread, as the job ``dispatch`` makes them
-    adopt    the store is opened once, as a broker would: checkpoint, offsets behind queues' ends
-    publish  the draft folder gets the target's name
+    scan     log ranges, distributed: holes, and the queue offsets that records have
+             queues, distributed: the queue offsets that should have records
+    copy     log ranges, distributed: records to their old positions, and fillers into the holes
+    derive   queues and index of the new log, distributed, by the job ``dispatch``
+    adopt    the store is opened once, as a broker would: checkpoint, offsets after queues' ends
+    publish  the draft folder is renamed to the target
 
-Records keep their physical and queue offsets, so ids, transactions, consumer offsets and what a
-broker keeps beside the log stay right; why, and what takes the place of a hole:
-docs/decisions/0012-salvage-keeps-every-offset.md. The source is only read. Whoever is killed leaves
-a draft, which the next run throws away; the same source gives the same bytes.
+Records keep their physical and queue offsets, so that ids, transactions, consumer offsets and the
+files a broker keeps beside the log stay valid. docs/decisions/0012-salvage-keeps-every-offset.md
+explains this, and how holes are filled. The source is only read. A killed run leaves a draft, which
+the next run deletes; the same source gives the same bytes.
 """
 
 import dataclasses
@@ -64,36 +64,37 @@ _DERIVED = frozenset(
         paths.CONFIG,
     }
 )
-"""What the new store gets of its own; all else is taken along as it is."""
+"""Files that the new store derives; all other files are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class SalvagedQueue:
-    """What became of one queue."""
+    """The result for a queue."""
 
     topic: str
     queue_id: int
     message_count: int
-    """Messages that were recovered, those that are there twice counted once."""
+    """Number of recovered messages; duplicates are counted once."""
     start: int
-    """First queue offset that was recovered; 0 if none was."""
+    """First recovered queue offset; 0 if there is none."""
     stop: int
-    """Behind the last that was recovered."""
+    """Queue offset after the last recovered one."""
     lost: tuple[Run, ...]
-    """Queue offsets ``[start, stop)`` whose messages are gone: between recovered ones, or named by
-    the queue's own files."""
+    """Queue offsets ``[start, stop)`` of lost messages: between recovered ones, or named by the
+    queue's own files.
+    """
     duplicate_count: int
-    """Records with a queue offset that another one has: the first of them is in the queue."""
+    """Records whose queue offset an earlier record has; the queue has the earlier one."""
 
     @property
     def lost_count(self) -> int:
-        """How many messages are lost."""
+        """Number of lost messages."""
         return queue_runs.count(self.lost)
 
 
 @dataclass(frozen=True, slots=True)
 class MovedOffset:
-    """A position that pointed behind the end its queue has now."""
+    """An offset that was after the present end of its queue."""
 
     name: str
     """Consumer group, or ``delay level N``."""
@@ -105,39 +106,39 @@ class MovedOffset:
 
 @dataclass(frozen=True)
 class Salvaged:
-    """What salvage found and did; ``as_json`` gives plain values."""
+    """The result of a salvage; ``as_json`` gives plain values."""
 
     source: str
     target: str
     start_offset: int
     """Physical offset where both logs begin."""
     end_offset: int
-    """Where the new log ends."""
+    """Physical offset where the new log ends."""
     record_count: int
     record_bytes: int
     holes: tuple[Hole, ...]
-    """Everything in the source's log that is no whole record, also behind its end."""
+    """All bytes of the source's log that are no whole record, also after its end."""
     queues: tuple[SalvagedQueue, ...]
-    """Queues that have or had messages, by topic and number."""
+    """Queues that have or had messages, by topic and queue id."""
     tables: tuple[tuple[str, str], ...]
     """Path and ``copied``, ``from backup``, ``lost`` or ``absent`` of each table."""
     moved_offsets: tuple[MovedOffset, ...]
     notes: tuple[str, ...]
-    """What a person should know."""
+    """Remarks for the operator."""
 
     @property
     def hole_bytes(self) -> int:
-        """Bytes that are no records."""
+        """Number of bytes without records."""
         return sum(hole.length for hole in self.holes)
 
     @property
     def lost_count(self) -> int:
-        """Messages that are known to be lost; a hole may hold others that no queue knew."""
+        """Number of messages known to be lost; a hole may have held others that no queue names."""
         return sum(queue.lost_count for queue in self.queues)
 
     @property
     def duplicate_count(self) -> int:
-        """Records that are in no queue, as another one has their queue offset."""
+        """Number of records that are in no queue because another one has their queue offset."""
         return sum(queue.duplicate_count for queue in self.queues)
 
     def as_json(self) -> dict[str, Any]:
@@ -161,32 +162,32 @@ def salvage(
     """Write a clean store with every whole record of a damaged one.
 
     Args:
-        spark: The session to run the tasks in; None for this process.
+        spark: The session; without one tasks run in this process.
         source: The damaged store; no broker may run on it.
-        target: Where the new store goes: a local folder that every executor reaches, not there yet
-            or empty.
-        config: Settings of the store's broker: file sizes, delay levels, extension. Without them
-            sizes are taken from the files, and the rest has RocketMQ's defaults.
-        include_stale: Also take records behind the end of the log, which an earlier recovery cut
-            off. Those whose queue offset has been given to others since are in no queue.
-        partition_bytes: Bytes of the log a task takes.
-        progress: Told of the tasks that are done, and of steps of the driver.
+        target: Folder of the new store: a local folder that every executor reaches, new or empty.
+        config: Settings of the store's broker: file sizes, delay levels, extension. By default
+            sizes are inferred from the files, and the rest has RocketMQ's defaults.
+        include_stale: Also copy records after the end of the log, which an earlier recovery cut
+            off. If another message has taken a record's queue offset since, the record is in no
+            queue.
+        partition_bytes: Bytes of the log per task.
+        progress: Called with the completed tasks, and the steps of the driver.
 
     Raises:
-        StoreUnavailable: The source is no store or in use; its files have sizes that do not fit; or
-            the target holds something.
-        InvalidOption: ``config`` is needed, or does not fit the files; or the target lies within
+        StoreUnavailable: The source is no store or in use, its file sizes do not fit, or the target
+            is not empty.
+        InvalidOption: ``config`` is needed or does not fit the files, or the target is inside of
             the source.
         WriteFailed: The target cannot be written; also ``DiskFull``. Run it again.
-        TaskFailed: A task failed as often as Spark runs one, for such a reason or another.
+        TaskFailed: A task failed as often as Spark retries it.
     """
     runner = runner_on(spark, "salvage", progress)
-    source, target = absolute(source), folder_checks.to_write("target", target)
+    source, target = absolute(source), folder_checks.writable_folder("target", target)
     return _Salvage(runner, source, Path(target), config, include_stale, partition_bytes).run()
 
 
 class _Salvage:
-    """One run, on the driver."""
+    """A run, on the driver."""
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class _Salvage:
         self._include_stale = include_stale
         self._store = StoppedStore(source)
         self._reader = self._store.reader()
-        self._config = inferred_settings.fitting(self._reader, config)
+        self._config = inferred_settings.infer_settings(self._reader, config)
         self._file_bytes = self._config.mapped_file_size_commit_log
         self._notes: list[str] = []
         self._disk = Disk()
@@ -218,7 +219,7 @@ class _Salvage:
         scanned = self._runner("scan", salvage_scan.scan, self._scan_tasks(stop, torn))
         holes = hole_filling.join([*salvage_scan.with_times(scanned), *torn])
         end = max([log.min_offset, *(task.end for task in scanned)])
-        # What lies behind the end is told, but nothing takes its place.
+        # Holes after the end are reported, but not filled.
         inner = [hole for hole in holes if hole.end <= end]
         self._make_draft(end)
         layout = self._layout
@@ -227,11 +228,11 @@ class _Salvage:
             functools.partial(salvage_copy.write, layout),
             salvage_copy.plan_copy(layout, inner, end, self._partition_bytes),
         )
-        self._runner.tell("tables", 0, 1)
+        self._runner.report("tables", 0, 1)
         tables = self._copy_rest()
         self._derive(end)
-        have = salvage_scan.by_queue(one for task in scanned for one in task.runs)
-        self._keep_expired([key for one in scanned for key in one.expired if key not in have])
+        have = salvage_scan.by_queue(run for task in scanned for run in task.runs)
+        self._keep_expired([key for task in scanned for key in task.expired if key not in have])
         moved = self._adopt(max((task.last_ms for task in scanned), default=0), end)
         self._publish()
         return Salvaged(
@@ -241,7 +242,7 @@ class _Salvage:
             end_offset=end,
             record_count=sum(task.record_count for task in scanned),
             record_bytes=sum(task.record_bytes for task in scanned),
-            holes=tuple(hole_filling.join([*holes, *self._behind_the_end(reader, stop)])),
+            holes=tuple(hole_filling.join([*holes, *self._after_the_end(reader, stop)])),
             queues=self._queues_of(scanned, have),
             tables=tuple(tables),
             moved_offsets=tuple(moved),
@@ -251,7 +252,7 @@ class _Salvage:
     def _refuse_target(self) -> None:
         target = self._target
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise StoreUnavailable(f"{target} is there already; salvage writes a new folder")
+            raise StoreUnavailable(f"{target} exists already; salvage writes a new folder")
         if target.resolve().is_relative_to(Path(self._source).resolve()):
             raise InvalidOption("target", str(target), f"a folder outside of {self._source}")
 
@@ -264,7 +265,7 @@ class _Salvage:
     # Scan -----------------------------------------------------------------------------------
 
     def _stop(self) -> int:
-        """Return up to where the log is searched for records."""
+        """Return the physical offset up to which the log is searched for records."""
         tail = self._reader.tail
         if self._include_stale and tail.stale is not None:
             return tail.stale.end
@@ -288,43 +289,43 @@ class _Salvage:
         return [ScanTask(self._store, part, starts) for part in parts]
 
     def _torn_records(self, stop: int) -> list[Hole]:
-        """Return records of which a crash left a part, though what follows them is there.
+        """Return records that a crash has torn although records follow them.
 
-        Only those of the last two files: older ones had long been written.
+        Only the last two files are checked: older ones had been synced long before.
         """
         log = self._reader.log
         if self._reader.state.condition is not Condition.CRASHED:
             return []
         files = [file for file in log.files if file.start < stop][-2:]
-        found: list[Damage] = []
+        torn: list[Damage] = []
         if files:
-            found = find_torn_records(log, log.part_start(files[0].start, stop), stop)
-        return [salvage_scan.hole(one) for one in found]
+            torn = find_torn_records(log, log.part_start(files[0].start, stop), stop)
+        return [salvage_scan.hole(damage) for damage in torn]
 
-    def _behind_the_end(self, reader: StoreReader, stop: int) -> list[Hole]:
+    def _after_the_end(self, reader: StoreReader, stop: int) -> list[Hole]:
         tail = reader.tail
-        told = []
+        holes = []
         if tail.torn is not None:
-            told.append(salvage_scan.hole(tail.torn))
+            holes.append(salvage_scan.hole(tail.torn))
         if tail.stale is not None and stop <= tail.stale.physical_offset:
             reason = "an earlier recovery cut the log here; readable records may follow"
-            told.append(replace(salvage_scan.hole(tail.stale), reason=reason))
+            holes.append(replace(salvage_scan.hole(tail.stale), reason=reason))
             self._notes.append(
-                f"{tail.stale.length} bytes behind the end of the log at "
-                f"{tail.stale.physical_offset} may hold records; include_stale takes them too"
+                f"{tail.stale.length} bytes after the end of the log at "
+                f"{tail.stale.physical_offset} may hold records; include_stale copies them too"
             )
-        return told
+        return holes
 
     def _queues_of(
         self, scanned: Sequence[Scanned], have: dict[QueueKey, list[Run]]
     ) -> tuple[SalvagedQueue, ...]:
-        expected = salvage_scan.by_queue(one for task in scanned for one in task.expected)
-        found = []
+        expected = salvage_scan.by_queue(run for task in scanned for run in task.expected)
+        queues = []
         for key in sorted({*have, *expected}):
             runs, twice = queue_runs.union(have.get(key, []))
             wanted, _ = queue_runs.union([*expected.get(key, []), *queue_runs.gaps(runs)])
             lost = queue_runs.without(wanted, runs)
-            found.append(
+            queues.append(
                 SalvagedQueue(
                     topic=key[0],
                     queue_id=key[1],
@@ -335,12 +336,12 @@ class _Salvage:
                     duplicate_count=twice,
                 )
             )
-        return tuple(found)
+        return tuple(queues)
 
     # Copy -----------------------------------------------------------------------------------
 
     def _make_draft(self, end: int) -> None:
-        """Make the new log's files, empty and as long as they should be."""
+        """Create the new log's files, empty and in full size."""
         if self._draft.exists():
             try:
                 shutil.rmtree(self._draft)
@@ -350,7 +351,7 @@ class _Salvage:
         folder = f"{self._draft}/{paths.COMMIT_LOG}"
         self._disk.make_folder(folder)
         first = self._reader.log.min_offset
-        stop = max(end, first + bool(self._reader.log.files))  # where it begins is kept, too
+        stop = max(end, first + bool(self._reader.log.files))  # the start of the log is kept, too
         for start in range(first, stop, self._file_bytes):
             path = f"{folder}/{paths.offset_name(start)}"
             os.close(self._disk.create(path, self._file_bytes, is_durable=False))
@@ -358,10 +359,10 @@ class _Salvage:
     # Everything else ------------------------------------------------------------------------
 
     def _copy_rest(self) -> list[tuple[str, str]]:
-        """Take along what is not derived; tables that cannot be read are taken from their backup.
+        """Copy the files that are not derived; an unreadable table is copied from its backup.
 
         Returns:
-            Path and fate of each table.
+            Path and status of each table.
         """
         folder = self._reader.folder
         for entry in folder.entries(""):
@@ -374,7 +375,7 @@ class _Salvage:
         if folder.entries(paths.BATCH_CONSUME_QUEUE):
             self._notes.append(
                 f"{paths.BATCH_CONSUME_QUEUE} was copied as it is: units that pointed into a hole "
-                f"point at records of topic {hole_filling.TOPIC} now"
+                f"now point at records of topic {hole_filling.TOPIC}"
             )
         return [(path, self._copy_table(folder, path)) for path in paths.TABLES]
 
@@ -387,13 +388,13 @@ class _Salvage:
 
     def _copy_table(self, folder: Folder, path: str) -> str:
         try:
-            found = config_tables.find(folder, path)
+            table = config_tables.find(folder, path)
         except CorruptRecord as error:
             self._notes.append(f"{path} is lost: {error.reason}")
             return "lost"
-        if found is None:
+        if table is None:
             return "absent"
-        _, readable = found
+        _, readable = table
         self._copy_file(folder, readable, path)
         return "copied" if readable == path else "from backup"
 
@@ -404,26 +405,28 @@ class _Salvage:
         size = entry.size if entry is not None else 0
         descriptor = self._disk.create(target, size, is_durable=False)
         try:
-            for at in range(0, size, salvage_copy.WINDOW_BYTES):
-                data = folder.read(path, at, min(size - at, salvage_copy.WINDOW_BYTES))
-                self._disk.write(descriptor, target, at, data)
+            for position in range(0, size, salvage_copy.WINDOW_BYTES):
+                length = min(size - position, salvage_copy.WINDOW_BYTES)
+                data = folder.read(path, position, length)
+                self._disk.write(descriptor, target, position, data)
         finally:
             os.close(descriptor)
 
     def _keep_expired(self, keys: Sequence[QueueKey]) -> None:
-        """Keep queues without messages that go on at an offset above 0: consumers know it."""
+        """Keep queues without messages that continue at an offset above 0: consumers have it."""
         for topic, queue_id in keys:
             self._copy_tree(
                 self._reader.folder, paths.queue_folder(topic, queue_id), is_folder=True
             )
 
     def _derive(self, end: int) -> None:
-        """Make queues and index of the new log.
+        """Derive queues and index of the new log.
 
-        Extension units are in no dispatch on Spark: ``_adopt`` derives all where a store has them.
+        The dispatch on Spark makes no extension units: ``_adopt`` derives all queues of such
+        stores.
 
         Raises:
-            CorruptRecord: The new log is not what it should be, which is a bug.
+            CorruptRecord: The new log is not as planned, which is a bug.
         """
         if self._config.enable_consume_queue_ext or not self._reader.log.files:
             return
@@ -438,13 +441,13 @@ class _Salvage:
         _check_log(len(made.holes), made.log_end, end)
 
     def _adopt(self, newest_ms: int, end: int) -> list[MovedOffset]:
-        """Open the new store as a broker would, and let offsets end where queues do.
+        """Open the new store as a broker would, and move offsets to the ends of queues.
 
         Raises:
-            CorruptRecord: The new log is not what it should be, which is a bug.
+            CorruptRecord: The new log is not as planned, which is a bug.
         """
-        self._runner.tell("adopt", 0, 1)
-        # A clock that stands still: what is named by it shall not differ between runs.
+        self._runner.report("adopt", 0, 1)
+        # A stopped clock: names made from the time must not differ between runs.
         store = MessageStore.open(str(self._draft), self._config, clock=ManualClock(newest_ms))
         try:
             report = store.recovery
@@ -453,22 +456,21 @@ class _Salvage:
         finally:
             store.close()
         Path(self._draft, paths.QUEUE_SUMMARY).unlink(missing_ok=True)  # names times of files
-        self._runner.tell("adopt", 1, 1)
+        self._runner.report("adopt", 1, 1)
         return moved
 
     def _move_offsets(self, store: MessageStore, now_ms: int) -> list[MovedOffset]:
-        """Take back offsets behind the end of their queue: what comes next would be skipped."""
+        """Move offsets after the end of their queue back: new messages would be skipped."""
         disk, moved = self._disk, []
         consumers = ConsumerOffsetTable.load(str(self._draft), disk)
-        for one in list(consumers.all()):
-            queue = store.queues.find(one.topic, one.queue_id)
+        for entry in list(consumers.all()):
+            queue = store.queues.find(entry.topic, entry.queue_id)
             end = queue.max_offset if queue is not None else 0
-            is_batch = one.topic in self._reader.batch_queue_ids
-            if one.consumer_offset > end and not is_batch:
-                consumers.put(one.topic, one.group, one.queue_id, end)
-                moved.append(
-                    MovedOffset(one.group, one.topic, one.queue_id, one.consumer_offset, end)
-                )
+            is_batch = entry.topic in self._reader.batch_queue_ids
+            before = entry.consumer_offset
+            if before > end and not is_batch:
+                consumers.put(entry.topic, entry.group, entry.queue_id, end)
+                moved.append(MovedOffset(entry.group, entry.topic, entry.queue_id, before, end))
         delays = DelayOffsetTable.load(str(self._draft), disk)
         for level, offset in sorted(delays.all().items()):
             queue = store.queues.find(names.SCHEDULE_TOPIC, level - 1)
@@ -483,14 +485,14 @@ class _Salvage:
         return moved
 
     def _publish(self) -> None:
-        self._runner.tell("publish", 0, 1)
+        self._runner.report("publish", 0, 1)
         disk = self._disk
         disk.sync_filesystem(str(self._draft))
         if self._target.exists():
             self._target.rmdir()
         disk.rename(str(self._draft), str(self._target))
         disk.sync_folder(str(self._target.parent))
-        self._runner.tell("publish", 1, 1)
+        self._runner.report("publish", 1, 1)
 
 
 def _check_log(hole_count: int, found_end: int, end: int) -> None:

@@ -1,6 +1,6 @@
-"""What a damaged log still has: its holes, and which queue offsets its records and units name.
+"""Scan a damaged log: its holes, and the queue offsets that its records and units have.
 
-A task scans a range of the log, or lists some queues.
+A task scans a range of the log, or lists the units of some queues.
 """
 
 from collections import defaultdict
@@ -28,35 +28,35 @@ QueueRun = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A part of the log to scan, or queues to list."""
+    """A range of the log to scan, or queues to list."""
 
     source: StoppedStore
     part: plan.LogRange | tuple[QueueKey, ...]
     torn: tuple[int, ...]
-    """Where records start that are framed right and not whole."""
+    """Physical offsets of records with a valid frame and torn content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a task found; runs are (topic, queue id, start, stop)."""
+    """The result of a task; runs are (topic, queue id, start, stop)."""
 
     holes: tuple[Hole, ...] = ()
     runs: tuple[QueueRun, ...] = ()
     """Queue offsets that records have."""
     expected: tuple[QueueRun, ...] = ()
-    """Queue offsets that queues have units for."""
+    """Queue offsets that have a unit."""
     record_count: int = 0
     record_bytes: int = 0
     end: int = 0
-    """Physical offset behind the last record."""
+    """Physical offset after the last record."""
     last_ms: int = 0
     """Store time of the last record."""
     expired: tuple[QueueKey, ...] = ()
-    """Queues all of whose messages had left the log before it was damaged."""
+    """Queues whose messages had all expired before the log was damaged."""
 
 
 def scan(task: ScanTask) -> Scanned:
-    """Do one task."""
+    """Run a task."""
     reader = task.source.reader()
     if isinstance(task.part, plan.LogRange):
         return _scan_log(reader, task.part, task.torn)
@@ -64,15 +64,15 @@ def scan(task: ScanTask) -> Scanned:
 
 
 def _scan_log(reader: StoreReader, part: plan.LogRange, torn: tuple[int, ...]) -> Scanned:
-    """Walk a range of the log; its damage is told once by all ranges together, and in full."""
+    """Scan a range of the log. Each damage is in full in exactly one range."""
     log = reader.log
     start = log.part_start(part.start, part.stop)
     holes: list[Hole] = []
-    found: dict[QueueKey, list[npt.NDArray[np.int64]]] = defaultdict(list)
+    by_queue: dict[QueueKey, list[npt.NDArray[np.int64]]] = defaultdict(list)
     count = size = end = last_ms = 0
     for batch in log.walk(start, part.stop, is_end=part.is_end):
         times = batch.columns().numbers("store_timestamp")
-        holes += [_timed(one, batch, times, last_ms) for one in batch.damage]
+        holes += [_timed(damage, batch, times, last_ms) for damage in batch.damage]
         starts = batch.positions + batch.physical_offset
         is_whole = ~np.isin(starts, np.array(torn, np.int64))
         sizes = batch.sizes[is_whole]
@@ -83,20 +83,20 @@ def _scan_log(reader: StoreReader, part: plan.LogRange, torn: tuple[int, ...]) -
         size += int(sizes.sum(dtype=np.int64))
         end = int(starts[is_whole][-1]) + int(sizes[-1])
         for key, offsets in _queue_offsets(batch.columns().take(is_whole)):
-            found[key].append(offsets)
+            by_queue[key].append(offsets)
     runs = tuple(
         (*key, *run)
-        for key, parts in sorted(found.items())
+        for key, parts in sorted(by_queue.items())
         for run in queue_runs.of(np.concatenate(parts))
     )
     return Scanned(tuple(holes), runs, (), count, size, end, last_ms)
 
 
 def _queue_offsets(columns: kernels.Columns) -> Iterator[tuple[QueueKey, npt.NDArray[np.int64]]]:
-    """Yield each queue of some records, and their queue offsets."""
+    """Yield each queue of some records with their queue offsets."""
     sys_flags = columns.numbers("sys_flag")
-    # As ``flags.is_queued``: prepared and rolled-back ones have the lower bit of the two. A batch
-    # of 5.x is one record for many queue offsets: nobody counts its queues.
+    # Prepared and rolled-back records have the lower bit of the two, as in ``flags.is_queued``. A
+    # batch of 5.x is one record for many queue offsets; batch queues are not counted.
     is_queued = (sys_flags & (flags.TRANSACTION_PREPARED | flags.INNER_BATCH)) == 0
     columns = columns.take(is_queued)
     ids, topics = columns.topic_ids()
@@ -112,7 +112,7 @@ def _queue_offsets(columns: kernels.Columns) -> Iterator[tuple[QueueKey, npt.NDA
 
 
 def _timed(run: Damage, batch: LogBatch, times: npt.NDArray[Any], last_ms: int) -> Hole:
-    """Return damage as a hole that knows the store time of a record beside it."""
+    """Return damage as a hole with the store time of a record beside it."""
     starts = batch.positions + batch.physical_offset
     place = int(np.searchsorted(starts, run.physical_offset))
     near_ms = int(times[place - 1]) if place else last_ms
@@ -127,22 +127,22 @@ def hole(run: Damage) -> Hole:
 
 
 def _list_queues(reader: StoreReader, keys: Iterable[QueueKey]) -> Scanned:
-    """Return which queue offsets have units whose messages had not expired."""
+    """Return the queue offsets that have units of unexpired messages."""
     low = reader.log.min_offset
     runs: list[QueueRun] = []
     expired: list[QueueKey] = []
     for topic, queue_id in keys:
         queue = reader.queue(topic, queue_id)
-        found: list[Run] = []
+        runs_there: list[Run] = []
         for first, units in queue.blocks(queue.min_offset, queue.max_offset):
             targets = units["physical_offset"]
-            # A unit that points behind the log's end tells of a message, too: the log was cut.
+            # A unit that points after the log's end is of a message, too: the log was cut.
             is_alive = (units["size"] > 0) & (targets >= low)
             is_alive &= units["size"] != cq_unit.PRE_BLANK_SIZE
-            found += queue_runs.of(first + np.flatnonzero(is_alive))
-        runs += [(topic, queue_id, *run) for run in queue_runs.union(found)[0]]
+            runs_there += queue_runs.of(first + np.flatnonzero(is_alive))
+        runs += [(topic, queue_id, *run) for run in queue_runs.union(runs_there)[0]]
         last = queue.last_unit
-        if not found and last is not None and last.physical_offset + last.size <= low:
+        if not runs_there and last is not None and last.physical_offset + last.size <= low:
             expired.append((topic, queue_id))
     return Scanned(expected=tuple(runs), expired=tuple(expired))
 
@@ -164,7 +164,7 @@ def with_times(scanned: Sequence[Scanned]) -> list[Hole]:
 
 def by_queue(runs: Iterable[QueueRun]) -> dict[QueueKey, list[Run]]:
     """Return the runs of each queue."""
-    found: dict[QueueKey, list[Run]] = defaultdict(list)
+    grouped: dict[QueueKey, list[Run]] = defaultdict(list)
     for topic, queue_id, start, stop in runs:
-        found[topic, queue_id].append((start, stop))
-    return dict(found)
+        grouped[topic, queue_id].append((start, stop))
+    return dict(grouped)
