@@ -50,6 +50,14 @@ run: jdk venv ## Install, then run a broker, send and consume, and report on its
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)
 
+# Without the tests of the Spark package, a third of the time of all unit tests.
+# Stores of these tests are in memory where the machine has a file system for it: a sync costs nothing.
+CHECK_FOLDER := $(shell test -d /dev/shm && test -w /dev/shm && echo /dev/shm/reput-check-$$(id -u))
+check: venv lint types layers ## Check while you work: lint, types, layers, unit tests, scripts, documents
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not spark and not slow" \
+	    $(addprefix --basetemp=,$(CHECK_FOLDER)) --ignore=tests/unit/spark tests/unit tests/scripts tests/docs
+	@rm -rf $(CHECK_FOLDER)
+
 fmt: venv ## Format the code and fix what can be fixed
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
@@ -83,4 +91,4 @@ clean: ## Remove caches and build output; .venv stays
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test fmt lint types layers bench soak hostile interop-all clean
+.PHONY: help venv jdk jdk-dev run test check fmt lint types layers bench soak hostile interop-all clean

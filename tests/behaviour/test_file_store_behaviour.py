@@ -1,127 +1,26 @@
-"""What only a store in files does: statuses that a disk brings, files that are gone, reopening."""
+"""What only a store in files does, and no script says: hanging puts, files that are gone, costs."""
 
 from pathlib import Path
 
 import pytest
 
 from reput.clock import ManualClock
-from reput.errors import DiskFull, WriteFailed
-from reput.format import index_entry, java, names
+from reput.errors import WriteFailed
+from reput.format import java
 from reput.store import paths
 from reput.store.getting import GetStatus
 from reput.store.incoming import PutResult, PutStatus
-from reput.store.message_store import MessageStore
-from reput.store.verify import FindingKind
 from store_fixture import START_MS, RoomyDisk, Stores
 from store_subject import decoded, message, step_to_the_end
 
-
-class BrokenDisk(RoomyDisk):
-    """A disk that fails where it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails_to_sync = False
-        self.fails_to_create = False
-        self.is_full = False
-
-    def sync_file(self, descriptor: int, path: str) -> None:
-        if self.fails_to_sync and paths.COMMIT_LOG in path:
-            raise WriteFailed(path, "sync: no such luck")
-        super().sync_file(descriptor, path)
-
-    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
-        if self.fails_to_create and paths.COMMIT_LOG in path:
-            raise WriteFailed(path, "create: no such luck")
-        return super().create(path, size, is_durable=is_durable)
-
-    def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
-        if self.is_full and paths.COMMIT_LOG in path:
-            raise DiskFull(path, length, "no such luck")
-        super().reserve(descriptor, path, start, length)
-
-
 # --- statuses ---------------------------------------------------------------------------------
-
-
-def test_a_put_that_waits_too_long_for_the_disk_is_told_so(stores: Stores) -> None:
-    clock = ManualClock(START_MS)
-    store = stores.open(clock=clock, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=5000)
-    pending = [store.begin_put(message()), store.begin_put(message(waits=False))]
-
-    clock.advance(4999)
-    store.step_memory()
-    assert [one.result is None for one in pending] == [True, False]
-    clock.advance(1)
-    store.step_memory()
-
-    first, second = pending
-    assert first.result is not None
-    assert first.result.status is PutStatus.FLUSH_DISK_TIMEOUT
-    assert first.result.status.is_stored
-    assert second.result is not None
-    assert second.result.status is PutStatus.PUT_OK
-    # Nobody reads what a crash could take back (known-bugs.md#dispatch-before-flush); it is there
-    # once it is durable.
-    assert store.max_offset("TopicA", 0) == 0
-    store.sync()
-    store.step()
-    assert store.max_offset("TopicA", 0) == 2
-
-
-def test_after_a_failed_sync_nothing_more_is_taken(stores: Stores) -> None:
-    disk = BrokenDisk()
-    store = stores.open(disk=disk, flush_disk_type="SYNC_FLUSH")
-    assert store.put(message(body=b"durable")).status is PutStatus.PUT_OK
-
-    disk.fails_to_sync = True
-    assert store.put(message(body=b"doubtful")).status is PutStatus.FLUSH_DISK_TIMEOUT
-    disk.fails_to_sync = False
-    refused = store.put(message())
-
-    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert "no such luck" in refused.reason
-    assert [one.body for one in decoded(store.get("TopicA", 0, 0))] == [b"durable"]
-    store.abandon()
-    again = stores.open(flush_disk_type="SYNC_FLUSH")
-    assert again.max_offset("TopicA", 0) == 2
-
-
-def test_a_file_that_cannot_be_made(stores: Stores) -> None:
-    disk = BrokenDisk()
-    disk.fails_to_create = True
-    store = stores.open(disk=disk)
-
-    assert store.put(message()).status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    disk.fails_to_create = False
-    assert store.put(message()).queue_offset == 0
-
-
-def test_a_full_disk_refuses_and_loses_nothing(stores: Stores) -> None:
-    disk = BrokenDisk()
-    store = stores.open(disk=disk)
-    body = b"x" * 16_000
-    for _ in range(3):
-        assert store.put(message(body=body)).status is PutStatus.PUT_OK
-
-    disk.is_full = True
-    results = [store.put(message(body=body)) for _ in range(2)]
-    many = store.put_many([message(), message(body=body), message(body=body)])
-    disk.is_full = False
-    last = store.put(message())
-
-    stored = [one for one in [*results, *many] if one.status.is_stored]
-    refused = [one for one in [*results, *many] if not one.status.is_stored]
-    assert refused
-    assert {one.status for one in refused} == {PutStatus.SERVICE_NOT_AVAILABLE}
-    assert last.queue_offset == 3 + len(stored)
 
 
 def test_another_put_is_turned_away_while_one_hangs(stores: Stores) -> None:
     clock = ManualClock(START_MS)
     meanwhile: list[PutResult] = []
 
-    class SlowDisk(BrokenDisk):
+    class SlowDisk(RoomyDisk):
         """While it makes the log's first file, other puts arrive."""
 
         def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
@@ -205,84 +104,6 @@ def test_messages_that_leave_the_log_while_they_are_read(stores: Stores) -> None
 
 
 # --- reopening --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", ["close", "abandon"])
-def test_after_reopening_everything_is_as_it_was(stores: Stores, ending: str) -> None:
-    settings = {"enable_multi_dispatch": True}
-    store = stores.open(**settings)
-    light = {"INNER_MULTI_DISPATCH": "%LMQ%x"}
-    for i in range(60):
-        store.put(message(body=str(i).encode(), keys=f"k{i} all", properties=light))
-    store.put(message(properties={"DELAY": "2"}, tags="TagA"))
-    before = _seen(store)
-
-    getattr(store, ending)()
-    store = stores.open(**settings)
-
-    assert _seen(store) == before
-    assert store.put(message(properties=light)).queue_offset == 60
-    assert store.max_offset("%LMQ%x", 0) == 61
-
-
-def _seen(store: MessageStore) -> list[object]:
-    return [
-        [store.get("TopicA", 0, at, 1).data for at in range(60)],
-        [store.get("%LMQ%x", 0, at, 1).data for at in range(60)],
-        store.get(names.SCHEDULE_TOPIC, 1, 0, tags_codes=[START_MS + 5000]).data,
-        [store.query("TopicA", f"k{i}").records for i in range(60)],
-        store.query("TopicA", "all", 64),
-    ]
-
-
-def test_queue_offsets_come_from_the_log_where_queues_are_behind(stores: Stores) -> None:
-    """As on who becomes the master with messages that it has not dispatched."""
-    store = stores.open(flush_disk_type="SYNC_FLUSH")
-    first = [store.begin_put(message()) for _ in range(3)]
-    store.step_memory()
-    assert store.max_offset("TopicA", 0) == 0  # nothing is dispatched before it is durable
-    assert [one.result for one in first] == [None] * 3
-    store.abandon()
-
-    store = stores.open(flush_disk_type="SYNC_FLUSH")
-    assert store.max_offset("TopicA", 0) == 3
-    assert store.put(message()).queue_offset == 3
-
-
-@pytest.mark.parametrize("ending", ["close", "abandon"])
-def test_listeners_hear_nothing_of_what_was_there_before(stores: Stores, ending: str) -> None:
-    store = stores.open()
-    for _ in range(3):
-        store.put(message())
-    getattr(store, ending)()
-    told: list[tuple[str, int, int, int]] = []
-
-    store = stores.open()
-    store.add_listener(lambda *args: told.append(args))
-    step_to_the_end(store)
-    assert told == []
-    store.put(message())
-    step_to_the_end(store)
-    assert told == [("TopicA", 0, 3, 4)]
-
-
-def test_a_store_without_messages_is_nothing_worse(stores: Stores) -> None:
-    stores.allow(FindingKind.LOG_EMPTY)
-    for _ in range(2):
-        store = stores.open()
-        assert store.recovery.end_offset == 0
-        store.close()
-
-
-def test_only_slots_that_were_free_count_as_used(stores: Stores) -> None:
-    store = stores.open()
-    for _ in range(5):
-        assert store.put(message(keys="one")).status.is_stored
-    assert store.put(message(keys="two")).status.is_stored  # falls on another of the 50 slots
-    store.close()
-    (path,) = (stores.root() / paths.INDEX).iterdir()
-    header = index_entry.unpack_header(path.read_bytes())
-    assert (header.slots_used, header.entry_count) == (2, 6)
 
 
 def test_queues_cost_no_mapping_and_no_descriptor_each(stores: Stores) -> None:

@@ -1,28 +1,20 @@
-"""Damage in the middle of the log of a store that goes on: kept, told, and nothing else suffers.
-
-Also what must not outlive a cut: positions beyond the end (known-bugs.md#positions-after-a-cut),
-bytes behind it (known-bugs.md#stale-tail), and maps that somebody reads while their files are
-deleted (known-bugs.md#unmapped-files).
+"""Damage in the middle of the log, at several places; and maps that threads read while their files
+are deleted (known-bugs.md#unmapped-files). Scripts: ``tests/scripts/store/recovery``.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import store_fixture
-from reput.format import cq_unit, message as record, properties as props
+from reput.format import message as record, properties as props
 from reput.format.message import StoredMessage
-from reput.store.checkpoint import CheckpointFile
-from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from store_fixture import Stores
 
 pytestmark = pytest.mark.crash
 
@@ -124,139 +116,6 @@ def test_damage_is_kept_and_told_and_what_is_behind_is_read(
     assert path.read_bytes() == bytes(data), "damage is evidence"
 
 
-@pytest.mark.parametrize("lost_file", [False, True])
-def test_a_queue_made_anew_that_lost_its_first_messages(tmp_path: Path, lost_file: bool) -> None:
-    """What stands before its first unit; why, is in decision 0008."""
-    root = tmp_path / "store"
-    config = store_fixture.config(root, **SETTINGS)
-    with MessageStore.open(config=config) as store:
-        written = fill(store)
-    first = root / "commitlog" / f"{0:020d}"
-    if lost_file:
-        first.unlink()
-        left = [
-            one for one in written if one.physical_offset >= SETTINGS["mapped_file_size_commit_log"]
-        ]
-    else:
-        left = written[6:]
-        with first.open("r+b") as file:
-            file.write(bytes(left[0].physical_offset))
-    shutil.rmtree(root / "consumequeue")
-    with MessageStore.open(config=config) as store:
-        assert messages(store) == left
-    for queue_id in (0, 1):
-        one = next(one for one in left if one.queue_id == queue_id)
-        start = one.queue_offset // 10 * 10  # of its file
-        assert start < one.queue_offset
-        own = cq_unit.pack(cq_unit.Unit(one.physical_offset, one.store_size, 0))
-        before = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0)) if lost_file else own
-        name = f"consumequeue/TopicA/{queue_id}/{start * cq_unit.SIZE:020d}"
-        count = one.queue_offset - start
-        assert (root / name).read_bytes()[: len(own) * (count + 1)] == before * count + own
-
-
-def test_dispatch_that_lags_skips_damage_only(tmp_path: Path) -> None:
-    """A bit flips between a put and its dispatch, which waits for the flush."""
-    config = store_fixture.config(tmp_path / "store", flush_disk_type="SYNC_FLUSH", **SETTINGS)
-    store = MessageStore.open(config=config)
-    for number in range(9):
-        named = props.encode({"KEYS": f"k{number}"})
-        store.begin_put(IncomingMessage("TopicA", bytes(1000), 0, named))
-    path, _ = log_path(store, 0)
-    size = int.from_bytes(path.read_bytes()[:4])
-    with path.open("r+b") as file:
-        file.seek(3 * size + 4)
-        file.write(b"\0")
-    while store.step():
-        pass
-    (hole,) = store.dispatcher.holes
-    assert (hole.physical_offset, hole.length) == (3 * size, size)
-    assert [one.queue_offset for one in messages(store)] == [0, 1, 2, 4, 5, 6, 7, 8]
-    store.close()
-
-
-def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
-    """Cut, write a little, crash: where the new record ends, an old one must not begin."""
-    root = tmp_path / "store"
-    config = store_fixture.config(root, **SETTINGS)
-    store = MessageStore.open(config=config)
-    written = fill(store)
-    store.abandon()
-    # The last three are torn: one bit of the first, and the head of the others.
-    path, at = log_path(store, written[-3].physical_offset)
-    data = bytearray(path.read_bytes())
-    end = at + sum(one.store_size for one in written[-3:])
-    data[at + 300] ^= 1
-    for one in written[-2:]:
-        start = at + one.physical_offset - written[-3].physical_offset
-        data[start : start + 8] = b"\xff" * 8
-    path.write_bytes(data)
-    store = MessageStore.open(config=config)
-    assert store.recovery.end_offset == written[-3].physical_offset
-    assert path.read_bytes()[at:] == bytes(len(data) - at)
-    assert end <= len(data)
-    named = props.encode({"KEYS": "new"})
-    store.put(IncomingMessage("TopicA", b"\1" * 1000, (COUNT - 3) % 2, named))
-    store.abandon()
-    with MessageStore.open(config=config) as store:
-        assert [one.body for one in messages(store)][:-1] == [one.body for one in written[:-3]]
-        assert len(messages(store)) == COUNT - 2
-    store_fixture.assert_sound(root)
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_positions_beyond_the_end_are_cut(tmp_path: Path, is_clean: bool) -> None:
-    """The last file of the log is gone: checkpoint, units and entries speak of more."""
-    root = tmp_path / "store"
-    config = store_fixture.config(root, **SETTINGS)
-    store = MessageStore.open(config=config)
-    written = fill(store)
-    store.flusher.flush_all()
-    store.close() if is_clean else store.abandon()
-    last = max((root / "commitlog").iterdir())
-    last.unlink()
-    end = int(last.name)
-    with MessageStore.open(config=config) as store:
-        assert store.max_physical_offset <= end
-        assert store.checkpoint.fields.queue_physical_offset <= end
-        assert messages(store) == [one for one in written if one.physical_offset < end]
-        put(store, COUNT)
-    store_fixture.assert_sound(root)
-
-
-def test_a_checkpoint_that_is_nonsense_is_not_believed(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    config = store_fixture.config(root, **SETTINGS)
-    store = MessageStore.open(config=config)
-    written = fill(store)
-    store.abandon()
-    for offset in (1, 777, 20_000, 1 << 40, -5):
-        page = CheckpointFile(f"{root}/checkpoint", Disk())
-        page.fields = replace(page.load(), queue_physical_offset=offset, queue_timestamp=0)
-        page.flush()
-        shutil.rmtree(root / "consumequeue", ignore_errors=True)
-        store = MessageStore.open(config=config)
-        assert messages(store) == written
-        store.queues.write_out()
-        store.abandon()
-
-
-def test_units_that_contradict_each_other_are_made_anew_not_lost(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    config = store_fixture.config(root, **SETTINGS)
-    store = MessageStore.open(config=config)
-    written = fill(store)
-    store.close()
-    for file in (root / "consumequeue/TopicA/0").iterdir():
-        data = bytearray(file.read_bytes())
-        data[: cq_unit.SIZE], data[60:80] = data[60:80], data[: cq_unit.SIZE]
-        file.write_bytes(data)
-    with MessageStore.open(config=config) as store:
-        assert store.recovery.rebuilt_queues == [("TopicA", 0)]
-        assert messages(store) == written
-    store_fixture.assert_sound(root)
-
-
 DELETING = """
 import ctypes, sys, threading
 import store_fixture
@@ -302,19 +161,3 @@ def test_files_are_deleted_while_others_read_them(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(Path(store_fixture.__file__).parent)},
     )
     assert (done.returncode, done.stdout) == (0, "alive\n")
-
-
-def test_keys_of_a_record_that_two_index_files_share_survive(stores: Stores) -> None:
-    """The header of the full file must tell of the entries that were put last."""
-    store = stores.open()
-    for number in range(30):
-        keys = " ".join(f"k{number}-{i}" for i in range(7))
-        store.put(IncomingMessage("TopicA", b"x", 0, props.encode({"KEYS": keys})))
-    store.close()
-    for life in ("clean", "crashed"):
-        store = stores.open()
-        for number in range(30):
-            for i in range(7):
-                hits = store.query("TopicA", f"k{number}-{i}", 9).records
-                assert [record.decode(hit).queue_offset for hit in hits] == [number]
-        store.abandon() if life == "clean" else store.close()

@@ -223,7 +223,7 @@ class SendWorld(World):
         self.received.write(0, data)
         room, scratch, replies, body, size = map(
             random.choice,
-            ([40], [5_000, 70_000, 70_000], [8_000], [4000], [400, 40_000, 40_000])
+            ([40], [5_000, 70_000, 70_000], [1_500, 3_000, 8_000], [4000], [400, 40_000, 40_000])
             if is_complete
             else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
                   [250, 40_000]),
@@ -430,9 +430,11 @@ class PopWorld(PullWorld):
         call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
         call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
         call[pop_args.STORE_MS] = NOW_MS
-        if random.random() < 0.2:
+        if random.random() < 0.1:
+            call[pop_args.COUNT_MAX] = pop_args.MESSAGES_MAX + 1
+        if random.random() < 0.1:
             place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
-            call[place] = random.choice([-1, -(2**63), 0, pop_args.MESSAGES_MAX + 1])
+            call[place] = random.choice([-1, -(2**63), 0, 33])
 
 
 # --- acknowledgements ---------------------------------------------------------------
@@ -465,7 +467,7 @@ class AckWorld:
 TOLD_WORDS = max(copy_args.WAITING_WORDS, copy_args.TOLD_WORDS)
 STORED_TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
-NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP"]
+NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP", "WAI", "REAL", "KEY"]
 ODD_NAMES = [
     "DELAY",
     "TRAN_PREPARED_QUEUE_OFFSET",
@@ -574,6 +576,12 @@ class CopyLog:
             file.write(position, bytes(data))
             position += len(data)
 
+    def record_at(self, physical_offset: int) -> bytes:
+        number, position = divmod(physical_offset - self.start, self.size)
+        data = self.files[number].data[position:]
+        (size,) = struct.unpack_from(">i", data)
+        return data[:size]
+
     def map(self, physical_offset: int, random: Random) -> None:
         number = (physical_offset - self.start) // self.size
         is_gone = random.random() < 0.2
@@ -596,8 +604,10 @@ class CopyLog:
         return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
 
 
-def some_rule(random: Random) -> CopyRule:
-    return CopyRule(
+def some_rule(random: Random) -> tuple[CopyRule, tuple[str, ...]]:
+    """Return a rule, and the names of properties that it drops."""
+    dropped = random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")])
+    rule = CopyRule(
         random.choice([None, None, None, b"Other", "Крамниця".encode()]),
         random.choice([0, 7]),
         from_topic=random.choice([b"", b"", b"T", names.HALF_TOPIC.encode()]),
@@ -605,8 +615,9 @@ def some_rule(random: Random) -> CopyRule:
         sys_flags_on=random.choice([0, flags.TRANSACTION_COMMIT]),
         has_prepared_offset=random.random() < 0.5,
         reconsume_more=random.choice([0, 1]),
-        dropped=random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")]),
+        dropped=dropped,
     )
+    return rule, dropped
 
 
 OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")

@@ -53,7 +53,20 @@ ODD_WAITING += [
     *("TIMER_DELAY_MSX\x013", "TIMER_OUT_MS\x013", "TIMER_DEL_UNIQKEY\x013"),
 ]
 ODD_VALUES = ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0"]
-ODD_TEXTS = ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "\\", '"', "x\\y"]
+ODD_TEXTS = [
+    "2147483648",
+    "1" * 18,
+    "1" * 19,
+    "9" * 25,
+    "日本",
+    "é",
+    "grün",
+    "a\nb",
+    "4096",
+    "\\",
+    '"',
+    "x\\y",
+]
 LETTERS = "abcdefghijklmn"
 SPLICES = [b'"', b"\\", b"\\u0001", b"\\u0003", b"\0", b"\x80", b"\xc3\xa9", b",", b"{", b"}", b":"]
 SPLICES += [b'"a":"b",', b'"code":310,', b"-", b"0", b"\1", b"\2", b"\x7f", b"null", b" ", b"[]"]
@@ -415,7 +428,7 @@ def some_ack(random: Random, odd: float, pops: Sequence[Pop]) -> bytes:
 
 def some_acks(random: Random, odd: float, pops: Sequence[Pop]) -> list[bytes]:
     """Return acknowledgements of several messages, mostly of one pop."""
-    some = [random.choice(pops)] if random.random() < 0.5 else pops
+    some = random.choice([[random.choice(pops)], pops, pops[-3:]])
     return [some_ack(random, odd, some) for _ in range(random.choice([1, 3, 10]))]
 
 
@@ -458,6 +471,9 @@ def some_end(random: Random, odd: float, halves: Sequence[tuple[int, int]], grou
              ("commitLogOffset", str(physical_offset + 1)), ("commitLogOffset", "0")]
         )  # fmt: skip
         fields[name] = value
+    if random.random() < 0.2 * odd:
+        name = random.choice(["producerGroup", "msgId", "transactionId"])
+        fields[name] = random.choice(ODD_TEXTS)
     fields = with_odd_field(random, odd, fields)
     return some_request(random, odd, 37, fields, flags=(0, 0, 2))
 

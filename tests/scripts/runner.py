@@ -190,13 +190,14 @@ class Run:
         if name.startswith("_") or name == "close" or not callable(method):
             raise ScriptError(f"there is no command {name}")
         positional, named = _bound(method, words)
+        lines: list[str] = []
         try:
             result = self._result(method(*positional, **named))
+            # Of a generator that fails, the lines before the error are printed too.
+            lines.extend(result.splitlines() if isinstance(result, str) else result or ())
         except getattr(self._commands, "ERRORS", ()) as error:
-            result = f"error: {type(error).__name__}: {error}"
-        if result is None:
-            return []
-        return result.splitlines() if isinstance(result, str) else list(result)
+            lines.append(f"error: {type(error).__name__}: {error}")
+        return lines
 
     def _result(self, value: Any) -> Any:
         return self._runner.run(value) if isinstance(value, Coroutine) else value

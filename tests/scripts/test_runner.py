@@ -1,6 +1,7 @@
 """The runner of golden scripts: what it reads, what it calls, and that a difference is found."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,10 @@ class Commands:
         return "now"
 
     def refuse(self) -> None:
+        raise ValueError("no")
+
+    def refuse_late(self) -> Iterator[str]:
+        yield "one"
         raise ValueError("no")
 
     def crash(self) -> None:
@@ -66,6 +71,7 @@ def output(text: str) -> str:
         ("wait-for", "None ms"),
         ("later", "now"),
         ("refuse", "error: ValueError: no"),
+        ("refuse-late", "one\nerror: ValueError: no"),
         ("silent", "ok"),
         ("# only a comment", "ok"),
     ],

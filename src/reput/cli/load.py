@@ -238,7 +238,7 @@ class SendConnection(Connection):
                     self._record_latency(position, after, now_ns)
                 stored_count += 1
             else:
-                stored_count += self._handle_other(bytes(data[position + 4 : after]))
+                stored_count += self._handle_other(bytes(data[position + 4 : after]), now_ns)
             position = after
         if position == end:
             self._kept = 0
@@ -256,12 +256,14 @@ class SendConnection(Connection):
         slot = (opaque - frames.OPAQUE_FIRST) % self._slot_count
         self.latencies_ns.append(now_ns - self._sent_ns[slot])
 
-    def _handle_other(self, frame: bytes) -> bool:
+    def _handle_other(self, frame: bytes, now_ns: int) -> bool:
         """Handle a frame that is no plain success; return whether a message is stored."""
         reply = command.decode(frame)
         if not reply.is_reply:
             return False
         if reply.code in _STORED:
+            slot = (reply.opaque - frames.OPAQUE_FIRST) % self._slot_count
+            self.latencies_ns.append(now_ns - self._sent_ns[slot])
             return True
         self.in_flight -= 1
         self._on_failure(BrokerError(reply.code, reply.remark, self.address))
@@ -319,6 +321,7 @@ class SendLoad:
         """Number of times that more than 50 requests were due at once."""
         self._stored_count = 0
         self._sent_count = 0
+        self._unsent_count = 0  # due, with a full window
         self._request_max = None if plan.count is None else -(-plan.count // plan.batch_count)
         self._start_ns: int | None = None
         self._latencies_ns: list[int] = []
@@ -398,6 +401,9 @@ class SendLoad:
 
     def finish(self, timeout_s: float) -> None:
         """Wait for the replies to requests in flight, then close the connections."""
+        if self._unsent_count:
+            error = RemotingError("due when it ended, and not sent: the window was full")
+            self._on_failure(error, self._unsent_count * self._plan.batch_count)
         deadline_s = time.monotonic() + timeout_s
         while self.in_flight and time.monotonic() < deadline_s:
             self._exchange(0.1)
@@ -476,7 +482,7 @@ class SendLoad:
             connection = min(self.connections, key=_in_flight)
             room = self._plan.window_count - connection.in_flight
             if connection.unwritten or room <= 0:
-                return
+                break
             count = min(-(-due_count // len(self.connections)), room)
             first = connection.number
             try:
@@ -489,6 +495,7 @@ class SendLoad:
                 connection.mark_due(first + number, due_ns)
             self._sent_count += count
             due_count -= count
+        self._unsent_count = max(due_count, 0)
 
     def _exchange(self, wait_s: float) -> None:
         """Flush and receive. Unlike epoll, select has a timeout finer than a millisecond."""

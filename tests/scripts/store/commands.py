@@ -34,8 +34,11 @@ from reput.format import (
     cq_unit,
     index_entry,
     message as record,
+    properties as props,
+    sys_flag as flags,
 )
 from reput.format.checkpoint_page import Checkpoint
+from reput.format.message import StoredMessage
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
@@ -122,6 +125,7 @@ class Commands:
     def _begin(self) -> None:
         """Begin with a folder, a clock and a disk that no store has used."""
         self._store_count += 1
+        self._lines.lines.clear()
         self.root = self._folder / f"store{self._store_count}"
         self.clock = ManualClock(START_MS)
         self.disk = ScriptDisk(str(self.root))
@@ -130,6 +134,7 @@ class Commands:
         self.pending: list[PendingPut] = []
         self.news: list[tuple[str, int, int, int]] = []
         self.held: dict[int, MappedFile] = {}
+        self.folder: StoreReader
 
     def new_store(self) -> None:
         """Close and verify the store, and begin with another that is empty."""
@@ -350,6 +355,16 @@ class Commands:
         self.pending += begun
         return printed_puts([put.stored for put in begun])
 
+    def begin_put_batch(
+        self, topic: Text, queue_id: int, *words: str, **fields: str
+    ) -> Iterable[str]:
+        """Put a batch without waiting for the disk."""
+        outer = Message({"body": "", **fields}).make(topic, queue_id)
+        outer.body = batch.encode(map(arguments.inner, words))
+        begun = self.store.begin_put(outer, is_batch=True)
+        self.pending.append(begun)
+        return printed_puts([begun.stored])
+
     def results(self) -> Iterable[str]:
         """Print what became of the puts that were begun."""
         for waits, run in itertools.groupby(self.pending, lambda put: put.result is None):
@@ -409,13 +424,22 @@ class Commands:
             result = self.store.get(topic, queue_id, queue_offset)
             if result.next_offset <= queue_offset:
                 raise AssertionError(f"the next offset of {queue_offset} is {result.next_offset}")
-            decoded = [record.decode(data) for data in result.records]
-            bodies += [(message.queue_offset, message.body) for message in decoded]
+            for data in result.records:
+                bodies += self._bodies(record.decode(data))
             queue_offset = result.next_offset
         yield f"min={low} max={high}"
         for body, run in itertools.groupby(bodies, lambda pair: pair[1]):
             numbers = printing.ranges(number for number, _ in run)
             yield f"{numbers} {printing.data(body)}"
+
+    @staticmethod
+    def _bodies(stored: StoredMessage) -> list[tuple[int, bytes]]:
+        """Return queue offset and body of a message, or of the messages in a batch."""
+        if not stored.sys_flag & flags.INNER_BATCH:
+            return [(stored.queue_offset, stored.body)]
+        parts = batch.decode(stored.body)
+        first = int(stored.properties[props.INNER_BASE])
+        return [(number, part.body) for number, part in enumerate(parts, first)]
 
     def query(
         self,
@@ -497,6 +521,65 @@ class Commands:
         news, self.news = sorted(self.news), []
         lines = [f"{topic}/{queue_id} {low}-{high}" for topic, queue_id, low, high in news]
         return "\n".join(lines) or "nothing"
+
+    # --- reading a folder -------------------------------------------------------------------------
+
+    def reader(self, allow_live: bool = False) -> Iterable[str]:
+        """Open the folder for reading, and print its state."""
+        self.folder = StoreReader.open(str(self.root), allow_live=allow_live)
+        state, tail = self.folder.state, self.folder.tail
+        live = " live" if self.folder.is_live else ""
+        low = self.folder.log.min_offset
+        yield f"{state.condition.value}{live} min={low} end={tail.end_offset}"
+        for name, damage in (("torn", tail.torn), ("stale", tail.stale)):
+            if damage is not None:
+                yield f"{name} {damage.physical_offset}-{damage.end}: {damage.reason}"
+        if state.checkpoint_problem is not None:
+            yield f"checkpoint: {state.checkpoint_problem}"
+
+    def reader_messages(self, start: int = 0, stop: int = 1 << 62) -> Iterable[str]:
+        """Print the messages of the log, and damage."""
+        for stored in self.folder.messages(start, stop):
+            yield f"{stored.topic}/{stored.queue_id} {printing.message(stored)}"
+        for found in self.folder.walk(start, stop):
+            for damage in found.damage:
+                yield f"damage {damage.physical_offset}-{damage.end}: {damage.reason}"
+
+    def reader_queues(self) -> Iterable[str]:
+        """Print the queues that have files."""
+        for topic, queue_ids in sorted(self.folder.queue_ids.items()):
+            yield f"{topic}: {printing.ranges(queue_ids)}"
+
+    def reader_queue(self, topic: Text, queue_id: int, *queue_offsets: int) -> Iterable[str]:
+        """Print the ends of a queue, and messages of it."""
+        view = self.folder.queue(topic, queue_id)
+        yield f"min={view.min_offset} max={view.max_offset}"
+        for queue_offset in queue_offsets:
+            try:
+                stored = self.folder.message_in_queue(topic, queue_id, queue_offset)
+                yield printing.message(stored)
+            except ReputError as error:
+                yield f"{queue_offset} {type(error).__name__}: {error}"
+
+    def reader_at(self, physical_offset: int) -> str:
+        """Print the message at a physical offset."""
+        return printing.message(self.folder.message_at(physical_offset))
+
+    def reader_key(self, topic: Text, key: Text) -> Iterable[str]:
+        """Print the messages that carry a key, and errors of messages that cannot be read."""
+        hits = self.folder.messages_by_key(topic, key)
+        yield f"{len(hits.messages)} found, {len(hits.unreadable)} unreadable"
+        yield from map(printing.message, hits.messages)
+        yield from map(str, hits.unreadable)
+
+    def reader_id(self, message_id: Text, topic: str | None = None) -> Iterable[str]:
+        """Print the messages with a message id or a unique key."""
+        found = self.folder.messages_by_id(message_id, topic)
+        return [f"{len(found)} found", *map(printing.message, found)]
+
+    def reader_topics(self) -> str:
+        """Print the topics of the table."""
+        return " ".join(sorted(self.folder.topics())) or "none"
 
     # --- deleting ---------------------------------------------------------------------------------
 
@@ -620,6 +703,10 @@ class Commands:
         if what == "checkpoint":
             return printing.checkpoint(self.root / paths.CHECKPOINT)
         return [printing.data(self._path(what).read_bytes())]
+
+    def index_names(self) -> Iterable[str]:
+        """Print the names of the index files: their times of creation."""
+        return sorted(path.name for path in (self.root / paths.INDEX).iterdir())
 
     def files(self, family: str = "") -> Iterable[str]:
         """Print the files below a folder of the store."""

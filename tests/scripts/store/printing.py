@@ -2,7 +2,7 @@
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from reput.format import (
@@ -74,9 +74,9 @@ def details(stored: StoredMessage) -> Iterator[str]:
     yield f"  properties={pairs(stored.properties)}"
 
 
-def pairs(properties: object) -> str:
+def pairs(properties: Mapping[str, str]) -> str:
     """Return properties as ``NAME=value`` pairs."""
-    return " ".join(f"{name}={value}" for name, value in dict(properties).items())  # type: ignore[call-overload]
+    return " ".join(f"{name}={data(value.encode())}" for name, value in properties.items())
 
 
 def hex_lines(content: bytes, start: int = 0) -> Iterator[str]:
@@ -152,7 +152,7 @@ def queue(folder: Path) -> Iterator[str]:
 
 
 def _runs(units: list[tuple[int, cq_unit.Unit]]) -> Iterator[list[tuple[int, cq_unit.Unit]]]:
-    """Yield runs of units that are alike and point at records one after the other, or at one."""
+    """Yield runs of units that are alike and point at consecutive records, or at one."""
     while units:
         (_, first), *others = units
         strides = {0, first.size}

@@ -18,10 +18,8 @@ from lossy_disk import Loss, LossyDisk
 from reput import config as configuration
 from reput.client.message import received
 from reput.clock import ManualClock
-from reput.errors import StoreUnavailable
 from reput.format import (
     batch,
-    cq_unit,
     message as record,
     properties as props,
     sys_flag as flags,
@@ -217,26 +215,6 @@ class Batches:
         store_fixture.assert_sound(self.root)
 
 
-def test_batches_are_kept_over_lives_of_a_store(tmp_path: Path) -> None:
-    one = Batches(tmp_path)
-    for end in (one.store.close, lambda: one.store.close(), lambda: one.store.abandon()):
-        one.fill(14)
-        one.check()
-        end()
-        one.open()
-        one.check()
-    times = [one.store.store_time("B", 0, queue_offset) or 0 for queue_offset, _ in one.sent[0]]
-    for queue_offset, at_ms in enumerate(times):
-        first = times.index(at_ms)
-        assert one.store.offset_by_time("B", 0, at_ms) == first
-        assert one.store.offset_by_time("B", 0, at_ms, Boundary.UPPER) == first
-        assert one.store.offset_by_time("B", 0, at_ms + 1, Boundary.UPPER) == first
-        assert queue_offset - 3 <= first <= queue_offset
-    assert [*one.store.put_news()] == [], "since the opening"
-    one.end()
-    assert len(list((tmp_path / "batchconsumequeue/B/0").iterdir())) > 3
-
-
 @pytest.mark.parametrize("loss", store_fixture.some(list(Loss)))
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_power_loss_takes_no_more_than_the_log_loses(
@@ -256,128 +234,3 @@ def test_a_power_loss_takes_no_more_than_the_log_loses(
         one.open()
         one.check()
     one.end()
-
-
-def test_offsets_are_given_once_before_dispatch_has_come(tmp_path: Path) -> None:
-    one = Batches(tmp_path, flush_disk_type="SYNC_FLUSH")
-    waiting = []
-    for number in range(3):
-        inner = batch.encode([InnerMessage(0, b"%d" % i, b"") for i in range(number + 1)])
-        flag = flags.INNER_BATCH | flags.NEED_UNWRAP
-        waiting.append(
-            one.store.begin_put(IncomingMessage("B", inner, sys_flag=flag), is_batch=True)
-        )
-    assert [put.stored.queue_offset for put in waiting] == [0, 1, 3]
-    assert one.store.max_offset("B", 0) == 0
-    one.store.sync()
-    one.store.step()
-    assert one.store.max_offset("B", 0) == 6
-    one.end()
-
-
-def test_a_lost_file_of_units_is_made_anew(tmp_path: Path) -> None:
-    one = Batches(tmp_path)
-    one.fill(30)
-    one.store.close()
-    folder = tmp_path / "batchconsumequeue/B/0"
-    wanted = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for lost in (sorted(wanted)[-1:], sorted(wanted)[1:2], sorted(wanted)):
-        for name in lost:
-            (folder / name).unlink()
-        one.open()
-        one.check()
-        one.store.close()
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
-    (folder / min(wanted)).write_bytes(bytes(46 * 5))
-    with pytest.raises(StoreUnavailable, match="mapperFileSizeBatchConsumeQueue is 184"):
-        one.open()
-
-
-def test_what_expires_takes_its_units_with_it(tmp_path: Path) -> None:
-    one = Batches(tmp_path)
-    one.fill(200, size=500)
-    while one.store.step():
-        pass
-    one.store.log.delete_first(one.clock.now_ms(), 0)
-    while one.store.step():
-        pass
-    assert one.store.min_physical_offset > 0
-    assert 0 < one.store.min_offset("B", 0) < one.store.max_offset("B", 0)
-    assert not (tmp_path / "batchconsumequeue/B/0" / f"{0:020}").exists()
-    one.check()
-    one.store.close()
-    one.open()
-    one.check()
-    one.fill(9)
-    one.check()
-    one.end()
-
-
-def test_a_topic_is_deleted_and_gets_queues_of_either_kind(tmp_path: Path) -> None:
-    one = Batches(tmp_path)
-    one.fill(9)
-    assert one.store.delete_topic("B") == 2
-    assert not (tmp_path / "batchconsumequeue/B").exists()
-    assert one.store.put(IncomingMessage("B", b"plain")).queue_offset == 0
-    refused = one.put(b"no")
-    assert (refused.status, "plain queues" in refused.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
-    one.store.abandon()
-    one.open()
-    assert one.store.max_offset("B", 0) == 1
-    assert one.store.max_offset("B", 1) == 0
-    one.store.delete_topic("B")
-    one.sent = [[], []]
-    one.fill(3)
-    one.check()
-    one.store.close()
-    one.open()
-    one.check()
-    one.end()
-
-
-@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_what_is_no_batch_has_a_unit_of_its_own(tmp_path: Path, flush: str) -> None:
-    one = Batches(tmp_path, flush_disk_type=flush)
-    for _ in range(2):
-        one.fill(5)
-        start = one.sent[0][-1][0] + 1
-        (first,) = one.store.put_many([IncomingMessage("B", b"plain")])
-        other = one.store.put(IncomingMessage("B", b"other"))
-        assert (first.queue_offset, other.queue_offset) == (start, start + 1)
-        one.sent[0] += [(start, b"plain"), (start + 1, b"other")]
-        one.store.step()
-        one.check()
-    one.store.abandon()
-    one.open()
-    one.check()
-    one.end()
-
-
-def test_what_is_no_such_batch_is_refused(tmp_path: Path) -> None:
-    one = Batches(tmp_path)
-    one.fill(1)
-    alone = one.store.put(IncomingMessage("B", b"alone", sys_flag=flags.INNER_BATCH))
-    assert (alone.status, "as a whole" in alone.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
-    assert one.put().reason == "the batch has no message"
-    assert "allowed: 32767" in one.put(*[b""] * 32768).reason or "maxMessageSize" in (
-        one.put(*[b""] * 32768).reason
-    )
-    one.check()
-    one.end()
-
-
-def test_damaged_counts_lead_to_no_unit(tmp_path: Path) -> None:
-    """Properties have no checksum."""
-    one = Batches(tmp_path)
-    one.fill(6)
-    one.store.close()
-    log = next((tmp_path / "commitlog").iterdir())
-    data = log.read_bytes()
-    at = data.rindex(b"INNER_NUM\x01") + 10
-    log.write_bytes(data[:at] + b"x" + data[at + 1 :])
-    shutil.rmtree(tmp_path / paths.BATCH_CONSUME_QUEUE)
-    one.open()
-    assert one.read(0) == one.sent[0]
-    assert len(one.read(1)) == 6
-    one.store.close()
-    assert cq_unit.BATCH_SIZE == 46

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.errors import StoreUnavailable, WriteFailed
+from reput.errors import WriteFailed
 from reput.format.checkpoint_page import Checkpoint
 from reput.store.checkpoint import CheckpointFile
 from reput.store.disk import Disk
@@ -52,11 +52,6 @@ def checkpoint(path: str, disk: RecordingDisk) -> CheckpointFile:
     made = CheckpointFile(path, disk)
     made.load()
     return made
-
-
-def test_a_new_store_has_none_and_begins_with_zeros(path: str, checkpoint: CheckpointFile) -> None:
-    assert checkpoint.fields == Checkpoint()
-    assert not Path(path).exists()
 
 
 def test_java_finds_its_fields_where_it_looks_for_them(
@@ -157,18 +152,6 @@ def test_a_cut_page_counts_as_none_and_is_written_whole(
     assert f"is truncated: {length} of 4096 bytes" in caplog.text
     checkpoint.flush()
     assert Path(path).read_bytes() == bytes(4096)
-
-
-def test_an_empty_file_is_a_new_one(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    Path(path).write_bytes(b"")
-    assert CheckpointFile(path, Disk()).load() == Checkpoint()
-    assert caplog.text == ""
-
-
-def test_one_that_cannot_be_read_is_named(path: str) -> None:
-    Path(path).mkdir()
-    with pytest.raises(StoreUnavailable, match=f"^{path} cannot be read: .*Is a directory"):
-        CheckpointFile(path, Disk()).load()
 
 
 def test_flushing_keeps_no_descriptor(checkpoint: CheckpointFile) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from reput.errors import StoreUnavailable
 from reput.format import index_entry
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
@@ -54,15 +53,6 @@ def headers(root: Path) -> list[index_entry.Header]:
 # --- putting ----------------------------------------------------------------
 
 
-def test_header_and_entries_are_in_the_file_at_once(index: IndexFiles, tmp_path: Path) -> None:
-    put(index, 0, "a", "b")
-    put(index, 300, "a", at_ms=NOW_MS + 2_500)
-    assert headers(tmp_path) == [index_entry.Header(NOW_MS, NOW_MS + 2_500, 0, 300, 2, 4)]
-    (file,) = (tmp_path / "index").iterdir()
-    entry = index_entry.unpack_entry(file.read_bytes(), index_entry.entry_position(3, SLOTS))
-    assert entry == index_entry.Entry(index_entry.key_hash("T#a"), 300, seconds=2, previous=1)
-
-
 def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) -> None:
     keys = ["a", "b", "größer", "😀", "polygenelubricants", "a", "\ud800"]
     for stop in range(2, len(keys) + 1):
@@ -76,18 +66,6 @@ def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) 
         ] == expected
         one.close()
         other.close()
-
-
-def test_a_record_may_begin_in_one_file_and_end_in_the_next(
-    index: IndexFiles, tmp_path: Path
-) -> None:
-    put(index, 0, "a", "b", "c")
-    put(index, 300, "d", "e", "f", "g", at_ms=NOW_MS + 1000)
-    first, second = headers(tmp_path)
-    assert (first.next_entry, first.end_physical_offset) == (ENTRIES, 300)
-    # As in Java: it begins with its first entry, though that one counts from the file before.
-    assert second == index_entry.Header(NOW_MS + 1000, NOW_MS + 1000, 300, 300, 2, 3)
-    assert [find(index, key) for key in "adg"] == [[0], [300], [300]]
 
 
 def test_a_record_over_many_files_is_put_in_as_many_parts(
@@ -135,32 +113,7 @@ def test_a_full_file_is_synced_once_more_after_its_end(tmp_path: Path) -> None:
     index.close()
 
 
-def test_files_made_within_one_millisecond_have_names_of_their_own(
-    index: IndexFiles, tmp_path: Path
-) -> None:
-    for number in range(3 * (ENTRIES - 1)):
-        put(index, 100 * number, "a")
-    files = sorted(file.name for file in (tmp_path / "index").iterdir())
-    assert len(files) == 3
-    assert [int(name) - int(files[0]) for name in files] == [0, 1, 2]
-    assert find(index, "a") == [100 * number for number in reversed(range(15))]
-
-
 # --- opening ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", range(1, 2 * ENTRIES))
-def test_it_goes_on_where_it_ended(count: int, tmp_path: Path) -> None:
-    index = open_index(tmp_path)
-    for number in range(count):
-        put(index, 100 * number, "a")
-    index.close()
-    index = open_index(tmp_path)
-    assert index.end_physical_offset == 100 * (count - 1)
-    put(index, 100 * count, "a", at_ms=NOW_MS + 1)
-    assert find(index, "a") == [100 * number for number in reversed(range(count + 1))]
-    assert len(headers(tmp_path)) == -(-(count + 1) // (ENTRIES - 1))
-    index.close()
 
 
 def test_entries_of_the_last_record_are_counted_over_two_files(tmp_path: Path) -> None:
@@ -171,37 +124,6 @@ def test_entries_of_the_last_record_are_counted_over_two_files(tmp_path: Path) -
     index = open_index(tmp_path)
     assert index.entries_of_last_record() == 3
     index.close()
-
-
-def test_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
-    index = open_index(tmp_path)
-    put(index, 0, "a")
-    index.close()
-    with pytest.raises(StoreUnavailable, match="maxHashSlotNum"):
-        open_index(tmp_path, slots=SLOTS + 1)
-
-
-# --- finding and forgetting -------------------------------------------------
-
-
-def test_a_time_range_takes_what_may_be_in_it(index: IndexFiles) -> None:
-    for second in range(5):
-        put(index, 100 * second, "a", at_ms=NOW_MS + 1000 * second)
-    found = find(index, "a", NOW_MS + 2000, NOW_MS + 3000)
-    # The first entry of a file is always looked at (known-bugs.md#index-first-entry), and seconds
-    # are cut (known-bugs.md#index-seconds).
-    assert {200, 300} <= set(found) <= {0, 200, 300, 100}
-    assert find(index, "a", NOW_MS + 100_000) == []
-
-
-def test_files_go_whose_messages_are_gone(index: IndexFiles, tmp_path: Path) -> None:
-    for number in range(12):
-        put(index, 100 * number, "a")
-    assert index.delete_before(400) == 0
-    assert index.delete_before(401) == 1
-    assert index.delete_before(1 << 40) == 1, "the last one stays"
-    assert find(index, "a") == [1100, 1000]
-    assert len(headers(tmp_path)) == 1
 
 
 # --- long chains --------------------------------------------------------------

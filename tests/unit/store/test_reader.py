@@ -17,7 +17,7 @@ import pytest
 
 import golden
 import store_builder
-from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
+from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
 from reput.format import (
     checkpoint_page,
     cq_unit,
@@ -747,20 +747,6 @@ def test_a_large_hole_takes_no_time() -> None:
 # --- what points where ----------------------------------------------------
 
 
-def test_a_unit_that_points_at_another_message_is_an_error(tmp_path: Path) -> None:
-    built = store_builder.build(tmp_path / "store", store_builder.messages(20))
-    path = built.queue_file("TopicA", 0)
-    data = bytearray(path.read_bytes())
-    other = built.queue("TopicB", 1)[2]
-    data[20:40] = cq_unit.pack(cq_unit.Unit(other.physical_offset, other.store_size, 0))
-    path.write_bytes(data)
-    reader = StoreReader.open(str(built.root))
-    assert reader.message_in_queue("TopicA", 0, 0) == built.queue("TopicA", 0)[0]
-    with pytest.raises(CorruptRecord, match="points at message 2 of TopicB/1") as caught:
-        reader.message_in_queue("TopicA", 0, 1)
-    assert caught.value.physical_offset == other.physical_offset
-
-
 def test_a_light_queue_points_at_messages_that_name_it() -> None:
     reader = reader_of("5.5.0", "v5")
     first = reader.message_in_queue("%LMQ%first", 0, 1)
@@ -771,28 +757,6 @@ def test_a_light_queue_points_at_messages_that_name_it() -> None:
     assert not belongs(first, "%LMQ%first", 0, 2)
     assert not belongs(first, "%LMQ%second-0", 0, 0)
     assert not belongs(first, "%LMQ%other", 0, 1)
-
-
-def test_units_behind_the_end_of_the_log_are_not_in_the_store(tmp_path: Path) -> None:
-    """After a crash queues may be ahead of the log that survived."""
-    built = store_builder.build(tmp_path / "store", store_builder.messages(40), is_crashed=True)
-    cut = built.messages[30]
-    path = built.log_file(cut.physical_offset // built.log_file_bytes)
-    data = bytearray(path.read_bytes())
-    at = cut.physical_offset % built.log_file_bytes
-    data[at:] = bytes(len(data) - at)
-    path.write_bytes(data)
-    for later in sorted((built.root / "commitlog").iterdir()):
-        if later > path:
-            later.unlink()
-    reader = StoreReader.open(str(built.root))
-    assert reader.end_offset == cut.physical_offset
-    assert list(reader.messages()) == built.messages[:30]
-    for one in built.messages[30:]:
-        with pytest.raises(NotInStore):
-            reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
-        with pytest.raises(NotInStore):
-            reader.message_at(one.physical_offset)
 
 
 # --- the end of the log ---------------------------------------------------
@@ -1068,51 +1032,6 @@ def built(tmp_path: Path) -> store_builder.Built:
     return store_builder.build(tmp_path / "store", store_builder.messages(40))
 
 
-def test_an_error_is_never_an_empty_result(built: store_builder.Built) -> None:
-    """A lookup that cannot know says so: damaged index, record, tables."""
-    root = str(built.root)
-    one = next(m for m in built.messages if m.body)
-    offset_id = message_id.offset_id(one)
-    assert one.unique_key is not None
-    whole = built.log_file(0).read_bytes()
-    damaged = bytearray(whole)
-    damaged[one.physical_offset + record.POSITION_BODY_CRC] ^= 0x11
-    built.log_file(0).write_bytes(damaged)
-    reader = StoreReader.open(root)
-    hits = reader.messages_by_key(one.topic, one.unique_key)
-    assert hits.messages == []
-    assert [error.physical_offset for error in hits.unreadable] == [one.physical_offset]
-    for text in (offset_id, one.unique_key):
-        for topic in (one.topic, None):
-            with pytest.raises(CorruptRecord, match="body does not match BODYCRC"):
-                reader.messages_by_id(text, topic)
-    with pytest.raises(CorruptRecord):
-        reader.message_at(one.physical_offset)
-    with pytest.raises(CorruptRecord):
-        reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
-    built.log_file(0).write_bytes(whole)
-
-    index = built.index_file(0)
-    entries = index.read_bytes()
-    index.write_bytes(b"\xff" * len(entries))
-    with pytest.raises(CorruptRecord, match=index.name):
-        StoreReader.open(root).messages_by_key(one.topic, "no-such-key")
-    with pytest.raises(CorruptRecord, match=index.name):
-        StoreReader.open(root).messages_by_id("F" * 32, one.topic)
-    # What is found without the index is found.
-    assert StoreReader.open(root).messages_by_id(offset_id) == [one]
-    index.write_bytes(entries)
-
-    (built.root / "config" / "topics.json").write_bytes(b"{{{")
-    reader = StoreReader.open(root)
-    with pytest.raises(CorruptRecord, match=r"topics\.json"):
-        reader.topics()
-    with pytest.raises(CorruptRecord, match=r"topics\.json"):
-        reader.messages_by_id("F" * 32)
-    assert reader.messages_by_id("F" * 32, one.topic) == []
-    assert reader.messages_by_id(one.unique_key) == [one]
-
-
 def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) -> None:
     path = built.root / "checkpoint"
     whole = path.read_bytes()
@@ -1134,37 +1053,6 @@ def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) 
 # --- what can be opened ---------------------------------------------------
 
 
-@pytest.mark.parametrize("mark", ["consumequeue/CURRENT", "consumequeue_rocksdb/CURRENT"])
-def test_rocksdb_queues_are_refused(built: store_builder.Built, mark: str) -> None:
-    (built.root / mark).parent.mkdir(exist_ok=True)
-    (built.root / mark).write_text("MANIFEST-000004\n")
-    with pytest.raises(
-        StoreUnavailable, match=rf"keeps its consume queues in RocksDB \({mark} is there\)"
-    ):
-        StoreReader.open(str(built.root))
-
-
-@pytest.mark.parametrize("mark", ["config/rdb", "config/metadata"])
-def test_rocksdb_tables_are_refused(built: store_builder.Built, mark: str) -> None:
-    (built.root / mark).mkdir()
-    with pytest.raises(StoreUnavailable, match=r"keeps its configuration tables in RocksDB"):
-        StoreReader.open(str(built.root))
-
-
-def test_a_topic_may_be_called_current(tmp_path: Path) -> None:
-    built = store_builder.build(tmp_path / "store", [message("CURRENT"), message("metadata")])
-    reader = StoreReader.open(str(built.root))
-    assert reader.queue_ids == {"CURRENT": [0], "metadata": [0]}
-    assert reader.message_in_queue("CURRENT", 0, 0) == built.messages[0]
-
-
-def test_unused_rocksdb_of_5_5_is_no_reason_to_refuse(built: store_builder.Built) -> None:
-    for folder in ("rocksdbstore", "compaction", "timerlog"):
-        (built.root / folder).mkdir()
-        (built.root / folder / "CURRENT").write_text("MANIFEST-000004\n")
-    assert list(StoreReader.open(str(built.root)).messages()) == built.messages
-
-
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         StoreReader.open(str(tmp_path / "nothing"))
@@ -1175,46 +1063,6 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         StoreReader.open(str(tmp_path))
     with pytest.raises(StoreUnavailable, match="is a file"):
         StoreReader.open(str(tmp_path / "commitlog"))
-
-
-@pytest.mark.parametrize("folder", ["consumequeue", "index", "config", "checkpoint", "lock"])
-def test_missing_parts_are_empty(built: store_builder.Built, folder: str) -> None:
-    """Also where something else has the name."""
-    path = built.root / folder
-    path.rename(built.root / f"{folder}-away")
-    for other in (None, "file", "folder"):
-        if other == "file":
-            path.write_bytes(b"")
-        if other == "folder":
-            path.unlink()
-            path.mkdir()
-        reader = StoreReader.open(str(built.root))
-        assert list(reader.messages()) == built.messages
-        one = built.messages[-1]
-        assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
-        assert reader.state.condition is Condition.CLEAN
-        if folder == "index":
-            assert reader.messages_by_key(one.topic, "shared") == ([], [])
-        if folder == "consumequeue":
-            assert reader.queue_ids == {}
-        if folder == "config":
-            assert reader.topics() == {}
-            assert reader.broker_name() == ""
-
-
-def test_other_files_beside_those_of_a_store(built: store_builder.Built) -> None:
-    for path in (
-        "commitlog/.nfs0001",
-        "consumequeue/.DS_Store",
-        "consumequeue/TopicA/.DS_Store",
-        "consumequeue/TopicA/0/x",
-        "index/.tmp",
-    ):
-        (built.root / path).write_bytes(b"?")
-    reader = StoreReader.open(str(built.root))
-    assert list(reader.messages()) == built.messages
-    assert reader.queue_ids == {"TopicA": [0, 1], "TopicB": [0, 1]}
-    assert len(reader.messages_by_key("TopicA", "shared").messages) == 20
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 300, "nul\0", "a/b", "..", "\ud800", "%RETRY%x"])
@@ -1308,23 +1156,6 @@ def test_a_store_in_use_can_be_read_where_that_is_allowed(
     assert reader.state.lock_holder == running.pid
     assert reader.is_live
     assert list(reader.messages()) == built.messages
-
-
-def test_a_store_of_a_crash_is_read_without_asking(built: store_builder.Built) -> None:
-    (built.root / "abort").write_bytes(b"4711")  # 5.x writes its process id
-    reader = StoreReader.open(str(built.root))
-    assert reader.state.condition is Condition.CRASHED
-    assert not reader.is_live
-    assert list(reader.messages()) == built.messages
-    live = StoreReader.open(str(built.root), allow_live=True)
-    assert live.state.condition is Condition.CRASHED
-    assert live.is_live, "it may be a copy, or on a file system without locks"
-    assert list(live.messages()) == built.messages
-
-
-def test_a_clean_store_is_not_live_because_it_may_be(built: store_builder.Built) -> None:
-    reader = StoreReader.open(str(built.root), allow_live=True)
-    assert not reader.is_live
 
 
 def test_the_own_process_is_no_other_broker(built: store_builder.Built) -> None:
@@ -1526,12 +1357,6 @@ def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
         assert reader.queue("Half", 0).max_offset == 1
         crc_properties = [props.CRC32 in one.properties for one in built.messages]
         assert crc_properties == [record_crc] * len(sent)
-
-
-def test_errors_of_this_module_are_documented() -> None:
-    assert issubclass(StoreUnavailable, ReputError)
-    assert issubclass(CorruptRecord, ReputError)
-    assert issubclass(NotInStore, ReputError)
 
 
 class FarFolder(LocalFolder):

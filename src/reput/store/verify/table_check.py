@@ -101,12 +101,12 @@ def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
     path = paths.CONSUMER_OFFSETS
     for entry in reader.consumer_offsets():
         consumer_offset = entry.consumer_offset
-        end = _max_offset(reader, entry.topic, entry.queue_id)
-        if consumer_offset > end:
+        end = queue_end(reader, entry.topic, entry.queue_id)
+        if consumer_offset > (end or 0):
             place = f"{consumer_offset} of {entry.topic}/{entry.queue_id}"
-            text = f"group {entry.group} is at {place}, which ends at {end}"
-            has_files = _has_files(reader, entry.topic, entry.queue_id)
-            severity = _unless_crashed(reader, Severity.WARNING) if has_files else Severity.NOTE
+            text = f"group {entry.group} is at {place}, which ends at {end or 0}"
+            is_note = end is None
+            severity = Severity.NOTE if is_note else _unless_crashed(reader, Severity.WARNING)
             kind = FindingKind.CONSUMER_OFFSET
             ledger.add(severity, kind, path, text, queue_offset=consumer_offset)
 
@@ -120,17 +120,13 @@ def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
             ledger.add(severity, FindingKind.CONSUMER_OFFSET, path, text, queue_offset=done)
 
 
-def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:
+def queue_end(reader: StoreReader, topic: str, queue_id: int) -> int | None:
+    """Return the queue offset after the last message of a queue; None without files."""
     if queue_id in reader.queue_ids.get(topic, ()):
         return reader.queue(topic, queue_id).max_offset
     if queue_id in reader.batch_queue_ids.get(topic, ()):
         return reader.batch_queue(topic, queue_id).max_offset
-    return 0
-
-
-def _has_files(reader: StoreReader, topic: str, queue_id: int) -> bool:
-    queue_ids = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
-    return queue_id in queue_ids
+    return None
 
 
 def _unless_crashed(reader: StoreReader, severity: Severity) -> Severity:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from reput.clock import SystemClock
-from reput.errors import InvalidOption, StoreUnavailable
+from reput.errors import InvalidOption
 from reput.format import cq_unit
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
@@ -41,12 +41,13 @@ from reput.spark.jobs.audit.judge_units import UnclaimedUnits, UnitsTask, judge_
 from reput.spark.jobs.audit.totals import AuditTotals
 from reput.spark.jobs.audit.verdicts import AuditResult, Fault
 from reput.spark.jobs.dispatch.extract import LogSource
+from reput.spark.jobs.dispatch.job import open_store
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset, Table
-from reput.store.files import absolute, open_folder
-from reput.store.reader import Condition, StoreReader, refuse_rocksdb
+from reput.store.files import absolute
+from reput.store.reader import Condition
 from reput.store.torn_records import find_torn_records
 from reput.store.verify.index_check import CheckedFile, spans_of
 from reput.store.verify.queue_rows import redispatch_from
@@ -179,13 +180,7 @@ class _Audit:
         self._now_ms = now_ms
         self._sample = sample
         self._table = None if table is None else absolute(table)
-        folder = open_folder(store, commit_log_folders=config.commit_log_folders)
-        refuse_rocksdb(folder)
-        if not folder.entries(paths.COMMIT_LOG):
-            raise StoreUnavailable(f"{store} is no store: it has no files in {paths.COMMIT_LOG}")
-        self._reader = StoreReader(folder, allow_live=allow_live)
-        if self._reader.state.condition is Condition.RUNNING and not allow_live:
-            raise StoreUnavailable(f"{store} is in use: stop its broker, or pass allow_live")
+        self._reader = open_store(store, config, allow_live=allow_live)
         self._end = max(self._reader.end_offset, self._reader.log.min_offset)
         self._offsets: list[ConsumerOffset] = []
 

@@ -6,7 +6,6 @@ A task reads its range once, and the parts of queues and index that belong to it
 runs and samples, and writes a row per record if there is a table.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.index_entries import IndexBlock, RangeEntries
 from reput.spark.jobs.audit.inputs import AuditInputs, Codes, Offsets, grouped
 from reput.spark.jobs.audit.judged import Judged, Readers
-from reput.spark.jobs.audit.message_table import RowWriter
+from reput.spark.jobs.audit.message_table import RowWriter, texts_of
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
     REASONS,
@@ -145,11 +144,10 @@ class _RangeJudge:
 
     def _without_torn(self, batch: LogBatch) -> LogBatch:
         """Turn records that a crash has torn into holes."""
-        spans = self._inputs.source.torn
-        places = batch.positions + batch.physical_offset
-        is_torn = np.isin(places, np.array([low for low, _ in spans], np.int64))
+        is_torn = self._inputs.source.is_torn(batch)
         if not is_torn.any():
             return batch
+        places = batch.positions + batch.physical_offset
         name = self._inputs.source.log.file_at(int(places[0])).name
         torn = [
             Damage(int(place), int(size), RecordVerdict.TRUNCATED, name)
@@ -434,7 +432,7 @@ class _RangeJudge:
         if not len(rows):
             return
         part = window.columns.take(rows)
-        keys = texts_of(part.unique_keys())
+        keys = texts_of(part.unique_keys()).to_pylist()
         for number, row in enumerate(rows.tolist()):
             reason = REASONS[window.reasons[row]]
             assert reason is not None
@@ -467,12 +465,3 @@ def _stage_of(topic: str) -> Stage | None:
 def _counted(codes: Codes, words: Sequence[Any]) -> dict[str, int]:
     counts = np.bincount(codes, minlength=len(words)).tolist()
     return {str(word): n for word, n in zip(words, counts, strict=True) if n and word is not None}
-
-
-def texts_of(runs: kernels.Runs) -> list[str | None]:
-    """Return the texts of runs; None where a run is absent."""
-    data, offsets = runs.data.tobytes(), runs.offsets.tolist()
-    return [
-        data[low:high].decode() if runs.present is None or runs.present[number] else None
-        for number, (low, high) in enumerate(itertools.pairwise(offsets))
-    ]

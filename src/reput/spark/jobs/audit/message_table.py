@@ -209,7 +209,7 @@ def _rows(window: Judged) -> pa.Table:
         "physical_offset": columns.numbers("physical_offset"),
         "size": columns.numbers("store_size"),
         "store_timestamp": _times(columns.numbers("store_timestamp")),
-        "uniq_key": _texts(columns.unique_keys()),
+        "uniq_key": texts_of(columns.unique_keys()),
         "sys_flag": columns.numbers("sys_flag"),
         "verdict": _words(window.verdicts, VERDICTS),
         "reason": _words(window.reasons, REASONS),
@@ -249,7 +249,8 @@ def _words(codes: npt.NDArray[np.int8], words: tuple[Any, ...]) -> pa.Dictionary
     return pa.DictionaryArray.from_arrays(places, texts)
 
 
-def _texts(runs: kernels.Runs) -> pa.Array:
+def texts_of(runs: kernels.Runs) -> pa.Array:
+    """Return the texts of runs; null where a run is absent."""
     valid = None if runs.present is None else pa.array(runs.present).buffers()[1]
     buffers = [valid, pa.py_buffer(runs.offsets), pa.py_buffer(runs.data)]
     return pa.Array.from_buffers(pa.string(), len(runs.offsets) - 1, buffers)
@@ -262,8 +263,8 @@ class _Properties:
         pairs = columns.properties()
         self._count = columns.count
         self._offsets = pairs.offsets
-        self._names = _texts(pairs.names)
-        self._values = _texts(pairs.values)
+        self._names = texts_of(pairs.names)
+        self._values = texts_of(pairs.values)
 
     def column(self, name: str) -> pa.Array:
         """Return a property of each record, null if it has none."""

@@ -39,6 +39,7 @@ from reput.store.reader import Condition, StoreReader
 from reput.store.verify import log_check, queue_check
 from reput.store.verify.findings import FindingKind, Ledger
 from reput.store.verify.number_runs import Spans
+from reput.store.verify.table_check import queue_end
 
 _UNIT_TEXTS = {
     Fault.UNIT_ZERO: "zeros amid the units",
@@ -316,16 +317,17 @@ class AuditTotals:
             queue_ids = {
                 *self._reader.queue_ids.get(topic, ()),
                 *self._reader.batch_queue_ids.get(topic, ()),
+                *of_queues,
             }
             for queue_id in sorted(queue_ids):
-                end = self._queue_end(topic, queue_id)
                 consumer_offset = of_queues.get(queue_id, 0)
-                audit.lag += end - consumer_offset
-                if queue_id in of_queues:
-                    self._check_offset(audit, queue_id, consumer_offset, end)
-            for queue_id in sorted(of_queues.keys() - queue_ids):
-                if of_queues[queue_id]:
-                    place = f"{of_queues[queue_id]} of {topic}/{queue_id}"
+                end = queue_end(self._reader, topic, queue_id)
+                if end is not None:
+                    audit.lag += end - consumer_offset
+                    if queue_id in of_queues:
+                        self._check_offset(audit, queue_id, consumer_offset, end)
+                elif consumer_offset:
+                    place = f"{consumer_offset} of {topic}/{queue_id}"
                     text = f"is at {place}, a queue without files"
                     self.find(Fault.GROUP_WITHOUT_QUEUE, group, text)
 
@@ -349,11 +351,6 @@ class AuditTotals:
             audit.expired += count
             text = f"{count} messages of {queue} left the log before it read them"
             self.find(Fault.GROUP_EXPIRED, audit.group, text, count, queue_offset=consumer_offset)
-
-    def _queue_end(self, topic: str, queue_id: int) -> int:
-        if queue_id in self._reader.queue_ids.get(topic, ()):
-            return self._reader.queue(topic, queue_id).max_offset
-        return self._reader.batch_queue(topic, queue_id).max_offset
 
     def add_delays(self, delays: Mapping[int, int]) -> None:
         """Compare the progress of delay levels with their queues."""

@@ -87,6 +87,11 @@ class LogSource:
         """Leave out the opened files: a task opens its own."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
+    def is_torn(self, batch: LogBatch) -> npt.NDArray[np.bool_]:
+        """Return which records of a window a crash has torn."""
+        starts = np.array([start for start, _ in self.torn], np.int64)
+        return np.isin(batch.positions + batch.physical_offset, starts)
+
     def is_wanted(self, topic: str, range_start: int) -> bool:
         """Return whether a topic's records in a range get units; ranges are cut at tombstones."""
         is_named = self.topics is None or topic in self.topics
@@ -128,8 +133,7 @@ def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRe
 def _without_torn(source: LogSource, batch: LogBatch) -> LogBatch:
     if not source.torn:
         return batch
-    starts = np.array([low for low, _ in source.torn], np.int64)
-    kept = ~np.isin(batch.positions + batch.physical_offset, starts)
+    kept = ~source.is_torn(batch)
     return LogBatch(batch.buffer, batch.physical_offset, batch.positions[kept], batch.sizes[kept])
 
 

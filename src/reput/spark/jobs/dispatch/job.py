@@ -157,10 +157,8 @@ class DispatchJob:
         self.config = config
         self.topics = topics
         self.is_indexed = config.message_index_enable and topics is None
-        self.folder = open_log(store, config)
-        self.reader = StoreReader(self.folder, allow_live=allow_live, holds_lock=holds_lock)
-        if self.reader.state.condition is Condition.RUNNING and not allow_live:
-            raise StoreUnavailable(f"{store} is in use: stop its broker, or pass allow_live")
+        self.reader = open_store(store, config, allow_live=allow_live, holds_lock=holds_lock)
+        self.folder = self.reader.folder
         self._skips_batch = skips_batch
         self._batch_topics = frozenset[str]()
         self._refuse_other_kinds()
@@ -301,6 +299,21 @@ def open_log(store: str, config: StoreConfig) -> Folder:
     if not folder.entries(paths.COMMIT_LOG):
         raise StoreUnavailable(f"{store} is no store: it has no files in {paths.COMMIT_LOG}")
     return folder
+
+
+def open_store(
+    store: str, config: StoreConfig, *, allow_live: bool, holds_lock: bool = False
+) -> StoreReader:
+    """Open a store, also to read its queues.
+
+    Raises:
+        StoreUnavailable: It has no log, or is in use without ``allow_live``.
+    """
+    folder = open_log(store, config)
+    reader = StoreReader(folder, allow_live=allow_live, holds_lock=holds_lock)
+    if reader.state.condition is Condition.RUNNING and not allow_live:
+        raise StoreUnavailable(f"{store} is in use: stop its broker, or pass allow_live")
+    return reader
 
 
 def _refuse_sizes(where: str, sizes: set[int], size: int, keys: str) -> None:
