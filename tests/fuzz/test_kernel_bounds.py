@@ -198,7 +198,7 @@ def check_pop(seed: int) -> int:
     """Return the number of calls that took messages."""
     random = Random(seed)
     data = b"".join(streams.sends(random))
-    kernel = native.plain_function("take", [ctypes.c_int64], is_short=True)
+    kernel = native.plain_function("pop_batch", [ctypes.c_int64], is_short=True)
     world = PopWorld(Random(seed), data)
     fill(world)
     taken = 0
@@ -531,7 +531,7 @@ def check_row(row: list[int], data: bytes, request: command.Command) -> None:
 
 
 def native_scan(*arguments: ctypes.c_int64) -> int:
-    return native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True)(*arguments)
+    return native.plain_function("scan_requests", [ctypes.c_int64] * 2, is_short=True)(*arguments)
 
 
 # --- all of them ----------------------------------------------------------------------------

@@ -104,8 +104,8 @@ def test_what_comes_later_is_in_the_next_frame(spark: SparkSession, mq: LocalBro
     [
         ({"topic": "Nope"}, "topic 'Nope' is not known to name server"),
         ({"secretKey": "pass-1"}, "access control is not supported yet"),
-        ({"commitOffsets": "onCommit"}, "a batch does not tell its source"),
-        ({"path": "/x"}, "it is about store folders"),
+        ({"commitOffsets": "onCommit"}, "Spark does not notify the source"),
+        ({"path": "/x"}, "views are of store folders"),
     ],
 )
 def test_errors_say_what_is_wrong(
