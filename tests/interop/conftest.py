@@ -1,4 +1,4 @@
-"""What asks Java, for each version, once a session."""
+"""Fixtures for the Java oracles, stores, clusters and clients of each version."""
 
 import contextlib
 import re
@@ -25,11 +25,11 @@ class StartOracle(Protocol):
 
 
 BROKER_JARS = tuple(f"rocketmq-{name}" for name in ("broker", "filter", "acl", "auth", "srvutil"))
-"""What the classes of a broker's settings and tables touch, beyond the jars of every oracle."""
+"""Jars that the classes of a broker's settings and tables need, besides those of every oracle."""
 
 
 class TableOracle(Oracle):
-    """A running ``TableOracle.java``."""
+    """Running ``TableOracle.java``."""
 
     main_class = "TableOracle"
 
@@ -38,8 +38,8 @@ class TableOracle(Oracle):
         return [java_oracle.jars(version), more]
 
 
-# What waits for half a minute and more; the same is tested with another version, or with the end
-# that a broker is expected to have.
+# Tests that wait for half a minute or more. Another version of RocketMQ, or the more likely
+# outcome, is tested by default.
 ONLY_WITH_ALL = (
     re.compile(r"test_retry.py::.*5\.5\.0"),
     re.compile(r"test_retry.py::test_consumers_see_the_same_on_the_official_broker"),
@@ -78,8 +78,8 @@ ONLY_WITH_ALL = (
 )
 
 
-# These mostly wait, for brokers and members; in one group with their version they would wait in a
-# row. The others stay together, so that a version's Java process is started once.
+# These tests mostly wait for brokers and members. In one group per version they would run in
+# sequence. All other tests are grouped by version, so that each version's Java process starts once.
 WITH_CLUSTERS = frozenset(
     {
         "mqadmin",
@@ -109,7 +109,7 @@ WITH_CLUSTERS = frozenset(
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let workers share the files, and leave what is slow to ``make interop-all``."""
+    """Group the tests for the workers, and skip slow tests unless ``REPUT_INTEROP`` is ``all``."""
     is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in another form")
     for item in items:
         here = Path(__file__).parent
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(is_slow)
 
 
-# One worker a version, so that there is one Java process a version.
+# One worker per version, so that there is one Java process per version.
 VERSIONS = [
     pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
     for version in java_oracle.versions()
@@ -142,7 +142,10 @@ def _running(
 
 @pytest.fixture(scope="module")
 def start_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOracle]:
-    """Starts an oracle, ``start_oracle(TraceOracle, "4.9.7")``; it ends with the module."""
+    """Provide a function that starts an oracle: ``start_oracle(TraceOracle, "4.9.7")``.
+
+    The oracle is closed at the end of the module.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(kind: type[AnyOracle], version: str) -> AnyOracle:
@@ -169,7 +172,7 @@ def table_oracle(
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def java_store(request: pytest.FixtureRequest) -> JavaStore:
-    """The message store of a version; each use starts a process."""
+    """Provide the message store of each version; each use starts a process."""
     return _or_skip(lambda: JavaStore(request.param))
 
 
@@ -183,7 +186,7 @@ BROKERS = [
 def official(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaCluster]:
-    """The official name server and broker of a version, shared: take topics of your own."""
+    """Provide the official name server and broker of a version. Tests share them: use unique topics."""
     folder = tmp_path_factory.mktemp(f"cluster-{request.param}")
     with _or_skip(lambda: JavaCluster(request.param, folder)) as cluster:
         yield cluster
@@ -191,10 +194,10 @@ def official(
 
 @pytest.fixture
 def start_official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOfficial]:
-    """Starts an official cluster of the test's own, killed after it.
+    """Provide a function that starts an official cluster, which is killed after the test.
 
-    ``start_official("4.9.7", {"flushDiskType": "SYNC_FLUSH"}, folder)``; without a folder in a new
-    one; ``also`` as ``JavaCluster`` has it.
+    ``start_official("4.9.7", {"flushDiskType": "SYNC_FLUSH"}, folder)``; without a folder, in a new
+    one; ``also`` as in ``JavaCluster``.
     """
     with contextlib.ExitStack() as stack:
 
@@ -216,14 +219,14 @@ def start_official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOf
 def java_client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaClient]:
-    """The official clients of a version, in one Java process; see ``java_cluster``."""
+    """Provide the official clients of a version, in one Java process; see ``java_cluster``."""
     folder = tmp_path_factory.mktemp(f"client-{request.param}")
     with _or_skip(lambda: JavaClient(request.param, folder)) as client:
         yield client
 
 
 def _or_skip(start: Callable[[], Running]) -> Running:
-    """Return what starts; where Java is missing, skip, unless all versions are wanted."""
+    """Return the started object; if Java is missing, skip, unless all versions are requested."""
     try:
         return start()
     except JavaUnavailable as reason:

@@ -1,4 +1,4 @@
-"""Our admin client against the official broker, next to what the official tools say."""
+"""Our admin client against the official broker, compared with the output of the official tools."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic, and group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     return f"Admin-{Random().randrange(1 << 48):012x}"
 
 
@@ -60,7 +60,7 @@ async def call(java: JavaClient, namesrv: str, method: str, *arguments: Any) -> 
 
 
 async def send(admin: Admin, producer: Producer, topic: str, count: int) -> list[SendResult]:
-    """Send to a topic of one queue, and wait until all of it can be read."""
+    """Send to a topic of one queue, and wait until all messages can be read."""
     await admin.create_topic(topic, queue_count=1)
     await until(lambda: has_route(admin, topic))
     results = [
@@ -180,13 +180,13 @@ async def test_a_group_is_made_changed_and_deleted(
     assert made == (await admin.groups(broker=BROKER))[topic]
     assert made == SubscriptionGroupConfig(
         group_name=topic,
-        # A broker of 5.x says what they are if nobody has set them.
+        # A broker of 5.x returns its defaults for a group without settings.
         attributes=made.attributes,
         group_retry_policy=made.group_retry_policy,
     )
     await admin.create_group(SubscriptionGroupConfig(group_name=topic, retry_max_times=3))
     assert (await admin.groups())[topic].retry_max_times == 3
-    if java_client.version != "4.5.2":  # there the method returns null
+    if java_client.version != "4.5.2":  # null in Java's method
         arguments = ("examineSubscriptionGroupConfig", official.address, topic)
         config = await call(java_client, official.namesrv, *arguments)
         assert config["retryMaxTimes"] == 3
@@ -234,7 +234,7 @@ async def test_the_index_of_a_queue(
     units = await admin.consume_queue(results[0].queue, 1, 3)
 
     assert (units.min_queue_index, units.max_queue_index) == (0, 5)
-    # The place of each is the end of its offset id.
+    # The physical offset of each is the end of its offset id.
     assert [one.physic_offset for one in units.queue_data] == [
         int(one.offset_message_id[16:], 16) for one in results[1:4]
     ]
@@ -270,8 +270,8 @@ async def test_consumer_offsets(
         assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
         return await is_at(admin, topic, queue, 0)
 
-    await until(goes_back)  # Java's client told 4 when it committed, and tells it as it ends
-    if official.version.startswith("4."):  # 5.x does what is asked without force as well.
+    await until(goes_back)  # Java's client sent 4 on commit, and sends it again when it shuts down
+    if official.version.startswith("4."):  # 5.x ignores ``force`` and resets in any case.
         assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
     assert await admin.reset_offsets(topic, topic, -1) == {queue: 5}
 
@@ -306,7 +306,7 @@ async def test_a_running_group_is_seen_and_goes_back(
             await asyncio.to_thread(consumer.persist)
             return await is_at(admin, topic, queue, 5)
 
-        await until(has_committed)  # Before that the broker has no offset to reset.
+        await until(has_committed)  # Until then the broker has no offset to reset.
         assert await admin.reset_offsets(topic, topic, 0) == {queue: 0}
         again = await asyncio.to_thread(consumer.take, 2)
         assert {one.msg_id for one in again} == {one.msg_id for one in first}

@@ -1,4 +1,4 @@
-"""Who reads which queue: the same answer as the strategies of Java's client."""
+"""Queue assignment: the same results as the strategies of Java's client."""
 
 from collections.abc import Iterator
 from random import Random
@@ -19,7 +19,7 @@ ODD_LETTERS = "aZ0_-%|.#é\uffee\U0001f600"
 
 
 class AssignOracle(Oracle):
-    """A running ``AssignOracle.java``."""
+    """Running ``AssignOracle.java``."""
 
     main_class = "AssignOracle"
 
@@ -68,7 +68,7 @@ def ask(
     queues: list[MessageQueue],
     clients: list[str],
 ) -> None:
-    """Compare the shares of all members, and of one that is none."""
+    """Compare the shares of all members, and of a client that is not a member."""
     ids = [*clients, "stranger"]
     requests = [[one, *words_of(queues, clients), *arguments] for one in ids]
     for one, places in zip(ids, java.ask(command, requests), strict=True):

@@ -116,7 +116,7 @@ def test_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
             assert str(message.born_host) == java["bornHost"]
             assert str(message.store_host) == java["storeHost"]
             assert message.flag == java["flag"]
-            # The client copies WAIT, which matters to nobody any more, from the record around.
+            # The client copies WAIT from the record of the batch; it has no effect at this point.
             assert java["properties"] == {**message.properties, props.WAIT: "true"}
             assert not message.sys_flag & (flags.INNER_BATCH | flags.COMPRESSED)
-            assert records.encode(message)  # can stand alone
+            assert records.encode(message)  # needs no batch

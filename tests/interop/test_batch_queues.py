@@ -1,7 +1,7 @@
-"""Batch queues of 5.x: Java's clients, on a folder that goes from one broker to the other and back.
+"""Batch queues of 5.x with Java's clients; the folder moves from one broker to the other and back.
 
-What a producer of 5.5.0 sends as a batch is one record in both, with the same properties and the
-same unit, and is consumed as the messages that are in it.
+A batch that a 5.5.0 producer sends is one record on both brokers, with the same properties and the
+same unit; a consumer receives its messages.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ SETTINGS = {
     "maxIndexNum": "40000",
 }
 GUARD_S = 60
-PAUSE = Event()  # nobody sets it
+PAUSE = Event()  # never set
 
 
 class Known:
-    """What was sent, and where it must be."""
+    """Expected contents of the folder, and the client that writes and reads them."""
 
     def __init__(self, java: JavaClient) -> None:
         self.java = java
@@ -48,7 +48,7 @@ class Known:
         self.read_count = 0
 
     def work(self, cluster: Cluster, name: str) -> None:
-        """Send batches of one to five messages, and read them in a group that goes on."""
+        """Send batches of one to five messages, and read them in a group that continues."""
         with self.java.producer(cluster.namesrv) as producer:
             for number in range(14):
                 queue = QUEUES[number % 2]
@@ -61,7 +61,7 @@ class Known:
                 assert "," not in sent.offset_msg_id
                 self.bodies[queue] |= dict(enumerate(bodies, sent.queue_offset))
                 self.ends[queue] += len(bodies)
-            # One that is no batch has a unit of its own.
+            # A single message has a separate unit.
             (sent,) = producer.send([JavaMessage(TOPIC, name.encode())], queue=QUEUES[0])
             assert sent.queue_offset == self.ends[QUEUES[0]]
             self.bodies[QUEUES[0]][sent.queue_offset] = name.encode()
@@ -111,7 +111,7 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
 
 
 def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
-    """Return what records and units say, but for when, where and by whom they were stored."""
+    """Return the contents of records and units, except times, offsets and hosts of storing."""
     found = []
     reader = StoreReader.open(str(store))
     for unit in reader.batch_queue(TOPIC, queue_id).units:
@@ -121,7 +121,7 @@ def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
         base = one.properties.pop("INNER_BASE")
         assert int(base) == one.queue_offset
         assert one.properties.pop("UNIQ_KEY")
-        # 5.x stores these with every message; we do not, as 4.9.
+        # 5.x stores these with every message; we and 4.9 do not.
         for name in ("MSG_REGION", "TRACE_ON"):
             one.properties.pop(name, None)
         units = [int(unit[name]) for name in ("tags_code", "message_count", "compacted_offset")]
@@ -154,12 +154,12 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
         known.compare(ours)
         known.work(ours, "for")
         ours.stop()
-    found = forms(folder / "store", 1)  # nothing was sent alone there
+    found = forms(folder / "store", 1)  # this queue has no single messages
     assert len(found) == 5 * 7
     for number in range(7):
         assert found[number::7] == [found[number]] * 5
 
-    # Made anew from the log, by ours, they have the same bytes.
+    # Our store rebuilds them from the log with the same bytes.
     copied = shutil.copytree(folder / "store", tmp_path / "copy")
     shutil.rmtree(copied / paths.BATCH_CONSUME_QUEUE)
     explicit = {"store_path_root_dir": str(copied)}

@@ -1,4 +1,4 @@
-"""Our clients without ``await``, against the official broker."""
+"""Our blocking clients against the official broker."""
 
 import threading
 from queue import SimpleQueue
@@ -27,7 +27,7 @@ def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
         expected = {b"%d" % i for i in range(100)}
 
         def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-            # In a thread of its own, so it may wait for other clients.
+            # The listener runs in a separate thread, so it may wait for other clients.
             assert producer.queues(topic)
             for message in messages:
                 pushed.put(message.body)

@@ -1,4 +1,4 @@
-"""The broker's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+"""Broker settings: Java's names, Java's defaults, Java's interpretation of a broker.conf."""
 
 import dataclasses
 
@@ -23,13 +23,13 @@ BEANS = (
     BROKER_BEAN,
 )
 AUTH_BEAN = "org.apache.rocketmq.auth.config.AuthConfig"
-"""5.3 and later read it from broker.conf too."""
+"""Class of the settings that 5.3 and later also read from broker.conf."""
 
 OURS = {
-    "fastPortEnable",  # Java's fast port cannot be turned off
-    "metricsPort",  # Java's exporter is another one
-    "pullHoldMax",  # Java's is without a bound
-    "rebalanceLockMaxLiveTime",  # in Java a system property
+    "fastPortEnable",  # Java's fast port is always on
+    "metricsPort",  # Java has another exporter
+    "pullHoldMax",  # Java has no limit
+    "rebalanceLockMaxLiveTime",  # a system property in Java
 }
 SINCE_5 = {
     "priorityOrderAsc",
@@ -53,16 +53,16 @@ SINCE_5 = {
     "validateSystemTopicWhenUpdateTopic",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1"}
-"""Of what Java calls itself here, no test can say what it must be."""
+"""Settings whose Java defaults depend on the machine, so that no test can predict them."""
 
 SET_AT_START = {"listenPort": "10911"}
-"""What BrokerStartup sets before it reads the file."""
+"""Settings that BrokerStartup sets before it reads the file."""
 
 KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(BrokerConfig)}
 
 
 def settings(oracle: Oracle, text: str = "") -> dict[str, str]:
-    """What the getters of Java's classes return after a broker.conf."""
+    """Return the values of the getters of Java's classes after a broker.conf."""
     found: dict[str, str] = {}
     for bean in BEANS:
         found |= oracle.ask_one("settings", bean, text)
@@ -85,7 +85,7 @@ def ours(text: str = "") -> dict[str, str]:
 
 def test_every_default_is_javas(table_oracle: Oracle) -> None:
     of_store = table_oracle.ask_one("settings", STORE_BEAN, "")
-    # There these belong to the store.
+    # In Java these belong to the store.
     of_store = {key: of_store[key] for key in ("defaultQueryMaxNum", "flushDelayOffsetInterval")}
     java = settings(table_oracle) | of_store
     expected = {key for key in KEYS if not key.startswith("reput")} - OURS - OF_THE_MACHINE
@@ -125,7 +125,7 @@ GONE_IN_5 = {
 
 
 def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
-    """No invention: each is a key of 4.x or 5.5, and no key is both."""
+    """Each ignored key is a key of 4.x or 5.5, and no key is both ignored and used."""
     assert not set(KEYS) & {*ACCEPTED_WITHOUT_EFFECT, *ONLY}
     if table_oracle.version == "5.5.0":
         java = set(settings(table_oracle)) | auth_keys(table_oracle)

@@ -1,7 +1,7 @@
-"""Unmodified clients that are not Java's, on our broker: Go's, the C++ one, Node's.
+"""Unmodified clients in other languages, on our broker: Go's, the C++ one, Node's.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.interop
 BODIES = [b"%d" % number for number in range(8)]
 SETTINGS = {"messageDelayLevel": "1s 1s 1s 1s 1s"}
 ONLY_ALL = (GoClient, NodeClient)
-"""Their modules are many."""
+"""Clients with many modules to install."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A broker; take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("cluster")
     with start_cluster(request.param, DEFAULT_BROKERS[0], folder, SETTINGS) as running:
         yield running
@@ -53,7 +53,7 @@ def client(request: pytest.FixtureRequest) -> OtherClient:
 
 
 def new_topic(cluster: Cluster, name: str) -> str:
-    """Make a topic: Node's client sends to none that is not there."""
+    """Create a topic: Node's client does not send to a missing one."""
     with blocking.Admin(cluster.namesrv) as admin:
         admin.create_topic(name, queue_count=4)
     return name
@@ -92,9 +92,9 @@ def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -
 
 
 def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
-    """It says ``batch=1``, which Java reads as false: there it is one message, made of parts.
+    """The C++ client sends ``batch=1``, which Java reads as false: Java stores one message.
 
-    The client shows no body of that one: to it, a body ends before its first zero.
+    The client returns an empty body for it, because it ends a body at the first zero.
     """
     if not isinstance(client, CppClient):
         pytest.skip("batches of the others are among their ways")
@@ -109,7 +109,7 @@ def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> Non
     not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
 )
 def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> None:
-    """The harness itself: what fails here is no fault of reput."""
+    """The Java clients pass the same checks, which shows that the harness works."""
     topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]
     with java_client.producer(official.namesrv) as producer:

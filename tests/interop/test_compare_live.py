@@ -1,4 +1,4 @@
-"""A store compared with the official broker that runs on a copy of it."""
+"""A store is compared with the official broker that runs on a copy of it."""
 
 from pathlib import Path
 
@@ -41,8 +41,8 @@ def test_what_was_changed_is_all_that_differs(
     assert sum(sum(kinds.values()) for kinds in got.counts.values()) == sum(
         one.count for one in got.findings
     )
-    # A broker delivers delayed messages and checks half ones: it has more than the store had. And
-    # name servers do not know of each of its own topics.
+    # A broker delivers delayed messages and checks half messages, so it has more messages than the
+    # store had. Name servers do not list all system topics.
     lacking = {one.topic for one in got.findings if one.kind == "only_left"}
     assert lacking <= {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
     (one,) = [one for one in got.findings if one.kind == "different"]

@@ -1,6 +1,6 @@
-"""The C++ client, librocketmq, through the Python package around it. See ``other_clients``.
+"""The C++ client, librocketmq, through its Python package. See ``other_clients``.
 
-A process of its own: a wrong call of the library ends it.
+It runs in a separate process, because a wrong call of the library crashes the process.
 """
 
 import base64
@@ -48,7 +48,7 @@ def produce(request: dict[str, object]) -> None:
     elif request["how"] == "oneway":
         for one in messages:
             producer.send_oneway(one)
-        threading.Event().wait(1)  # Nobody says when they have left.
+        threading.Event().wait(1)  # The library does not report when one-way messages are sent.
     elif request["how"] == "batch":
         say(receipt(producer.send_batch(messages)))
     else:
@@ -79,10 +79,10 @@ SUCCESS, LATER = 0, 1
 
 
 class Consumer(PushConsumer):
-    """Says itself what became of a message.
+    """Consumer whose callback returns the result of a message directly.
 
-    The package's callback raises if the user's does, and the library then reads as its answer
-    whatever is in memory.
+    If the user's callback raises, the package's callback raises, too. The library then reads
+    uninitialized memory as its return value.
     """
 
     def __init__(self, group: str, take: Callable[[RecvMessage], int], *, orderly: bool) -> None:

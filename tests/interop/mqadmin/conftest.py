@@ -1,8 +1,8 @@
-"""mqadmin, unmodified, with our name server and broker, and with the official ones.
+"""The unmodified mqadmin with our name server and broker, and with the official ones.
 
-Each command is run with both clusters, which have got the same messages. It must print the same,
-but for addresses, times, ids of messages and clients, places in the log, and versions. Where it
-differs on purpose, the test says how.
+Each command is run with both clusters, which contain the same messages. It must print the same
+text, except for addresses, times, ids of messages and clients, offsets, and versions. Where the
+text differs intentionally, the test documents it.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""What consoles ask: the stock dashboard and the exporter for Prometheus.
+"""Requests of consoles: the official dashboard and the exporter for Prometheus.
 
-Both are made of calls of ``DefaultMQAdminExt``; each is made here with both clusters, and must give
-what has the same shape: the same fields, with values of the same kinds.
+Both consist of calls of ``DefaultMQAdminExt``. Each call is made with both clusters. The answers
+must have the same shape: the same fields, with values of the same kinds.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ GROUP = "Console"
 
 
 class Asked:
-    """A cluster as a console sees it: a group reads ``Messages``, and a producer is there."""
+    """A cluster as a console sees it: a group reads ``Messages``, and a producer is connected."""
 
     def __init__(self, side: Side, admin: Admin, consumer: PushConsumer) -> None:
         self.side = side
@@ -30,7 +30,7 @@ class Asked:
         self.consumer = consumer
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method; ``BROKER``, ``ID`` and the like stand for those of the side."""
+        """Call a method; ``BROKER``, ``ID``, ... are replaced by values of the cluster."""
         known = {
             "BROKER": self.side.broker,
             "NAMESRV": self.side.namesrv,
@@ -69,12 +69,12 @@ def asked(both: Both) -> Iterator[list[Asked]]:
 
 
 def shape(value: Any) -> Any:
-    """Return what a value is made of: kinds instead of values, and no addresses in names."""
+    """Return the shape of a value: kinds instead of values, and masked addresses in names."""
     if isinstance(value, dict) and "refused" in value:
         return value
     if isinstance(value, dict):
-        # A broker of 5.x puts more properties into messages, and a member tells of its retry topic
-        # in its own time.
+        # A broker of 5.x adds properties to messages. A member reports its retry topic after a
+        # varying time.
         return {
             masked(name): "properties" if name == "properties" else shape(one)
             for name, one in sorted(value.items())
@@ -115,7 +115,7 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     ("examineSubscriptionGroupConfig", "BROKER", GROUP),
     ("fetchAllTopicList",),
     ("getTopicClusterList", "Messages"),
-    # what pages change
+    # changes that pages make
     ("createAndUpdateTopicConfig", "BROKER", {"topicName": "Paged", "readQueueNums": 2}),
     ("createAndUpdateSubscriptionGroupConfig", "BROKER", {"groupName": "Paged"}),
     ("examineSubscriptionGroupConfig", "BROKER", "Paged"),
@@ -135,7 +135,7 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
     ("queryMessageByUniqKey", "DefaultCluster", "Messages", "UNIQUE", 32, 0, 4102444800000),
     ("deleteTopicInNameServer", ["NAMESRV"], "Paged"),
 )
-"""Both consoles were built for 4.x first."""
+"""Calls of 5.x; both consoles were first built for 4.x."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
     ours, official = (one.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for one in asked)
     assert ours.keys() == official.keys()
     assert shape(ours["statusTable"]) == shape(official["statusTable"])
-    # How many queues a member has by now depends on its last look at the others.
+    # The number of assigned queues depends on the time of the member's last rebalance.
     mine, theirs = (
         {str(shape(queue)) for queue in one["mqTable"].values()} for one in (ours, official)
     )
@@ -162,7 +162,7 @@ def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
 def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
     both: Both, asked: list[Asked]
 ) -> None:
-    """It takes each value for a number, or a few of them, and fails if one is not."""
+    """The exporter parses each value as one or several numbers, and fails on any other text."""
     ours, official = (one.call("fetchBrokerRuntimeStats", "BROKER")["table"] for one in asked)
     patterns = {
         "number": re.compile(r"-?\d+(\.\d+)?(E-?\d+)?"),
@@ -184,7 +184,7 @@ def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
 
 
 def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
-    """What pages list: each broker has others of its own, ours are told alike."""
+    """Page contents: the system topics differ between the brokers, all else has the same form."""
     found = []
     for one in asked:
         topics = one.call("getAllTopicConfig", "BROKER", 5000)
@@ -204,7 +204,7 @@ def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
 
 
 def test_topics_have_types(both: Both, asked: list[Asked]) -> None:
-    """Of 5.x: kept as attributes, which pages set, and show."""
+    """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
         pytest.skip("of 5.x")
     found = []

@@ -1,4 +1,4 @@
-"""What a broker of 5.x says of itself once it was used in all ways: ours and the official one."""
+"""Statistics of a 5.x broker after use of all its features: ours and the official one."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 TOPIC = "Busy"
 POPS = "Pops"
 DEAD = "Dead"
-"""A group that has given up a message."""
+"""Group with a dead letter."""
 COUNTERS = (
     ("TOPIC_PUT_NUMS", TOPIC),
     ("TOPIC_PUT_SIZE", TOPIC),
@@ -44,7 +44,10 @@ COUNTERS = (
     ("GROUP_GET_FALL_TIME", f"0@{TOPIC}@{POPS}"),
     ("BROKER_GET_FROM_DISK_NUMS", "DefaultCluster"),
 )
-"""Not TOPIC_PUT_LATENCY, by queue: only Java has it. Pops are in our GROUP_GET_LATENCY, too."""
+"""Counters to compare.
+
+Not TOPIC_PUT_LATENCY by queue: only Java has it. Our GROUP_GET_LATENCY includes pops.
+"""
 
 
 def decide(message: Message, half: SendResult) -> TransactionState:
@@ -56,7 +59,7 @@ def check(message: ReceivedMessage) -> TransactionState:
 
 
 def use(java: JavaClient, side: Side) -> None:
-    """Transactions, delays, times, a dead letter, and pops that acknowledge."""
+    """Send transactions, delayed and timed messages and a dead letter; pop and acknowledge."""
     with blocking.TransactionProducer("transacts", check=check, namesrv=side.namesrv) as producer:
         for state in ("COMMIT", "ROLLBACK"):
             producer.send_in_transaction(Message(TOPIC, state.encode()), decide)
@@ -90,7 +93,7 @@ def test_what_is_said_of_the_whole(used: Both) -> None:
 
 
 def test_what_is_counted(used: Both) -> None:
-    """The same counters have counted: each is there, or it is refused."""
+    """Both brokers have the same counters, and refuse the same ones."""
     found: list[dict[str, object]] = []
     for side in used.sides:
         with used.java.admin(side.namesrv) as admin:

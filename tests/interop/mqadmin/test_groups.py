@@ -1,4 +1,4 @@
-"""Groups, their members, and how far they are, by mqadmin."""
+"""Commands of mqadmin for groups, their members and their consumer offsets."""
 
 import contextlib
 import json
@@ -61,23 +61,23 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
         text = both.prints("consumerProgress", "-g", "Progress", without="%RETRY%")
         assert re.search("Messages broker-a 1 3 3 0 (0 )?TIME", text)
         assert "Progress 1 VERSION PUSH CLUSTERING" in both.run_masked("consumerProgress")
-        # This tool can be used once a process: it goes on with a connection that it has closed.
+        # Run this tool once per process: it reuses a connection that it has closed.
         text = both.run_masked("brokerConsumeStats", "-b", "BROKER")
         assert "Messages Progress broker-a 1 3 3 0 TIME" in text
         assert "Messages Progress" in both.run_masked("statsAll", "-t", "Messages")
         text = both.prints("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s", "0")
         assert "broker-a 1 0" in text
         for side, consumer in zip(both.sides, consumers, strict=True):
-            consumer.take(6)  # all of them again, ten seconds after it was told
+            consumer.take(6)  # all of them again, ten seconds after the reset
             both.await_committed(side, consumer, "Progress")
         text = both.prints("skipAccumulatedMessage", "-g", "Progress", "-t", "Messages")
         assert "broker-a 1 3" in text
-    # Without members the tool sets the offsets itself; a broker of 5.x does it for the tool.
+    # Without members the tool sets the offsets itself; with 5.x the broker does it.
     reset = ("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s")
     both.prints(*reset, "now")
     text = both.prints(*reset, "0")
     assert ("broker-a 1 3 3 0 0" if both.is_4 else "broker-a 1 0") in text
-    progress = ("consumerProgress", "-g")  # 5.x has a column for what was pulled before
+    progress = ("consumerProgress", "-g")  # 5.x has a column for pulled messages, too
     text = both.prints(*progress, "Progress", without="%RETRY%", is_same=both.is_4)
     assert re.search("Messages broker-a 1 3 0 3 (0 )?N/A", text)
 
@@ -107,7 +107,7 @@ def test_how_a_group_consumes_is_set(both: Both) -> None:
 
 
 def test_groups_are_watched(both: Both) -> None:
-    """``startMonitoring`` goes on until it is killed; what it asks is in ``test_console``."""
+    """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.running(side, "startMonitoring"))

@@ -1,4 +1,4 @@
-"""``reput`` says and does the same with our broker and with the official one."""
+"""``reput`` commands have the same output and effect with our broker and the official one."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ GROUP = "GivesUp"
 DIFFERENT = re.compile(
     r"_(timestamp|offset|size|crc|host)$|^(offset_id|broker_name|version|properties)$"
 )
-"""Times, places, addresses; and a broker of 5.x puts more properties into messages."""
+"""Times, offsets, addresses; a broker of 5.x also adds properties to messages."""
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def commands(both: Both, capsys: pytest.CaptureFixture[str]) -> list[Command]:
 
 
 def same(commands: list[Command], *arguments: str) -> Any:
-    """Return what a command prints as JSON with us; it is what it prints with Java's."""
+    """Assert that a command prints the same JSON with both brokers; return the output with ours."""
     ours, official = (plain(one.json(*arguments)) for one in commands)
     assert ours == official
     return ours
 
 
 def plain(value: Any) -> Any:
-    """Return a document without what differs."""
+    """Return a document without the fields that may differ."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items() if not DIFFERENT.search(name)}
     if isinstance(value, list):
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 async def give_up(side: Side, group: str) -> None:
-    """Put a message among the dead letters of a group."""
+    """Make a message a dead letter of a group."""
     async with Admin(side.namesrv) as admin:
         await admin.create_group(group)
         sent = side.sent[1]

@@ -1,4 +1,4 @@
-"""Tools of mqadmin that send: messages, traces of them, and how long it takes."""
+"""Tools of mqadmin that send messages or traces, or measure the time of a send."""
 
 import re
 import time
@@ -15,7 +15,7 @@ RESULT = re.compile(r"^broker-a +(\d+) +SEND_OK +([0-9A-F]{32,})", re.MULTILINE)
 
 @pytest.fixture
 def topic(both: Both) -> str:
-    """A topic of one queue with both."""
+    """Provide a topic of one queue in both clusters."""
     name = "Sent"
     for side in both.sides:
         both.run(side, "updateTopic", "-b", "BROKER", "-t", name, "-r", "1", "-w", "1")
@@ -42,7 +42,7 @@ def test_traces_of_a_message_are_found(both: Both, topic: str) -> None:
 
 
 def _traced(both: Both, side: Side, topic: str) -> str:
-    """Send a message whose trace arrives, and return its id: a tool that ends may lose some."""
+    """Send messages until the trace of one arrives; return its id. A tool may lose traces at exit."""
     for _ in range(5):
         text = both.run(side, "sendMessage", "-t", topic, "-p", "traced", "-m", "true")
         found = RESULT.search(text)
@@ -64,12 +64,12 @@ def test_how_long_sending_takes(both: Both, topic: str) -> None:
 
 
 def test_how_long_it_takes_again_and_again(both: Both) -> None:
-    """``clusterRT`` goes on until it is killed: it runs in a process of its own."""
+    """``clusterRT`` runs until it is killed, so it runs in a separate process."""
     rows = []
     for side in both.sides:
         command = ("clusterRT", "-a", "3", "-s", "16", "-i", "1")
         text = both.run_until("^DefaultCluster ", side, *command)
-        text = re.sub(r"(?m)^.* \|-[A-Z]+ in .*\n", "", text)  # 5.x says how it will log
+        text = re.sub(r"(?m)^.* \|-[A-Z]+ in .*\n", "", text)  # 5.x prints its log settings
         rows.append(re.sub(r"\d+\.\d\d", "RT", masked(text)))
     assert rows[0] == rows[1]
     assert "DefaultCluster broker-a RT 3 0" in rows[0]

@@ -1,4 +1,4 @@
-"""Topics by mqadmin."""
+"""Commands of mqadmin for topics."""
 
 import json
 import re
@@ -23,8 +23,8 @@ def test_topics_are_made_changed_shown_and_deleted(both: Both) -> None:
     )
     assert '"perm":4' in both.prints("topicRoute", "-t", "Topic").replace(": ", ":")
     assert "broker-a 2 0 0" in both.prints("topicStatus", "-t", "Topic")
-    # 5.x has more topics of its own; Java makes those of transactions some time after its start,
-    # and the one of the tools' own group if a tool before lived long enough to greet it.
+    # 5.x has more system topics. Java creates the topics of transactions some time after its start,
+    # and the retry topic of the tools' group only if an earlier tool sent a heartbeat.
     foreign = "RMQ_SYS_TRANS|%RETRY%TOOLS_CONSUMER" if both.is_4 else "^(?!.*(Topic|Messages))"
     text = both.prints("topicList", is_sorted=True, without=foreign)
     assert "Topic2" in text.splitlines()
