@@ -110,7 +110,7 @@ WITH_CLUSTERS = frozenset(
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests for the workers, and skip slow tests unless ``REPUT_INTEROP`` is ``all``."""
-    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in another form")
+    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in other ways")
     for item in items:
         here = Path(__file__).parent
         if here not in item.path.parents:
@@ -186,7 +186,7 @@ BROKERS = [
 def official(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaCluster]:
-    """Provide the official name server and broker of a version. Tests share them: use unique topics."""
+    """Provide the official name server and broker of a version, shared: use unique topics."""
     folder = tmp_path_factory.mktemp(f"cluster-{request.param}")
     with _or_skip(lambda: JavaCluster(request.param, folder)) as cluster:
         yield cluster

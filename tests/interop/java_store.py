@@ -55,7 +55,7 @@ TimeQuery = tuple[str, int, int]
 """Topic, queue id and timestamp."""
 
 
-# --- what Java found --------------------------------------------------------
+# --- results of opening a store ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class JavaView:
     cost: OpenCost
 
 
-# --- what Java is to write --------------------------------------------------
+# --- puts and their answers -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

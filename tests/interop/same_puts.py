@@ -50,7 +50,7 @@ V4, V6 = "192.0.2.7:1", "[fd00:0:0:0:0:0:0:1]:65535"
 HOSTS = [(born, store) for born in (V4, V6) for store in (V4, V6)]
 
 
-# --- what is put ------------------------------------------------------------
+# --- puts -------------------------------------------------------------------
 
 
 def plain(number: int, topic: str = "Orders") -> Put:
@@ -146,7 +146,7 @@ def in_batch(topic: str, queue_id: int, puts: Iterable[Put], born_host: str = V4
 
 
 def waiting(put: Put) -> Put:
-    """Return the stored form of a delayed message, made by the store in 4.x and the broker in 5.x."""
+    """Return the stored form of a delayed message: made by 4.x's store, or by a broker of 5.x."""
     level = min(int(put.properties.get("DELAY", 0)), 18)
     if not level:
         return put
@@ -208,7 +208,7 @@ def host(text: str) -> Host:
     return Host(ipaddress.ip_address(address.strip("[]")).packed, int(port))
 
 
-# --- what must be there -----------------------------------------------------
+# --- expected contents ------------------------------------------------------
 
 
 class Shelf:
@@ -359,7 +359,7 @@ def _answer(placed: PutResult | JavaPut) -> _Answer:
     )
 
 
-# --- what is there ----------------------------------------------------------
+# --- comparison -------------------------------------------------------------
 
 
 def look(java: JavaStore, folder: Path, settings: Config, shelf: Shelf) -> JavaView:

@@ -229,7 +229,7 @@ async def test_the_index_of_a_queue(
     official: JavaCluster, admin: Admin, producer: Producer, topic: str
 ) -> None:
     if official.version == "4.5.2":
-        pytest.skip("4.5.2 encodes its answer before it puts the units in")
+        pytest.skip("4.5.2 encodes its answer before it adds the units")
     results = await send(admin, producer, topic, 5)
     units = await admin.consume_queue(results[0].queue, 1, 3)
 

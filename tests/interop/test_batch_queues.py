@@ -57,7 +57,7 @@ class Known:
                 (sent,) = producer.send(messages, "batch", queue=queue)
                 assert (sent.status, sent.queue) == ("SEND_OK", queue)
                 assert sent.queue_offset == self.ends[queue]
-                assert "," not in sent.msg_id, "the batch has a unique key of its own"
+                assert "," not in sent.msg_id, "the batch has one unique key"
                 assert "," not in sent.offset_msg_id
                 self.bodies[queue] |= dict(enumerate(bodies, sent.queue_offset))
                 self.ends[queue] += len(bodies)
@@ -134,7 +134,7 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
 ) -> None:
     version = java_client.version
     if version != "5.5.0":
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     folder = tmp_path / "cluster"
     known = Known(java_client)
     with JavaCluster(version, folder, SETTINGS) as cluster:

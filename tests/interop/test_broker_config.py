@@ -75,7 +75,7 @@ def auth_keys(oracle: Oracle) -> set[str]:
     try:
         return set(oracle.ask_one("settings", AUTH_BEAN, ""))
     except JavaError:
-        assert oracle.version.startswith("4."), "5.5 has it"
+        assert oracle.version.startswith("4."), "5.5 has the class"
         return set()
 
 

@@ -83,7 +83,7 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
 
 def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
-        pytest.skip(f"the program around the {client.name} client only takes messages")
+        pytest.skip(f"the {client.name} client cannot request redelivery")
     topic = new_topic(cluster, f"{client.name}-again")
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
@@ -97,7 +97,7 @@ def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> Non
     The client returns an empty body for it, because it ends a body at the first zero.
     """
     if not isinstance(client, CppClient):
-        pytest.skip("batches of the others are among their ways")
+        pytest.skip("batches of the other clients are tested as one of their ways")
     topic = new_topic(cluster, "cpp-batch")
     client.produce(cluster.namesrv, topic, BODIES, "batch")
     wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]

@@ -1,4 +1,4 @@
-"""Our consumers against the official broker, and beside Java's in one group."""
+"""Our consumers against the official broker, and in one group with Java's consumers."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ from reput.format.codes import ResponseCode
 pytestmark = pytest.mark.interop
 
 GUARD_S = 25
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 BATCHES = ConsumerConfig(
     consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_message_batch_max_size=32
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 class Listener:
-    """An async listener that keeps what it gets, and says what ``answer`` says."""
+    """Async listener that records its messages and returns the result of ``answer``."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Listener:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what no listener tells."""
+    """Wait for a condition without a listener."""
     async with asyncio.timeout(GUARD_S):
         while not is_so():
             await asyncio.sleep(0.02)
@@ -88,7 +88,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -99,7 +99,7 @@ async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
 
 
 async def send(producer: Producer, topic: str, bodies: Iterable[bytes], **more: Any) -> list[bytes]:
-    """Send in turn to the queues of a topic; returns the bodies once its route is known."""
+    """Send to the queues of a topic in turn, which makes its route known; return the bodies."""
     sent = list(bodies)
     for body in sent:
         await producer.send(Message(topic, body, **more))
@@ -172,7 +172,7 @@ async def test_two_members_share_and_one_leaves(
         sent += await send(producer, topic, numbered(20, "alone"))
         await first.wait(lambda: sum(body[:5] == b"alone" for body in first.bodies) == 20)
     assert set(first.bodies) | set(second.bodies) == set(sent)
-    # A clean leave repeats nothing of what was sent while both were settled.
+    # After a clean shutdown, messages sent while both were assigned are not repeated.
     both = Counter(body for body in first.bodies + second.bodies if body[:4] == b"both")
     assert set(both.values()) == {1}
 
@@ -212,7 +212,7 @@ async def test_plain_function_runs_in_threads(
     meeting = threading.Barrier(4, timeout=GUARD_S)
 
     def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        meeting.wait()  # Only four at a time get past this.
+        meeting.wait()  # Blocks until four threads are here.
         got.extend(one.body for one in messages)
         return ConsumeResult.SUCCESS
 
@@ -263,7 +263,7 @@ async def test_sql92(start_official: StartOfficial, topic: str) -> None:
             assert sorted(found) == [b"2", b"3"]
 
 
-# --- messages that come again -------------------------------------------------------
+# --- redelivery ---------------------------------------------------------------------
 
 
 async def test_sent_back_until_it_succeeds(
@@ -309,9 +309,9 @@ async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str
 
 
 async def dead_letters(official: JavaCluster, group: str, count: int) -> list[ReceivedMessage]:
-    """Read the dead letters of a group, whose topic may not be there yet."""
+    """Read the dead letters of a group; wait for their topic if it does not exist yet."""
     if official.version == "4.5.2":
-        pytest.skip("4.5 makes dead-letter topics that cannot be read")
+        pytest.skip("4.5 creates dead-letter topics without read permission")
     topic = names.dlq_topic(group)
     found: list[ReceivedMessage] = []
     async with (
@@ -349,7 +349,7 @@ async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
     listener = Listener(answer)
     async with push(official, topic, listener) as consumer:
         await consumer.subscribe(topic)
-        await listener.wait_for(2)  # The second comes after 10 s.
+        await listener.wait_for(2)  # The second arrives after 10 s.
     first, second = listener.messages
     assert second.body == large
     assert (second.reconsume_times, second.topic, second.tags) == (1, topic, "t")
@@ -382,7 +382,7 @@ async def test_what_takes_too_long_is_sent_back(
         await consumer.send_back_overdue()
         clock.advance(15 * 60_000 + 1)
         await consumer.send_back_overdue()
-        await consumer.send_back_overdue()  # It is done with.
+        await consumer.send_back_overdue()  # already sent back
         may_end.set()
         async with asyncio.timeout(GUARD_S):
             await retried.wait()  # after 10 s
@@ -412,9 +412,9 @@ async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic:
 
 
 async def created(official: JavaCluster, producer: Producer, topic: str) -> list[MessageQueue]:
-    """Make a topic by a message to it, and return its queues once the name server knows them.
+    """Create a topic by sending to it, and return its queues once the name server has its route.
 
-    A broker answers the send first and registers the topic in its own time.
+    A broker answers the send first and registers the topic later.
     """
     await send(producer, topic, [b"create"])
     async with asyncio.timeout(GUARD_S), Admin(official.namesrv) as admin:
@@ -442,7 +442,7 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
         if body.endswith(b"7") and body not in failed:
             failed.add(body)
             return ConsumeResult.LATER
-        assert context.failures <= (body in failed), "0 when the queue has moved in between"
+        assert context.failures <= (body in failed), "0 if the queue has moved in between"
         return ConsumeResult.SUCCESS
 
     first, second = Listener(answer), Listener(answer)
@@ -463,7 +463,7 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
             seen[queue] += bodies
         for bodies in seen.values():
             numbers = [int(body.split(b"-")[1]) for body in bodies if b"-" in body]
-            assert numbers == sorted(numbers), "only what failed comes twice, and at once"
+            assert numbers == sorted(numbers), "only failed messages come twice, and without delay"
     everything = Counter(first.bodies + second.bodies)
     assert all(everything[body] == 2 for body in failed)
     assert all(count == 1 for body, count in everything.items() if body not in failed)
@@ -554,7 +554,7 @@ async def test_broadcasting(
     assert again.bodies == [b"new"]
 
 
-# --- where to begin -----------------------------------------------------------------
+# --- initial positions --------------------------------------------------------------
 
 
 async def test_offset_that_is_not_there(
@@ -579,15 +579,15 @@ async def test_begin_at_a_time(official: JavaCluster, producer: Producer, topic:
     for body in numbered(5):
         await producer.send(Message(topic, body), queue=queue)
         (stored,) = await last_of(official, queue)
-        while stored.body != body:  # Java puts it into its queue in its own time
+        while stored.body != body:  # Java dispatches asynchronously
             (stored,) = await last_of(official, queue)
         times.append(stored.store_timestamp_ms)
-        await asyncio.sleep(0.01)  # apart, so that each has a time of its own
+        await asyncio.sleep(0.01)  # a pause, so that the store times differ
     listener = Listener()
     config = ConsumerConfig(
         consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=times[2]
     )
-    # A broker says 0 to whom it does not know, while a queue still begins there: see the facts.
+    # A broker answers 0 to an unknown group while a queue still begins at 0.
     async with PullConsumer(topic, namesrv=official.namesrv, config=config) as consumer:
         await consumer.assign([queue])
         await consumer.seek_to_time(queue, times[2])

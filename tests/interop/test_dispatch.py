@@ -1,4 +1,4 @@
-"""Queues and index that the dispatch job has made, in the hands of RocketMQ's own."""
+"""RocketMQ's own store opens queues and index written by the dispatch job."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""One store folder, now with the official broker, now with ours: each goes on where the other was.
+"""A store folder moves between the official broker and ours; each continues the other's work.
 
-A Java client sends and reads throughout, and knows nothing of it.
+A Java client sends and reads throughout, and cannot tell them apart.
 """
 
 import contextlib
@@ -22,37 +22,37 @@ pytestmark = pytest.mark.interop
 
 Cluster = ReputCluster | JavaCluster
 GUARD_S = 60
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 TOPIC, GROUP, DELAYED = "Shared", "readers", "Delayed"
 QUEUES = [Queue(TOPIC, "broker-a", queue_id) for queue_id in range(3)]
 ROUND_COUNT = 60
 SETTINGS: java_cluster.Settings = {
     "messageDelayLevel": "1s 1s 1s",
     "flushConsumerOffsetInterval": 200,
-    "mappedFileSizeCommitLog": 64 << 10,  # some files
+    "mappedFileSizeCommitLog": 64 << 10,  # several files
     "maxMessageSize": 60_000,
 }
 
 
 class Known:
-    """What must be in the folder, whoever serves it."""
+    """Expected contents of the folder, on either broker."""
 
     def __init__(self, java: JavaClient) -> None:
         self.java = java
         self.places: dict[Queue, list[tuple[bytes, str]]] = {queue: [] for queue in QUEUES}
-        """Body and unique key, by queue offset."""
+        """Body and unique key of each message of a queue, by queue offset."""
         self.read_count = 0
-        """How far the group is."""
+        """Number of messages that the group has consumed."""
         self._round = 0
 
     def work(self, cluster: Cluster) -> None:
-        """Look at all that is there; then send more, and read half of it in the group."""
+        """Compare all messages; then send more, and consume them in the group."""
         self.compare(cluster)
         self._round += 1
         with self.java.producer(cluster.namesrv) as producer:
             for queue in QUEUES:
                 self._send(producer, queue)
-            # Delivered by whoever serves the folder then.
+            # Delivered by the broker that then has the folder.
             producer.send([JavaMessage(DELAYED, b"%d" % self._round, delay_level=2)])
         self._consume(cluster)
         self.compare(cluster)
@@ -77,11 +77,11 @@ class Known:
             self._told(queue, one.body, msg_id, result.queue_offset + number)
 
     def _told(self, queue: Queue, body: bytes, msg_id: str, queue_offset: int) -> None:
-        assert queue_offset == len(self.places[queue]), "an offset is left out, or given twice"
+        assert queue_offset == len(self.places[queue]), "an offset is skipped or repeated"
         self.places[queue].append((body, msg_id))
 
     def _consume(self, cluster: Cluster) -> None:
-        """Read all that is new in the group; it gets nothing that it had."""
+        """Consume all new messages in the group; no old one may arrive."""
         new = Counter(
             body
             for queue in QUEUES
@@ -103,7 +103,7 @@ class Known:
         )
 
     def compare(self, cluster: Cluster) -> None:
-        """Read everything, in the queues and by key and id."""
+        """Read every message, by queue, by key and by id."""
         with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
             if not self._round:
                 return
@@ -127,7 +127,7 @@ class Known:
                 ]
 
     def assert_goes_on(self, cluster: Cluster) -> None:
-        """Assert that the group is where it was, and that what was delayed arrives."""
+        """Assert that the group's offsets are kept, and that delayed messages arrive."""
         assert self._committed(cluster, None) == self.read_count
         wanted = {b"%d" % (number + 1) for number in range(self._round)}
 
@@ -135,14 +135,14 @@ class Known:
             with contextlib.suppress(java_cluster.ClientError):
                 queues = consumer.read_all(DELAYED).values()
                 return {one.body for queue in queues for one in queue} == wanted
-            return False  # there is no such topic yet
+            return False  # the topic does not exist yet
 
         with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
             until(has_arrived)
 
 
 def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list[bytes]:
-    """Return what a broker lets through to a consumer of some tags."""
+    """Return the bodies that a broker returns to a consumer of some tags."""
     found: list[JavaReceived] = []
     queue_offset, end = 0, consumer.max_offset(queue)
     while queue_offset < end:
@@ -153,7 +153,7 @@ def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -210,7 +210,7 @@ def test_a_folder_goes_from_one_to_the_other_and_back(
 
 
 def saved_offsets(cluster: Cluster) -> int:
-    """Return the sum of the group's offsets that the broker has saved; it does so now and then."""
+    """Return the sum of the group's saved offsets; the broker saves them periodically."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         text = (cluster.store / "config/consumerOffset.json").read_text()
         table = fastjson.parse(text)["offsetTable"].get(f"{TOPIC}@{GROUP}", {})

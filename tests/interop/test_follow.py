@@ -1,4 +1,4 @@
-"""A folder that is kept up with the log of a running official broker."""
+"""A folder that follows the log of a running official broker."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_queues_and_index_are_those_that_the_broker_writes(
 
 
 def index_of(root: Path, version: str) -> dict[str, bytes]:
-    """Return the index files; without the slots in use, where 4.5.2 says how many entries."""
+    """Return the index files without the count of used slots; 4.5.2 counts entries there."""
     found = files_of(root, paths.INDEX)
     if version != "4.5.2":
         return found

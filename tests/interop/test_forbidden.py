@@ -1,4 +1,4 @@
-"""Pulls that may not be, and why: on our broker; with ``REPUT_INTEROP=all`` on 5.5.0 as well."""
+"""Refused pulls and their reasons: on our broker; with ``REPUT_INTEROP=all`` on 5.5.0 as well."""
 
 from collections.abc import AsyncIterator, Iterator
 

@@ -1,4 +1,4 @@
-"""Stores that Spark's writer made, in the hands of RocketMQ's own: brokers, consumers, queries."""
+"""RocketMQ's own brokers, consumers and queries read stores that Spark's writer made."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def rows(mark: str, count: int) -> list[dict[str, object]]:
 
 
 def imported(store: Path) -> list[dict[str, object]]:
-    """Make a store of two imports and return all rows, in order."""
+    """Make a store with two imports and return all rows, in order."""
     first, second = rows("a", 400), rows("b", 300)
     write(store, [[batch(first[:100])], [batch(first[100:])]])
     write(store, [[batch(second)]])
@@ -55,7 +55,7 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     for (topic, queue_id), queue in sorted(view.queues.items()):
         assert list(queue.messages) == list(range(queue.max_queue_offset))
         assert all(place == one.queue_offset for place, one in queue.messages.items())
-        if topic.startswith("Imported"):  # Java has queues of its own topics, empty
+        if topic.startswith("Imported"):  # Java also has empty queues of system topics
             found[topic, queue_id] = [one.body for one in queue.messages.values()]
     expected: dict[tuple[str, int], list[bytes]] = {}
     for row in sent:
@@ -67,7 +67,7 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     }
     hits = {key: [by_key[at] for at in offsets] for key, offsets in view.keys.items()}
     assert hits == {keys[0]: [b"a-0" * 20], keys[1]: [b"b-299" * 20]}
-    # An import goes on behind what Java has closed.
+    # An import continues after the end of a store that Java has closed.
     write(store, [[batch(rows("c", 50))]])
     again = java_store.open(store, SIZES)
     assert again.queues["Imported0", 0].max_queue_offset == len(found["Imported0", 0]) + 9
@@ -129,4 +129,4 @@ def test_java_sees_nothing_of_an_import_that_has_not_come_to_its_last_step(
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Simulated crash of the process."""

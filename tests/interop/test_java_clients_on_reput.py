@@ -1,7 +1,7 @@
 """Unmodified Java clients on our name server and our broker.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour.
 """
 
 import contextlib
@@ -38,18 +38,18 @@ Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 GUARD_S = 60
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13
 NO_MESSAGE = 208
 CLIENT_NO_ROUTE = 10005
 
-# How soon clients look again for brokers, and greet them.
+# Short intervals of route updates and heartbeats.
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
 
-# What a broker does not do by default. With a ratio of 0 all but the newest message counts as "on
-# disk": then a new group begins where it wants to, as it does in queues that are old and long.
+# Settings that differ from a broker's defaults. With a ratio of 0, all messages except the newest
+# count as "on disk": a new group then begins at its configured position, as in long, old queues.
 OTHER_SETTINGS: Settings = {
     "autoCreateTopicEnable": False,
     "enablePropertyFilter": True,
@@ -73,7 +73,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker with the settings it has by default, shared: take topics of your own."""
+    """Start a shared broker with default settings; use unique topics."""
     with start(request.param, tmp_path_factory.mktemp("cluster"), java_client) as running:
         yield running
 
@@ -84,7 +84,7 @@ def other(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker with ``OTHER_SETTINGS``, shared."""
+    """Start a shared broker with ``OTHER_SETTINGS``."""
     folder = tmp_path_factory.mktemp("other")
     with start(request.param, folder, java_client, OTHER_SETTINGS) as running:
         yield running
@@ -94,14 +94,14 @@ def other(
 def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker of the test's own, to stop and to kill."""
+    """Start a separate broker, which the test may stop and kill."""
     with start(request.param, tmp_path / "own", java_client) as running:
         yield running
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
     return "".join(one if one.isalnum() else "-" for one in name)[:100]
 
@@ -123,7 +123,7 @@ def bodies(found: Iterable[JavaReceived]) -> list[bytes]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -131,7 +131,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4) -> None:
-    """Make a topic on the broker; clients find it on return."""
+    """Create a topic on the broker; clients find it on return."""
     with java.admin(cluster.namesrv) as admin:
         config = {
             "topicName": topic,
@@ -149,10 +149,10 @@ def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int 
 
 
 def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> None:
-    """Wait for messages that nobody was told of."""
+    """Wait for messages that were sent without an answer."""
 
     def is_stored() -> bool:
-        with contextlib.suppress(ClientError):  # there is no such topic yet
+        with contextlib.suppress(ClientError):  # the topic does not exist yet
             return sum(map(consumer.max_offset, consumer.queues(topic))) == count
         return False
 
@@ -161,7 +161,7 @@ def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> 
 
 
 def assigned(consumer: PushConsumer, topic: str) -> list[Queue]:
-    """Return the queues of a topic that a consumer has; it has some of its retry topic too."""
+    """Return the assigned queues of a topic; a consumer also has queues of its retry topic."""
     return [one for one in consumer.assigned() if one.topic == topic]
 
 
@@ -178,7 +178,7 @@ def push(
     expression: str = "*",
     **settings: Any,
 ) -> PushConsumer:
-    """Start a push consumer that does not look for new routes every 30 s alone."""
+    """Start a push consumer that updates its routes more often than every 30 s."""
     return java.push_consumer(cluster.namesrv, group, topic, expression, **QUICK, **settings)
 
 
@@ -241,7 +241,7 @@ def test_what_is_sent_is_read(
 def assert_places(
     results: list[JavaSent], wanted: list[JavaMessage], by_body: dict[bytes, JavaReceived]
 ) -> None:
-    """Assert that messages are where the producer was told; a batch has one result."""
+    """Assert that messages are at the places of the send results; a batch has one result."""
     if not results or results[0] is None:
         return
     assert {one.status for one in results} == {"SEND_OK"}
@@ -276,18 +276,18 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
 
 def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     if is_java_4_5(cluster):
-        pytest.skip("in 4.5 the whole record may not be longer than maxMessageSize")
+        pytest.skip("in 4.5 maxMessageSize limits the whole record")
     noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
     largest = noise[:BODY_BYTES_MAX]
     plain = {"compressMsgBodyOverHowmuch": 1 << 30}  # noise grows when it is compressed
     with java_client.producer(cluster.namesrv, **plain) as producer:
         (sent,) = producer.send([JavaMessage(topic, largest)])
         assert sent.status == "SEND_OK"
-        # The client itself counts.
+        # The client itself checks the size.
         (refused,) = producer.results([JavaMessage(topic, noise)])
         assert isinstance(refused, ClientError)
         assert (refused.type, refused.code) == ("MQClientException", MESSAGE_ILLEGAL)
-    # A client that does not count is refused by the broker.
+    # The broker refuses a message from a client that does not check.
     generous = {"maxMessageSize": 16 << 20, "retryTimesWhenSendFailed": 0, **plain}
     with java_client.producer(cluster.namesrv, **generous) as producer:
         (refused,) = producer.results([JavaMessage(topic, noise)])
@@ -317,12 +317,12 @@ def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: 
 def test_a_topic_comes_from_an_admin_alone(
     other: Cluster, java_client: JavaClient, topic: str
 ) -> None:
-    """No topic is made by sending where that is not allowed."""
+    """With automatic creation disabled, sending does not create a topic."""
     with java_client.producer(other.namesrv) as producer:
         (refused,) = producer.results([JavaMessage(topic, b"body")])
         assert isinstance(refused, ClientError)
         assert (refused.type, refused.code) == ("MQClientException", CLIENT_NO_ROUTE)
-        # A client that knows where the broker is gets no further.
+        # The address of the broker does not help a client either.
         (refused,) = producer.results(
             [JavaMessage(topic, b"body")], queue=Queue(topic, "broker-a", 0)
         )
@@ -338,7 +338,7 @@ def test_a_topic_comes_from_an_admin_alone(
 def two_members(
     java: JavaClient, cluster: Cluster, topic: str
 ) -> tuple[PushConsumer, PushConsumer]:
-    """Start two consumers of a group; each has a half of the queues on return."""
+    """Start two consumers of a group; on return each has half of the queues."""
     first, second = (push(java, cluster, topic, topic) for _ in range(2))
     until(lambda: [len(assigned(one, topic)) for one in (first, second)] == [2, 2])
     return first, second
@@ -376,7 +376,7 @@ def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) 
         first = push(java, cluster, topic, topic, orderly=True)
         assert bodies(first.take(len(sent))) == sorted(sent)
         second = push(java, cluster, topic, topic, orderly=True)
-        first.close()  # it gives its locks back: the other has the queues at once
+        first.close()  # it unlocks its queues: the other gets them at once
         until(lambda: len(assigned(second, topic)) == 4)
         more = numbered(len(keys), "more")
         producer.send_ordered(messages(topic, more), keys)
@@ -392,7 +392,7 @@ def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) 
 def test_an_orderly_member_that_asks_for_a_moment(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
-    """Its queue waits for it: nothing overtakes."""
+    """A suspended queue waits for its message: no later message overtakes it."""
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, cluster, topic, 1)
     with java_client.producer(cluster.namesrv) as producer:
@@ -420,7 +420,7 @@ def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> 
 
 
 def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
-    """Also those with the same hash code: the broker lets them pass, the client does not."""
+    """Messages of other tags with the same hash code pass the broker, but not the client."""
     tags = ["red", "green", "blue", "Aa", "BB", None]
     wanted = [
         JavaMessage(topic, f"{tag}{number}".encode(), tags=tag)
@@ -435,7 +435,7 @@ def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
             passed = [one.body for one in wanted if one.tags in passing]
             with push(java_client, cluster, f"{topic}-{number}", topic, expression) as consumer:
                 assert bodies(consumer.take(len(passed))) == sorted(passed)
-                # What does not pass moves the offset all the same, and is not waited for.
+                # Filtered messages move the consumer offset, too, and delay nothing.
                 last = f"last of {number}".encode()
                 producer.send([JavaMessage(topic, last, tags=min(filter(None, passing)))])
                 assert consumer.take(1)[0].body == last
@@ -444,7 +444,7 @@ def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
 
 def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: str) -> None:
     make_topic(java_client, other, topic)
-    # A member that meets a new group does not know its retry topic yet, and looks 20 s later.
+    # A member of a new group has no route of its retry topic at first, and retries after 20 s.
     push(java_client, other, topic, topic, "a").close()
     with java_client.producer(other.namesrv) as producer:
         (sent,) = producer.send([JavaMessage(topic, b"twice", tags="a", keys="k")])
@@ -462,7 +462,7 @@ def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: s
 def test_a_new_group_in_a_young_topic_gets_all(
     cluster: Cluster, java_client: JavaClient, topic: str, where: str
 ) -> None:
-    """Wherever it wants to begin: the broker says 0 where nothing was deleted yet."""
+    """A broker answers offset 0 to any new group while the queue still begins at 0."""
     sent = numbered(8)
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, sent))
@@ -495,7 +495,7 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
     is_old_wanted: bool,
 ) -> None:
     if isinstance(other, JavaCluster) and other.version.startswith("5."):
-        pytest.skip("no setting makes a young topic an old one in 5.x")
+        pytest.skip("5.x has no setting that makes a young topic behave as an old one")
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, other, topic, 1)
     with java_client.producer(other.namesrv) as producer:
@@ -504,7 +504,7 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
         with push(
             java_client, other, topic, topic, from_where=f"CONSUME_FROM_{where}", **more
         ) as consumer:
-            until(lambda: assigned(consumer, topic) == [queue])  # it has asked where to begin
+            until(lambda: assigned(consumer, topic) == [queue])  # the initial offset is set
             producer.send([JavaMessage(topic, b"new")], queue=queue)
             found = consumer.wait_until(
                 lambda found: len(found) > 20 * is_old_wanted and b"new" in bodies(found)
@@ -513,7 +513,7 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
     old.remove(b"new")
     if is_old_wanted:
         assert old == sorted(numbered(20))
-    else:  # to 4.9 the newest message is the nearest to a time that is still to come
+    else:  # up to 4.9 the newest message is the nearest to a future time
         assert old == [] or (where, old) == ("TIMESTAMP", [b"m19"])
 
 
@@ -552,9 +552,9 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         assert (found.status, found.next_offset) == ("FOUND", 10)
         assert (found.min_offset, found.max_offset) == (0, 40)
         assert [one.body for one in found.messages] == numbered(10)
-        assert len(consumer.pull(queue, 0, 100).messages) == 32  # as many as a reply has
+        assert len(consumer.pull(queue, 0, 100).messages) == 32  # the maximum of a reply
         cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
-        # 4.5 sends who is beyond the end of a queue that begins at 0 to its beginning.
+        # 4.5 returns 0 for an offset beyond the end of a queue that begins at 0.
         cases += [(50, "*", "OFFSET_ILLEGAL", 0 if is_java_4_5(cluster) else 40)]
         for queue_offset, expression, status, next_offset in cases:
             found = consumer.pull(queue, queue_offset, 32, expression)
@@ -570,9 +570,9 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         )
         assert consumer.search_offset(queue, 0) == 0
 
-        assert consumer.committed(queue) == 0  # a young queue: it begins at the beginning
+        assert consumer.committed(queue) == 0  # a young queue: the group begins at 0
         consumer.commit(queue, 17)
-        until(lambda: consumer.committed(queue) == 17)  # it was told one-way
+        until(lambda: consumer.committed(queue) == 17)  # the commit is one-way
 
         waiting = java_client.start(
             "pullBlocking",
@@ -619,7 +619,7 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
 def test_a_lite_pull_consumer_subscribes(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
-    """5.5.0 asks with request code 361."""
+    """5.5.0 pulls with request code 361."""
     needs_lite_pull(java_client)
     with java_client.producer(cluster.namesrv) as producer:
         wanted = [JavaMessage(topic, b"%d" % number, tags="ab"[number % 2]) for number in range(40)]
@@ -628,7 +628,7 @@ def test_a_lite_pull_consumer_subscribes(
             found = consumer.take(20)
             assert bodies(found) == sorted(one.body for one in wanted if one.tags == "a")
             consumer.commit()
-        # The group goes on behind what it had.
+        # The group continues after its last message.
         producer.send([JavaMessage(topic, b"later", tags="a")])
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
             assert [one.body for one in consumer.take(1)] == [b"later"]
@@ -650,12 +650,12 @@ def test_a_lite_pull_consumer_goes_where_it_is_told(
 
 
 def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offset: int) -> bool:
-    """Seek; return whether the consumer went there.
+    """Seek; return whether the consumer moved.
 
-    It may stay where it was, with the official broker too: a pull task that is cancelled after it
-    began, and before it asked for its offset, takes what was sought with it
-    (``PullTaskImpl.run``, ``nextPullOffset``). One of 5.5.0 that is interrupted while it sends
-    takes the connection with it (``NettyRemotingClient.invokeSync``). Anything else is our fault.
+    It may stay at its position, with the official broker too: a pull task that is cancelled after
+    its start and before it reads its offset discards the sought offset
+    (``PullTaskImpl.run``, ``nextPullOffset``). A task of 5.5.0 that is interrupted while it sends
+    closes the connection (``NettyRemotingClient.invokeSync``). Any other failure is ours.
     """
     try:
         seek()
@@ -673,7 +673,7 @@ def needs_lite_pull(java: JavaClient) -> None:
         pytest.skip(f"RocketMQ {java.version} has no lite pull consumer")
 
 
-# --- a broker that goes and comes ---------------------------------------------------
+# --- restarts of the broker ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -681,8 +681,8 @@ def test_clients_survive_a_restart(
     own: Cluster, java_client: JavaClient, topic: str, end: str
 ) -> None:
     java = java_client
-    # Clients notice only after 30 s that nobody will answer a pull that was under way; those of 4.x
-    # often, and the others if the broker was killed.
+    # Clients notice only after 30 s that a pending pull gets no answer: clients of 4.x often, the
+    # others if the broker was killed.
     if not java_oracle.wants_all_versions() and (end == "kill" or java.version.startswith("4.")):
         pytest.skip("REPUT_INTEROP is not all: it takes 30 s")
     sent = numbered(50)
@@ -697,7 +697,7 @@ def test_clients_survive_a_restart(
 
         own.stop_broker() if end == "stop" else own.kill_broker()
         own.start()
-        if end == "stop":  # what was told to be saved every 5 s may not be there after a crash
+        if end == "stop":  # offsets are saved every 5 s, and may be lost in a crash
             assert committed(java, own, topic) == before
         more = numbered(50, "more")
         results: dict[bytes, JavaSent] = {}
@@ -711,11 +711,11 @@ def test_clients_survive_a_restart(
         until(send_what_is_not_sent)
         consumer.wait_until(lambda found: {*more} <= {one.body for one in found})
     assert Counter(one.body for one in consumer.received) >= Counter(sent + more)
-    if end == "stop":  # each once: the consumer had told its offsets
+    if end == "stop":  # each once: the consumer had committed its offsets
         assert Counter(one.body for one in consumer.received) == Counter(sent + more)
     queues = read_all(java, own, topic)
     assert bodies(one for queue in queues.values() for one in queue) == sorted(sent + more)
-    # A new member begins where the group was.
+    # A new member begins at the group's offset.
     with (
         java.producer(own.namesrv) as producer,
         push(java, own, topic, topic) as consumer,
@@ -728,11 +728,11 @@ def test_clients_survive_a_restart(
 def until_committed(
     java: JavaClient, cluster: Cluster, consumer: PushConsumer, group: str, count: int
 ) -> dict[str, int]:
-    """Wait until a group's offsets have come to a sum."""
+    """Wait until the sum of a group's offsets reaches a value."""
     found: dict[str, int] = {}
 
     def is_so() -> bool:
-        consumer.persist()  # it tells one-way, and not what its listener is still busy with
+        consumer.persist()  # one-way, without messages in the listener
         found.update(committed(java, cluster, group))
         return sum(found.values()) == count
 
@@ -742,13 +742,13 @@ def until_committed(
 
 def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:
     """Return the consumer offsets that the broker has, by queue."""
-    # A pull consumer could ask too, but it would be a member of the group, and get queues.
+    # Not with a pull consumer: it would join the group, and get queues.
     with java.admin(cluster.namesrv) as admin:
         table = admin.call("examineConsumeStats", group)["offsetTable"]
     return {queue: one["consumerOffset"] for queue, one in table.items()}
 
 
-# --- what the broker knows of its clients ---------------------------------------------
+# --- connected clients ----------------------------------------------------------------
 
 
 def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
@@ -768,7 +768,7 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
         printed = java.mqadmin("consumerProgress", "-g", group, namesrv=cluster.namesrv)
         assert re.search(r"Diff Total: +0\b", printed)
         producers = ("-g", f"{topic}-producers", "-t", topic)
-        until(  # it greets the broker when it has sent something, and after a while
+        until(  # the producer sends heartbeats only some time after its first message
             lambda: (
                 "127.0.0.1"
                 in java.mqadmin("producerConnection", *producers, namesrv=cluster.namesrv)

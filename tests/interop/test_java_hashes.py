@@ -87,7 +87,7 @@ def test_offset_id_to_java(oracle: Oracle) -> None:
         samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
     ]
     ids = [message_id.encode_offset_id(host, samples.number(random, 64)) for host in hosts]
-    ids += [text.lower() for text in ids]  # people paste what tools print
+    ids += [text.lower() for text in ids]  # people paste text that tools print
     for text, answer in zip(ids, oracle.ask("decodeMessageId", [(i,) for i in ids]), strict=True):
         decoded = message_id.decode_offset_id(text)
         assert answer == {"host": str(decoded.store_host), "offset": decoded.physical_offset}
@@ -95,7 +95,7 @@ def test_offset_id_to_java(oracle: Oracle) -> None:
 
 def test_mapped_ipv4_address_is_printed_as_ipv4_by_java_only(oracle: Oracle) -> None:
     if oracle.version == "4.5.2":
-        pytest.skip("4.5 knows no IPv6")
+        pytest.skip("4.5 has no IPv6")
     host = Host(bytes(10) + b"\xff\xff" + bytes((192, 0, 2, 1)), 10911)
     text = message_id.encode_offset_id(host, 7)
     assert len(text) == 56

@@ -1,4 +1,4 @@
-"""Stores of ours in the hands of RocketMQ's own: nothing is missing, nothing else, no complaint."""
+"""RocketMQ's own store opens our stores: no message is missing or extra, and no error is logged."""
 
 import shutil
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 def extras(version: str) -> tuple[Config, Config]:
-    """What only ours is told, and what both are: Java must find each record's checksum right."""
+    """Return settings for our store only, and for both: Java must verify each record's checksum."""
     if version != "5.5.0":
         return {}, {}
     return {"indexTags": True}, {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
@@ -37,7 +37,7 @@ def an_hour_ago() -> ManualClock:
     return ManualClock(SystemClock().now_ms() - HOUR_MS)
 
 
-# --- one look ---------------------------------------------------------------
+# --- complete stores --------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "abandoned"])
@@ -69,9 +69,10 @@ def test_java_finds_everything(java_store: JavaStore, is_clean: bool, tmp_path: 
 
 
 def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
-    """Whether 4.x's rule, the nearest message in the file that was last written then, is ours.
+    """Return whether 4.x's rule gives the exact message for a time.
 
-    It is where the queue is one file, and just one message is of that very time.
+    The rule is the nearest message in the file that was last written then. It is exact if the queue
+    is one file and just one message has that time.
     """
     times = [one.store_timestamp for one in shelf.queues[queue].values()]
     return len(times) <= 50 and times.count(time) == 1
@@ -92,7 +93,7 @@ def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) ->
         store.index.delete_before(store.min_physical_offset)
         shelf.drop_before(store.min_physical_offset)
         assert_ours_has(shelf, store)
-        assert store.min_offset("Orders", 0) % 50, "its first file begins with what is gone"
+        assert store.min_offset("Orders", 0) % 50, "its first file begins with deleted units"
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
 
 
@@ -118,11 +119,14 @@ def test_java_reads_queues_made_anew_from_what_is_left(
 def test_java_reads_queues_made_anew_that_lost_their_first_messages(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
-    """The log begins at 0: blank units would lead Java there, where no record is, and from there to
-    the second log file, past what the queue has in the first one."""
+    """Java reads queues rebuilt from a log that begins at 0 and lost its first messages.
+
+    Blank units would lead Java to offset 0, where no record is, and from there to the second log
+    file, past the queue's messages in the first one.
+    """
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
-    # Java looks for the log's end from the last but two files on, and cuts it where one is damaged.
+    # Java searches the log's end from the third last file on, and truncates it at any damage.
     puts = [same_puts.plain(number) for number in range(1800)]
     with same_puts.open_ours(tmp_path, settings, clock) as store:
         put_all(store, puts, clock, shelf)
@@ -152,14 +156,14 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
         assert found == {n: one for n, one in messages.items() if one.physical_offset not in lost}
 
 
-# --- to and fro ---------------------------------------------------------------
+# --- alternating writers ------------------------------------------------------
 
 
 def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):
-        pytest.skip("4.5 does not answer with the store times that it gives to batches")
-    # Without it 5.x drops the index after a crash, and makes only the end of it anew.
+        pytest.skip("the answers of 4.5 lack the store times of batches")
+    # Without it 5.x drops the index after a crash, and rebuilds only its end.
     settings = {**settings_of(version), "messageIndexSafe": True}
     ours = {**settings, **extras(version)[0]}
     has_tags = version == "5.5.0"
@@ -188,5 +192,5 @@ def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
 
 
 def as_java_takes(puts: Iterable[Put], version: str) -> list[Put]:
-    """In 5.x the broker, which is not there, sends delayed messages to their topic."""
+    """Return the puts as a broker passes them to the store: 5.x redirects delayed messages."""
     return [same_puts.waiting(one) for one in puts] if version.startswith("5") else [*puts]

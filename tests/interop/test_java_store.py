@@ -1,6 +1,6 @@
-"""``java_store`` itself: that it tells what is in stores of which we know what is in them.
+"""``java_store`` itself: it returns the known contents of stores.
 
-The manifests of the golden stores were made by other means, when the stores were.
+The manifests of the golden stores were made by other means, when the stores were recorded.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def test_golden_store(java_store: JavaStore, name: str, tmp_path: Path) -> None:
 
 def test_queues_of_5(java_store: JavaStore, tmp_path: Path) -> None:
     if java_store.version != "5.5.0":
-        pytest.skip("queues of 5.x")
+        pytest.skip("only in 5.x")
     view = assert_as_in_the_manifest(java_store, "v5", tmp_path)
     lite = view.queues["%LMQ%second-0", 0].messages.values()
     assert [(message.topic, message.queue_offset) for message in lite] == [
@@ -103,7 +103,7 @@ def assert_queues(view: JavaView, version: str, name: str) -> None:
     expected = {
         (one["topic"], one["queueId"]): one for one in golden.manifest(version, name)["queues"]
     }
-    # A store that is open may have made empty queues in memory, for each delay level.
+    # An open store may have created empty queues in memory, for each delay level.
     assert {pair for pair, queue in view.queues.items() if queue.max_queue_offset} == {
         pair for pair, one in expected.items() if one["maxOffset"]
     }
@@ -114,7 +114,7 @@ def assert_queues(view: JavaView, version: str, name: str) -> None:
             one["maxOffset"],
         )
         if "units" in one:
-            # The first records of a queue may have left with their log file.
+            # The first records of a queue may be deleted with their log file.
             first = one["maxOffset"] - len(queue.messages)
             assert list(queue.messages) == list(range(first, one["maxOffset"]))
             units = [unit if isinstance(unit, list) else unit["unit"] for unit in one["units"]]
@@ -153,7 +153,7 @@ def as_in_manifest(message: JavaMessage) -> dict[str, Any]:
 
 V4, V6 = "192.0.2.7:1", "[fd00:0:0:0:0:0:0:1]:65535"
 V6_BITS = {(V4, V4): 0, (V6, V4): 0x10, (V4, V6): 0x20, (V6, V6): 0x30}
-"""Born host and store host to bits of the sysFlag."""
+"""Born host and store host -> bits of the sysFlag."""
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -189,7 +189,7 @@ def test_what_is_written_is_found(java_store: JavaStore, crash: bool, tmp_path: 
         assert answer.store_timestamp == message.store_timestamp
         assert answer.message_id == message.message_id
     assert view.keys["Orders", "k7"] == [written[7].physical_offset]
-    # After a crash it may be there twice: Java leaves out what is before the end of the index only.
+    # A key may be indexed twice after a crash: Java skips only messages before the index's end.
     assert set(view.keys["Orders", "U199"]) == {written[199].physical_offset}
     assert len(view.keys["Orders", "键"]) == 64
     assert view.keys["Orders", "nothing"] == []

@@ -28,7 +28,7 @@ ALL = java_oracle.wants_all_versions()
 KINDS = ("reput", "4.9.7", "5.5.0") if ALL else ("reput",)
 ON: Settings = {"enableLmq": True, "enableMultiDispatch": True}
 ONE, TWO, GROUP = "%LMQ%one", "%LMQ%two", "%LMQ%device"
-OTHERS = "TOOLS_CONSUMER"  # a group that every broker has
+OTHERS = "TOOLS_CONSUMER"  # a group that exists on every broker
 
 
 def start(kind: str, folder: Path) -> Cluster:

@@ -1,4 +1,4 @@
-"""Records, properties and text: what Java reads is what we wrote, and the other way round."""
+"""Records, properties and text: Java reads our output with equal values, and we read Java's."""
 
 import itertools
 import re
@@ -80,7 +80,7 @@ def as_java_says(message: StoredMessage) -> dict[str, Any]:
 
 
 def message_words(message: StoredMessage) -> list[Word]:
-    """Return the fields that Java is given to encode; properties are those decoded."""
+    """Return the fields for Java's encoder; properties are those decoded."""
     return [
         message.topic,
         message.body,
@@ -123,7 +123,7 @@ def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
 
 def test_java_decodes_v2(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x knows V1 only")
+        pytest.skip("4.x has only V1")
     random = Random(2)
     messages = [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
     check_java_decodes(oracle, [long_topic(message, random) for message in messages])
@@ -175,7 +175,7 @@ def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
         plain_bodies.append(plain)
     answers = oracle.ask("encode", requests)
     for plain, answer in zip(plain_bodies, answers, strict=True):
-        # The checksum was given with the uncompressed body, which a broker never does.
+        # The checksum covers the uncompressed body here, unlike in a broker.
         message = records.decode(bytes.fromhex(answer), check_crc=False)
         assert message.plain_body() == plain
 
@@ -184,7 +184,7 @@ def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
 @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
 def test_we_encode_as_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
     if oracle.is_4:
-        pytest.skip("the encoder of 5.x")
+        pytest.skip("the encoder came with 5.x")
     random = Random(6 + version)
     messages = []
     for _ in range(300):
@@ -206,7 +206,7 @@ def test_we_encode_as_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) 
 
 
 def is_good(record: bytes, *, check_crc: bool = True) -> bool:
-    """Whether we find a message that fills ``record``, at whatever place it says it stands."""
+    """Return whether we find a message that fills ``record``, at the position stored in it."""
     if len(record) < records.HEAD.size:
         return False
     physical_offset = int.from_bytes(record[28:36], "big", signed=True)
@@ -215,7 +215,7 @@ def is_good(record: bytes, *, check_crc: bool = True) -> bool:
 
 
 def is_beyond(oracle: Oracle, record: bytes) -> bool:
-    """Whether damage made a record of it that this old version does not know."""
+    """Return whether damage made a kind of record that this old version does not support."""
     head = records.HEAD.unpack_from(record)
     is_v6 = head[7] & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
     if oracle.is_4 and head[1] == records.MAGIC_V2:
@@ -224,7 +224,7 @@ def is_beyond(oracle: Oracle, record: bytes) -> bool:
 
 
 def damaged(random: Random, record: bytes) -> bytes:
-    """Return the record with a byte changed, a few bytes changed, or cut."""
+    """Return the record truncated, or with one or a few changed bytes."""
     kind = random.randrange(8)
     if kind == 0:
         return record[: random.randrange(len(record))]
@@ -240,7 +240,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     random = Random(10)
     judged: list[bytes] = []
     while len(judged) < MESSAGES:
-        # A body, so that its length cannot turn negative unseen: Java takes that as no body.
+        # With a body, since damage may turn a zero length negative, which Java reads as no body.
         message = replace(random_message(oracle, random, odd_bytes=True), body=b"some body")
         message = replace(message, body_crc=bodies.crc(message.body))
         if not message.property_bytes:
@@ -253,7 +253,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     accepted = 0
     for record, answer in zip(judged, answers, strict=True):
         if answer["success"] and answer["size"] == 0:
-            continue  # damage made a blank's magic of it
+            continue  # damage made the magic of a blank
         if len(record) >= records.HEAD.size and is_beyond(oracle, record):
             continue
         assert is_good(record) == answer["success"], record.hex()
@@ -308,14 +308,14 @@ def test_crc_property_of_another_record(oracle: Oracle) -> None:
     message = replace(samples.message(Random(12), v6=False), property_bytes=b"")
     record = records.append_crc_property(records.encode(message))
     assert oracle.ask_one("decode", record)["properties"] == {props.CRC32: record[-11:-1].decode()}
-    # Put again with all its properties, by a broker that does not add the property any more.
+    # A broker that no longer adds the property republished the message with all its properties.
     copied = replace(
         message, physical_offset=1234, property_bytes=records.decode(record).property_bytes
     )
     record = records.encode(copied)
-    assert oracle.ask_one("check", "body", record)["success"]  # Java's default looks at the body
+    assert oracle.ask_one("check", "body", record)["success"]  # Java's default checks the body
     assert not oracle.ask_one("check", "record", record)["success"]
-    assert not is_good(record)  # we look whenever there is one
+    assert not is_good(record)  # we check it whenever it is there
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def test_decode_utf8_of_four_bytes(oracle: Oracle) -> None:
     leads = bytes.fromhex("c2 e0 e1 ed ef f0 f1 f4 f5 f8")
     later = bytes.fromhex("41 80 8f 90 9f a0 bf c2 e0 ed f0 f4 ff")
     parts = [bytes(p) for p in itertools.product(leads, later, later, later)]
-    # A line feed resets the decoder, so one long text says as much as many short ones.
+    # A line feed resets the decoder, so one long text tests as much as many short ones.
     answer = oracle.ask_one("decodeText", b"\n".join(parts))
     for part, text in zip(parts, answer.split("\n"), strict=True):
         assert java.decode_utf8(part + b"\n") == text + "\n", part.hex()
@@ -399,11 +399,11 @@ def test_property_strings_to_java(oracle: Oracle) -> None:
         assert props.decode(part) == answer, part.hex()
 
 
-# --- compressed bodies that are not whole --------------------------------------------------------
+# --- damaged compressed bodies -------------------------------------------------------------------
 
 
 def broken_bodies() -> dict[str, tuple[int, bytes]]:
-    """Return bodies that are cut, followed by something, or something else."""
+    """Return bodies that are truncated, followed by more bytes, or damaged."""
     plain = b"reput " * 200
     packed = {
         "zlib": zlib.compress(plain),
@@ -453,7 +453,7 @@ def test_broken_compressed_bodies(oracle: Oracle) -> None:
             ours[name] = None
     theirs = dict(zip(cases, answers, strict=True))
     for name in ours:
-        # Java's zstd gives up quietly on a few more bytes, or on a second frame that is cut.
+        # Java's zstd ignores a few bytes or a truncated frame after a frame.
         if name.startswith("zstd") and name.endswith(("a cut one", "a zero", "zeros", "letters")):
             assert theirs[name] is not None
             assert ours[name] is None

@@ -1,4 +1,4 @@
-"""A member that consumes in order, killed: its queues are another's when its locks have ended."""
+"""A member that consumes in order is killed: another gets its queues when its locks expire."""
 
 import time
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from reput_cluster import ReputCluster
 pytestmark = pytest.mark.interop
 
 LOCK_MS = 25_000
-"""Instead of a minute; clients renew their locks every 20 s."""
+"""Duration of a lock, instead of a minute; clients renew their locks every 20 s."""
 LOCKED_S = 4
-"""At least so long a lock lasts after its owner was killed; 5, less what clocks may differ."""
+"""Minimum duration of a lock after its owner was killed: 5 s, less the difference of the clocks."""
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
 TOPIC = "Ordered"
 GUARD_S = 60
@@ -25,7 +25,7 @@ GUARD_S = 60
 def cluster(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker whose locks end soon."""
+    """Start a broker with short locks."""
     key = "rocketmq.broker.rebalance.lockMaxLiveTime"
     if request.param == "reput":
         running: Cluster = ReputCluster(tmp_path / "own", {"rebalanceLockMaxLiveTime": LOCK_MS})
@@ -37,7 +37,7 @@ def cluster(
 
 
 def until_committed(java: JavaClient, cluster: Cluster, consumer: PushConsumer, count: int) -> None:
-    """Wait until the broker knows how far a consumer is in all."""
+    """Wait until the broker's consumer offsets of a consumer reach a sum."""
     deadline = time.monotonic() + GUARD_S
     with java.admin(cluster.namesrv) as admin:
         while True:

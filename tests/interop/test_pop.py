@@ -1,7 +1,7 @@
-"""The push consumer of 5.5.0 in pop mode, unmodified, on our broker.
+"""The unmodified push consumer of 5.5.0 in pop mode, on our broker.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does. Groups pop after ``mqadmin setConsumeMode``, and ask who reads which queue.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour. Groups pop after ``mqadmin setConsumeMode``, and query the assignment of queues.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Cluster = ReputCluster | JavaCluster
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 VERSION = pytest.param("5.5.0", marks=pytest.mark.xdist_group("test_pop"))
 GUARD_S = 90
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 SETTINGS = {"enablePropertyFilter": True, "autoCreateTopicEnable": True}
 POPPED = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
 
@@ -43,7 +43,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     with start(request.param, tmp_path_factory.mktemp("pop"), java_client) as running:
         yield running
 
@@ -52,7 +52,7 @@ def cluster(
 def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker of the test's own, to stop and to kill."""
+    """Start a separate broker, which the test may stop and kill."""
     with start(request.param, tmp_path / "own", java_client) as running:
         yield running
 
@@ -65,13 +65,13 @@ def start(kind: str, folder: Path, java_client: JavaClient) -> Cluster:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
     return "".join(one if one.isalnum() else "-" for one in name)[:60]
 
 
 def prepare(java: JavaClient, cluster: Cluster, topic: str, share: int = 0) -> None:
-    """Make a topic of four queues and a group that pops it."""
+    """Create a topic of four queues and a group that pops it."""
 
     def mqadmin(*arguments: str) -> str:
         said = java.mqadmin(*arguments, namesrv=cluster.namesrv)
@@ -103,7 +103,7 @@ def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -145,7 +145,7 @@ def test_two_members_share_and_what_failed_comes_again(
         for one in again:
             assert one.properties["ORIGIN_GROUP"] == topic
             assert int(one.properties["1ST_POP_TIME"]) > 0
-        # Both had work: nobody owns a queue.
+        # Both members got messages, because queues have no owner.
         assert all(member.received for member in members)
 
 
@@ -164,7 +164,7 @@ def test_a_broker_restarts_while_messages_are_held(
     with consumer(java_client, own, topic, laters=1) as member:
         send(java_client, own, topic, bodies)
         until(lambda: len(member.received) >= 20)
-        PAUSE.wait(1)  # so that it has told what it wants later
+        PAUSE.wait(1)  # until it has changed the invisible time
         own.stop_broker()
         own.start()
         until(lambda: set(counted(member)) == set(bodies) and len(member.received) >= 40)
@@ -222,7 +222,7 @@ def test_members_get_what_they_want(
 def test_members_share_queues_with_the_next_ones(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
-    """With a share, a member pops its own queues and those of so many that follow it."""
+    """With share N, a member pops its own queues and those of the next N members."""
     prepare(java_client, cluster, topic, share=1)
     bodies = numbered(40)
     with contextlib.ExitStack() as stack:
@@ -241,7 +241,7 @@ def test_members_share_queues_with_the_next_ones(
 def test_java_goes_on_with_what_ours_holds(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
-    """Checkpoints and acks of ours, found by the revive service of the official broker."""
+    """The revive service of the official broker finds our checkpoints and acks."""
     bodies = numbered(12)
     with ReputCluster(tmp_path, SETTINGS) as ours:
         prepare(java_client, ours, topic)
@@ -260,7 +260,7 @@ def test_java_goes_on_with_what_ours_holds(
 def test_ours_goes_on_with_what_java_holds(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
-    """Checkpoints and acks of the official broker, which still wait in its timer."""
+    """Checkpoints and acks of the official broker that are still in its timer are found by ours."""
     bodies = numbered(12)
     with JavaCluster(java_client.version, tmp_path, SETTINGS) as official:
         prepare(java_client, official, topic)
@@ -292,7 +292,7 @@ async def _pop_and_acknowledge_some(
 
 
 class _Wire:
-    """A connection to a broker."""
+    """Connection to a broker."""
 
     def __init__(self, address: str, client: RemotingClient) -> None:
         self._address = address

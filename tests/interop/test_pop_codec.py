@@ -1,4 +1,4 @@
-"""What pop consumption writes down, against the classes of RocketMQ 5.5."""
+"""The stored formats of pop consumption, against the classes of RocketMQ 5.5."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ POP_MS = 1_700_000_000_000
 
 
 class PopOracle(ClusterOracle):
-    """A running ``PopOracle.java``."""
+    """Running ``PopOracle.java``."""
 
     main_class = "PopOracle"
 

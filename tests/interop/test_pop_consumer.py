@@ -1,4 +1,4 @@
-"""Our pop consumer: beside Java's members of its group, and on the official broker of 5.5.0."""
+"""Our pop consumer: in one group with Java's members, and on the official broker of 5.5.0."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("pop-consumer")
     with start_cluster(request.param, java_client.version, folder, SETTINGS) as running:
         yield running
@@ -49,7 +49,7 @@ def cluster(
 
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """A topic of two queues, and a group of its name, which pops."""
+    """Create a topic of two queues, and a group with its name, which pops."""
     name = "".join(one if one.isalnum() else "-" for one in request.node.name)[:60]
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(name, queue_count=2, broker=cluster.address)
@@ -76,7 +76,7 @@ async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
 
 
 class Listener:
-    """Keeps what it gets; fails with some bodies as often as it is told."""
+    """Listener that records its messages, and fails a given number of times for some bodies."""
 
     def __init__(self, failures: dict[bytes, int] | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -104,7 +104,7 @@ class Listener:
 
 
 def status_of_python(java_client: JavaClient, cluster: Cluster, group: str) -> str:
-    """Return what ``consumerStatus`` prints of our member."""
+    """Return the output of ``consumerStatus`` for our member."""
     with blocking.Admin(cluster.namesrv) as admin:
         connection = admin.consumer_connection(group)
     assert connection is not None

@@ -103,7 +103,7 @@ async def test_kinds_of_keys(cluster: Cluster) -> None:
         marks = {"KEYS": "a", "UNIQ_KEY": "u", "TAGS": "b"}
         await broker.send("Keys", b"1", properties=marks)
         await broker.send("Keys", b"2", properties={"KEYS": "b", "UNIQ_KEY": "v", "TAGS": "a"})
-        for _ in range(LOOKS):  # Java's index follows in its own time
+        for _ in range(LOOKS):  # Java builds the index asynchronously
             if await found(broker, "a", index_type="T"):
                 break
             await asyncio.sleep(PAUSE_S)

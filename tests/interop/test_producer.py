@@ -1,4 +1,4 @@
-"""Our producer against the official broker; the official consumer reads what it has sent."""
+"""Our producer against the official broker; the official consumer reads the sent messages."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """Provide a topic name that is unique to the test."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"{name[:100]}-{Random().randrange(1 << 32):08x}"
 
@@ -51,7 +51,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def until_readable(admin: Admin, results: Iterable[SendResult]) -> None:
-    """Wait until the broker has dispatched what it has acknowledged."""
+    """Wait until the broker has dispatched all acknowledged messages."""
     ends: dict[MessageQueue, int] = {}
     for result in results:
         count = len(result.message_ids)
@@ -66,7 +66,7 @@ async def until_readable(admin: Admin, results: Iterable[SendResult]) -> None:
 async def read_back(
     java: JavaClient, official: JavaCluster, topic: str
 ) -> dict[tuple[int, int], JavaReceived]:
-    """Return what Java reads: (queue id, queue offset) -> message."""
+    """Return the messages that Java reads: (queue id, queue offset) -> message."""
 
     def read() -> list[JavaReceived]:
         with java.pull_consumer(official.namesrv, "reader") as consumer:

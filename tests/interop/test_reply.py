@@ -32,11 +32,11 @@ pytestmark = pytest.mark.interop
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TIMEOUT_MS = 55_000
-"""A Java consumer that misses its first chance to take queues waits 20 s for the next one."""
+"""Timeout of a request, in ms; a Java consumer that misses its first rebalance waits 20 s."""
 
 
 class ReplyOracle(ClusterOracle):
-    """A running ``ReplyOracle.java``."""
+    """Running ``ReplyOracle.java``."""
 
     main_class = "ReplyOracle"
 
@@ -56,10 +56,10 @@ def cluster(
 
 
 async def make_topic(cluster: Cluster, topic: str) -> None:
-    """Make a topic first: a Java consumer looks for a missing one only every 20 s."""
+    """Create a topic first: a Java consumer looks for a missing one only every 20 s."""
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(topic, queue_count=1)
-        for _ in range(500):  # 5.x tells the name server in its own time
+        for _ in range(500):  # 5.x registers the topic asynchronously
             with contextlib.suppress(NoRoute):
                 await admin.topic_route(topic)
                 return
@@ -68,7 +68,7 @@ async def make_topic(cluster: Cluster, topic: str) -> None:
 
 
 async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, PushConsumer]:
-    """Start what replies to each message of a topic."""
+    """Start a producer and a consumer that replies to each message of a topic."""
     config = ClientConfig(namesrv_addr=cluster.namesrv)
     producer = Producer(f"python-{topic}", client=config)
 
@@ -101,7 +101,7 @@ async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "PythonJava", "pythonjava")
     async with Producer("asking", namesrv=cluster.namesrv) as producer:
         reply = await producer.request(Message("PythonJava", b"6 * 7?"), timeout_ms=TIMEOUT_MS)
-        large = b"x" * 10_000  # compressed on its way
+        large = b"x" * 10_000  # compressed in transit
         other = await producer.request(Message("PythonJava", large), timeout_ms=TIMEOUT_MS)
     assert (reply.body, reply.topic) == (b"re: 6 * 7?", REPLY_TOPIC)
     assert other.body == b"re: " + large
@@ -164,7 +164,7 @@ async def newest_reply(cluster: Cluster, queue_offset: int) -> ReceivedMessage:
         sub_version=0,
     )
     async with RemotingClient() as client:
-        for _ in range(200):  # Java dispatches in its own time
+        for _ in range(200):  # Java dispatches asynchronously
             request = Command(RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
             reply = await client.invoke(cluster.address, request, TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:

@@ -1,7 +1,8 @@
 """Offsets that an operator resets while a group runs, and while it does not.
 
-Java's tools of 4.9 make the broker tell the members; those of 5.x make it tell each of them when it
-pulls, and need no members. With ``REPUT_INTEROP=all`` the same tests run on the official broker.
+Java's tools of 4.9 make the broker notify the members. With those of 5.x the broker answers each
+member's next pull with the new offset, and needs no members. With ``REPUT_INTEROP=all`` the same
+tests run on the official broker.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("cluster")
     with start_cluster(request.param, java_client.version, folder) as running:
         yield running
@@ -42,7 +43,7 @@ def cluster(
 
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """A topic, and a group, of the test's own, with eight messages in four queues."""
+    """Create a topic, unique to the test and its group, with eight messages in four queues."""
     name = f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         for body in SENT:
@@ -60,7 +61,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def reset(java: JavaClient, cluster: Cluster, topic: str, timestamp_ms: int) -> None:
-    """Let the group of a topic go on elsewhere, as ``mqadmin resetOffsetByTime`` does."""
+    """Reset the offsets of a topic's group, as ``mqadmin resetOffsetByTime`` does."""
     with java.admin(cluster.namesrv) as admin:
         try:
             admin.call("resetOffsetByTimestamp", topic, topic, timestamp_ms, True)
@@ -118,7 +119,7 @@ async def test_a_java_lite_member_goes_back(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     if java_client.version[0] == "4":
-        pytest.skip("members of 4.9 that pull hear of no reset")
+        pytest.skip("lite pull consumers of 4.9 get no reset")
 
     def run() -> list[bytes]:
         consumer.take(8)

@@ -1,4 +1,4 @@
-"""Stores that came out of an archive, in the hands of RocketMQ's own."""
+"""RocketMQ's own store opens stores that were restored from an archive."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ Place = tuple[str, int, int]
 
 
 def queued(version: str, topics: list[str] | None) -> dict[Place, str]:
-    """(topic, queue, queue offset) -> unique key, as a golden store's manifest has it."""
+    """Return (topic, queue, queue offset) -> unique key from a golden store's manifest."""
     return {
         (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
         for one in golden.messages(version, "clean")
@@ -68,7 +68,7 @@ def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
     new = java_store.open(target, config)
     assert new.is_loaded
     assert new.max_physical_offset == old.max_physical_offset == reader.end_offset
-    # What is written to stays, so do system topics, and of each queue the last message.
+    # Kept are the open log files, system topics, and the last message of each queue.
     open_from = result.log_files * result.file_bytes
     lasts = {key[:2]: key for key in sorted(queued(version, None))}
     want = {

@@ -1,4 +1,4 @@
-"""Messages that come again, and dead letters: Java's consumers on our broker, and on their own."""
+"""Redelivered messages and dead letters: Java's consumers on our broker and the official one."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from reput.remoting.client import RemotingClient
 pytestmark = pytest.mark.interop
 
 GUARD_S = 60
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 DELAYS = "1s 1s 1s 1s 1s 1s 1s 1s"
 _numbers = itertools.count()
 
@@ -67,7 +67,7 @@ async def ours(tmp_path: Path) -> AsyncIterator[Ours]:
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
-    """A group, and a topic, of the test's own."""
+    """Provide a group and topic name that is unique to the test."""
     return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -81,10 +81,10 @@ def consumed(
     until: Callable[[], Any] | None = None,
     **settings: Any,
 ) -> list[JavaReceived]:
-    """Send a message and consume it until it came so often. Blocks.
+    """Send a message and consume it ``count`` times. Blocks.
 
-    A consumer that ends before it knows what became of its last answer gives it once more:
-    ``until`` says what to wait for.
+    A consumer that closes before its last result is acknowledged sends it once more: ``until`` is
+    the condition to wait for.
     """
     message = JavaMessage(group, b"body", tags="a", keys="k", properties={"p": "v"})
     with contextlib.closing(java.producer(namesrv)) as producer:
@@ -96,12 +96,12 @@ def consumed(
             deadline = time.monotonic() + GUARD_S
             pause = threading.Event()
             while until is not None and not until() and time.monotonic() < deadline:
-                pause.wait(0.02)  # there is nothing that would tell
+                pause.wait(0.02)  # no event to wait for
             return found
 
 
 def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
-    """Return what must be the same wherever it was consumed."""
+    """Return the fields that must be equal on both brokers."""
     marks = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "ORIGIN_MESSAGE_ID")
     found = []
     for one in messages:
@@ -119,7 +119,7 @@ async def test_it_comes_again_with_growing_reconsume_times(
     found = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
     assert [one.reconsume_times for one in found] == [0, 1, 2, 3]
     assert {one.body for one in found} == {b"body"}
-    assert {one.topic for one in found} == {group}  # clients show the topic of the first time
+    assert {one.topic for one in found} == {group}  # clients show the original topic
     assert len({one.msg_id for one in found}) == 1
     first, *again = found
     assert {one.properties["ORIGIN_MESSAGE_ID"] for one in again} == {first.offset_msg_id}
@@ -140,7 +140,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
         letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
-    # A client that hears nothing of a message it sent back within 5 s sends a copy besides.
+    # A client that gets no answer to a sent back message within 5 s also sends a copy.
     assert letters
     for dead in letters:
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
@@ -177,13 +177,13 @@ async def test_a_delayed_message_comes_when_it_is_due(
         assert waited_ms >= 1000
 
 
-# --- the same requests to both ----------------------------------------------------------------
+# --- the same requests to both brokers --------------------------------------------------------
 
 
 async def test_official_and_our_broker_answer_alike(
     ours: Ours, group: str, start_official: StartOfficial
 ) -> None:
-    """Codes and remarks of 36 and of copies to retry topics, and where the messages are then."""
+    """Both give the same codes and remarks for 36 and copies to retry topics, and the same ends."""
     official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
     async with RemotingClient() as client:
         there = [await _replies(client, official.address, group)]
@@ -240,7 +240,7 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     note(await send_back(999_999_999))
     note(await send_back(offset, delay_level=-1))
     note(await send_back(offset, max_reconsume_times=0))
-    note(await send_back(offset, max_reconsume_times=0, version=120))  # waits
+    note(await send_back(offset, max_reconsume_times=0, version=120))  # delayed
     note(await send_back(offset, delay_level=3))
     note(await send(f"%RETRY%{group}", reconsume_times=2))  # in the retry topic at once
     note(await send(f"%RETRY%{group}", reconsume_times=16))

@@ -1,4 +1,4 @@
-"""Salvaged stores in the hands of RocketMQ's own: they open, and give every recovered message."""
+"""RocketMQ's own store opens salvaged stores, and has every recovered message."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from spark.jobs_setting import flip, log_place, settings
 pytestmark = pytest.mark.interop
 
 BROKEN = 6
-"""Every so many messages of the whole log one is damaged: holes at all kinds of places."""
+"""One message in ``BROKEN`` is damaged, over the whole log: holes at all kinds of positions."""
 
 
 def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salvaged, set[int]]:
-    """A salvaged store of many holes, and the physical offsets of what was whole."""
+    """Return a salvaged store with many holes, and the physical offsets of the intact messages."""
     source = golden.copy_store(version, "clean", tmp_path / "damaged")
     messages = golden.messages(version, "clean")
     whole = set()
@@ -64,7 +64,7 @@ def test_java_opens_it_and_finds_every_message(
         if one.queue_offset == offset
     }
     assert found == queued
-    # Nobody gets what fills the holes, and no place of a queue is without a message.
+    # No client gets the filling of the holes, and no place of a queue is without a message.
     assert not any(topic == hole_filling.TOPIC for topic, _ in view.queues)
     assert not any(queue.holes for queue in view.queues.values())
 

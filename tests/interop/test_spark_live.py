@@ -1,4 +1,4 @@
-"""Spark's live source on the official broker: rows as of its store, and nothing left behind."""
+"""Spark's live source on the official broker: the rows of its store, and nothing left over."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     live_calls.disconnect()
     cluster.stop_broker()
     assert after == traffic.traces_before
-    # 4.5 tells no name server of the topic in which delayed messages wait.
+    # 4.5 does not register the schedule topic with name servers.
     waiting = live_traffic.Case({"topic": names.SCHEDULE_TOPIC}).rows_of(cluster.store)
     unlisted = {row["physical_offset"] for row in waiting if version == "4.5.2"}
     for name, case in listed.items():
@@ -53,15 +53,15 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
 
 
 def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, list[tuple[int, int]]]:
-    """Read topic Orders as a query that was just started does, to its end.
+    """Read topic Orders to its end, as a query that was just started.
 
     Args:
-        namesrv: Its address.
-        start: From a checkpoint; None: a new query.
-        more: Options.
+        namesrv: Address of the name server.
+        start: Position from a checkpoint; None: a new query.
+        more: Further options.
 
     Returns:
-        Where it is then, and queue id and queue offset of all messages that it read.
+        The position at the end, and queue id and queue offset of all messages read.
     """
     texts = {"nameServer": namesrv, "topic": "Orders", "startingOffsets": "earliest"}
     options = option_texts.parse_stream({**texts, **more})
@@ -127,7 +127,7 @@ def test_slaves_are_read(version: str, start_official: StartOfficial, tmp_path: 
         expected = follow(address, None)
         deadline = time.monotonic() + 120
         while True:
-            with contextlib.suppress(ReadFailed):  # it has the messages before the topic
+            with contextlib.suppress(ReadFailed):  # the messages arrive after the topic
                 if follow(address, None, readFrom="slave") == expected:
                     break
             assert time.monotonic() < deadline, "the slave does not catch up"

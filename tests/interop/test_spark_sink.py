@@ -1,4 +1,4 @@
-"""Rows that Spark's sink has sent to the official broker, as the official consumer reads them."""
+"""The official consumer reads rows that Spark's sink sent to the official broker."""
 
 import time
 from random import Random
@@ -25,7 +25,7 @@ BORN_MS = 1_700_000_000_123
 
 
 def rows() -> list[dict[str, Any]]:
-    """Small and large messages; some name a queue, some a sharding key."""
+    """Return small and large messages; some have a queue, some a sharding key."""
     noise = Random(1).randbytes
     return [
         {
@@ -69,7 +69,7 @@ def read_back(java: JavaClient, address: str, topic: str) -> list[JavaReceived]:
 
 
 def await_end(address: str, topic: str, count: int) -> None:
-    """Wait until the broker has dispatched what it has acknowledged."""
+    """Wait until the broker has dispatched all acknowledged messages."""
     queues = [MessageQueue(topic=topic, broker_name="broker-a", queue_id=i) for i in range(QUEUES)]
     with blocking.Admin(address) as admin:
         deadline = time.monotonic() + 60

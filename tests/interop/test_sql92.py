@@ -1,4 +1,4 @@
-"""SQL92 filters: the same answers as RocketMQ's filter jar, to each expression and message."""
+"""SQL92 filters: the same results as RocketMQ's filter jar, for each expression and message."""
 
 import itertools
 import re
@@ -18,16 +18,16 @@ pytestmark = pytest.mark.interop
 ROOT = Path(__file__).parents[2]
 EXPRESSIONS = 3000
 MESSAGES = 8
-"""Per expression."""
+"""Messages per expression."""
 
 # --- the jar ---------------------------------------------------------------
 
 JARS = ("rocketmq-filter", "rocketmq-common", "guava", "failureaccess")
-"""What the filter's classes touch; the rest of what they ask for is the whole of RocketMQ."""
+"""Jars that the filter's classes use, without the rest of RocketMQ that they depend on."""
 
 
 class FilterOracle(Oracle):
-    """A running ``FilterOracle.java``."""
+    """Running ``FilterOracle.java``."""
 
     main_class = "FilterOracle"
 
@@ -35,7 +35,7 @@ class FilterOracle(Oracle):
         return [java_oracle.more_jars(version, "filter", JARS, work)]
 
     def answers(self, requests: Sequence["Request"]) -> list[str]:
-        """Return what Java says: a letter for each message, or C and why it does not compile."""
+        """Return Java's result: a letter for each message, or C and the text of a compile error."""
         words: list[list[Word]] = [
             [text, *itertools.chain.from_iterable(map(property_words, messages))]
             for text, messages in requests
@@ -77,7 +77,7 @@ def our_answer(request: Request) -> str:
 
 
 def compare(oracle: FilterOracle, requests: Sequence[Request]) -> list[str]:
-    """Ask both, expect the same. Return Java's answers."""
+    """Assert that both give the same results; return Java's."""
     answers = oracle.answers(requests)
     for request, java in zip(requests, answers, strict=True):
         ours = our_answer(request)
@@ -86,14 +86,14 @@ def compare(oracle: FilterOracle, requests: Sequence[Request]) -> list[str]:
             continue
         assert ours[0] == "C", (request, java)
         is_syntax = "Encountered" in java or java.startswith("CTokenMgrError")
-        # With two errors in a text, Java may come upon the other one first.
+        # If a text has two errors, Java may report the other one.
         if not is_syntax and not SYNTAX.match(ours[1:]):
             assert plain(ours[1:]) == plain(java.partition(": ")[2]), request
     return answers
 
 
 def plain(reason: str) -> str:
-    """Take away what differs: the brackets of a chain, doubles, lists, the name of the cause."""
+    """Remove the differences: the brackets of a chain, doubles, lists, the name of the cause."""
     double = r"\d+\.\d+(E-?\d+|e[-+]\d+)?|\d+e[-+]\d+"
     rest = r" IN \(.*| \(java\.lang\.Boolean and .*"
     return re.sub(rf"{rest}|[()]|{double}|^java\.lang\.\w+: ", "", reason, flags=re.DOTALL)
@@ -205,7 +205,7 @@ NOISE = [
 
 
 class Grammar:
-    """Random expressions, as words; mostly sensible, but any node may stand anywhere."""
+    """Random expressions, as words; mostly meaningful, but any node may be anywhere."""
 
     def __init__(self, random: Random, *, has_searches: bool) -> None:
         self.random = random
@@ -374,7 +374,7 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
 
 
 def test_three_valued_logic(oracle: FilterOracle) -> None:
-    """True, false, null and error beside and inside each other, in every order."""
+    """True, false, null and error, next to and inside each other, in every order."""
     operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
         f"{negation} ({one} {first} {two}) {second} {three}"

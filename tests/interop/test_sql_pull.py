@@ -1,7 +1,8 @@
-"""Random messages, stored and pulled by random SQL expressions: ours beside the official broker.
+"""Random messages, stored and pulled by random SQL expressions: our broker beside the official one.
 
-With bits and without: half of the groups subscribe before the messages come, so that their filter
-is in the bits (``enableCalcFilterBitMap``), half of them behind. Both get the same requests.
+With bit maps and without: half of the groups subscribe before the messages arrive, so that their
+filter is in the bit maps (``enableCalcFilterBitMap``), the other half later. Both brokers get the
+same requests.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ TIMEOUT_MS = 20_000
 GUARD_S = 30
 TOPIC = "TopicSql"
 JUST_STORED_S = 0.05
-"""Java believes bits of messages that are stored a millisecond or more after the filter came."""
+"""Pause after a subscription, in s; Java uses bit maps only of messages stored 1 ms later."""
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-bits", "bits"])
@@ -64,7 +65,7 @@ def both(
     settings: dict[str, bool | int],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, str, str]]:
-    """The version, the official broker and ours."""
+    """Start the official broker and ours; yield the version and their addresses."""
     with ExitStack() as stack:
         try:
             official = JavaCluster(request.param, tmp_path_factory.mktemp("official"), settings)
@@ -76,7 +77,7 @@ def both(
 
 
 class RetryingClient:
-    """Asks a broker in plain commands."""
+    """Client that sends plain commands to a broker."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self._client = client
@@ -110,18 +111,18 @@ class RetryingClient:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     async def until_dispatched(self, count: int) -> None:
-        """Wait until so many messages can be read."""
+        """Wait until ``count`` messages can be read."""
         async with asyncio.timeout(GUARD_S):
             while await self.end() != count:
                 await asyncio.sleep(0.05)
 
     async def end(self) -> int:
-        """Return the end of the queue."""
+        """Return the offset after the last message of the queue."""
         reply = await self.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(topic=TOPIC, queue_id=0))
         return int((reply.ext_fields or {}).get("offset", 0))
 
     async def pull_all(self, group: str) -> tuple[int, str | None, list[int]]:
-        """Return the last code but "nothing there", its text, and what came."""
+        """Pull all messages; return the code of an error, its text, and the messages."""
         found: list[int] = []
         queue_offset = 0
         while True:
@@ -145,12 +146,12 @@ class RetryingClient:
 
 
 async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) -> list[object]:
-    """Return what each group got."""
+    """Return the messages of each group."""
     groups = [f"Group{number}" for number in range(len(expressions))]
     early = len(groups) // 2
     async with RemotingClient() as client:
         asker = RetryingClient(client, address)
-        await asker.send(0, sent[0])  # makes the topic; no filter knows of it
+        await asker.send(0, sent[0])  # creates the topic; no filter has its bits
         for group, expression in zip(groups[:early], expressions[:early], strict=True):
             await asker.subscribe(group, expression)
         await asyncio.sleep(JUST_STORED_S)
@@ -180,14 +181,14 @@ async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
     assert any(one[0] == ResponseCode.FILTER_DATA_NOT_EXIST for one in expected)  # type: ignore[index]
 
 
-# --- what a broker tells of filters -----------------------------------------------------
+# --- filters in the answers to 321 -------------------------------------------------------
 
 FILTERS = {"Early": "a > 5 AND b = 'x'", "Late": "c IS NULL", "Other": "d BETWEEN 1 AND 2"}
 TIMES = re.compile(r"\b\d{13}\b")
 
 
 async def told(address: str) -> list[list[object]]:
-    """Return what 321 tells of the last units, and of the filter of each group, but for times."""
+    """Return the answers to 321 with the last units and the filter of each group, without times."""
     async with RemotingClient() as client:
         asker = RetryingClient(client, address)
         before = await asker.end()
@@ -232,7 +233,7 @@ def extension(unit: ConsumeQueueUnit) -> object:
 async def test_both_tell_the_same_of_filters(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     if version == "4.5.2":
-        pytest.skip("it sends what it has not filled in yet")
+        pytest.skip("4.5.2 encodes its answer before it adds the units")
     expected, found = await asyncio.gather(told(official), told(ours))
     assert found == expected
     assert '"expression":"c IS NULL"' in str(found[1][0])

@@ -1,4 +1,4 @@
-"""The store's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+"""Store settings: Java's names, Java's defaults, Java's interpretation of a broker.conf."""
 
 import dataclasses
 from random import Random
@@ -21,10 +21,10 @@ OF_THE_BROKER = {
     "maxErrorRateOfBloomFilter",
     "flushConsumerOffsetInterval",
 }
-"""In Java they are BrokerConfig's; broker.conf does not tell."""
+"""Settings of our store that belong to BrokerConfig in Java; broker.conf has both kinds."""
 
 OURS = {"indexTags", "reputExpireOnlyArchived"}
-"""Java has no such keys: 5.4 and later always index tags, 4.x never does; it has no archives."""
+"""Keys that Java lacks: 5.4 and later always index tags, 4.x never; Java has no archives."""
 
 SINCE_5 = {
     "autoMessageVersionOnTopicLen",
@@ -47,24 +47,24 @@ SINCE_4_9 = {
     "enableMultiDispatch",
     "maxLmqConsumeQueueNum",
     "readOnlyCommitLogStorePaths",
-    "slaveTimeout",  # 4.5: the wait for a slave had syncFlushTimeout
+    "slaveTimeout",  # 4.5: syncFlushTimeout was the limit of waiting for a slave
 }
 GONE_IN_5 = {
     "haSlaveFallbehindMax",  # became haMaxGapNotInSync, which is accepted
-    "readOnlyCommitLogStorePaths",  # 5.x asks with an argument; same key
+    "readOnlyCommitLogStorePaths",  # the getter of 5.x has an argument; same key
 }
 KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(StoreConfig)}
 
 
 def settings(oracle: Oracle, text: str = "", name: str = STORE_CONFIG) -> dict[str, str]:
-    """What Java's getters return after a broker.conf."""
+    """Return the values of Java's getters after a broker.conf."""
     found = oracle.ask_one("settings", name, text)
     assert isinstance(found, dict)
     return found
 
 
 def ours(text: str = "") -> dict[str, str]:
-    """What ours are after the same file, in Java's writing."""
+    """Return our values after the same file, in Java's notation."""
     value = config.load(StoreConfig, config.parse_properties(text)).value
     return {key: java_text(getattr(value, name)) for key, name in KEYS.items()}
 
@@ -85,7 +85,7 @@ def expected_keys(version: str) -> set[str]:
 
 
 def java_defaults(oracle: Oracle) -> dict[str, str]:
-    """Java's defaults; paths below its home as below ours, and the log's where it is unset."""
+    """Return Java's defaults, with our root folder for Java's home, and an unset log path."""
     found = settings(oracle) | {
         key: value
         for key, value in settings(oracle, name=BROKER_CONFIG).items()
@@ -119,7 +119,7 @@ def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
 
 
 def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
-    """No invention: each is a key of 4.9 or 5.5."""
+    """Each ignored key is a key of 4.9 or 5.5."""
     if table_oracle.version == "5.5.0":
         java = set(settings(table_oracle)) | OF_THE_BROKER
         assert set(ACCEPTED_WITHOUT_EFFECT) | set(ONLY) <= java
@@ -164,7 +164,7 @@ ALPHABET = "ab1 =:#!\\\\\\\n\n\r\t\f,;u"
 
 
 def test_properties_of_random_texts(table_oracle: Oracle) -> None:
-    """But for the empty key, which a backslash at the very end sets in Java, and names nothing."""
+    """Results are equal except for the empty key, which Java sets for a backslash at the end."""
     random = Random(1)
     texts = ["".join(random.choices(ALPHABET, k=random.randrange(60))) for _ in range(5000)]
     texts += [

@@ -1,4 +1,4 @@
-"""The tables we write: read by the classes of a broker that keep them, nothing lost."""
+"""The broker classes that keep tables read our files without losing anything."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ KINDS = [*TABLES, DelayOffsetTable]
 
 
 def read_by_java(oracle: Oracle, root: Path, kind: type[Any]) -> Any:
-    """What Java would write after it has read our file."""
+    """Return the file that Java would write after it has read ours."""
     text = (root / kind.path).read_text()
     package = "store.schedule" if oracle.is_4 else "broker.schedule"
     delay = f"org.apache.rocketmq.{package}.DelayOffsetSerializeWrapper"
@@ -140,6 +140,6 @@ def test_a_brokers_table_is_the_same_to_it_after_we_saved_it(
     after = read_by_java(table_oracle, store, kind)
     assert len(after[kind.entries_member]) > 0
     assert after[kind.entries_member] == before[kind.entries_member]
-    # 4.9.7 does not read the version of groups, and says how old the process is.
+    # 4.9.7 does not read the version of groups, and writes the age of the process instead.
     if before.get("dataVersion", {}).get("counter"):
         assert after["dataVersion"] == before["dataVersion"]

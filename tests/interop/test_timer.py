@@ -1,6 +1,6 @@
-"""Messages with a time of their own, of Java's producer of 5.5.0 and ours; and taking them back.
+"""Messages with a delivery time, from the producers of Java 5.5.0 and ours, and their recall.
 
-See ``clusters`` for what they run on.
+See ``clusters`` for the brokers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ DAY_S = 86_400
 
 
 class TimerOracle(ClusterOracle):
-    """A running ``TimerOracle.java``."""
+    """Running ``TimerOracle.java``."""
 
     main_class = "TimerOracle"
 
@@ -56,7 +56,7 @@ def cluster(
 
 
 async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, StoredMessage]:
-    """Return the messages of a topic's queues once there are so many."""
+    """Wait for ``count`` messages in a topic's queues, and return them."""
     async with wire.connected(cluster.address) as broker:
         for _ in range(LOOKS):
             found = []
@@ -215,11 +215,11 @@ def test_handles_are_javas(java: TimerOracle) -> None:
             assert list(handles.decode(text)) == expected
 
 
-# --- one folder, now with one broker, now with the other --------------------------------
+# --- a folder that moves between the brokers --------------------------------------------
 
 
 async def counts(cluster: Cluster, topic: str, wanted: set[bytes]) -> Counter[bytes]:
-    """Return how often each message has arrived, once those are there, and a second later."""
+    """Return how often each message has arrived, a second after all expected ones are there."""
     async with wire.connected(cluster.address) as broker:
         for _ in range(4 * LOOKS):
             reply = await broker.pull(topic, 0)
@@ -248,8 +248,9 @@ async def recall(cluster: Cluster, handle: str) -> None:
 
 
 AGAIN = {("reput", "official"): {b"between"}, ("official", "reput", "official"): {b"new 0"}}
-"""What RocketMQ may deliver again: it stands behind the oldest message that waited, or was in its
-wheel. That depends on how soon after its start it gets there.
+"""Messages that RocketMQ may deliver again, depending on the timing of its start.
+
+They are after the oldest waiting message in the log, or were in the timer wheel.
 """
 
 
@@ -261,7 +262,7 @@ wheel. That depends on how soon after its start it gets there.
 async def test_a_folder_goes_on_with_the_other_broker(
     java: TimerOracle, tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:
-    """Nothing is lost, and nothing comes twice but what is said above."""
+    """No message is lost, and none is delivered twice except those in ``AGAIN``."""
     folder = tmp_path / "both"
     first, *others = kinds
     with start_cluster(first, VERSION, folder, SETTINGS) as cluster:

@@ -1,7 +1,7 @@
 """mqadmin on brokers over a salvaged store and over a restored one: ours and the official one.
 
-Both brokers get a copy of the same folder; the tool must print the same with each of them, and what
-is in the folder.
+Both brokers get a copy of the same folder; the tool must print the same with each of them, and
+match the contents of the folder.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ GROUPS = ("CG_Offsets", "CG_Lag", "CG_Order", "CG_Retry")
 
 
 def from_salvage(version: str, folder: Path) -> Path:
-    """Return a salvaged store: messages are missing, and a log file."""
+    """Return a salvaged store that lacks some messages and a log file."""
     return salvaged(version, folder, has_gap=True)[0]
 
 
 def from_archive(version: str, folder: Path) -> Path:
-    """Return a store that came out of an archive."""
+    """Return a store that was restored from an archive."""
     target = folder / "cluster" / "store"
     target.parent.mkdir()
     source = golden.unpack(version, "clean")
@@ -50,7 +50,7 @@ def both(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Both]:
     if java_client.version == "4.5.2":
-        pytest.skip("these tools are of 4.9.7 and 5.5.0")
+        pytest.skip("only with the tools of 4.9.7 and 5.5.0")
     make: Callable[[str, Path], Path] = request.param
     version = java_client.version
     ours = make(version, tmp_path_factory.mktemp("made")).parent
@@ -68,12 +68,12 @@ def both(
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_topics(both: Both, topic: str) -> None:
-    # 4.9 leaves out queues that are only read.
+    # 4.9 leaves out read-only queues.
     text = both.prints("topicStatus", "-t", topic, without=r"^broker-a [67] ")
     assert text.count("broker-a ") > 0
     printed = [both.run(side, "printMsg", "-t", topic, "-d", "false") for side in both.sides]
     ours, official = (PLACE.findall(text) for text in printed)
-    # Where a message is lost the queue of a salvaged store has the next one: Java gives it again.
+    # In a salvaged store the next message takes the place of a lost one: Java returns it twice.
     assert sorted(ours) == sorted(set(official))
     assert len(ours) > 10
 
@@ -87,7 +87,7 @@ def test_messages_are_found(both: Both) -> None:
     for one in golden.messages(both.java.version, "clean")[:12]:
         if one["topic"] in TOPICS and one["keys"]:
             asked = ("queryMsgByKey", "-t", one["topic"], "-k", one["keys"].split()[0])
-            # Java tells of a message once more for each key of it that has the same hash.
+            # Java repeats a message for each of its keys with the same hash.
             ours, official = (set(both.run(side, *asked).splitlines()) for side in both.sides)
             assert ours == official
 

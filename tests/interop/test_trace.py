@@ -1,4 +1,4 @@
-"""Traces that Java and Python clients write, and who can read them; see ``clusters``."""
+"""Traces that Java and Python clients write, and their readers; see ``clusters``."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ WITH_TRACES = {"traceTopicEnable": True}
 
 
 class TraceOracle(ClusterOracle):
-    """A running ``TraceOracle.java``."""
+    """Running ``TraceOracle.java``."""
 
     main_class = "TraceOracle"
 
@@ -52,7 +52,7 @@ def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> TraceOrac
 
 @pytest.fixture(scope="module")
 def tools(java: TraceOracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """``mqadmin`` of the same version."""
+    """Provide ``mqadmin`` of the same version."""
     with JavaClient(java.version, tmp_path_factory.mktemp("tools")) as client:
         yield client
 
@@ -70,7 +70,7 @@ def cluster(
 
 
 def line_of(kind: str, message_id: str, tags: str | None, keys: str | None) -> Trace:
-    """Return what TraceOracle.lines encodes."""
+    """Return the line that TraceOracle.lines encodes."""
     at, broker = 1_700_000_000_000, "127.0.0.1:10911"
     match kind:
         case "Pub":
@@ -136,7 +136,7 @@ def traces_of(cluster: Cluster, message_id: str) -> list[FoundTrace]:
 
 
 def printed(tools: JavaClient, cluster: Cluster, message_id: str) -> list[list[str]]:
-    """Return the words of each line that ``queryMsgTraceById`` prints, but for times."""
+    """Return the words of each line that ``queryMsgTraceById`` prints, without times."""
     text = tools.mqadmin("queryMsgTraceById", "-i", message_id, namesrv=cluster.namesrv)
     lines = [one.split() for one in text.splitlines() if re.match(r"(Pub|Sub) ", one)]
     return [[words[0], words[1], words[2], words[-1]] for words in lines]

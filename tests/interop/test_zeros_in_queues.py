@@ -1,8 +1,8 @@
 """The audit and ``reput store verify`` predict which zeros of a queue Java's next start overwrites.
 
 After a crash Java checks the last three files of a queue, ends the queue at the first zeros there,
-and dispatches again. It does not see zeros in earlier files. If the first unit of the three files
-is zeros, it forgets where the queue ends, and puts the unit of message 0 there.
+and dispatches again. It ignores zeros in earlier files. If the first unit of the three files is
+zeros, it loses the end of the queue, and puts the unit of message 0 there.
 """
 
 import struct

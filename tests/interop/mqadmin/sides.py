@@ -98,7 +98,7 @@ class Both:
         masks: Sequence[tuple[str, str]] = (),
         is_same: bool = True,
     ) -> str:
-        """Assert that mqadmin prints the same with both clusters; return the output with ours, masked.
+        """Assert that mqadmin prints the same with both clusters; return the masked output.
 
         Args:
             arguments: Arguments; ``BROKER`` is replaced by the broker's address.

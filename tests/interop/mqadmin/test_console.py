@@ -143,7 +143,7 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
 )
 def test_answers_have_the_same_shape(both: Both, asked: list[Asked], call: tuple[Any, ...]) -> None:
     if call in (CALLS_5 if both.is_4 else CALLS_4):
-        pytest.skip("of the other version")
+        pytest.skip("only in the other version")
     ours, official = (shape(one.call(*call)) for one in asked)
     assert ours == official
 
@@ -206,7 +206,7 @@ def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
 def test_topics_have_types(both: Both, asked: list[Asked]) -> None:
     """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     found = []
     for one in asked:
         name = "Typed"

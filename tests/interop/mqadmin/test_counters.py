@@ -77,7 +77,7 @@ def use(java: JavaClient, side: Side) -> None:
 @pytest.fixture(scope="module")
 def used(both: Both) -> Both:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for side in both.sides:
         both.run(side, "updateTopic", "-b", "BROKER", "-t", TOPIC, "-r", "1", "-w", "1")
         both.run(side, "updateSubGroup", "-b", "BROKER", "-g", POPS)

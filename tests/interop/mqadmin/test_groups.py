@@ -89,7 +89,7 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
 
 def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     file = tmp_path / "groups.json"
     file.write_text(json.dumps([{"groupName": f"Listed{i}", "retryMaxTimes": i} for i in (1, 2)]))
     text = both.prints("updateSubGroupList", "-b", "BROKER", "-f", str(file))
@@ -99,7 +99,7 @@ def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
 
 def test_how_a_group_consumes_is_set(both: Both) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     mode = ("setConsumeMode", "-b", "BROKER", "-t", "Messages", "-g", "Progress", "-m")
     for name in ("POP", "PULL"):
         text = both.prints(*mode, name, "-q", "1")

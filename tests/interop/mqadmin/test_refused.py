@@ -75,7 +75,7 @@ def test_what_is_not_here(both: Both) -> None:
 def test_the_engine_of_the_timer(both: Both) -> None:
     """Our timer has one engine. Java also refuses the second one, unless enabled at the start."""
     if both.is_4:
-        pytest.skip("of 5.4")
+        pytest.skip("only in 5.4 and later")
     assert "success" in both.prints("switchTimerEngine", "-b", "BROKER", "-e", "F")
     text = both.run_masked("switchTimerEngine", "-b", "BROKER", "-e", "R")
     assert "timerRocksDBEnable must be configured true when broker start" in text
@@ -84,7 +84,7 @@ def test_the_engine_of_the_timer(both: Both) -> None:
 
 def test_what_a_broker_is_not(both: Both) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for command in BOTH_5:
         text = both.prints(*command, masks=[("Unconsumed Timestamp.*", "Unconsumed Timestamp")])
         assert re.search(r"CODE: 3\b|error|invalid|not exist|should not be null", text), command

@@ -116,7 +116,7 @@ def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> No
 
 def test_how_a_group_reads_a_topic(both: Both, commands: list[Command]) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for command in commands:
         command("group", "create", "Modes")
     mode = ("group", "mode", "Modes", "Messages")

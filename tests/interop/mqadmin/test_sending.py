@@ -42,7 +42,7 @@ def test_traces_of_a_message_are_found(both: Both, topic: str) -> None:
 
 
 def _traced(both: Both, side: Side, topic: str) -> str:
-    """Send messages until the trace of one arrives; return its id. A tool may lose traces at exit."""
+    """Send until the trace of a message arrives; return its id. A tool may lose traces at exit."""
     for _ in range(5):
         text = both.run(side, "sendMessage", "-t", topic, "-p", "traced", "-m", "true")
         found = RESULT.search(text)

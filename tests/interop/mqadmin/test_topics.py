@@ -60,7 +60,7 @@ def test_queues_are_shared_out(both: Both) -> None:
 
 def test_many_topics_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     file = tmp_path / "topics.json"
     topics = [
         {"topicName": f"Listed{i}", "readQueueNums": 2, "writeQueueNums": i, "perm": 6}
