@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name in WITH_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(name))
         if not java_oracle.wants_all_versions() and any(
-            one.search(item.nodeid) for one in ONLY_WITH_ALL
+            pattern.search(item.nodeid) for pattern in ONLY_WITH_ALL
         ):
             item.add_marker(is_slow)
 

@@ -223,7 +223,9 @@ class JavaCluster:
             )
 
     def _await_registration(self) -> None:
-        processes = [one for one in (self._namesrv_process, self._broker_process) if one]
+        processes = [
+            process for process in (self._namesrv_process, self._broker_process) if process
+        ]
         deadline = time.monotonic() + START_S
         while self.address not in cluster_text(self.namesrv):
             for process in processes:
@@ -506,8 +508,8 @@ class JavaClient:
             "orderly": orderly,
             "laters": laters,
             "subscriptions": [
-                {"topic": one, "expression": text, "type": "SQL92" if sql else "TAG"}
-                for one, text in wanted.items()
+                {"topic": name, "expression": text, "type": "SQL92" if sql else "TAG"}
+                for name, text in wanted.items()
             ],
         }
         return PushConsumer(self, "push", request, self._settings(namesrv, settings))
@@ -717,7 +719,7 @@ class Producer(_Client):
         for one in found:
             if isinstance(one, ClientError):
                 raise one
-        return [one for one in found if isinstance(one, JavaSent)]
+        return [message for message in found if isinstance(message, JavaSent)]
 
     def results(
         self,
@@ -731,20 +733,20 @@ class Producer(_Client):
         """Send messages; return the result or error of each, None for a one-way message."""
         found = self.ask(
             how,
-            messages=[_message_line(one) for one in messages],
+            messages=[_message_line(message) for message in messages],
             queue=_queue_line(queue),
             timeoutMillis=timeout_ms,
             shardingKeys=list(sharding_keys),
         )
-        return [_sent(one) for one in found]
+        return [_sent(message) for message in found]
 
     def send_ordered(
         self, messages: Sequence[JavaMessage], sharding_keys: Sequence[str]
     ) -> list[JavaSent]:
         """Send with a ``MessageQueueSelector`` that hashes each message's sharding key."""
         found = self.results(messages, "ordered", sharding_keys=sharding_keys)
-        assert all(isinstance(one, JavaSent) for one in found), found
-        return [one for one in found if isinstance(one, JavaSent)]
+        assert all(isinstance(message, JavaSent) for message in found), found
+        return [message for message in found if isinstance(message, JavaSent)]
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written."""

@@ -126,7 +126,9 @@ def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Pa
         # -XDignore.symbol.file: no warning that Unsafe is internal.
         compiling = [tool("javac"), "-XDignore.symbol.file", "-proc:none", "-nowarn"]
         compiling += ["-encoding", "UTF-8", "-cp", class_path(*libraries), "-d", str(new)]
-        subprocess.run([*compiling, *(one for one in sources if one.suffix == ".java")], check=True)
+        subprocess.run(
+            [*compiling, *(source for source in sources if source.suffix == ".java")], check=True
+        )
         for one in sources:
             if one.suffix != ".java":
                 shutil.copy(one, new)
@@ -142,7 +144,7 @@ def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> 
         sources: Files; the folder's name contains their hash.
         make: Function that builds into the given folder.
     """
-    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = _cache() / f"{name}-{digest}"
     if folder.is_dir():
         return folder
@@ -162,7 +164,7 @@ def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> 
 def class_path(*folders: Path) -> str:
     """Return a class path of folders: their jars, or their classes if there are no jars."""
     return os.pathsep.join(
-        str(one / "*") if next(one.glob("*.jar"), None) else str(one) for one in folders
+        str(folder / "*") if next(folder.glob("*.jar"), None) else str(folder) for folder in folders
     )
 
 

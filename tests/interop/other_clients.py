@@ -118,10 +118,10 @@ class OtherClient:
             count=count,
             expression=expression,
             orderly=orderly,
-            again=[base64.b64encode(one).decode() for one in again],
+            again=[base64.b64encode(body).decode() for body in again],
             properties=list(properties),
         )
-        return [{**one, "body": base64.b64decode(one["body"])} for one in found]
+        return [{**message, "body": base64.b64decode(message["body"])} for message in found]
 
     def _run(self, **request: Any) -> list[dict[str, Any]]:
         # The clients keep offsets and logs in the home folder.
@@ -134,7 +134,7 @@ class OtherClient:
                 check=False,
                 env={"HOME": home, "GODEBUG": ""},
             )
-        lines = [json.loads(one) for one in result.stdout.splitlines() if one.startswith(b"{")]
+        lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
         if not lines or lines[-1] != {"end": True}:
             raise OtherClientError(f"{lines[-1:]} {result.stderr[-2000:].decode(errors='replace')}")
         return lines[:-1]

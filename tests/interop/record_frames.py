@@ -500,7 +500,7 @@ def main() -> None:
                 entries += record(java, version, serialization)
             for name, frame in sorted(live(java).items()):
                 entries.append(written(java, frame, f"{version}/live_{name}", None))
-    lines = ",\n".join(json.dumps(one, ensure_ascii=True) for one in entries)
+    lines = ",\n".join(json.dumps(entry, ensure_ascii=True) for entry in entries)
     (DATA / "manifest.json").write_text(f"[\n{lines}\n]\n", encoding="ascii")
 
 

@@ -300,7 +300,7 @@ class Shelf:
     def drop_before(self, physical_offset: int) -> None:
         """Forget the messages before a physical offset, which the log has deleted."""
         for queue in self.queues.values():
-            gone = [n for n, one in queue.items() if one.physical_offset < physical_offset]
+            gone = [n for n, message in queue.items() if message.physical_offset < physical_offset]
             for place in gone:
                 del queue[place]
         for table in (self.keys, self._tags):
@@ -317,7 +317,7 @@ class Shelf:
         """Return time queries: at, just before and just after some messages of each queue."""
         asked: list[TimeQuery] = []
         for (topic, queue_id), queue in self.queues.items():
-            times = sorted({one.store_timestamp for one in queue.values()})
+            times = sorted({message.store_timestamp for message in queue.values()})
             for time in {*times[:2], times[len(times) // 2], *times[-2:]}:
                 asked += [(topic, queue_id, time + shift) for shift in (-1, 0, 1)]
         return asked
@@ -329,8 +329,8 @@ class Shelf:
         """
         topic, queue_id, time = asked
         queue = self.queues[topic, queue_id]
-        later = [place for place, one in queue.items() if one.store_timestamp >= time]
-        earlier = [place for place, one in queue.items() if one.store_timestamp <= time]
+        later = [place for place, message in queue.items() if message.store_timestamp >= time]
+        earlier = [place for place, message in queue.items() if message.store_timestamp <= time]
         return min(later, default=max(queue) + 1), max(earlier, default=min(queue))
 
 
@@ -378,7 +378,7 @@ def assert_java_has(shelf: Shelf, view: JavaView, *, has_tags: bool = False) -> 
         queue = queues[pair]
         assert not queue.holes
         assert queue.min_queue_offset == min(expected)
-        assert {n: without_crc(one) for n, one in queue.messages.items()} == expected
+        assert {n: without_crc(message) for n, message in queue.messages.items()} == expected
     for (topic, key), offsets in shelf.keys.items():
         assert sorted(set(view.keys[topic, key])) == newest(offsets), (topic, key)
     for (topic, key), offsets in shelf.tags.items():
@@ -391,11 +391,11 @@ def assert_ours_has(shelf: Shelf, store: MessageStore) -> None:
     assert ends == shelf.ends
     for (topic, queue_id), expected in shelf.queues.items():
         found = messages_of(store, topic, queue_id)
-        assert {n: without_crc(as_java(one)) for n, one in found.items()} == expected
+        assert {n: without_crc(as_java(message)) for n, message in found.items()} == expected
         assert store.min_offset(topic, queue_id) == min(expected)
     for (topic, key), offsets in shelf.keys.items():
         records = store.query(topic, key, 64).records
-        found_at = [record.decode(one).physical_offset for one in records]
+        found_at = [record.decode(data).physical_offset for data in records]
         assert found_at == newest(offsets), (topic, key)
     for asked in shelf.times():
         both = [store.offset_by_time(*asked, boundary) for boundary in Boundary]

@@ -207,8 +207,8 @@ async def test_where_queues_begin_and_end(
 ) -> None:
     results = await send(admin, producer, topic, 5)
     queue = results[0].queue
-    stored = [await admin.message_by_offset_id(one.offset_message_id) for one in results]
-    times = [one.store_timestamp_ms for one in stored if one is not None]
+    stored = [await admin.message_by_offset_id(result.offset_message_id) for result in results]
+    times = [message.store_timestamp_ms for message in stored if message is not None]
     status = (await admin.topic_status(topic))[queue]
 
     assert (await admin.min_offset(queue), await admin.max_offset(queue)) == (0, 5)
@@ -222,7 +222,7 @@ async def test_where_queues_begin_and_end(
             return [consumer.search_offset(place, time_ms) for time_ms in (0, *times)]
 
     expected = await asyncio.to_thread(java_searches)
-    assert [await admin.search_offset(queue, one) for one in (0, *times)] == expected
+    assert [await admin.search_offset(queue, time) for time in (0, *times)] == expected
 
 
 async def test_the_index_of_a_queue(
@@ -235,8 +235,8 @@ async def test_the_index_of_a_queue(
 
     assert (units.min_queue_index, units.max_queue_index) == (0, 5)
     # The physical offset of each is the end of its offset id.
-    assert [one.physic_offset for one in units.queue_data] == [
-        int(one.offset_message_id[16:], 16) for one in results[1:4]
+    assert [unit.physic_offset for unit in units.queue_data] == [
+        int(unit.offset_message_id[16:], 16) for unit in results[1:4]
     ]
 
 
@@ -259,7 +259,7 @@ async def test_consumer_offsets(
     assert await asyncio.to_thread(java_moves) == 3
     await until(lambda: is_at(admin, topic, queue, 4))
     stats = await admin.consume_stats(topic, topic)
-    assert [(one.queue, one.consumer_offset, one.lag) for one in stats.queues] == [(queue, 4, 1)]
+    assert [(row.queue, row.consumer_offset, row.lag) for row in stats.queues] == [(queue, 4, 1)]
     assert stats.lag == 1
     assert topic in await admin.groups_of_topic(topic)
 
@@ -309,7 +309,7 @@ async def test_a_running_group_is_seen_and_goes_back(
         await until(has_committed)  # Until then the broker has no offset to reset.
         assert await admin.reset_offsets(topic, topic, 0) == {queue: 0}
         again = await asyncio.to_thread(consumer.take, 2)
-        assert {one.msg_id for one in again} == {one.msg_id for one in first}
+        assert {message.msg_id for message in again} == {message.msg_id for message in first}
     finally:
         await asyncio.to_thread(consumer.close)
 
@@ -340,20 +340,23 @@ async def test_messages_by_key(
     results = await send(admin, producer, topic, 5)
     found = await admin.messages_by_key(topic, "k1")
 
-    assert [one.message_id for one in found] == [results[1].message_id, results[3].message_id]
+    assert [message.message_id for message in found] == [
+        results[1].message_id,
+        results[3].message_id,
+    ]
     assert await admin.messages_by_key(topic, "k2") == []
     assert len(await admin.messages_by_key(topic, "all", count_max=2)) == 2
     at = found[0].store_timestamp_ms
     within = await admin.messages_by_key(topic, "k1", begin_ms=at, end_ms=at)
-    assert results[1].message_id in [one.message_id for one in within]
-    assert all(one.store_timestamp_ms == at for one in within)
+    assert results[1].message_id in [message.message_id for message in within]
+    assert all(message.store_timestamp_ms == at for message in within)
 
     def java_queries() -> list[str]:
         with java_client.pull_consumer(official.namesrv, topic) as consumer:
-            return [one.msg_id for one in consumer.query(topic, "k1")]
+            return [message.msg_id for message in consumer.query(topic, "k1")]
 
     expected = await asyncio.to_thread(java_queries)
-    assert {one.message_id for one in found} == set(expected)
+    assert {message.message_id for message in found} == set(expected)
 
 
 async def test_a_refusal_says_who_and_why(official: JavaCluster, admin: Admin) -> None:

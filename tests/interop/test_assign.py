@@ -70,7 +70,7 @@ def ask(
 ) -> None:
     """Compare the shares of all members, and of a client that is not a member."""
     ids = [*clients, "stranger"]
-    requests = [[one, *words_of(queues, clients), *arguments] for one in ids]
+    requests = [[client, *words_of(queues, clients), *arguments] for client in ids]
     for one, places in zip(ids, java.ask(command, requests), strict=True):
         assert strategy.allocate(one, queues, clients) == [queues[place] for place in places], one
 
@@ -140,10 +140,10 @@ def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
             lambda queue: queue.broker_name.partition("@")[0],
             lambda client_id: client_id.partition("@")[0],
         )
-        members = [one for one in clients if one != "stranger"]
+        members = [client for client in clients if client != "stranger"]
         if not near:
             continue
-        requests = [[one, *words_of(near, members), inner.name] for one in members]
+        requests = [[client, *words_of(near, members), inner.name] for client in members]
         answers = java.ask("MACHINE_ROOM_NEARBY", requests)
         for one, places in zip(members, answers, strict=True):
             assert strategy.allocate(one, near, members) == [near[place] for place in places]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 
 Cluster = JavaCluster | ReputCluster
 TOPIC = "Batches"
-QUEUES = [Queue(TOPIC, "broker-a", one) for one in range(2)]
+QUEUES = [Queue(TOPIC, "broker-a", number) for number in range(2)]
 SETTINGS = {
     "mapperFileSizeBatchConsumeQueue": str(46 * 5),
     "mappedFileSizeCommitLog": "1048576",
@@ -52,8 +52,8 @@ class Known:
         with self.java.producer(cluster.namesrv) as producer:
             for number in range(14):
                 queue = QUEUES[number % 2]
-                bodies = [f"{name} {number} {one}".encode() for one in range(1 + number % 5)]
-                messages = [JavaMessage(TOPIC, one, keys=f"k{number}") for one in bodies]
+                bodies = [f"{name} {number} {part}".encode() for part in range(1 + number % 5)]
+                messages = [JavaMessage(TOPIC, body, keys=f"k{number}") for body in bodies]
                 (sent,) = producer.send(messages, "batch", queue=queue)
                 assert (sent.status, sent.queue) == ("SEND_OK", queue)
                 assert sent.queue_offset == self.ends[queue]
@@ -67,10 +67,10 @@ class Known:
             self.bodies[QUEUES[0]][sent.queue_offset] = name.encode()
             self.ends[QUEUES[0]] += 1
         self.compare(cluster)
-        wanted = Counter(one for each in self.bodies.values() for one in each.values())
+        wanted = Counter(body for each in self.bodies.values() for body in each.values())
         with self.java.push_consumer(cluster.namesrv, "group", TOPIC) as consumer:
             consumer.take(wanted.total() - self.read_count)
-            found = Counter(one.body for one in consumer.received)
+            found = Counter(message.body for message in consumer.received)
             assert found.total() == wanted.total() - self.read_count
             assert found <= wanted
             consumer.persist()
@@ -81,7 +81,9 @@ class Known:
             for queue in QUEUES:
                 until(lambda queue=queue: consumer.max_offset(queue) == self.ends[queue])  # type: ignore[misc]
             for queue, messages in consumer.read_all(TOPIC).items():
-                assert {one.queue_offset: one.body for one in messages} == self.bodies[queue]
+                assert {message.queue_offset: message.body for message in messages} == self.bodies[
+                    queue
+                ]
 
 
 def until(is_so: object) -> None:
@@ -171,5 +173,5 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
 def files(store: Path) -> dict[str, bytes]:
     root = store / paths.BATCH_CONSUME_QUEUE
     return {
-        str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }

@@ -58,7 +58,7 @@ OF_THE_MACHINE = {"brokerName", "brokerIP1"}
 SET_AT_START = {"listenPort": "10911"}
 """Settings that BrokerStartup sets before it reads the file."""
 
-KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(BrokerConfig)}
+KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(BrokerConfig)}
 
 
 def settings(oracle: Oracle, text: str = "") -> dict[str, str]:
@@ -102,7 +102,7 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
 
 def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle)) | auth_keys(table_oracle)
-    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+    store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store}
 
 
@@ -135,7 +135,7 @@ def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
 
 
 def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
-    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+    store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert not store & {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY}
     both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
     assert both == {

@@ -75,9 +75,9 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
     found = client.consume(
         cluster.namesrv, topic, group, count, "a", orderly=orderly, properties=["p"]
     )
-    assert sorted(one["body"] for one in found) == sorted(BODIES * len(client.ways))
-    assert {(one["tags"], one["keys"]) for one in found} == {("a", "k")}
-    assert {one["properties"]["p"] for one in found} == {"v"}
+    assert sorted(message["body"] for message in found) == sorted(BODIES * len(client.ways))
+    assert {(message["tags"], message["keys"]) for message in found} == {("a", "k")}
+    assert {message["properties"]["p"] for message in found} == {"v"}
     assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
 
 
@@ -88,7 +88,10 @@ def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
     found = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
-    assert {one["body"]: one["reconsume_times"] for one in found} == {b"again": 1, b"later": 0}
+    assert {message["body"]: message["reconsume_times"] for message in found} == {
+        b"again": 1,
+        b"later": 0,
+    }
 
 
 def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
@@ -102,7 +105,7 @@ def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> Non
     client.produce(cluster.namesrv, topic, BODIES, "batch")
     wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]
     found = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
-    assert sorted(one["body"] for one in found) == wanted
+    assert sorted(message["body"] for message in found) == wanted
 
 
 @pytest.mark.skipif(
@@ -115,10 +118,12 @@ def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> No
     with java_client.producer(official.namesrv) as producer:
         for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
             assert len(producer.send(messages, how)) == count
-        assert all(one.status == "SEND_OK" for one in producer.send_ordered(messages, "aabbccdd"))
+        assert all(
+            result.status == "SEND_OK" for result in producer.send_ordered(messages, "aabbccdd")
+        )
     with java_client.push_consumer(official.namesrv, f"{topic}-push", topic, "a") as consumer:
-        assert sorted(one.body for one in consumer.take(40)) == sorted(BODIES * 5)
+        assert sorted(message.body for message in consumer.take(40)) == sorted(BODIES * 5)
     with java_client.pull_consumer(official.namesrv, f"{topic}-pull") as puller:
-        found = [one.body for queue in puller.read_all(topic).values() for one in queue]
+        found = [message.body for queue in puller.read_all(topic).values() for message in queue]
         assert sorted(found) == sorted(BODIES * 5)
     assert topic in java_client.mqadmin("topicList", namesrv=official.namesrv)

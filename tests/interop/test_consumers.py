@@ -60,7 +60,7 @@ class Listener:
         self.running[context.queue] += 1
         await asyncio.sleep(0)
         self.messages += messages
-        self.calls.append((context.queue, [one.body for one in messages]))
+        self.calls.append((context.queue, [message.body for message in messages]))
         result = self._answer(messages, context) if self._answer else ConsumeResult.SUCCESS
         self.running[context.queue] -= 1
         async with self._arrived:
@@ -69,7 +69,7 @@ class Listener:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [one.body for one in self.messages]
+        return [message.body for message in self.messages]
 
     async def wait(self, enough: Callable[[], bool]) -> None:
         async with asyncio.timeout(GUARD_S), self._arrived:
@@ -135,7 +135,7 @@ async def test_one_member_gets_all(official: JavaCluster, producer: Producer, to
         live = await send(producer, topic, numbered(20, "live"))
         await listener.wait_for(70)
     assert sorted(listener.bodies) == sorted(sent + live)
-    assert all(one.topic == topic for one in listener.messages)
+    assert all(message.topic == topic for message in listener.messages)
     assert listener.messages[0].tags == "a"
     assert listener.messages[0].keys == ["k1", "k2"]
     assert await committed(official, topic, topic) == 70
@@ -186,19 +186,19 @@ async def test_beside_a_java_member(
         await consumer.subscribe(topic)
         theirs = await asyncio.to_thread(java_client.push_consumer, official.namesrv, topic, topic)
         try:
-            await until(lambda: sum(one.topic == topic for one in consumer.queues()) == 2)
-            own = {one.queue_id for one in consumer.queues() if one.topic == topic}
+            await until(lambda: sum(queue.topic == topic for queue in consumer.queues()) == 2)
+            own = {queue.queue_id for queue in consumer.queues() if queue.topic == topic}
             other: set[int] = set()
             async with asyncio.timeout(GUARD_S):
                 while len(other) != 2:
                     assigned = await asyncio.to_thread(theirs.assigned)
-                    other = {one.queue_id for one in assigned if one.topic == topic}
+                    other = {queue.queue_id for queue in assigned if queue.topic == topic}
             assert sorted([*own, *other]) == [0, 1, 2, 3]
             await send(producer, topic, numbered(20, "both"))
-            await listener.wait(lambda: sum(one[:4] == b"both" for one in listener.bodies) == 10)
+            await listener.wait(lambda: sum(body[:4] == b"both" for body in listener.bodies) == 10)
             await asyncio.to_thread(
                 theirs.wait_until,
-                lambda found: sum(one.body[:4] == b"both" for one in found) == 10,
+                lambda found: sum(message.body[:4] == b"both" for message in found) == 10,
             )
         finally:
             await asyncio.to_thread(theirs.close)
@@ -213,7 +213,7 @@ async def test_plain_function_runs_in_threads(
 
     def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
         meeting.wait()  # Blocks until four threads are here.
-        got.extend(one.body for one in messages)
+        got.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 
     async with push(official, topic, listen) as consumer:
@@ -259,7 +259,7 @@ async def test_sql92(start_official: StartOfficial, topic: str) -> None:
             await pull.subscribe_sql(topic, "n BETWEEN 2 AND 3")
             found: list[bytes] = []
             while len(found) < 2:
-                found += [one.body for one in await pull.poll(timeout_ms=GUARD_S * 1000)]
+                found += [message.body for message in await pull.poll(timeout_ms=GUARD_S * 1000)]
             assert sorted(found) == [b"2", b"3"]
 
 
@@ -284,10 +284,10 @@ async def test_sent_back_until_it_succeeds(
         await consumer.subscribe(topic)
         await listener.wait_for(4)
     assert Counter(listener.bodies) == {b"good": 1, b"hard": 3}
-    hard = [one for one in listener.messages if one.body == b"hard"]
-    assert [one.reconsume_times for one in hard] == [0, 1, 2]
-    assert {one.topic for one in hard} == {topic}
-    assert {one.message_id for one in hard} == {hard[0].message_id}
+    hard = [message for message in listener.messages if message.body == b"hard"]
+    assert [message.reconsume_times for message in hard] == [0, 1, 2]
+    assert {message.topic for message in hard} == {topic}
+    assert {message.message_id for message in hard} == {hard[0].message_id}
     assert hard[1].queue.topic == names.retry_topic(topic)
     assert await committed(official, topic, topic) == 2
 
@@ -305,7 +305,7 @@ async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str
         await consumer.subscribe(topic)
         await listener.wait_for(2)
     found = await dead_letters(official, topic, 2)
-    assert sorted(one.body for one in found) == [b"hopeless", b"unwanted"]
+    assert sorted(message.body for message in found) == [b"hopeless", b"unwanted"]
 
 
 async def dead_letters(official: JavaCluster, group: str, count: int) -> list[ReceivedMessage]:
@@ -404,10 +404,12 @@ async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic:
     listener = Listener(answer)
     async with push(official, topic, listener, BATCHES) as consumer:
         await consumer.subscribe(topic)
-        await listener.wait(lambda: any(one.reconsume_times == 1 for one in listener.messages))
-    again = [one for one in listener.messages if one.reconsume_times == 1]
+        await listener.wait(
+            lambda: any(message.reconsume_times == 1 for message in listener.messages)
+        )
+    again = [message for message in listener.messages if message.reconsume_times == 1]
     ends = [bodies[-1] for queue, bodies in listener.calls if len(bodies) > 1]
-    assert {one.body for one in again} <= set(ends)
+    assert {message.body for message in again} <= set(ends)
     assert set(listener.bodies) == set(numbered(10)) | {b"create"}
 
 
@@ -613,7 +615,7 @@ async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic:
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
         await consumer.subscribe(topic)
         while len(found) < 30:
-            found += [one.body for one in await consumer.poll(7, timeout_ms=GUARD_S * 1000)]
+            found += [message.body for message in await consumer.poll(7, timeout_ms=GUARD_S * 1000)]
         assert len(consumer.assignment()) == 4
         assert await consumer.poll(timeout_ms=50) == []
     assert sorted(found) == sorted(sent)
@@ -650,7 +652,7 @@ async def test_pull_error_repeats_what_was_handed_out(
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
         await consumer.assign([queue])
         first = await consumer.poll(1, timeout_ms=GUARD_S * 1000)
-        assert [one.body for one in first] == [b"m2"]
+        assert [message.body for message in first] == [b"m2"]
 
 
 async def test_pull_assigned_and_seek(
@@ -700,7 +702,7 @@ async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
     while len(found) < count:
         messages = await consumer.poll(count - len(found), timeout_ms=GUARD_S * 1000)
         assert messages
-        found += [one.body for one in messages]
+        found += [message.body for message in messages]
     return found
 
 

@@ -89,7 +89,7 @@ class Known:
         )
         with self.java.push_consumer(cluster.namesrv, GROUP, TOPIC) as consumer:
             consumer.take(new.total())
-            assert Counter(one.body for one in consumer.received) == new
+            assert Counter(message.body for message in consumer.received) == new
             self.read_count += new.total()
             until(lambda: self._committed(cluster, consumer) == self.read_count)
 
@@ -99,7 +99,9 @@ class Known:
         with self.java.admin(cluster.namesrv) as admin:
             table = admin.call("examineConsumeStats", GROUP)["offsetTable"]
         return sum(
-            one["consumerOffset"] for queue, one in table.items() if queue.startswith(f"{TOPIC}@")
+            entry["consumerOffset"]
+            for queue, entry in table.items()
+            if queue.startswith(f"{TOPIC}@")
         )
 
     def compare(self, cluster: Cluster) -> None:
@@ -109,9 +111,9 @@ class Known:
                 return
             assert consumer.queues(TOPIC) == QUEUES
             for queue, messages in consumer.read_all(TOPIC).items():
-                found = [(one.body, one.msg_id) for one in messages]
+                found = [(message.body, message.msg_id) for message in messages]
                 assert found == self.places[queue]
-                assert [one.queue_offset for one in messages] == list(range(len(messages)))
+                assert [message.queue_offset for message in messages] == list(range(len(messages)))
             last = self.places[QUEUES[1]][-1]
             first = self.places[QUEUES[2]][0]
             for body, msg_id in (first, last):
@@ -120,7 +122,7 @@ class Known:
             wanted = sorted(
                 body for queue in QUEUES for body, _ in self.places[queue] if b" 3 " in body[8:]
             )
-            assert sorted(one.body for one in by_key) == wanted
+            assert sorted(message.body for message in by_key) == wanted
             for queue in QUEUES:
                 assert tagged(consumer, queue, "even") == [
                     body for number, (body, _) in enumerate(self.places[queue]) if not number % 2
@@ -134,7 +136,7 @@ class Known:
         def has_arrived() -> bool:
             with contextlib.suppress(java_cluster.ClientError):
                 queues = consumer.read_all(DELAYED).values()
-                return {one.body for queue in queues for one in queue} == wanted
+                return {message.body for queue in queues for message in queue} == wanted
             return False  # the topic does not exist yet
 
         with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
@@ -149,7 +151,7 @@ def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list
         pulled = consumer.pull(queue, queue_offset, 32, tags)
         found += pulled.messages
         queue_offset = pulled.next_offset
-    return [one.body for one in found]
+    return [message.body for message in found]
 
 
 def until(is_so: Callable[[], bool]) -> None:

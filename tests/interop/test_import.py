@@ -54,16 +54,18 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     found: dict[tuple[str, int], list[bytes]] = {}
     for (topic, queue_id), queue in sorted(view.queues.items()):
         assert list(queue.messages) == list(range(queue.max_queue_offset))
-        assert all(place == one.queue_offset for place, one in queue.messages.items())
+        assert all(place == message.queue_offset for place, message in queue.messages.items())
         if topic.startswith("Imported"):  # Java also has empty queues of system topics
-            found[topic, queue_id] = [one.body for one in queue.messages.values()]
+            found[topic, queue_id] = [message.body for message in queue.messages.values()]
     expected: dict[tuple[str, int], list[bytes]] = {}
     for row in sent:
         key = str(row["topic"]), int(str(row["queue_id"]))
         expected.setdefault(key, []).append(bytes(row["body"]))  # type: ignore[call-overload]
     assert found == expected
     by_key = {
-        one.physical_offset: one.body for q in view.queues.values() for one in q.messages.values()
+        message.physical_offset: message.body
+        for q in view.queues.values()
+        for message in q.messages.values()
     }
     hits = {key: [by_key[at] for at in offsets] for key, offsets in view.keys.items()}
     assert hits == {keys[0]: [b"a-0" * 20], keys[1]: [b"b-299" * 20]}
@@ -86,9 +88,9 @@ def test_consumers_of_the_official_broker_read_it(
     with java_client.pull_consumer(cluster.namesrv, "ImportReaders") as consumer:
         for topic in ("Imported0", "Imported1"):
             got = sorted(
-                (one.msg_id, one.queue_id)
+                (message.msg_id, message.queue_id)
                 for received in consumer.read_all(topic).values()
-                for one in received
+                for message in received
             )
             assert got == sorted(
                 (row["uniq_key"], row["queue_id"]) for row in sent if row["topic"] == topic

@@ -103,7 +103,7 @@ def own(
 def topic(request: pytest.FixtureRequest) -> str:
     """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
-    return "".join(one if one.isalnum() else "-" for one in name)[:100]
+    return "".join(character if character.isalnum() else "-" for character in name)[:100]
 
 
 def is_java_4_5(cluster: Cluster) -> bool:
@@ -119,7 +119,7 @@ def messages(topic: str, bodies: Iterable[bytes]) -> list[JavaMessage]:
 
 
 def bodies(found: Iterable[JavaReceived]) -> list[bytes]:
-    return sorted(one.body for one in found)
+    return sorted(message.body for message in found)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -162,7 +162,7 @@ def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> 
 
 def assigned(consumer: PushConsumer, topic: str) -> list[Queue]:
     """Return the assigned queues of a topic; a consumer also has queues of its retry topic."""
-    return [one for one in consumer.assigned() if one.topic == topic]
+    return [queue for queue in consumer.assigned() if queue.topic == topic]
 
 
 def read_all(java: JavaClient, cluster: Cluster, topic: str) -> dict[Queue, list[JavaReceived]]:
@@ -212,10 +212,12 @@ def test_what_is_sent_is_read(
 
     queues = read_all(java, cluster, topic)
     for queue, found in queues.items():
-        assert [one.queue_offset for one in found] == list(range(len(found)))
-        assert all((one.topic, one.queue_id) == (topic, queue.queue_id) for one in found)
-    found = [one for queue in queues.values() for one in queue]
-    by_body = {one.body: one for one in found}
+        assert [message.queue_offset for message in found] == list(range(len(found)))
+        assert all(
+            (message.topic, message.queue_id) == (topic, queue.queue_id) for message in found
+        )
+    found = [message for queue in queues.values() for message in queue]
+    by_body = {message.body: message for message in found}
     assert len(found) == len(by_body) == len(wanted)
     for one in wanted:
         got = by_body[one.body]
@@ -244,7 +246,7 @@ def assert_places(
     """Assert that messages are at the places of the send results; a batch has one result."""
     if not results or results[0] is None:
         return
-    assert {one.status for one in results} == {"SEND_OK"}
+    assert {result.status for result in results} == {"SEND_OK"}
     if len(results) == 1:
         sent = results[0]
         ids = zip(sent.msg_id.split(","), sent.offset_msg_id.split(","), strict=True)
@@ -254,7 +256,8 @@ def assert_places(
         ]
     else:
         told = [
-            (one.queue.queue_id, one.queue_offset, one.msg_id, one.offset_msg_id) for one in results
+            (result.queue.queue_id, result.queue_offset, result.msg_id, result.offset_msg_id)
+            for result in results
         ]
     for message, place in zip(wanted, told, strict=True):
         got = by_body[message.body]
@@ -268,7 +271,7 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, [body, b"short", noise]))
     with push(java_client, cluster, topic, topic) as consumer:
-        found = {one.body: one for one in consumer.take(3)}
+        found = {message.body: message for message in consumer.take(3)}
     assert found.keys() == {body, b"short", noise}
     assert found[body].store_size < 1000
     assert found[noise].store_size > 100_000
@@ -310,8 +313,8 @@ def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: 
         assert isinstance(refused, ClientError)
     with push(java_client, cluster, topic, topic, consumeMessageBatchMaxSize=1024) as consumer:
         found = consumer.take(len(sent))
-    assert Counter(one.body for one in found) == Counter(sent)
-    assert {one.queue_id for one in found} == {result.queue.queue_id}
+    assert Counter(message.body for message in found) == Counter(sent)
+    assert {message.queue_id for message in found} == {result.queue.queue_id}
 
 
 def test_a_topic_comes_from_an_admin_alone(
@@ -329,7 +332,7 @@ def test_a_topic_comes_from_an_admin_alone(
         assert isinstance(refused, ClientError)
         make_topic(java_client, other, topic, 3)
         producer.send([JavaMessage(topic, b"body")])
-        assert [one.queue_id for one in producer.queues(topic)] == [0, 1, 2]
+        assert [queue.queue_id for queue in producer.queues(topic)] == [0, 1, 2]
 
 
 # --- push consumers -----------------------------------------------------------------
@@ -340,7 +343,7 @@ def two_members(
 ) -> tuple[PushConsumer, PushConsumer]:
     """Start two consumers of a group; on return each has half of the queues."""
     first, second = (push(java, cluster, topic, topic) for _ in range(2))
-    until(lambda: [len(assigned(one, topic)) for one in (first, second)] == [2, 2])
+    until(lambda: [len(assigned(member, topic)) for member in (first, second)] == [2, 2])
     return first, second
 
 
@@ -362,7 +365,7 @@ def test_two_members_share_and_one_goes_on(
         more = numbered(100, "more")
         producer.send(messages(topic, more), "async")
         second.wait_until(lambda found: len(found) + len(first.received) >= 300)
-    found = [one.body for one in first.received + second.received]
+    found = [message.body for message in first.received + second.received]
     assert Counter(found) == Counter(sent + more)
     second.close()
 
@@ -383,10 +386,10 @@ def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) 
         second.take(len(more))
         second.close()
     for member, wanted in ((first, sent), (second, more)):
-        assert Counter(one.body for one in member.received) == Counter(wanted)
+        assert Counter(message.body for message in member.received) == Counter(wanted)
         for key in set(keys):
-            of_key = [body for body, one in zip(wanted, keys, strict=True) if one == key]
-            assert [one.body for one in member.received if one.body in of_key] == of_key
+            of_key = [body for body, body_key in zip(wanted, keys, strict=True) if body_key == key]
+            assert [message.body for message in member.received if message.body in of_key] == of_key
 
 
 def test_an_orderly_member_that_asks_for_a_moment(
@@ -401,8 +404,8 @@ def test_an_orderly_member_that_asks_for_a_moment(
         java_client, cluster, topic, topic, orderly=True, laters=1, suspendCurrentQueueTimeMillis=10
     ) as consumer:
         found = consumer.take(6)
-    assert [one.body for one in found] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
-    assert [one.reconsume_times for one in found] == [0, 1] * 3
+    assert [message.body for message in found] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
+    assert [message.reconsume_times for message in found] == [0, 1] * 3
 
 
 def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
@@ -415,7 +418,7 @@ def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> 
             assert len(assigned(member, topic)) == 4
         producer.send([JavaMessage(topic, b"for all")])
         for member in members:
-            assert [one.body for one in member.take(1)] == [b"for all"]
+            assert [message.body for message in member.take(1)] == [b"for all"]
             member.close()
 
 
@@ -432,7 +435,7 @@ def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         for number, (expression, passing) in enumerate(
             {"red || blue": {"red", "blue"}, "Aa": {"Aa"}, "*": {*tags}}.items()
         ):
-            passed = [one.body for one in wanted if one.tags in passing]
+            passed = [message.body for message in wanted if message.tags in passing]
             with push(java_client, cluster, f"{topic}-{number}", topic, expression) as consumer:
                 assert bodies(consumer.take(len(passed))) == sorted(passed)
                 # Filtered messages move the consumer offset, too, and delay nothing.
@@ -450,12 +453,14 @@ def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: s
         (sent,) = producer.send([JavaMessage(topic, b"twice", tags="a", keys="k")])
         with push(java_client, other, topic, topic, "a", laters=2) as consumer:
             found = consumer.take(3)
-    assert [one.body for one in found] == [b"twice"] * 3
-    assert [one.reconsume_times for one in found] == [0, 1, 2]
-    assert {one.topic for one in found} == {topic}  # the client hides the retry topic
-    assert {one.msg_id for one in found} == {sent.msg_id}
-    assert {(one.tags, one.keys) for one in found} == {("a", "k")}
-    assert {one.properties.get("ORIGIN_MESSAGE_ID") for one in found[1:]} == {sent.offset_msg_id}
+    assert [message.body for message in found] == [b"twice"] * 3
+    assert [message.reconsume_times for message in found] == [0, 1, 2]
+    assert {message.topic for message in found} == {topic}  # the client hides the retry topic
+    assert {message.msg_id for message in found} == {sent.msg_id}
+    assert {(message.tags, message.keys) for message in found} == {("a", "k")}
+    assert {message.properties.get("ORIGIN_MESSAGE_ID") for message in found[1:]} == {
+        sent.offset_msg_id
+    }
 
 
 @pytest.mark.parametrize("where", ["FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"])
@@ -551,7 +556,7 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         found = consumer.pull(queue, 0, 10)
         assert (found.status, found.next_offset) == ("FOUND", 10)
         assert (found.min_offset, found.max_offset) == (0, 40)
-        assert [one.body for one in found.messages] == numbered(10)
+        assert [message.body for message in found.messages] == numbered(10)
         assert len(consumer.pull(queue, 0, 100).messages) == 32  # the maximum of a reply
         cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
         # 4.5 returns 0 for an offset beyond the end of a queue that begins at 0.
@@ -613,7 +618,7 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
             found = admin.call("viewMessage", topic, msg_id)
             assert (found["topic"], found["queueOffset"]) == (topic, sent[3].queue_offset)
         found = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
-        assert [one["msgId"] for one in found["messageList"]] == [sent[7].msg_id]
+        assert [message["msgId"] for message in found["messageList"]] == [sent[7].msg_id]
 
 
 def test_a_lite_pull_consumer_subscribes(
@@ -626,12 +631,14 @@ def test_a_lite_pull_consumer_subscribes(
         producer.send(wanted)
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
             found = consumer.take(20)
-            assert bodies(found) == sorted(one.body for one in wanted if one.tags == "a")
+            assert bodies(found) == sorted(
+                message.body for message in wanted if message.tags == "a"
+            )
             consumer.commit()
         # The group continues after its last message.
         producer.send([JavaMessage(topic, b"later", tags="a")])
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
-            assert [one.body for one in consumer.take(1)] == [b"later"]
+            assert [message.body for message in consumer.take(1)] == [b"later"]
 
 
 def test_a_lite_pull_consumer_goes_where_it_is_told(
@@ -663,7 +670,7 @@ def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offs
         is_theirs = re.search("Remoting(SendRequest|Connect)Exception", error.trace)
         assert is_theirs, error.trace  # noqa: PT017 - raising is allowed
         return False
-    found = [one.body for one in consumer.poll(3000)]
+    found = [message.body for message in consumer.poll(3000)]
     assert found in (numbered(10)[queue_offset:], numbered(10), [])
     return found == numbered(10)[queue_offset:]
 
@@ -705,16 +712,18 @@ def test_clients_survive_a_restart(
         def send_what_is_not_sent() -> bool:
             left = [body for body in more if body not in results]
             found = zip(left, producer.results(messages(topic, left)), strict=True)
-            results.update((body, one) for body, one in found if isinstance(one, JavaSent))
+            results.update(
+                (body, message) for body, message in found if isinstance(message, JavaSent)
+            )
             return len(results) == len(more)
 
         until(send_what_is_not_sent)
-        consumer.wait_until(lambda found: {*more} <= {one.body for one in found})
-    assert Counter(one.body for one in consumer.received) >= Counter(sent + more)
+        consumer.wait_until(lambda found: {*more} <= {message.body for message in found})
+    assert Counter(message.body for message in consumer.received) >= Counter(sent + more)
     if end == "stop":  # each once: the consumer had committed its offsets
-        assert Counter(one.body for one in consumer.received) == Counter(sent + more)
+        assert Counter(message.body for message in consumer.received) == Counter(sent + more)
     queues = read_all(java, own, topic)
-    assert bodies(one for queue in queues.values() for one in queue) == sorted(sent + more)
+    assert bodies(message for queue in queues.values() for message in queue) == sorted(sent + more)
     # A new member begins at the group's offset.
     with (
         java.producer(own.namesrv) as producer,
@@ -722,7 +731,7 @@ def test_clients_survive_a_restart(
     ):
         producer.send([JavaMessage(topic, b"last")])
         consumer.take(1)
-        assert [one.body for one in consumer.received] == [b"last"]
+        assert [message.body for message in consumer.received] == [b"last"]
 
 
 def until_committed(
@@ -745,7 +754,7 @@ def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:
     # Not with a pull consumer: it would join the group, and get queues.
     with java.admin(cluster.namesrv) as admin:
         table = admin.call("examineConsumeStats", group)["offsetTable"]
-    return {queue: one["consumerOffset"] for queue, one in table.items()}
+    return {queue: entry["consumerOffset"] for queue, entry in table.items()}
 
 
 # --- connected clients ----------------------------------------------------------------

@@ -74,7 +74,7 @@ def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
     The rule is the nearest message in the file that was last written then. It is exact if the queue
     is one file and just one message has that time.
     """
-    times = [one.store_timestamp for one in shelf.queues[queue].values()]
+    times = [message.store_timestamp for message in shelf.queues[queue].values()]
     return len(times) <= 50 and times.count(time) == 1
 
 
@@ -132,7 +132,9 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
         put_all(store, puts, clock, shelf)
     first, second, *others = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
     assert len(others) > 2
-    lost = {one.physical_offset for queue in shelf.queues.values() for one in queue.values()}
+    lost = {
+        message.physical_offset for queue in shelf.queues.values() for message in queue.values()
+    }
     lost = set(sorted(lost)[: sum(at < int(second.name) for at in lost) // 2])
     with first.open("r+b") as file:
         for physical_offset in lost:
@@ -149,11 +151,13 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
         assert not queue.holes
         assert queue.max_queue_offset == len(messages)
         found = {
-            place: same_puts.without_crc(one)
-            for place, one in queue.messages.items()
-            if one.queue_offset == place
+            place: same_puts.without_crc(message)
+            for place, message in queue.messages.items()
+            if message.queue_offset == place
         }
-        assert found == {n: one for n, one in messages.items() if one.physical_offset not in lost}
+        assert found == {
+            n: message for n, message in messages.items() if message.physical_offset not in lost
+        }
 
 
 # --- alternating writers ------------------------------------------------------
@@ -193,4 +197,4 @@ def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
 
 def as_java_takes(puts: Iterable[Put], version: str) -> list[Put]:
     """Return the puts as a broker passes them to the store: 5.x redirects delayed messages."""
-    return [same_puts.waiting(one) for one in puts] if version.startswith("5") else [*puts]
+    return [same_puts.waiting(put) for put in puts] if version.startswith("5") else [*puts]

@@ -78,14 +78,16 @@ def assert_as_in_the_manifest(java_store: JavaStore, name: str, folder: Path) ->
     version = java_store.version
     manifest = golden.manifest(version, name)
     queries = {
-        (one["topic"], one["key"], one["begin"], one["end"], one["max"]): one["messageOffsets"]
-        for one in manifest["queries"]
+        (query["topic"], query["key"], query["begin"], query["end"], query["max"]): query[
+            "messageOffsets"
+        ]
+        for query in manifest["queries"]
     }
     times = {
-        (one["topic"], one["queueId"], one["timestamp"]): JavaTime(
-            one["offset"], one.get("lower"), one.get("upper")
+        (query["topic"], query["queueId"], query["timestamp"]): JavaTime(
+            query["offset"], query.get("lower"), query.get("upper")
         )
-        for one in manifest["offsetByTime"]
+        for query in manifest["offsetByTime"]
     }
     store = golden.copy_store(version, name, folder)
     view = java_store.open(store, manifest["config"], keys=[*queries], times=[*times])
@@ -99,13 +101,14 @@ def assert_as_in_the_manifest(java_store: JavaStore, name: str, folder: Path) ->
 
 
 def assert_queues(view: JavaView, version: str, name: str) -> None:
-    records = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    records = {message["commitLogOffset"]: message for message in golden.messages(version, name)}
     expected = {
-        (one["topic"], one["queueId"]): one for one in golden.manifest(version, name)["queues"]
+        (entry["topic"], entry["queueId"]): entry
+        for entry in golden.manifest(version, name)["queues"]
     }
     # An open store may have created empty queues in memory, for each delay level.
     assert {pair for pair, queue in view.queues.items() if queue.max_queue_offset} == {
-        pair for pair, one in expected.items() if one["maxOffset"]
+        pair for pair, entry in expected.items() if entry["maxOffset"]
     }
     for pair, one in expected.items():
         queue = view.queues[pair]

@@ -151,7 +151,9 @@ async def test_a_store_goes_from_java_to_us_and_back(version: str, tmp_path: Pat
                     assert await committed(broker, "Parent", OTHERS) == 10 * turn
                 await send(broker, "Parent", b"%d" % turn, ONE)
                 found = await broker.read(ONE, turn + 1, consumer_group=GROUP)
-                assert [each.body for each in found] == [b"%d" % one for one in range(turn + 1)]
+                assert [each.body for each in found] == [
+                    b"%d" % number for number in range(turn + 1)
+                ]
                 await commit(broker, ONE, GROUP, turn + 1)
                 await commit(broker, "Parent", OTHERS, 10 * (turn + 1))
             cluster.stop()

@@ -13,8 +13,8 @@ def test_java_clients_use_it(java_client: JavaClient) -> None:
         with java_client.producer(mq.namesrv_addr) as producer:
             sent = producer.send([JavaMessage("Orders", b"%d" % i) for i in range(3)])
         found = mq.messages("Orders")
-        assert [one.body for one in found] == [b"0", b"1", b"2"]
-        assert [one.message_id for one in found] == [one.msg_id for one in sent]
+        assert [message.body for message in found] == [b"0", b"1", b"2"]
+        assert [message.message_id for message in found] == [message.msg_id for message in sent]
 
 
 def test_mqadmin_finds_it(java_client: JavaClient) -> None:

@@ -55,7 +55,7 @@ class Both:
             for address in (self.our_address, self.java_address)
         ]
         # The depth of a stack trace depends on the number of earlier calls in Java.
-        lines = [[one for one in text.splitlines() if one[:4] != "\tat "] for text in found]
+        lines = [[line for line in text.splitlines() if line[:4] != "\tat "] for text in found]
         assert sorted(lines[0]) == sorted(lines[1])
         return found[0]
 
@@ -211,6 +211,6 @@ async def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
         java |= table_oracle.ask_one("settings", name, "")
     java["listenPort"] = "9876"  # set by NamesrvStartup
     files = {"kvConfigPath", "configStorePath", "rocketmqHome"}
-    settings = config.Settings({key: one for key, one in java.items() if key not in files})
+    settings = config.Settings({key: value for key, value in java.items() if key not in files})
     assert settings.make(NamesrvConfig) == NamesrvConfig()
     assert settings.unknown() == ()

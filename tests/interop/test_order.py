@@ -43,7 +43,7 @@ def until_committed(java: JavaClient, cluster: Cluster, consumer: PushConsumer, 
         while True:
             consumer.persist()
             table = admin.call("examineConsumeStats", "G", TOPIC)["offsetTable"]
-            if sum(one["consumerOffset"] for one in table.values()) == count:
+            if sum(entry["consumerOffset"] for entry in table.values()) == count:
                 return
             assert time.monotonic() < deadline, table
             PAUSE.wait(0.1)
@@ -54,15 +54,15 @@ def test_queues_of_a_killed_member_go_on_in_order(
 ) -> None:
     queue = Queue(TOPIC, "broker-a", 0)
     with java_client.producer(cluster.namesrv) as producer:
-        producer.send([JavaMessage(TOPIC, b"%d" % one) for one in range(10)], queue=queue)
+        producer.send([JavaMessage(TOPIC, b"%d" % number) for number in range(10)], queue=queue)
         victim = JavaClient(java_client.version, tmp_path / "victim")
         one = victim.push_consumer(cluster.namesrv, "G", TOPIC, orderly=True, **QUICK)
         assert [found.body for found in one.take(10)] == [b"%d" % number for number in range(10)]
         until_committed(java_client, cluster, one, 10)
         victim.kill()
         killed_s = time.monotonic()
-        producer.send([JavaMessage(TOPIC, b"%d" % one) for one in range(10, 20)], queue=queue)
+        producer.send([JavaMessage(TOPIC, b"%d" % number) for number in range(10, 20)], queue=queue)
         with java_client.push_consumer(cluster.namesrv, "G", TOPIC, orderly=True, **QUICK) as other:
-            found = [one.body for one in other.take(10, timeout_s=90)]
+            found = [message.body for message in other.take(10, timeout_s=90)]
             assert found == [b"%d" % number for number in range(10, 20)]
             assert time.monotonic() > killed_s + LOCKED_S

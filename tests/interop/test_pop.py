@@ -67,7 +67,7 @@ def start(kind: str, folder: Path, java_client: JavaClient) -> Cluster:
 def topic(request: pytest.FixtureRequest) -> str:
     """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
-    return "".join(one if one.isalnum() else "-" for one in name)[:60]
+    return "".join(character if character.isalnum() else "-" for character in name)[:60]
 
 
 def prepare(java: JavaClient, cluster: Cluster, topic: str, share: int = 0) -> None:
@@ -115,7 +115,7 @@ def numbered(count: int, prefix: str = "m") -> list[bytes]:
 
 
 def counted(*members: PushConsumer) -> Counter[bytes]:
-    return Counter(one.body for member in members for one in member.received)
+    return Counter(message.body for member in members for message in member.received)
 
 
 @on_5_5
@@ -127,20 +127,22 @@ def test_two_members_share_and_what_failed_comes_again(
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(
-                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}", laters=1)
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{number}", laters=1)
             )
-            for one in range(2)
+            for number in range(2)
         ]
         send(java_client, cluster, topic, bodies)
         until(lambda: counted(*members) == Counter(bodies) + Counter(bodies))
-        received = [one for member in members for one in member.received]
-        first = [one for one in received if not one.reconsume_times]
-        again = [one for one in received if one.reconsume_times]
-        assert sorted(one.body for one in first) == sorted(one.body for one in again)
-        assert {one.reconsume_times for one in again} == {1}
-        assert {one.topic for one in received} == {topic}
-        born = {one.body: one.born_timestamp for one in first}
-        assert {one.body: one.born_timestamp for one in again} == born
+        received = [message for member in members for message in member.received]
+        first = [message for message in received if not message.reconsume_times]
+        again = [message for message in received if message.reconsume_times]
+        assert sorted(message.body for message in first) == sorted(
+            message.body for message in again
+        )
+        assert {message.reconsume_times for message in again} == {1}
+        assert {message.topic for message in received} == {topic}
+        born = {message.body: message.born_timestamp for message in first}
+        assert {message.body: message.born_timestamp for message in again} == born
         _not_before(first, again, 10_000)
         for one in again:
             assert one.properties["ORIGIN_GROUP"] == topic
@@ -150,7 +152,7 @@ def test_two_members_share_and_what_failed_comes_again(
 
 
 def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: int) -> None:
-    popped = {one.body: int(one.properties["POP_CK"].split(" ")[1]) for one in first}
+    popped = {message.body: int(message.properties["POP_CK"].split(" ")[1]) for message in first}
     for one in again:
         assert one.store_timestamp - popped[one.body] >= delay_ms
 
@@ -168,7 +170,9 @@ def test_a_broker_restarts_while_messages_are_held(
         own.stop_broker()
         own.start()
         until(lambda: set(counted(member)) == set(bodies) and len(member.received) >= 40)
-        attempts = Counter(one.body for one in member.received if one.reconsume_times == 1)
+        attempts = Counter(
+            message.body for message in member.received if message.reconsume_times == 1
+        )
         assert set(attempts) == set(bodies)
 
 
@@ -184,7 +188,12 @@ def test_a_broker_is_killed_while_messages_are_held(
         PAUSE.wait(1)
         own.kill_broker()
         own.start()
-        until(lambda: {one.body for one in member.received if one.reconsume_times} == set(bodies))
+        until(
+            lambda: (
+                {message.body for message in member.received if message.reconsume_times}
+                == set(bodies)
+            )
+        )
 
 
 @on_5_5
@@ -207,13 +216,16 @@ def test_members_get_what_they_want(
         producer.send(
             [
                 JavaMessage(
-                    topic, b"%d" % one, tags="abc"[one % 3], properties={"number": f"{one}"}
+                    topic,
+                    b"%d" % number,
+                    tags="abc"[number % 3],
+                    properties={"number": f"{number}"},
                 )
-                for one in range(12)
+                for number in range(12)
             ]
         )
-        wanted = {0, 1, 2} if is_sql else {one for one in range(12) if one % 3 != 1}
-        bodies = {b"%d" % one for one in wanted}
+        wanted = {0, 1, 2} if is_sql else {number for number in range(12) if number % 3 != 1}
+        bodies = {b"%d" % number for number in wanted}
         until(lambda: set(counted(member)) >= bodies)
         assert counted(member) == Counter(bodies)
 
@@ -228,9 +240,9 @@ def test_members_share_queues_with_the_next_ones(
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(
-                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}")
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{number}")
             )
-            for one in range(4)
+            for number in range(4)
         ]
         send(java_client, cluster, topic, bodies)
         until(lambda: set(counted(*members)) == set(bodies))
@@ -253,7 +265,7 @@ def test_java_goes_on_with_what_ours_holds(
         with consumer(java_client, official, topic) as member:
             until(lambda: set(counted(member)) >= set(bodies[5:]))
             assert counted(member) == Counter(bodies[5:])
-            assert {one.reconsume_times for one in member.received} == {1}
+            assert {message.reconsume_times for message in member.received} == {1}
 
 
 @on_5_5
@@ -273,7 +285,7 @@ def test_ours_goes_on_with_what_java_holds(
         with consumer(java_client, ours, topic) as member:
             until(lambda: set(counted(member)) >= set(bodies[5:]))
             assert counted(member) == Counter(bodies[5:])
-            assert {one.reconsume_times for one in member.received} == {1}
+            assert {message.reconsume_times for message in member.received} == {1}
 
 
 async def _pop_and_acknowledge_some(

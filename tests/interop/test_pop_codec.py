@@ -69,7 +69,7 @@ def test_checkpoints_both_ways(java: Oracle) -> None:
         ours = CheckpointRecord(
             broker_name="broker-a",
             group="G\u00e9\u4e2d",
-            diffs=[one - start for one in offsets],
+            diffs=[place - start for place in offsets],
             invisible_ms=60_000 + number,
             message_count=len(offsets),
             pop_ms=POP_MS,
@@ -117,7 +117,7 @@ def test_acks_both_ways(java: Oracle) -> None:
 def test_acks_of_many_messages(java: Oracle, bits: list[int]) -> None:
     body = java.ask_one("acks", "T", "G", 1, 40, *bits)
     (ack,) = bodies.decode(BatchAckBody, body.encode()).acks
-    assert (ack.start_offset, ack.distances) == (40, sum(1 << one for one in bits))
+    assert (ack.start_offset, ack.distances) == (40, sum(1 << bit for bit in bits))
     assert (ack.topic, ack.group, ack.kind) == ("T", "G", "1")
     assert (ack.queue_id, ack.revive_queue_id, ack.pop_ms) == (3, 5, POP_MS)
     assert pop_codec.topic_of(ack.kind, ack.topic, ack.group) == "%RETRY%G_T"

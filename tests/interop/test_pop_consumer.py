@@ -50,7 +50,9 @@ def cluster(
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
     """Create a topic of two queues, and a group with its name, which pops."""
-    name = "".join(one if one.isalnum() else "-" for one in request.node.name)[:60]
+    name = "".join(character if character.isalnum() else "-" for character in request.node.name)[
+        :60
+    ]
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(name, queue_count=2, broker=cluster.address)
         await admin.create_group(name, broker=cluster.address)
@@ -95,7 +97,7 @@ class Listener:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [one.body for one in self.messages]
+        return [message.body for message in self.messages]
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(GUARD_S):
@@ -108,7 +110,7 @@ def status_of_python(java_client: JavaClient, cluster: Cluster, group: str) -> s
     with blocking.Admin(cluster.namesrv) as admin:
         connection = admin.consumer_connection(group)
     assert connection is not None
-    (ours,) = [one for one in connection.connection_set if one.language == "PYTHON"]
+    (ours,) = [member for member in connection.connection_set if member.language == "PYTHON"]
     words = ("consumerStatus", "-g", group, "-i", ours.client_id)
     return java_client.mqadmin(*words, namesrv=cluster.namesrv)
 
@@ -129,14 +131,16 @@ async def test_members_of_both_kinds_share(
                 sent += (more := [b"%d" % (len(sent) + number) for number in range(20)])
                 await send(cluster, topic, more)
                 await asyncio.sleep(0.2)
-            assert {one.queue_id for one in ours.queues()} == {ANY_QUEUE}
+            assert {queue.queue_id for queue in ours.queues()} == {ANY_QUEUE}
             told = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
             assert re.search(rf"{topic} +\S+ +-1 ", told.partition("#Consumer Pop Detail#")[2]), (
                 told
             )
             while len(listener.messages) + len(javas.received) < len(sent):
                 await asyncio.sleep(0.05)
-        assert Counter([*listener.bodies, *(one.body for one in javas.received)]) == Counter(sent)
+        assert Counter(
+            [*listener.bodies, *(message.body for message in javas.received)]
+        ) == Counter(sent)
 
 
 @on_5_5
@@ -145,14 +149,14 @@ async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic:
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
         found = await popped(consumer, 40)
-        assert Counter(one.body for one in found) == Counter(numbered(40))
+        assert Counter(message.body for message in found) == Counter(numbered(40))
         left, postponed, *acked = found
         await consumer.ack(*acked)
         await consumer.nack(postponed, delay_ms=1_000)
         again = await popped(consumer, 2)
-        assert {one.body for one in again} == {left.body, postponed.body}
-        assert [one.reconsume_times for one in again] == [1, 1]
-        assert {one.topic for one in again} == {topic}
+        assert {message.body for message in again} == {left.body, postponed.body}
+        assert [message.reconsume_times for message in again] == [1, 1]
+        assert {message.topic for message in again} == {topic}
         await consumer.ack(*again)
         assert await consumer.pop(timeout_ms=10_000) == []
 
@@ -179,7 +183,7 @@ async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: st
         await listener.wait_for(2)
     async with Admin(cluster.namesrv) as admin:
         status = await admin.topic_status(f"%DLQ%{topic}")
-        assert sum(one.max_offset for one in status.values()) == 1
+        assert sum(offsets.max_offset for offsets in status.values()) == 1
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as other:
         await other.subscribe(topic)
         assert await other.pop(timeout_ms=5_000) == []
@@ -200,8 +204,10 @@ async def test_in_order_nothing_overtakes_what_fails(cluster: Cluster, topic: st
     async with consumer:
         await listener.wait_for(26)
     for queue in queues:
-        seen = [one for one in listener.messages if one.queue_id == queue.queue_id]
-        numbers = [int(one.body) for one in seen]
+        seen = [message for message in listener.messages if message.queue_id == queue.queue_id]
+        numbers = [int(message.body) for message in seen]
         attempts = numbers.count(3)
         assert numbers == [*range(3), *[3] * attempts, *range(4, 12)]
-        assert [one.reconsume_times for one in seen if one.body == b"3"] == list(range(attempts))
+        assert [message.reconsume_times for message in seen if message.body == b"3"] == list(
+            range(attempts)
+        )

@@ -83,7 +83,7 @@ async def test_pops_read_the_highest_queue_first(
         taken: list[int] = []
         async with asyncio.timeout(60):
             while len(taken) < 40:
-                taken += [one.queue_id for one in await consumer.pop(1)]
+                taken += [message.queue_id for message in await consumer.pop(1)]
     assert (taken == sorted(taken, reverse=True)) == is_first
 
 
@@ -95,7 +95,7 @@ async def found(broker: Remote, key: str, **fields: object) -> list[bytes]:
     if reply.code == ResponseCode.QUERY_NOT_FOUND:
         return []
     assert reply.code == ResponseCode.SUCCESS, reply.remark
-    return [one.body for one in messages_in(reply.body)]
+    return [message.body for message in messages_in(reply.body)]
 
 
 async def test_kinds_of_keys(cluster: Cluster) -> None:

@@ -71,9 +71,12 @@ async def read_back(
     def read() -> list[JavaReceived]:
         with java.pull_consumer(official.namesrv, "reader") as consumer:
             assert isinstance(consumer, PullConsumer)
-            return [one for part in consumer.read_all(topic).values() for one in part]
+            return [message for part in consumer.read_all(topic).values() for message in part]
 
-    return {(one.queue_id, one.queue_offset): one for one in await asyncio.to_thread(read)}
+    return {
+        (message.queue_id, message.queue_offset): message
+        for message in await asyncio.to_thread(read)
+    }
 
 
 def place(result: SendResult) -> tuple[int, int]:
@@ -125,14 +128,14 @@ async def test_java_reads_our_batches(
     await until_readable(admin, [result])
     found = list((await read_back(java_client, official, topic)).values())
 
-    assert [one.queue_offset for one in found] == list(range(20))
-    assert [one.body for one in found] == [one.body for one in messages]
-    assert [one.msg_id for one in found] == result.message_ids
-    assert [one.offset_msg_id for one in found] == result.offset_message_ids
-    assert [(one.tags, one.keys, one.flag) for one in found] == [
+    assert [message.queue_offset for message in found] == list(range(20))
+    assert [message.body for message in found] == [message.body for message in messages]
+    assert [message.msg_id for message in found] == result.message_ids
+    assert [message.offset_msg_id for message in found] == result.offset_message_ids
+    assert [(message.tags, message.keys, message.flag) for message in found] == [
         (f"tag{i}", f"k{i}", i) for i in range(20)
     ]
-    assert [one.properties["n"] for one in found] == [str(i) for i in range(20)]
+    assert [message.properties["n"] for message in found] == [str(i) for i in range(20)]
 
 
 async def test_many_in_flight_all_arrive_once(
@@ -143,7 +146,7 @@ async def test_many_in_flight_all_arrive_once(
     found = await read_back(java_client, official, topic)
 
     assert len(found) == 3000
-    assert [found[place(one)].body for one in results] == [b"%d" % i for i in range(3000)]
+    assert [found[place(result)].body for result in results] == [b"%d" % i for i in range(3000)]
 
 
 async def test_oneway_messages_arrive(
@@ -158,7 +161,7 @@ async def test_oneway_messages_arrive(
     await until(has_come)
     found = await read_back(java_client, official, topic)
 
-    assert [one.body for one in found.values()] == [b"first", b"oneway"]
+    assert [message.body for message in found.values()] == [b"first", b"oneway"]
 
 
 async def test_a_delayed_message_comes_later(

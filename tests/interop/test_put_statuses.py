@@ -109,8 +109,8 @@ def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
         pytest.skip("only 4.9.7 and 5.x are compared")
     is_5 = java_store.version.startswith("5")
     expected = {
-        name: one.in_5 if is_5 and one.in_5 is not None else one.status
-        for name, one in CASES.items()
+        name: case.in_5 if is_5 and case.in_5 is not None else case.status
+        for name, case in CASES.items()
     }
     asked = [name for name, status in expected.items() if status != NOT_ASKED]
     puts = [CASES[name].put for name in asked]

@@ -93,7 +93,7 @@ async def test_a_java_member_goes_back(
         consumer.take(8)
         consumer.persist()
         reset(java_client, cluster, topic, 0)
-        return [one.body for one in consumer.take(8)]
+        return [message.body for message in consumer.take(8)]
 
     settings = {**QUICK, "persistConsumerOffsetInterval": 100}
     with java_client.push_consumer(cluster.namesrv, topic, topic, **settings) as consumer:
@@ -110,7 +110,7 @@ async def test_a_group_without_members_goes_back(
             consumer.persist()
         reset(java_client, cluster, topic, 0)
         with java_client.push_consumer(cluster.namesrv, topic, topic, **QUICK) as consumer:
-            return [one.body for one in consumer.take(8)]
+            return [message.body for message in consumer.take(8)]
 
     assert sorted(await asyncio.to_thread(run)) == SENT
 
@@ -125,7 +125,7 @@ async def test_a_java_lite_member_goes_back(
         consumer.take(8)
         consumer.commit()
         reset(java_client, cluster, topic, 0)
-        return [one.body for one in consumer.take(8)]
+        return [message.body for message in consumer.take(8)]
 
     with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, **QUICK) as consumer:
         assert sorted(await asyncio.to_thread(run)) == SENT
@@ -140,7 +140,7 @@ async def test_a_python_push_member_goes_back_and_on(
     got: list[bytes] = []
 
     async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        got.extend(one.body for one in messages)
+        got.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 
     client = ClientConfig(namesrv_addr=cluster.namesrv, persist_offsets_ms=100)
@@ -161,7 +161,7 @@ async def test_a_python_pull_member_goes_back(
 
     async def read() -> None:
         while True:
-            got.extend(one.body for one in await consumer.poll())
+            got.extend(message.body for message in await consumer.poll())
 
     client = ClientConfig(namesrv_addr=cluster.namesrv, persist_offsets_ms=100)
     async with PullConsumer(topic, client=client, config=FIRST) as consumer:

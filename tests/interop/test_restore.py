@@ -21,9 +21,9 @@ Place = tuple[str, int, int]
 def queued(version: str, topics: list[str] | None) -> dict[Place, str]:
     """Return (topic, queue, queue offset) -> unique key from a golden store's manifest."""
     return {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
-        for one in golden.messages(version, "clean")
-        if one["sysFlag"] & 4 == 0 and (topics is None or one["topic"] in topics)
+        (message["topic"], message["queueId"], message["queueOffset"]): message["uniqKey"] or ""
+        for message in golden.messages(version, "clean")
+        if message["sysFlag"] & 4 == 0 and (topics is None or message["topic"] in topics)
     }
 
 
@@ -44,10 +44,10 @@ def test_java_opens_it_and_finds_every_message(
     first = 0 if result.is_identical else result.file_bytes
     assert view.max_physical_offset == first + result.log_bytes
     found = {
-        (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
+        (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in view.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
     assert found == queued(version, topics)
     assert not any(queue.holes for queue in view.queues.values())
@@ -72,21 +72,21 @@ def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
     open_from = result.log_files * result.file_bytes
     lasts = {key[:2]: key for key in sorted(queued(version, None))}
     want = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
-        for one in golden.messages(version, "clean")
-        if one["sysFlag"] & 4 == 0
+        (message["topic"], message["queueId"], message["queueOffset"]): message["uniqKey"] or ""
+        for message in golden.messages(version, "clean")
+        if message["sysFlag"] & 4 == 0
         and (
-            one["commitLogOffset"] >= open_from
-            or names.is_system_topic(one["topic"])
-            or lasts[one["topic"], one["queueId"]][2] == one["queueOffset"]
+            message["commitLogOffset"] >= open_from
+            or names.is_system_topic(message["topic"])
+            or lasts[message["topic"], message["queueId"]][2] == message["queueOffset"]
         )
     }
     assert len(want) < len(queued(version, None)) / 2
     found = {
-        (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
+        (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in new.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
     assert found == want
     ends = {key: queue.max_queue_offset for key, queue in old.queues.items()}

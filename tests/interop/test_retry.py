@@ -43,7 +43,7 @@ class Ours:
 
     def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
         records = self.broker.store.get(topic, queue_id, 0).records
-        return [record.decode(bytes(one)) for one in records]
+        return [record.decode(bytes(data)) for data in records]
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ async def test_it_comes_again_with_growing_reconsume_times(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     found = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
-    assert [one.reconsume_times for one in found] == [0, 1, 2, 3]
-    assert {one.body for one in found} == {b"body"}
-    assert {one.topic for one in found} == {group}  # clients show the original topic
-    assert len({one.msg_id for one in found}) == 1
+    assert [message.reconsume_times for message in found] == [0, 1, 2, 3]
+    assert {message.body for message in found} == {b"body"}
+    assert {message.topic for message in found} == {group}  # clients show the original topic
+    assert len({message.msg_id for message in found}) == 1
     first, *again = found
-    assert {one.properties["ORIGIN_MESSAGE_ID"] for one in again} == {first.offset_msg_id}
-    times = [one.store_timestamp for one in found]
+    assert {message.properties["ORIGIN_MESSAGE_ID"] for message in again} == {first.offset_msg_id}
+    times = [message.store_timestamp for message in found]
     assert all(later - earlier >= 1000 for earlier, later in itertools.pairwise(times))
     assert ours.stored(names.dlq_topic(group)) == []
 
@@ -136,7 +136,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
         consumed, java_client, ours.namesrv, group, 3, 99, maxReconsumeTimes=2,
         until=lambda: ours.broker.store.max_offset(dead_topic, 0),
     )  # fmt: skip
-    assert [one.reconsume_times for one in found] == [0, 1, 2]
+    assert [message.reconsume_times for message in found] == [0, 1, 2]
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
         letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
@@ -170,8 +170,8 @@ async def test_a_delayed_message_comes_when_it_is_due(
             return consumer.take(40)
 
     found = await asyncio.to_thread(run)
-    assert sorted(int(one.body) for one in found) == list(range(40))
-    assert all(one.reconsume_times == 0 for one in found)
+    assert sorted(int(message.body) for message in found) == list(range(40))
+    assert all(message.reconsume_times == 0 for message in found)
     for one in found:
         waited_ms = one.store_timestamp - one.born_timestamp
         assert waited_ms >= 1000

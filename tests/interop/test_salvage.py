@@ -53,15 +53,15 @@ def test_java_opens_it_and_finds_every_message(
     assert view.is_loaded
     assert view.max_physical_offset == report.end_offset
     queued = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["commitLogOffset"]
-        for one in golden.messages(version, "clean")
-        if one["commitLogOffset"] in whole and one["sysFlag"] & 4 == 0
+        (message["topic"], message["queueId"], message["queueOffset"]): message["commitLogOffset"]
+        for message in golden.messages(version, "clean")
+        if message["commitLogOffset"] in whole and message["sysFlag"] & 4 == 0
     }
     found = {
-        (topic, queue_id, offset): one.physical_offset
+        (topic, queue_id, offset): message.physical_offset
         for (topic, queue_id), queue in view.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
     assert found == queued
     # No client gets the filling of the holes, and no place of a queue is without a message.
@@ -88,12 +88,17 @@ def test_consumers_of_the_official_broker_read_it(
     with java_client.pull_consumer(cluster.namesrv, "SalvageReaders") as consumer:
         for topic in ("GoldenOne", "GoldenFour", "GoldenSixteen"):
             got = {
-                (one.queue_id, one.queue_offset, one.physical_offset, one.msg_id)
+                (message.queue_id, message.queue_offset, message.physical_offset, message.msg_id)
                 for received in consumer.read_all(topic).values()
-                for one in received
+                for message in received
             }
             assert got == {
-                (one["queueId"], one["queueOffset"], one["commitLogOffset"], one["uniqKey"])
-                for one in golden.messages("4.9.7", "clean")
-                if one["topic"] == topic and one["commitLogOffset"] in whole
+                (
+                    message["queueId"],
+                    message["queueOffset"],
+                    message["commitLogOffset"],
+                    message["uniqKey"],
+                )
+                for message in golden.messages("4.9.7", "clean")
+                if message["topic"] == topic and message["commitLogOffset"] in whole
             }

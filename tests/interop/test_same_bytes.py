@@ -45,7 +45,7 @@ def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -
     settings = settings_of(version)
     if has_checksums:
         settings = {**settings, "enabledAppendPropCRC": True}
-    puts = [one for one in mixed(version) if not is_remade_by_4_9(one, version)]
+    puts = [put for put in mixed(version) if not is_remade_by_4_9(put, version)]
     write_both(java_store, puts, settings, tmp_path)
     assert_same_files(tmp_path)
 
@@ -89,7 +89,7 @@ def write_both(java: JavaStore, puts: list[Put], settings: Config, folder: Path)
     """
     is_5, ends_with_separator = java.version.startswith("5"), not java.version.startswith("4.9")
     # In 5.x the broker would redirect delayed messages, but there is none here.
-    of_java = [same_puts.waiting(one) for one in puts] if is_5 else puts
+    of_java = [same_puts.waiting(put) for put in puts] if is_5 else puts
     said = java.write(folder / "java", of_java, settings)
     assert same_puts.complaints(said.log) == []
     times = [answer.store_timestamp for answer in said.puts if answer.store_timestamp]
@@ -150,10 +150,10 @@ def test_4_9_ends_the_strings_it_makes_without_a_separator(
         for one, answer in zip(puts, said.puts, strict=True):
             same_puts.put(store, one, answer.store_timestamp, last_separator=False)
     java, ours = (records(tmp_path / root) for root in ("java", "ours"))
-    assert [one.property_bytes[-1:] for one in ours] == [b"\2"] * len(puts)
-    assert [without_place(one) for one in ours] == [
-        without_place(dataclasses.replace(one, property_bytes=one.property_bytes + b"\2"))
-        for one in java
+    assert [message.property_bytes[-1:] for message in ours] == [b"\2"] * len(puts)
+    assert [without_place(message) for message in ours] == [
+        without_place(dataclasses.replace(message, property_bytes=message.property_bytes + b"\2"))
+        for message in java
     ]
 
 
@@ -165,11 +165,13 @@ def test_4_9_copies_the_properties_of_a_batch(java_store: JavaStore, tmp_path: P
     with same_puts.open_ours(tmp_path / "ours", settings_of(java_store.version)) as store:
         same_puts.put(store, batch)
     java, ours = (records(tmp_path / root) for root in ("java", "ours"))
-    assert [one.property_bytes for one in ours] == [
+    assert [message.property_bytes for message in ours] == [
         same_puts.property_bytes(plain(number).properties) for number in (1, 2)
     ]
     more = b"UNIQ_KEY\1of-the-batch" if java_store.version.startswith("4.9") else b""
-    assert [one.property_bytes for one in java] == [one.property_bytes + more for one in ours]
+    assert [message.property_bytes for message in java] == [
+        message.property_bytes + more for message in ours
+    ]
 
 
 def records(root: Path) -> list[StoredMessage]:

@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     groups = json.loads((cluster.store / "config/subscriptionGroup.json").read_text())
     assert set(groups["subscriptionGroupTable"]) == set(traffic.traces_before[1])
     offsets = StoreReader.open(str(cluster.store)).consumer_offsets()
-    assert {(one.topic, one.group) for one in offsets} == {("Orders", GROUP)}
+    assert {(offset.topic, offset.group) for offset in offsets} == {("Orders", GROUP)}
 
 
 def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, list[tuple[int, int]]]:

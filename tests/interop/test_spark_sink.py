@@ -65,7 +65,7 @@ def write(address: str, topic: str, given: list[dict[str, Any]], **options: str)
 def read_back(java: JavaClient, address: str, topic: str) -> list[JavaReceived]:
     with java.pull_consumer(address, "reader") as consumer:
         assert isinstance(consumer, PullConsumer)
-        return [one for part in consumer.read_all(topic).values() for one in part]
+        return [message for part in consumer.read_all(topic).values() for message in part]
 
 
 def await_end(address: str, topic: str, count: int) -> None:
@@ -92,7 +92,7 @@ def test_java_reads_what_the_sink_sends(
     assert (again.message_count, again.skipped_count) == (0, COUNT)
     disconnect()
 
-    found = {one.flag: one for one in read_back(java_client, address, topic)}
+    found = {message.flag: message for message in read_back(java_client, address, topic)}
     assert len(found) == COUNT
     shards: dict[str, set[int]] = {}
     for i, row in enumerate(given):
@@ -107,12 +107,14 @@ def test_java_reads_what_the_sink_sends(
         if row["born_timestamp"] is not None:
             assert one.born_timestamp == row["born_timestamp"]
     assert all(len(queues) == 1 for queues in shards.values())
-    assert len({one.msg_id for one in found.values()}) == COUNT
+    assert len({message.msg_id for message in found.values()}) == COUNT
     if mode == "batch":
         for queue_id in range(QUEUES):
-            queue = [one for one in found.values() if one.queue_id == queue_id]
+            queue = [message for message in found.values() if message.queue_id == queue_id]
             in_order = sorted(queue, key=lambda one: one.queue_offset)
-            assert [one.flag for one in in_order] == sorted(one.flag for one in queue)
+            assert [message.flag for message in in_order] == sorted(
+                message.flag for message in queue
+            )
 
 
 def test_an_old_broker_is_not_asked_to_wait_for_a_time(official: JavaCluster) -> None:

@@ -353,7 +353,7 @@ def test_every_value_with_every_literal(oracle: FilterOracle) -> None:
 
 
 def test_every_value_with_every_value(oracle: FilterOracle) -> None:
-    rows = [{"a": one, "b": other} for one in VALUES for other in VALUES]
+    rows = [{"a": value, "b": other} for value in VALUES for other in VALUES]
     requests = [(f"a {operator} b", rows) for operator in (*ORDERS, "=", "<>")]
     requests += [
         (text, [{"a": value} for value in VALUES])
@@ -367,8 +367,8 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
     literals = [*numbers, *STRINGS[::3], "'NaN'", *CONSTANTS[:3], "(a = 5)"]
     texts = [
         text
-        for one, other in itertools.product(literals, literals)
-        for text in (f"{one} = {other}", f"{one} < {other}", f"a BETWEEN {one} AND {other}")
+        for left, right in itertools.product(literals, literals)
+        for text in (f"{left} = {right}", f"{left} < {right}", f"a BETWEEN {left} AND {right}")
     ]
     compare(oracle, [(text, [{}, {"a": "5"}]) for text in texts])
 
@@ -377,14 +377,14 @@ def test_three_valued_logic(oracle: FilterOracle) -> None:
     """True, false, null and error, next to and inside each other, in every order."""
     operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
-        f"{negation} ({one} {first} {two}) {second} {three}"
-        for one, two, three in itertools.product(operands, repeat=3)
+        f"{negation} ({a} {first} {b}) {second} {c}"
+        for a, b, c in itertools.product(operands, repeat=3)
         for first, second in itertools.product(("AND", "OR", "="), ("AND", "OR"))
         for negation in ("", "NOT")
     ]
     texts += [
-        f"{one} {first} ({two} {second} {three})"
-        for one, two, three in itertools.product(operands, repeat=3)
+        f"{a} {first} ({b} {second} {c})"
+        for a, b, c in itertools.product(operands, repeat=3)
         for first, second in itertools.product(("AND", "OR"), repeat=2)
     ]
     compare(oracle, [(text, [{"x": "x"}]) for text in texts])

@@ -169,16 +169,20 @@ async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
     grammar = Grammar(random, has_searches=version[0] == "5")
     expressions = [grammar.text() for _ in range(GROUPS)]
     sent = [
-        {name: value for name, value in one.items() if value and not {"\x01", "\x02"} & set(value)}
-        for one in messages(random, MESSAGES)
+        {
+            name: value
+            for name, value in message.items()
+            if value and not {"\x01", "\x02"} & set(value)
+        }
+        for message in messages(random, MESSAGES)
     ]
     expected, found = await asyncio.gather(
         run(official, expressions, sent), run(ours, expressions, sent)
     )
     for expression, theirs, own in zip(expressions, expected, found, strict=True):
         assert own == theirs, expression
-    assert sum(bool(one[2]) and one[0] == 0 for one in expected) > GROUPS / 10  # type: ignore[index]
-    assert any(one[0] == ResponseCode.FILTER_DATA_NOT_EXIST for one in expected)  # type: ignore[index]
+    assert sum(bool(result[2]) and result[0] == 0 for result in expected) > GROUPS / 10  # type: ignore[index]
+    assert any(result[0] == ResponseCode.FILTER_DATA_NOT_EXIST for result in expected)  # type: ignore[index]
 
 
 # --- filters in the answers to 321 -------------------------------------------------------
@@ -213,7 +217,7 @@ async def told(address: str) -> list[list[object]]:
                 [
                     TIMES.sub("TIME", answer.filter_data or ""),
                     answer.subscription_data.sub_string,
-                    [(one.eval, one.bit_map, extension(one)) for one in answer.queue_data],
+                    [(unit.eval, unit.bit_map, extension(unit)) for unit in answer.queue_data],
                 ]
             )
         return found
@@ -226,7 +230,7 @@ def extension(unit: ConsumeQueueUnit) -> object:
     found = json.loads(TIMES.sub("0", unit.extend_data_json))
     bits = found.pop("filterBitMap", "")
     if isinstance(bits, list):
-        bits = base64.b64encode(bytes(one & 0xFF for one in bits)).decode()
+        bits = base64.b64encode(bytes(byte & 0xFF for byte in bits)).decode()
     return found, bits
 
 

@@ -53,7 +53,7 @@ GONE_IN_5 = {
     "haSlaveFallbehindMax",  # became haMaxGapNotInSync, which is accepted
     "readOnlyCommitLogStorePaths",  # the getter of 5.x has an argument; same key
 }
-KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(StoreConfig)}
+KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(StoreConfig)}
 
 
 def settings(oracle: Oracle, text: str = "", name: str = STORE_CONFIG) -> dict[str, str]:

@@ -94,7 +94,7 @@ def test_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table.save(0)
     java = read_by_java(table_oracle, tmp_path, ConsumerOffsetTable)
     assert java["offsetTable"] == {
-        "%RETRY%日本@日本": {str(one): value for one, value in offsets.items()}
+        "%RETRY%日本@日本": {str(queue_id): value for queue_id, value in offsets.items()}
     }
 
 
@@ -129,7 +129,7 @@ def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(one, "ext" if one is ConsumerFilterTable else "clean") for one in KINDS]
+    ("kind", "name"), [(kind, "ext" if kind is ConsumerFilterTable else "clean") for kind in KINDS]
 )
 def test_a_brokers_table_is_the_same_to_it_after_we_saved_it(
     table_oracle: Oracle, kind: type[Any], name: str, tmp_path: Path

@@ -64,7 +64,7 @@ async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, Store
                 reply = await broker.pull(topic, queue_id)
                 found += messages_in(reply.body) if reply.code == ResponseCode.SUCCESS else []
             if len(found) >= count:
-                return {one.body: one for one in found}
+                return {message.body: message for message in found}
             await asyncio.sleep(PAUSE_S)
         raise AssertionError(f"{topic}: {len(found)} of {count}")
 
@@ -223,11 +223,11 @@ async def counts(cluster: Cluster, topic: str, wanted: set[bytes]) -> Counter[by
     async with wire.connected(cluster.address) as broker:
         for _ in range(4 * LOOKS):
             reply = await broker.pull(topic, 0)
-            found = Counter(one.body for one in messages_in(reply.body))
+            found = Counter(message.body for message in messages_in(reply.body))
             if found.keys() >= wanted:
                 await asyncio.sleep(1.5)
                 reply = await broker.pull(topic, 0)
-                return Counter(one.body for one in messages_in(reply.body))
+                return Counter(message.body for message in messages_in(reply.body))
             await asyncio.sleep(PAUSE_S)
         raise AssertionError(f"{found} of {wanted}")
 

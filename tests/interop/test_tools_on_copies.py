@@ -62,7 +62,7 @@ def both(
             stack.enter_context(ReputCluster(ours, told)),
             stack.enter_context(JavaCluster(version, theirs, told)),
         ]
-        sides = [Side(one.namesrv, one.address, []) for one in running]
+        sides = [Side(cluster.namesrv, cluster.address, []) for cluster in running]
         yield Both(java_client, *sides, ours / "broker.conf", theirs)
 
 

@@ -120,10 +120,10 @@ def test_java_reads_ours(java: TraceOracle) -> None:
     ours = [line_of(kind, kind, None, "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
     (message,) = trace_codec.pack(ours)
     read = java.ask_one("read", message.body.decode())
-    assert [(one["type"], one["id"], one["group"], one["keys"]) for one in read] == [
-        (kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")
-    ]
-    assert [one["time"] for one in read] == [1_700_000_000_000] * 3
+    assert [
+        (message["type"], message["id"], message["group"], message["keys"]) for message in read
+    ] == [(kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
+    assert [line["time"] for line in read] == [1_700_000_000_000] * 3
     assert read[2]["code"] == Outcome.EXCEPTION
 
 
@@ -138,7 +138,7 @@ def traces_of(cluster: Cluster, message_id: str) -> list[FoundTrace]:
 def printed(tools: JavaClient, cluster: Cluster, message_id: str) -> list[list[str]]:
     """Return the words of each line that ``queryMsgTraceById`` prints, without times."""
     text = tools.mqadmin("queryMsgTraceById", "-i", message_id, namesrv=cluster.namesrv)
-    lines = [one.split() for one in text.splitlines() if re.match(r"(Pub|Sub) ", one)]
+    lines = [line.split() for line in text.splitlines() if re.match(r"(Pub|Sub) ", line)]
     return [[words[0], words[1], words[2], words[-1]] for words in lines]
 
 
@@ -153,7 +153,7 @@ def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) 
         found = traces_of(cluster, message_id)
         return found if len(found) == count else []
 
-    traces = [one.trace for one in until(look)]
+    traces = [found_trace.trace for found_trace in until(look)]
     sent = traces[0]
     assert isinstance(sent, Sent)
     assert (sent.group, sent.topic) == ("java-p", "JavaTraced")

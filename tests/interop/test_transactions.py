@@ -190,7 +190,7 @@ def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
 
 
 def bodies(namesrv: str, topic: str) -> Counter[str]:
-    return Counter(one.body.decode() for one in read_all(namesrv, topic))
+    return Counter(message.body.decode() for message in read_all(namesrv, topic))
 
 
 FIRST = "first"
@@ -239,16 +239,16 @@ def test_every_transaction_ends_as_its_producer_says(
     # Checks before a producer is connected count, too, and a cold Java broker takes its time.
     given_up = until(
         lambda: [
-            one
-            for one in read_all(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC)
-            if one.properties["REAL_TOPIC"] == topic and one.body != FIRST.encode()
+            message
+            for message in read_all(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC)
+            if message.properties["REAL_TOPIC"] == topic and message.body != FIRST.encode()
         ]
     )
     asked = sender.asked()
     sender.close()
 
     assert found == Counter({FIRST, *DELIVERED})
-    assert [one.body for one in given_up] == [b"never known"]
+    assert [message.body for message in given_up] == [b"never known"]
     assert given_up[0].properties["TRANSACTION_CHECK_TIMES"] == "3"
     times: dict[str, list[str]] = {}
     for one in asked:
@@ -291,7 +291,7 @@ def test_a_message_may_want_not_to_be_asked_about(
         return
     until(lambda: "patient" in bodies(cluster.namesrv, topic))
     assert time.monotonic() - begun > 2
-    asked = [one["body"] for one in sender.asked()]
+    asked = [message["body"] for message in sender.asked()]
     sender.close()
     assert asked == ["quick", "patient"]
 
@@ -314,7 +314,7 @@ def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_
         cluster.start()
         wanted = {"before", "1", "3", "5", "7", "9"}
         until(lambda: bodies(cluster.namesrv, "T").keys() >= wanted)
-        until(lambda: {one["body"] for one in sender.asked()} >= set("0123456789"))
+        until(lambda: {message["body"] for message in sender.asked()} >= set("0123456789"))
         sender.close()
         assert bodies(cluster.namesrv, "T").keys() == wanted
 
@@ -343,7 +343,9 @@ def test_a_folder_goes_on_with_the_other_broker(
         heir.send("T", "new", "commit", "throw")
         wanted = {"committed", "open 0", "open 1", "open 2", "new"}
         until(lambda: bodies(second.namesrv, "T").keys() >= wanted)
-        until(lambda: "asked" in {one["body"] for one in heir.asked()})
+        until(lambda: "asked" in {message["body"] for message in heir.asked()})
         assert bodies(second.namesrv, "T") == Counter(wanted)
-        assert not {"committed", "rolled back", "new"} & {one["body"] for one in heir.asked()}
+        assert not {"committed", "rolled back", "new"} & {
+            message["body"] for message in heir.asked()
+        }
         heir.close()

@@ -38,7 +38,7 @@ def message_of(topic: str, one: dict[str, object]) -> Message:
 
 
 def produce(request: dict[str, object]) -> None:
-    messages = [message_of(request["topic"], one) for one in request["messages"]]
+    messages = [message_of(request["topic"], message) for message in request["messages"]]
     producer = Producer(request["group"])
     producer.set_namesrv_addr(request["namesrv"])
     producer.start()
@@ -94,7 +94,7 @@ class Consumer(PushConsumer):
 
 
 def consume(request: dict[str, object]) -> None:
-    again = [base64.b64decode(one) for one in request["again"]]
+    again = [base64.b64decode(body) for body in request["again"]]
     found: list[dict[str, object]] = []
     is_all = threading.Event()
     turn = threading.Lock()

@@ -86,7 +86,7 @@ class Both:
         return self.ours, self.official
 
     def run(self, side: Side, *arguments: str) -> str:
-        words = [one.replace("BROKER", side.broker) for one in arguments]
+        words = [argument.replace("BROKER", side.broker) for argument in arguments]
         return self.java.mqadmin(*words, namesrv=side.namesrv)
 
     def prints(
@@ -170,7 +170,7 @@ class Both:
             while True:
                 consumer.persist()  # one-way, without messages in the listener
                 table = admin.call("examineConsumeStats", group)["offsetTable"]
-                found = {queue: one["consumerOffset"] for queue, one in table.items()}
+                found = {queue: entry["consumerOffset"] for queue, entry in table.items()}
                 if wanted.items() <= found.items():
                     return
                 assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {found}"
@@ -213,7 +213,7 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                 **TRACES,
                 **java_cluster.SMALL_FILES,
             }
-            conf.write_text("".join(f"{key}={one}\n" for key, one in known.items()))
+            conf.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
             read = load(conf)
             broker = Broker(read.broker, read.store, config_path=str(conf))
             async with broker:

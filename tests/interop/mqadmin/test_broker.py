@@ -29,7 +29,7 @@ def test_the_broker_tells_how_it_is(both: Both) -> None:
     if both.is_4:  # ours reports the version of its configuration
         for name in ("brokerVersion", "brokerVersionDesc"):
             assert ours[name] == official[name]
-    ratios = [float(one["commitLogDiskRatio"]) for one in (ours, official)]
+    ratios = [float(status["commitLogDiskRatio"]) for status in (ours, official)]
     assert ratios[0] == pytest.approx(ratios[1], abs=0.05)  # of one disk, which other processes use
     assert ours["dispatchBehindBytes"] == "0"
     assert int(ours["msgPutTotalTodayNow"]) >= 6

@@ -41,7 +41,7 @@ class Asked:
 
         def said(word: Any) -> Any:
             if isinstance(word, list):
-                return [said(one) for one in word]
+                return [said(item) for item in word]
             return known.get(word, word) if isinstance(word, str) else word
 
         try:
@@ -76,8 +76,8 @@ def shape(value: Any) -> Any:
         # A broker of 5.x adds properties to messages. A member reports its retry topic after a
         # varying time.
         return {
-            masked(name): "properties" if name == "properties" else shape(one)
-            for name, one in sorted(value.items())
+            masked(name): "properties" if name == "properties" else shape(field)
+            for name, field in sorted(value.items())
             if not name.startswith("%RETRY%")
         }
     if isinstance(value, list):
@@ -144,17 +144,19 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
 def test_answers_have_the_same_shape(both: Both, asked: list[Asked], call: tuple[Any, ...]) -> None:
     if call in (CALLS_5 if both.is_4 else CALLS_4):
         pytest.skip("only in the other version")
-    ours, official = (shape(one.call(*call)) for one in asked)
+    ours, official = (shape(cluster.call(*call)) for cluster in asked)
     assert ours == official
 
 
 def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
-    ours, official = (one.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for one in asked)
+    ours, official = (
+        cluster.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for cluster in asked
+    )
     assert ours.keys() == official.keys()
     assert shape(ours["statusTable"]) == shape(official["statusTable"])
     # The number of assigned queues depends on the time of the member's last rebalance.
     mine, theirs = (
-        {str(shape(queue)) for queue in one["mqTable"].values()} for one in (ours, official)
+        {str(shape(queue)) for queue in info["mqTable"].values()} for info in (ours, official)
     )
     assert mine == theirs
 
@@ -163,7 +165,9 @@ def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
     both: Both, asked: list[Asked]
 ) -> None:
     """The exporter parses each value as one or several numbers, and fails on any other text."""
-    ours, official = (one.call("fetchBrokerRuntimeStats", "BROKER")["table"] for one in asked)
+    ours, official = (
+        cluster.call("fetchBrokerRuntimeStats", "BROKER")["table"] for cluster in asked
+    )
     patterns = {
         "number": re.compile(r"-?\d+(\.\d+)?(E-?\d+)?"),
         "numbers": re.compile(r"( ?\d+\.\d+(E-?\d+)?)* *"),

@@ -71,7 +71,7 @@ def use(java: JavaClient, side: Side) -> None:
     with java.push_consumer(side.namesrv, POPS, TOPIC, **popping) as consumer:
         with java.producer(side.namesrv) as producer:
             producer.send([JavaMessage(TOPIC, b"plain")] * 5)
-        until(lambda: len({one.body for one in consumer.received}) == 4)
+        until(lambda: len({message.body for message in consumer.received}) == 4)
 
 
 @pytest.fixture(scope="module")

@@ -76,4 +76,4 @@ def test_records_of_a_file_are_printed(both: Both, tmp_path: Path) -> None:
     file.write_bytes(data[:end])
     text = both.run(both.ours, "dumpCompactionLog", "-f", str(file))
     # The tool uses the text as a format, and fails on records with a percent sign in their topic.
-    assert all(one.offset_msg_id in text for one in both.ours.sent)
+    assert all(message.offset_msg_id in text for message in both.ours.sent)

@@ -31,7 +31,7 @@ def commands(both: Both, capsys: pytest.CaptureFixture[str]) -> list[Command]:
 
 def same(commands: list[Command], *arguments: str) -> Any:
     """Assert that a command prints the same JSON with both brokers; return the output with ours."""
-    ours, official = (plain(one.json(*arguments)) for one in commands)
+    ours, official = (plain(command.json(*arguments)) for command in commands)
     assert ours == official
     return ours
 
@@ -39,9 +39,9 @@ def same(commands: list[Command], *arguments: str) -> Any:
 def plain(value: Any) -> Any:
     """Return a document without the fields that may differ."""
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items() if not DIFFERENT.search(name)}
+        return {name: plain(field) for name, field in value.items() if not DIFFERENT.search(name)}
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return masked(value) if isinstance(value, str) else value
 
 
@@ -64,17 +64,17 @@ async def give_up(side: Side, group: str) -> None:
 def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
         asyncio.run(give_up(side, GROUP))
-    found = [one.json("dlq", "list")["groups"] for one in commands]
+    found = [command.json("dlq", "list")["groups"] for command in commands]
     for groups in found:
-        (mine,) = [one for one in groups if one["group"] == GROUP]
+        (mine,) = [row for row in groups if row["group"] == GROUP]
         assert mine["message_count"] == 1
-    shown = [one.json_lines("dlq", "show", GROUP) for one in commands]
+    shown = [command.json_lines("dlq", "show", GROUP) for command in commands]
     assert plain(shown[0][0]["body"]) == plain(shown[1][0]["body"]) == "body1"
-    assert {one[0]["origin_topic"] for one in shown} == {"Messages"}
+    assert {rows[0]["origin_topic"] for rows in shown} == {"Messages"}
     preview = same(commands, "dlq", "resend", GROUP)
     assert not preview["is_done"]
     receipt = same(commands, "dlq", "resend", GROUP, "--yes")
-    assert [one["problem"] for one in receipt["messages"]] == [None]
+    assert [message["problem"] for message in receipt["messages"]] == [None]
     for command in commands:
         (again,) = command.json_lines("message", "dump", f"%RETRY%{GROUP}")
         assert (again["body"], again["reconsume_times"]) == ("body1", 0)
@@ -83,8 +83,10 @@ def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> Non
 
 def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
     for switch in ("off", "on"):
-        found = [one.json("cluster", "write-permission", "broker-a", switch) for one in commands]
-        assert {one["write_permission"] for one in found} == {switch}
+        found = [
+            command.json("cluster", "write-permission", "broker-a", switch) for command in commands
+        ]
+        assert {message["write_permission"] for message in found} == {switch}
     for what in ("queues", "topics", "log"):
         assert same(commands, "cluster", "clean", what, "--yes")["is_done"]
     same(commands, "cluster", "kv", "set", "Space", "key", "value")
@@ -98,7 +100,7 @@ def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
 def test_what_brokers_count(both: Both, commands: list[Command]) -> None:
     for command in commands:
         found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
-        assert [one["window"] for one in found["windows"]] == ["minute", "hour", "day"]
+        assert [message["window"] for message in found["windows"]] == ["minute", "hour", "day"]
         (topic,) = command.json("topic", "stats", "Messages")["topics"]
         assert topic["topic"] == "Messages"
 
@@ -110,7 +112,7 @@ def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> No
         deadline = time.monotonic() + WAIT_S
         while not (levels := command.json("delay", "list")["levels"]):
             assert time.monotonic() < deadline
-        (level,) = [one for one in levels if one["level"] == 18]
+        (level,) = [row for row in levels if row["level"] == 18]
         assert (level["delay"], level["waiting_count"]) == ("2h", 1)
 
 
