@@ -48,7 +48,7 @@ def until(look: Callable[[], Found], guard_s: float = GUARD_S) -> Found:
     The processes under test act asynchronously.
     """
     deadline = time.monotonic() + guard_s
-    while not (found := look()):
+    while not (value := look()):
         assert time.monotonic() < deadline, f"not there in {guard_s} s"
         PAUSE.wait(0.1)
-    return found
+    return value

@@ -560,10 +560,10 @@ class JavaClient:
             opaque flag remark serialization extFields body``; with the name of a header class,
             ``fields`` as well.
         """
-        found = self.ask("decode", frame=base64.b64encode(frame).decode(), header=header)
-        if "body" in found:
-            found["body"] = base64.b64decode(found["body"])
-        return dict(found)
+        answer = self.ask("decode", frame=base64.b64encode(frame).decode(), header=header)
+        if "body" in answer:
+            answer["body"] = base64.b64decode(answer["body"])
+        return dict(answer)
 
     def ask(self, what: str, **request: Any) -> Any:
         """Return the answer to a request of ``ClientOracle.java``.
@@ -715,11 +715,11 @@ class Producer(_Client):
         Raises:
             ClientError: The first failure.
         """
-        found = self.results(messages, how, queue=queue, timeout_ms=timeout_ms)
-        for one in found:
-            if isinstance(one, ClientError):
-                raise one
-        return [message for message in found if isinstance(message, JavaSent)]
+        results = self.results(messages, how, queue=queue, timeout_ms=timeout_ms)
+        for result in results:
+            if isinstance(result, ClientError):
+                raise result
+        return [result for result in results if isinstance(result, JavaSent)]
 
     def results(
         self,
@@ -731,22 +731,22 @@ class Producer(_Client):
         sharding_keys: Sequence[str] = (),
     ) -> list[JavaSent | ClientError | None]:
         """Send messages; return the result or error of each, None for a one-way message."""
-        found = self.ask(
+        answers = self.ask(
             how,
             messages=[_message_line(message) for message in messages],
             queue=_queue_line(queue),
             timeoutMillis=timeout_ms,
             shardingKeys=list(sharding_keys),
         )
-        return [_sent(message) for message in found]
+        return [_sent(answer) for answer in answers]
 
     def send_ordered(
         self, messages: Sequence[JavaMessage], sharding_keys: Sequence[str]
     ) -> list[JavaSent]:
         """Send with a ``MessageQueueSelector`` that hashes each message's sharding key."""
-        found = self.results(messages, "ordered", sharding_keys=sharding_keys)
-        assert all(isinstance(message, JavaSent) for message in found), found
-        return [message for message in found if isinstance(message, JavaSent)]
+        results = self.results(messages, "ordered", sharding_keys=sharding_keys)
+        assert all(isinstance(result, JavaSent) for result in results), results
+        return [result for result in results if isinstance(result, JavaSent)]
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written."""
@@ -777,10 +777,10 @@ class PushConsumer(_Client):
 
     def take(self, count: int, timeout_s: float = 60) -> list[JavaReceived]:
         """Wait for the next ``count`` messages and return them. Raises ``JavaError``."""
-        self.wait_until(lambda found: len(found) >= self._taken + count, timeout_s)
-        found = self.received[self._taken : self._taken + count]
+        self.wait_until(lambda taken: len(taken) >= self._taken + count, timeout_s)
+        taken = self.received[self._taken : self._taken + count]
         self._taken += count
-        return found
+        return taken
 
     def wait_until(
         self, enough: Callable[[list[JavaReceived]], bool], timeout_s: float = 60
@@ -827,7 +827,7 @@ class PullConsumer(_Client):
         block: bool = False,
     ) -> JavaPulled:
         """Pull once; with ``block``, hold the request for up to 20 s at the end of a queue."""
-        found = self.ask(
+        answer = self.ask(
             "pullBlocking" if block else "pull",
             queue=_queue_line(queue),
             offset=queue_offset,
@@ -835,11 +835,11 @@ class PullConsumer(_Client):
             expression=expression,
         )
         return JavaPulled(
-            found["status"],
-            found["nextOffset"],
-            found["minOffset"],
-            found["maxOffset"],
-            list(map(_received, found["messages"])),
+            answer["status"],
+            answer["nextOffset"],
+            answer["minOffset"],
+            answer["maxOffset"],
+            list(map(_received, answer["messages"])),
         )
 
     def read_all(self, topic: str) -> dict[Queue, list[JavaReceived]]:
@@ -849,11 +849,13 @@ class PullConsumer(_Client):
     def _read(self, queue: Queue) -> Iterator[JavaReceived]:
         queue_offset, end = self.min_offset(queue), self.max_offset(queue)
         while queue_offset < end:
-            found = self.pull(queue, queue_offset)
-            yield from found.messages
-            if found.next_offset <= queue_offset:
-                raise JavaError(f"{found.status} at {queue_offset} of {queue}, which ends at {end}")
-            queue_offset = found.next_offset
+            pulled = self.pull(queue, queue_offset)
+            yield from pulled.messages
+            if pulled.next_offset <= queue_offset:
+                raise JavaError(
+                    f"{pulled.status} at {queue_offset} of {queue}, which ends at {end}"
+                )
+            queue_offset = pulled.next_offset
 
     def min_offset(self, queue: Queue) -> int:
         return int(self.ask("min", queue=_queue_line(queue)))
@@ -903,13 +905,13 @@ class LitePullConsumer(_Client):
 
     def take(self, count: int, timeout_s: float = 60) -> list[JavaReceived]:
         """Poll until there are ``count`` messages. Raises ``JavaError``."""
-        found: list[JavaReceived] = []
+        taken: list[JavaReceived] = []
         deadline = time.monotonic() + timeout_s
-        while len(found) < count:
+        while len(taken) < count:
             if time.monotonic() > deadline:
-                raise JavaError(f"only {len(found)} messages in {timeout_s} s\n{self.java.log()}")
-            found += self.poll(500)
-        return found
+                raise JavaError(f"only {len(taken)} messages in {timeout_s} s\n{self.java.log()}")
+            taken += self.poll(500)
+        return taken
 
     def assign(self, queues: Sequence[Queue]) -> None:
         self.ask("assign", queues=list(map(_queue_line, queues)))

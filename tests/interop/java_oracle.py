@@ -129,9 +129,9 @@ def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Pa
         subprocess.run(
             [*compiling, *(source for source in sources if source.suffix == ".java")], check=True
         )
-        for one in sources:
-            if one.suffix != ".java":
-                shutil.copy(one, new)
+        for source in sources:
+            if source.suffix != ".java":
+                shutil.copy(source, new)
 
     return cached(name, sources, compile_to)
 

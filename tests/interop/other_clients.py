@@ -110,7 +110,7 @@ class OtherClient:
         Raises:
             OtherClientError: They did not arrive within a minute.
         """
-        found = self._run(
+        received = self._run(
             do="consume",
             namesrv=namesrv,
             topic=topic,
@@ -121,7 +121,7 @@ class OtherClient:
             again=[base64.b64encode(body).decode() for body in again],
             properties=list(properties),
         )
-        return [{**message, "body": base64.b64decode(message["body"])} for message in found]
+        return [{**message, "body": base64.b64decode(message["body"])} for message in received]
 
     def _run(self, **request: Any) -> list[dict[str, Any]]:
         # The clients keep offsets and logs in the home folder.
@@ -185,16 +185,16 @@ class NodeClient(OtherClient):
 
     def _install(self, folder: Path) -> None:
         npm = _tool("npm", "install it with Node.js")
-        for one in (HERE / "node").iterdir():
-            shutil.copy(one, folder)
+        for path in (HERE / "node").iterdir():
+            shutil.copy(path, folder)
         _make([npm, "install", "--no-audit", "--no-fund"], folder)
 
 
 def _tool(name: str, advice: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ClientUnavailable(f"{name} is missing: {advice}")
-    return found
+    return path
 
 
 def _make(command: Sequence[str | Path], folder: Path) -> None:

@@ -428,12 +428,12 @@ class Trap:
         return struct.pack(">ii", 4 + len(answer) + len(body), len(answer)) + answer + body
 
     def _client_ids(self) -> list[str]:
-        found = set()
+        client_ids = set()
         for frame in list(self.frames):
             header = header_of(frame)
             if header["code"] == 34:
-                found.add(json.loads(frame[8 + header["length"] :])["clientID"])
-        return sorted(found)
+                client_ids.add(json.loads(frame[8 + header["length"] :])["clientID"])
+        return sorted(client_ids)
 
     def close(self) -> None:
         self._socket.close()

@@ -81,7 +81,7 @@ def everything(version: str, count: int = 400) -> list[Put]:
 
 
 def odd() -> list[Put]:
-    """Return a few puts of each kind, except those that the store redirects."""
+    """Return a few puts of each kind, except redirected ones."""
     return [
         Put("Bare", 0, b""),
         Put("Bare", 0, b"x"),
@@ -179,26 +179,26 @@ def property_bytes(properties: Mapping[str, str], *, last_separator: bool = True
 
 
 def put(
-    store: MessageStore, one: Put, now_ms: int | None = None, *, last_separator: bool = True
+    store: MessageStore, item: Put, now_ms: int | None = None, *, last_separator: bool = True
 ) -> PutResult:
     """Put into our store what ``JavaStore.write`` puts into Java's."""
-    message = incoming(one, last_separator=last_separator)
-    return store.put_batch(message, now_ms) if one.is_batch else store.put(message, now_ms)
+    message = incoming(item, last_separator=last_separator)
+    return store.put_batch(message, now_ms) if item.is_batch else store.put(message, now_ms)
 
 
-def incoming(one: Put, *, last_separator: bool = True) -> IncomingMessage:
+def incoming(put: Put, *, last_separator: bool = True) -> IncomingMessage:
     return IncomingMessage(
-        one.topic,
-        one.body,
-        one.queue_id,
-        property_bytes(one.properties, last_separator=last_separator),
-        one.born_timestamp,
-        host(one.born_host),
-        host(one.store_host),
-        one.flag,
-        one.sys_flag,
-        one.reconsume_times,
-        one.prepared_transaction_offset,
+        put.topic,
+        put.body,
+        put.queue_id,
+        property_bytes(put.properties, last_separator=last_separator),
+        put.born_timestamp,
+        host(put.born_host),
+        host(put.store_host),
+        put.flag,
+        put.sys_flag,
+        put.reconsume_times,
+        put.prepared_transaction_offset,
     )
 
 
@@ -224,13 +224,13 @@ class Shelf:
         self._tags: dict[tuple[str, str], set[int]] = {}
         self._light_ends: dict[str, int] = {}
 
-    def add(self, one: Put, placed: PutResult | JavaPut) -> None:
+    def add(self, put: Put, placed: PutResult | JavaPut) -> None:
         """Record a put and its answer."""
         answer = _answer(placed)
-        if not one.is_batch:
-            self._add(waiting(one), answer, answer.physical_offset, answer.queue_offset)
+        if not put.is_batch:
+            self._add(waiting(put), answer, answer.physical_offset, answer.queue_offset)
             return
-        inner = batches.decode(one.body)
+        inner = batches.decode(put.body)
         offsets = [
             message_id.decode_offset_id(text).physical_offset
             for text in answer.message_id.split(",")
@@ -239,7 +239,7 @@ class Shelf:
         assert len(inner) == len(offsets)
         for i, (part, start, end) in enumerate(zip(inner, offsets, ends, strict=True)):
             single = dataclasses.replace(
-                one,
+                put,
                 body=part.body,
                 flag=part.flag,
                 properties=props.decode(part.property_bytes),
@@ -253,44 +253,44 @@ class Shelf:
                 answer.queue_offset + i,
             )
 
-    def _add(self, one: Put, answer: "_Answer", physical_offset: int, queue_offset: int) -> None:
-        properties = dict(one.properties)
+    def _add(self, put: Put, answer: "_Answer", physical_offset: int, queue_offset: int) -> None:
+        properties = dict(put.properties)
         light = [name for name in properties.get(props.INNER_MULTI_DISPATCH, "").split(",") if name]
         if light:
             ends = [self._light_ends.setdefault(name, 0) for name in light]
             properties[props.INNER_MULTI_QUEUE_OFFSET] = ",".join(map(str, ends))
-        born, store = host(one.born_host), host(one.store_host)
+        born, store = host(put.born_host), host(put.store_host)
         message = JavaMessage(
-            topic=one.topic,
-            queue_id=one.queue_id,
+            topic=put.topic,
+            queue_id=put.queue_id,
             queue_offset=queue_offset,
             physical_offset=physical_offset,
             size=answer.size,
             message_id=message_id.encode_offset_id(store, physical_offset),
-            flag=one.flag,
-            sys_flag=one.sys_flag
+            flag=put.flag,
+            sys_flag=put.sys_flag
             | (flags.BORN_HOST_V6 if born.is_v6 else 0)
             | (flags.STORE_HOST_V6 if store.is_v6 else 0),
-            born_timestamp=one.born_timestamp,
-            born_host=one.born_host,
+            born_timestamp=put.born_timestamp,
+            born_host=put.born_host,
             store_timestamp=answer.store_timestamp,
-            store_host=one.store_host,
-            reconsume_times=one.reconsume_times,
-            prepared_transaction_offset=one.prepared_transaction_offset,
+            store_host=put.store_host,
+            reconsume_times=put.reconsume_times,
+            prepared_transaction_offset=put.prepared_transaction_offset,
             properties=properties,
-            body=one.body,
+            body=put.body,
         )
-        if flags.is_queued(one.sys_flag):
-            self._enter((one.topic, one.queue_id), queue_offset, message)
+        if flags.is_queued(put.sys_flag):
+            self._enter((put.topic, put.queue_id), queue_offset, message)
             for name in light:
                 self._enter((name, 0), self._light_ends[name], message)
                 self._light_ends[name] += 1
-        if flags.transaction_type(one.sys_flag) != flags.TRANSACTION_ROLLBACK:
+        if flags.transaction_type(put.sys_flag) != flags.TRANSACTION_ROLLBACK:
             keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
             for key in filter(None, keys):
-                self.keys.setdefault((one.topic, key), set()).add(physical_offset)
+                self.keys.setdefault((put.topic, key), set()).add(physical_offset)
             if tags := properties.get("TAGS"):
-                self._tags.setdefault((one.topic, f"T#{tags}"), set()).add(physical_offset)
+                self._tags.setdefault((put.topic, f"T#{tags}"), set()).add(physical_offset)
 
     def _enter(self, queue: tuple[str, int], place: int, message: JavaMessage) -> None:
         assert place == self.ends.get(queue, 0)
@@ -390,13 +390,13 @@ def assert_ours_has(shelf: Shelf, store: MessageStore) -> None:
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
     assert ends == shelf.ends
     for (topic, queue_id), expected in shelf.queues.items():
-        found = messages_of(store, topic, queue_id)
-        assert {n: without_crc(as_java(message)) for n, message in found.items()} == expected
+        messages = messages_of(store, topic, queue_id)
+        assert {n: without_crc(as_java(message)) for n, message in messages.items()} == expected
         assert store.min_offset(topic, queue_id) == min(expected)
     for (topic, key), offsets in shelf.keys.items():
         records = store.query(topic, key, 64).records
-        found_at = [record.decode(data).physical_offset for data in records]
-        assert found_at == newest(offsets), (topic, key)
+        physical_offsets = [record.decode(data).physical_offset for data in records]
+        assert physical_offsets == newest(offsets), (topic, key)
     for asked in shelf.times():
         both = [store.offset_by_time(*asked, boundary) for boundary in Boundary]
         assert tuple(both) == shelf.by_time(asked), asked
@@ -409,41 +409,41 @@ def newest(physical_offsets: Iterable[int]) -> list[int]:
 
 def messages_of(store: MessageStore, topic: str, queue_id: int) -> dict[int, StoredMessage]:
     """Return all messages of a queue of our store, by their place."""
-    found: dict[int, StoredMessage] = {}
+    messages: dict[int, StoredMessage] = {}
     queue_offset = store.min_offset(topic, queue_id)
     while queue_offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, queue_offset, 32)
         assert result.message_count == result.next_offset - queue_offset
         for number, data in enumerate(result.records, queue_offset):
-            found[number] = record.decode(data)
+            messages[number] = record.decode(data)
         queue_offset = result.next_offset
-    return found
+    return messages
 
 
-def as_java(one: StoredMessage) -> JavaMessage:
+def as_java(message: StoredMessage) -> JavaMessage:
     return JavaMessage(
-        topic=one.topic,
-        queue_id=one.queue_id,
-        queue_offset=one.queue_offset,
-        physical_offset=one.physical_offset,
-        size=one.store_size,
-        message_id=message_id.offset_id(one),
-        flag=one.flag,
-        sys_flag=one.sys_flag,
-        born_timestamp=one.born_timestamp,
-        born_host=str(one.born_host),
-        store_timestamp=one.store_timestamp,
-        store_host=str(one.store_host),
-        reconsume_times=one.reconsume_times,
-        prepared_transaction_offset=one.prepared_transaction_offset,
-        properties=dict(one.properties),
-        body=one.body,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        size=message.store_size,
+        message_id=message_id.offset_id(message),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=str(message.born_host),
+        store_timestamp=message.store_timestamp,
+        store_host=str(message.store_host),
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        properties=dict(message.properties),
+        body=message.body,
     )
 
 
-def without_crc(one: JavaMessage) -> JavaMessage:
-    properties = {name: value for name, value in one.properties.items() if name != props.CRC32}
-    return dataclasses.replace(one, properties=properties)
+def without_crc(message: JavaMessage) -> JavaMessage:
+    properties = {name: value for name, value in message.properties.items() if name != props.CRC32}
+    return dataclasses.replace(message, properties=properties)
 
 
 def complaints(log: Iterable[str]) -> list[str]:

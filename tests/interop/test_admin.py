@@ -83,9 +83,9 @@ async def ends_at(admin: Admin, queue: MessageQueue, queue_offset: int) -> bool:
 
 
 async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None:
-    found = await admin.clusters()
-    assert found.cluster_addr_table == {"DefaultCluster": [BROKER]}
-    assert found.broker_addr_table[BROKER].broker_addrs == {0: official.address}
+    clusters = await admin.clusters()
+    assert clusters.cluster_addr_table == {"DefaultCluster": [BROKER]}
+    assert clusters.broker_addr_table[BROKER].broker_addrs == {0: official.address}
 
     async def has_sampled() -> bool:  # Before its first sample, a 4.x broker fails.
         with contextlib.suppress(BrokerError):
@@ -236,7 +236,7 @@ async def test_the_index_of_a_queue(
     assert (units.min_queue_index, units.max_queue_index) == (0, 5)
     # The physical offset of each is the end of its offset id.
     assert [unit.physic_offset for unit in units.queue_data] == [
-        int(unit.offset_message_id[16:], 16) for unit in results[1:4]
+        int(result.offset_message_id[16:], 16) for result in results[1:4]
     ]
 
 
@@ -252,9 +252,9 @@ async def test_consumer_offsets(
 
     def java_moves() -> int:
         with java_client.pull_consumer(official.namesrv, topic) as consumer:
-            found = consumer.committed(place)
+            committed = consumer.committed(place)
             consumer.commit(place, 4)
-            return found
+            return committed
 
     assert await asyncio.to_thread(java_moves) == 3
     await until(lambda: is_at(admin, topic, queue, 4))
@@ -338,25 +338,25 @@ async def test_messages_by_key(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     results = await send(admin, producer, topic, 5)
-    found = await admin.messages_by_key(topic, "k1")
+    messages = await admin.messages_by_key(topic, "k1")
 
-    assert [message.message_id for message in found] == [
+    assert [message.message_id for message in messages] == [
         results[1].message_id,
         results[3].message_id,
     ]
     assert await admin.messages_by_key(topic, "k2") == []
     assert len(await admin.messages_by_key(topic, "all", count_max=2)) == 2
-    at = found[0].store_timestamp_ms
-    within = await admin.messages_by_key(topic, "k1", begin_ms=at, end_ms=at)
+    store_time_ms = messages[0].store_timestamp_ms
+    within = await admin.messages_by_key(topic, "k1", begin_ms=store_time_ms, end_ms=store_time_ms)
     assert results[1].message_id in [message.message_id for message in within]
-    assert all(message.store_timestamp_ms == at for message in within)
+    assert all(message.store_timestamp_ms == store_time_ms for message in within)
 
     def java_queries() -> list[str]:
         with java_client.pull_consumer(official.namesrv, topic) as consumer:
             return [message.msg_id for message in consumer.query(topic, "k1")]
 
     expected = await asyncio.to_thread(java_queries)
-    assert {message.message_id for message in found} == set(expected)
+    assert {message.message_id for message in messages} == set(expected)
 
 
 async def test_a_refusal_says_who_and_why(official: JavaCluster, admin: Admin) -> None:

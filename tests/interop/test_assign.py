@@ -71,8 +71,10 @@ def ask(
     """Compare the shares of all members, and of a client that is not a member."""
     ids = [*clients, "stranger"]
     requests = [[client, *words_of(queues, clients), *arguments] for client in ids]
-    for one, places in zip(ids, java.ask(command, requests), strict=True):
-        assert strategy.allocate(one, queues, clients) == [queues[place] for place in places], one
+    for client, places in zip(ids, java.ask(command, requests), strict=True):
+        assert strategy.allocate(client, queues, clients) == [queues[place] for place in places], (
+            client
+        )
 
 
 def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
@@ -145,5 +147,5 @@ def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
             continue
         requests = [[client, *words_of(near, members), inner.name] for client in members]
         answers = java.ask("MACHINE_ROOM_NEARBY", requests)
-        for one, places in zip(members, answers, strict=True):
-            assert strategy.allocate(one, near, members) == [near[place] for place in places]
+        for client, places in zip(members, answers, strict=True):
+            assert strategy.allocate(client, near, members) == [near[place] for place in places]

@@ -70,9 +70,9 @@ class Known:
         wanted = Counter(body for each in self.bodies.values() for body in each.values())
         with self.java.push_consumer(cluster.namesrv, "group", TOPIC) as consumer:
             consumer.take(wanted.total() - self.read_count)
-            found = Counter(message.body for message in consumer.received)
-            assert found.total() == wanted.total() - self.read_count
-            assert found <= wanted
+            received = Counter(message.body for message in consumer.received)
+            assert received.total() == wanted.total() - self.read_count
+            assert received <= wanted
             consumer.persist()
         self.read_count = wanted.total()
 
@@ -114,21 +114,24 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
 
 def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
     """Return the contents of records and units, except times, offsets and hosts of storing."""
-    found = []
+    rows = []
     reader = StoreReader.open(str(store))
     for unit in reader.batch_queue(TOPIC, queue_id).units:
-        one = reader.message_at(int(unit["physical_offset"]))
-        assert (one.queue_id, one.queue_offset) == (queue_id, unit["queue_offset"])
-        assert (one.store_timestamp, one.store_size) == (unit["store_timestamp"], unit["size"])
-        base = one.properties.pop("INNER_BASE")
-        assert int(base) == one.queue_offset
-        assert one.properties.pop("UNIQ_KEY")
+        message = reader.message_at(int(unit["physical_offset"]))
+        assert (message.queue_id, message.queue_offset) == (queue_id, unit["queue_offset"])
+        assert (message.store_timestamp, message.store_size) == (
+            unit["store_timestamp"],
+            unit["size"],
+        )
+        base = message.properties.pop("INNER_BASE")
+        assert int(base) == message.queue_offset
+        assert message.properties.pop("UNIQ_KEY")
         # 5.x stores these with every message; we and 4.9 do not.
         for name in ("MSG_REGION", "TRACE_ON"):
-            one.properties.pop(name, None)
+            message.properties.pop(name, None)
         units = [int(unit[name]) for name in ("tags_code", "message_count", "compacted_offset")]
-        found.append((len(one.body), one.sys_flag, one.properties, *units))
-    return found
+        rows.append((len(message.body), message.sys_flag, message.properties, *units))
+    return rows
 
 
 def test_a_folder_with_batch_queues_goes_there_and_back(
@@ -156,10 +159,10 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
         known.compare(ours)
         known.work(ours, "for")
         ours.stop()
-    found = forms(folder / "store", 1)  # this queue has no single messages
-    assert len(found) == 5 * 7
+    rows = forms(folder / "store", 1)  # this queue has no single messages
+    assert len(rows) == 5 * 7
     for number in range(7):
-        assert found[number::7] == [found[number]] * 5
+        assert rows[number::7] == [rows[number]] * 5
 
     # Our store rebuilds them from the log with the same bytes.
     copied = shutil.copytree(folder / "store", tmp_path / "copy")

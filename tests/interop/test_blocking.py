@@ -42,9 +42,9 @@ def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
             producer.send_many(Message(topic, body) for body in sorted(expected))
 
             assert {pushed.get(timeout=60) for _ in expected} == expected
-            found = set()
+            pulled = set()
             for message in puller:
-                found.add(message.body)
-                if found == expected:
+                pulled.add(message.body)
+                if pulled == expected:
                     break
     assert "reput client" not in [thread.name for thread in threading.enumerate()]

@@ -63,12 +63,12 @@ KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(Br
 
 def settings(oracle: Oracle, text: str = "") -> dict[str, str]:
     """Return the values of the getters of Java's classes after a broker.conf."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for bean in BEANS:
-        found |= oracle.ask_one("settings", bean, text)
+        values |= oracle.ask_one("settings", bean, text)
     if "listenPort" not in config.parse_properties(text):
-        found |= SET_AT_START
-    return found
+        values |= SET_AT_START
+    return values
 
 
 def auth_keys(oracle: Oracle) -> set[str]:

@@ -72,12 +72,12 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
     client.produce(cluster.namesrv, topic, [b"other"], tags="b")
     count = len(BODIES) * len(client.ways)
     group = f"{topic}-group"
-    found = client.consume(
+    received = client.consume(
         cluster.namesrv, topic, group, count, "a", orderly=orderly, properties=["p"]
     )
-    assert sorted(message["body"] for message in found) == sorted(BODIES * len(client.ways))
-    assert {(message["tags"], message["keys"]) for message in found} == {("a", "k")}
-    assert {message["properties"]["p"] for message in found} == {"v"}
+    assert sorted(message["body"] for message in received) == sorted(BODIES * len(client.ways))
+    assert {(message["tags"], message["keys"]) for message in received} == {("a", "k")}
+    assert {message["properties"]["p"] for message in received} == {"v"}
     assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
 
 
@@ -87,8 +87,8 @@ def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -
     topic = new_topic(cluster, f"{client.name}-again")
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
-    found = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
-    assert {message["body"]: message["reconsume_times"] for message in found} == {
+    received = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
+    assert {message["body"]: message["reconsume_times"] for message in received} == {
         b"again": 1,
         b"later": 0,
     }
@@ -104,8 +104,8 @@ def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> Non
     topic = new_topic(cluster, "cpp-batch")
     client.produce(cluster.namesrv, topic, BODIES, "batch")
     wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]
-    found = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
-    assert sorted(message["body"] for message in found) == wanted
+    received = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
+    assert sorted(message["body"] for message in received) == wanted
 
 
 @pytest.mark.skipif(
@@ -124,6 +124,6 @@ def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> No
     with java_client.push_consumer(official.namesrv, f"{topic}-push", topic, "a") as consumer:
         assert sorted(message.body for message in consumer.take(40)) == sorted(BODIES * 5)
     with java_client.pull_consumer(official.namesrv, f"{topic}-pull") as puller:
-        found = [message.body for queue in puller.read_all(topic).values() for message in queue]
-        assert sorted(found) == sorted(BODIES * 5)
+        bodies = [message.body for queue in puller.read_all(topic).values() for message in queue]
+        assert sorted(bodies) == sorted(BODIES * 5)
     assert topic in java_client.mqadmin("topicList", namesrv=official.namesrv)

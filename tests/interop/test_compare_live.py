@@ -45,10 +45,15 @@ def test_what_was_changed_is_all_that_differs(
     # store had. Name servers do not list all system topics.
     lacking = {finding.topic for finding in got.findings if finding.kind == "only_left"}
     assert lacking <= {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
-    (one,) = [finding for finding in got.findings if finding.kind == "different"]
-    assert one.section == "messages"
-    assert one.field == "flag"
-    assert (one.topic, one.queue_id, one.queue_offset, one.physical_offset) == (
+    (difference,) = [finding for finding in got.findings if finding.kind == "different"]
+    assert difference.section == "messages"
+    assert difference.field == "flag"
+    assert (
+        difference.topic,
+        difference.queue_id,
+        difference.queue_offset,
+        difference.physical_offset,
+    ) == (
         "GoldenFour",
         *(changed["queueId"], changed["queueOffset"], changed["commitLogOffset"]),
     )

@@ -94,8 +94,8 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
-    async with Producer("producers", namesrv=official.namesrv) as one:
-        yield one
+    async with Producer("producers", namesrv=official.namesrv) as started:
+        yield started
 
 
 async def send(producer: Producer, topic: str, bodies: Iterable[bytes], **more: Any) -> list[bytes]:
@@ -152,23 +152,23 @@ async def test_two_members_share_and_one_leaves(
 ) -> None:
     sent = await send(producer, topic, numbered(8))
     first, second = Listener(), Listener()
-    one, other = push(official, topic, first), push(official, topic, second)
-    await one.subscribe(topic)
-    await other.subscribe(topic)
+    stays, leaves = push(official, topic, first), push(official, topic, second)
+    await stays.subscribe(topic)
+    await leaves.subscribe(topic)
 
     def owned(consumer: PushConsumer) -> int:
         return sum(queue.topic == topic for queue in consumer.queues())
 
-    async with one:
-        async with other:
-            await until(lambda: owned(one) == owned(other) == 2)
-            assert not set(one.queues()) & set(other.queues())
+    async with stays:
+        async with leaves:
+            await until(lambda: owned(stays) == owned(leaves) == 2)
+            assert not set(stays.queues()) & set(leaves.queues())
             before = len(first.messages) + len(second.messages)
             assert before <= 8 or set(first.bodies + second.bodies) <= set(sent)
             sent += await send(producer, topic, numbered(40, "both"))
             await first.wait(lambda: sum(body[:4] == b"both" for body in first.bodies) == 20)
             await second.wait(lambda: sum(body[:4] == b"both" for body in second.bodies) == 20)
-        await until(lambda: owned(one) == 4)
+        await until(lambda: owned(stays) == 4)
         sent += await send(producer, topic, numbered(20, "alone"))
         await first.wait(lambda: sum(body[:5] == b"alone" for body in first.bodies) == 20)
     assert set(first.bodies) | set(second.bodies) == set(sent)
@@ -198,7 +198,7 @@ async def test_beside_a_java_member(
             await listener.wait(lambda: sum(body[:4] == b"both" for body in listener.bodies) == 10)
             await asyncio.to_thread(
                 theirs.wait_until,
-                lambda found: sum(message.body[:4] == b"both" for message in found) == 10,
+                lambda received: sum(message.body[:4] == b"both" for message in received) == 10,
             )
         finally:
             await asyncio.to_thread(theirs.close)
@@ -257,10 +257,10 @@ async def test_sql92(start_official: StartOfficial, topic: str) -> None:
             await bad.start()
         async with PullConsumer(f"{topic}-pull", namesrv=cluster.namesrv, config=FIRST) as pull:
             await pull.subscribe_sql(topic, "n BETWEEN 2 AND 3")
-            found: list[bytes] = []
-            while len(found) < 2:
-                found += [message.body for message in await pull.poll(timeout_ms=GUARD_S * 1000)]
-            assert sorted(found) == [b"2", b"3"]
+            pulled: list[bytes] = []
+            while len(pulled) < 2:
+                pulled += [message.body for message in await pull.poll(timeout_ms=GUARD_S * 1000)]
+            assert sorted(pulled) == [b"2", b"3"]
 
 
 # --- redelivery ---------------------------------------------------------------------
@@ -304,8 +304,8 @@ async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str
     async with push(official, topic, listener, config) as consumer:
         await consumer.subscribe(topic)
         await listener.wait_for(2)
-    found = await dead_letters(official, topic, 2)
-    assert sorted(message.body for message in found) == [b"hopeless", b"unwanted"]
+    letters = await dead_letters(official, topic, 2)
+    assert sorted(message.body for message in letters) == [b"hopeless", b"unwanted"]
 
 
 async def dead_letters(official: JavaCluster, group: str, count: int) -> list[ReceivedMessage]:
@@ -313,7 +313,7 @@ async def dead_letters(official: JavaCluster, group: str, count: int) -> list[Re
     if official.version == "4.5.2":
         pytest.skip("4.5 creates dead-letter topics without read permission")
     topic = names.dlq_topic(group)
-    found: list[ReceivedMessage] = []
+    letters: list[ReceivedMessage] = []
     async with (
         asyncio.timeout(GUARD_S),
         PullConsumer("readers", namesrv=official.namesrv, config=FIRST) as consumer,
@@ -327,9 +327,9 @@ async def dead_letters(official: JavaCluster, group: str, count: int) -> list[Re
                 break
         for queue in consumer.assignment():
             consumer.seek(queue, 0)
-        while len(found) < count:
-            found += await consumer.poll(timeout_ms=GUARD_S * 1000)
-    return found
+        while len(letters) < count:
+            letters += await consumer.poll(timeout_ms=GUARD_S * 1000)
+    return letters
 
 
 async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
@@ -448,14 +448,14 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
         return ConsumeResult.SUCCESS
 
     first, second = Listener(answer), Listener(answer)
-    async with push(official, topic, first, orderly=True) as one:
-        await one.subscribe(topic)
-        async with push(official, topic, second, orderly=True) as other:
-            await other.subscribe(topic)
+    async with push(official, topic, first, orderly=True) as stays:
+        await stays.subscribe(topic)
+        async with push(official, topic, second, orderly=True) as leaves:
+            await leaves.subscribe(topic)
             total = 1 + 30 * len(queues)
             await until(lambda: len(set(first.bodies + second.bodies)) == total)
-            await until(lambda: len([x for x in other.queues() if x.topic == topic]) == 2)
-        await until(lambda: len([x for x in one.queues() if x.topic == topic]) == 4)
+            await until(lambda: len([x for x in leaves.queues() if x.topic == topic]) == 2)
+        await until(lambda: len([x for x in stays.queues() if x.topic == topic]) == 4)
         await producer.send(Message(topic, b"end"), queue=queues[0])
         await first.wait(lambda: b"end" in first.bodies)
     assert first.overlaps == second.overlaps == 0
@@ -538,19 +538,19 @@ async def test_broadcasting(
         return PushConsumer(topic, client=client, listener=listener, config=config)
 
     first, second = Listener(), Listener()
-    async with member("one", first) as one, member("two", second) as two:
-        await one.subscribe(topic)
-        await two.subscribe(topic)
+    async with member("one", first) as member_one, member("two", second) as member_two:
+        await member_one.subscribe(topic)
+        await member_two.subscribe(topic)
         await first.wait_for(12)
         await second.wait_for(12)
-        assert len(one.queues()) == len(two.queues()) == 4
+        assert len(member_one.queues()) == len(member_two.queues()) == 4
     assert sorted(first.bodies) == sorted(second.bodies) == sorted(sent)
     pattern = f".rocketmq_offsets/*/{topic}/offsets.json"
     files = sorted(tmp_path.glob(pattern))  # noqa: ASYNC240 - a small folder
     assert [file.parts[-3].partition("@")[2] for file in files] == ["one", "two"]
     again = Listener()
-    async with member("one", again) as one:
-        await one.subscribe(topic)
+    async with member("one", again) as member_one:
+        await member_one.subscribe(topic)
         await send(producer, topic, [b"new"])
         await again.wait_for(1)
     assert again.bodies == [b"new"]
@@ -611,14 +611,16 @@ async def last_of(official: JavaCluster, queue: MessageQueue) -> list[ReceivedMe
 
 async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic: str) -> None:
     sent = await send(producer, topic, numbered(30))
-    found: list[bytes] = []
+    pulled: list[bytes] = []
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
         await consumer.subscribe(topic)
-        while len(found) < 30:
-            found += [message.body for message in await consumer.poll(7, timeout_ms=GUARD_S * 1000)]
+        while len(pulled) < 30:
+            pulled += [
+                message.body for message in await consumer.poll(7, timeout_ms=GUARD_S * 1000)
+            ]
         assert len(consumer.assignment()) == 4
         assert await consumer.poll(timeout_ms=50) == []
-    assert sorted(found) == sorted(sent)
+    assert sorted(pulled) == sorted(sent)
     assert await committed(official, topic, topic) == 30
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
         await consumer.subscribe(topic)
@@ -670,40 +672,40 @@ async def test_pull_assigned_and_seek(
     ) as consumer:
         await consumer.assign(chosen)
         assert consumer.assignment() == sorted(chosen)
-        one, other = chosen
+        active, paused = chosen
         for queue in chosen:
             await consumer.seek_to_end(queue)
             consumer.seek(queue, consumer.position(queue) - 4)
-        consumer.pause([other])
+        consumer.pause([paused])
         tail = await poll_bodies(consumer, 4)
-        assert tail == sent[one][6:]
+        assert tail == sent[active][6:]
         assert await consumer.poll(timeout_ms=50) == []
-        consumer.resume([other])
-        assert await poll_bodies(consumer, 4) == sent[other][6:]
-        assert await consumer.committed(one) in (None, 0), "nothing was committed"
+        consumer.resume([paused])
+        assert await poll_bodies(consumer, 4) == sent[paused][6:]
+        assert await consumer.committed(active) in (None, 0), "nothing was committed"
         await consumer.commit()
-        end = await consumer.end_offset(one)
-        assert await consumer.committed(one) == end
-        await consumer.commit({one: end - 3})
-        assert await consumer.committed(one) == end - 3
-        await consumer.seek_to_begin(one)
-        assert consumer.position(one) == await consumer.begin_offset(one)
+        end = await consumer.end_offset(active)
+        assert await consumer.committed(active) == end
+        await consumer.commit({active: end - 3})
+        assert await consumer.committed(active) == end - 3
+        await consumer.seek_to_begin(active)
+        assert consumer.position(active) == await consumer.begin_offset(active)
         again = [body for body in await poll_bodies(consumer, 10) if body != b"create"]
         assert again[:2] == [b"1-0", b"1-1"]
-        await consumer.assign([other])
-        assert consumer.assignment() == [other]
+        await consumer.assign([paused])
+        assert consumer.assignment() == [paused]
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
-        await consumer.assign([one])
-        assert consumer.position(one) == end - 3
+        await consumer.assign([active])
+        assert consumer.position(active) == end - 3
 
 
 async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < count:
-        messages = await consumer.poll(count - len(found), timeout_ms=GUARD_S * 1000)
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        messages = await consumer.poll(count - len(bodies), timeout_ms=GUARD_S * 1000)
         assert messages
-        found += [message.body for message in messages]
-    return found
+        bodies += [message.body for message in messages]
+    return bodies
 
 
 # --- operators ----------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A store folder moves between the official broker and ours; each continues the other's work.
 
-A Java client sends and reads throughout, and cannot tell them apart.
+A Java client sends and reads throughout, and does not notice the moves.
 """
 
 import contextlib
@@ -67,16 +67,16 @@ class Known:
             for number, body in enumerate(bodies)
         ]
         half = len(wanted) // 2
-        for one, result in zip(
+        for message, result in zip(
             wanted[:half], producer.send(wanted[:half], queue=queue), strict=True
         ):
-            self._told(queue, one.body, result.msg_id, result.queue_offset)
+            self._record(queue, message.body, result.msg_id, result.queue_offset)
         (result,) = producer.send(wanted[half:], "batch", queue=queue)
         ids = result.msg_id.split(",")
-        for number, (one, msg_id) in enumerate(zip(wanted[half:], ids, strict=True)):
-            self._told(queue, one.body, msg_id, result.queue_offset + number)
+        for number, (message, msg_id) in enumerate(zip(wanted[half:], ids, strict=True)):
+            self._record(queue, message.body, msg_id, result.queue_offset + number)
 
-    def _told(self, queue: Queue, body: bytes, msg_id: str, queue_offset: int) -> None:
+    def _record(self, queue: Queue, body: bytes, msg_id: str, queue_offset: int) -> None:
         assert queue_offset == len(self.places[queue]), "an offset is skipped or repeated"
         self.places[queue].append((body, msg_id))
 
@@ -111,8 +111,8 @@ class Known:
                 return
             assert consumer.queues(TOPIC) == QUEUES
             for queue, messages in consumer.read_all(TOPIC).items():
-                found = [(message.body, message.msg_id) for message in messages]
-                assert found == self.places[queue]
+                stored = [(message.body, message.msg_id) for message in messages]
+                assert stored == self.places[queue]
                 assert [message.queue_offset for message in messages] == list(range(len(messages)))
             last = self.places[QUEUES[1]][-1]
             first = self.places[QUEUES[2]][0]
@@ -128,7 +128,7 @@ class Known:
                     body for number, (body, _) in enumerate(self.places[queue]) if not number % 2
                 ]
 
-    def assert_goes_on(self, cluster: Cluster) -> None:
+    def assert_continues(self, cluster: Cluster) -> None:
         """Assert that the group's offsets are kept, and that delayed messages arrive."""
         assert self._committed(cluster, None) == self.read_count
         wanted = {b"%d" % (number + 1) for number in range(self._round)}
@@ -145,13 +145,13 @@ class Known:
 
 def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list[bytes]:
     """Return the bodies that a broker returns to a consumer of some tags."""
-    found: list[JavaReceived] = []
+    received: list[JavaReceived] = []
     queue_offset, end = 0, consumer.max_offset(queue)
     while queue_offset < end:
         pulled = consumer.pull(queue, queue_offset, 32, tags)
-        found += pulled.messages
+        received += pulled.messages
         queue_offset = pulled.next_offset
-    return [message.body for message in found]
+    return [message.body for message in received]
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -201,11 +201,11 @@ def test_a_folder_goes_from_one_to_the_other_and_back(
         leave(cluster)
     for start in (lambda: ReputCluster(folder, SETTINGS), official):
         with start() as cluster:
-            known.assert_goes_on(cluster)
+            known.assert_continues(cluster)
             known.work(cluster)
             leave(cluster)
     with ReputCluster(folder, SETTINGS) as cluster:
-        known.assert_goes_on(cluster)
+        known.assert_continues(cluster)
         known.compare(cluster)
         cluster.stop()
     assert len(list((folder / "store/commitlog").iterdir())) > 1

@@ -31,14 +31,14 @@ def cluster(
 
 @pytest.fixture
 async def broker(cluster: Cluster) -> AsyncIterator[Remote]:
-    async with wire.connected(cluster.address) as one:
-        yield one
+    async with wire.connected(cluster.address) as connection:
+        yield connection
 
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with Admin(cluster.namesrv) as one:
-        yield one
+    async with Admin(cluster.namesrv) as started:
+        yield started
 
 
 async def refusal(broker: Remote, topic: str, group: str, sys_flag: int) -> dict[str, str] | None:

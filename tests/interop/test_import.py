@@ -51,28 +51,28 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     assert view.is_loaded
     assert view.max_physical_offset == end
     assert not any(queue.holes for queue in view.queues.values())
-    found: dict[tuple[str, int], list[bytes]] = {}
+    bodies: dict[tuple[str, int], list[bytes]] = {}
     for (topic, queue_id), queue in sorted(view.queues.items()):
         assert list(queue.messages) == list(range(queue.max_queue_offset))
         assert all(place == message.queue_offset for place, message in queue.messages.items())
         if topic.startswith("Imported"):  # Java also has empty queues of system topics
-            found[topic, queue_id] = [message.body for message in queue.messages.values()]
+            bodies[topic, queue_id] = [message.body for message in queue.messages.values()]
     expected: dict[tuple[str, int], list[bytes]] = {}
     for row in sent:
         key = str(row["topic"]), int(str(row["queue_id"]))
         expected.setdefault(key, []).append(bytes(row["body"]))  # type: ignore[call-overload]
-    assert found == expected
+    assert bodies == expected
     by_key = {
         message.physical_offset: message.body
         for q in view.queues.values()
         for message in q.messages.values()
     }
-    hits = {key: [by_key[at] for at in offsets] for key, offsets in view.keys.items()}
+    hits = {key: [by_key[offset] for offset in offsets] for key, offsets in view.keys.items()}
     assert hits == {keys[0]: [b"a-0" * 20], keys[1]: [b"b-299" * 20]}
     # An import continues after the end of a store that Java has closed.
     write(store, [[batch(rows("c", 50))]])
     again = java_store.open(store, SIZES)
-    assert again.queues["Imported0", 0].max_queue_offset == len(found["Imported0", 0]) + 9
+    assert again.queues["Imported0", 0].max_queue_offset == len(bodies["Imported0", 0]) + 9
     recovered = java_store.open(store, SIZES, crash=True)
     assert recovered.max_physical_offset == again.max_physical_offset
 

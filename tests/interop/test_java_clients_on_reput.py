@@ -118,8 +118,8 @@ def messages(topic: str, bodies: Iterable[bytes]) -> list[JavaMessage]:
     return [JavaMessage(topic, body) for body in bodies]
 
 
-def bodies(found: Iterable[JavaReceived]) -> list[bytes]:
-    return sorted(message.body for message in found)
+def bodies(received: Iterable[JavaReceived]) -> list[bytes]:
+    return sorted(message.body for message in received)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -211,18 +211,18 @@ def test_what_is_sent_is_read(
         assert len(producer.queues(topic)) == 4
 
     queues = read_all(java, cluster, topic)
-    for queue, found in queues.items():
-        assert [message.queue_offset for message in found] == list(range(len(found)))
+    for queue, received in queues.items():
+        assert [message.queue_offset for message in received] == list(range(len(received)))
         assert all(
-            (message.topic, message.queue_id) == (topic, queue.queue_id) for message in found
+            (message.topic, message.queue_id) == (topic, queue.queue_id) for message in received
         )
-    found = [message for queue in queues.values() for message in queue]
-    by_body = {message.body: message for message in found}
-    assert len(found) == len(by_body) == len(wanted)
-    for one in wanted:
-        got = by_body[one.body]
-        assert (got.tags, got.keys, got.flag) == (one.tags, one.keys, one.flag)
-        assert one.properties.items() <= got.properties.items()
+    received = [message for queue in queues.values() for message in queue]
+    by_body = {message.body: message for message in received}
+    assert len(received) == len(by_body) == len(wanted)
+    for message in wanted:
+        got = by_body[message.body]
+        assert (got.tags, got.keys, got.flag) == (message.tags, message.keys, message.flag)
+        assert message.properties.items() <= got.properties.items()
         assert got.properties["UNIQ_KEY"] == got.msg_id
         assert got.born_host.startswith("127.0.0.1:")
         assert got.store_host == cluster.address
@@ -231,8 +231,8 @@ def test_what_is_sent_is_read(
     assert_places(results, wanted, by_body)
     if how == "ordered":
         by_key = defaultdict(list)
-        for key, one in zip("ababababcccc", wanted, strict=True):
-            by_key[key].append(one.body)
+        for key, message in zip("ababababcccc", wanted, strict=True):
+            by_key[key].append(message.body)
         for sent in by_key.values():
             queue_ids = {by_body[body].queue_id for body in sent}
             assert len(queue_ids) == 1
@@ -250,16 +250,16 @@ def assert_places(
     if len(results) == 1:
         sent = results[0]
         ids = zip(sent.msg_id.split(","), sent.offset_msg_id.split(","), strict=True)
-        told = [
+        places = [
             (sent.queue.queue_id, sent.queue_offset + number, *two)
             for number, two in enumerate(ids)
         ]
     else:
-        told = [
+        places = [
             (result.queue.queue_id, result.queue_offset, result.msg_id, result.offset_msg_id)
             for result in results
         ]
-    for message, place in zip(wanted, told, strict=True):
+    for message, place in zip(wanted, places, strict=True):
         got = by_body[message.body]
         assert place == (got.queue_id, got.queue_offset, got.msg_id, got.offset_msg_id)
 
@@ -271,10 +271,10 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, [body, b"short", noise]))
     with push(java_client, cluster, topic, topic) as consumer:
-        found = {message.body: message for message in consumer.take(3)}
-    assert found.keys() == {body, b"short", noise}
-    assert found[body].store_size < 1000
-    assert found[noise].store_size > 100_000
+        received = {message.body: message for message in consumer.take(3)}
+    assert received.keys() == {body, b"short", noise}
+    assert received[body].store_size < 1000
+    assert received[noise].store_size > 100_000
 
 
 def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
@@ -312,9 +312,9 @@ def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: 
         (refused,) = producer.results(too_much, "batch")
         assert isinstance(refused, ClientError)
     with push(java_client, cluster, topic, topic, consumeMessageBatchMaxSize=1024) as consumer:
-        found = consumer.take(len(sent))
-    assert Counter(message.body for message in found) == Counter(sent)
-    assert {message.queue_id for message in found} == {result.queue.queue_id}
+        received = consumer.take(len(sent))
+    assert Counter(message.body for message in received) == Counter(sent)
+    assert {message.queue_id for message in received} == {result.queue.queue_id}
 
 
 def test_a_topic_comes_from_an_admin_alone(
@@ -364,9 +364,9 @@ def test_two_members_share_and_one_goes_on(
         until(lambda: len(assigned(second, topic)) == 4)
         more = numbered(100, "more")
         producer.send(messages(topic, more), "async")
-        second.wait_until(lambda found: len(found) + len(first.received) >= 300)
-    found = [message.body for message in first.received + second.received]
-    assert Counter(found) == Counter(sent + more)
+        second.wait_until(lambda received: len(received) + len(first.received) >= 300)
+    received = [message.body for message in first.received + second.received]
+    assert Counter(received) == Counter(sent + more)
     second.close()
 
 
@@ -403,9 +403,9 @@ def test_an_orderly_member_that_asks_for_a_moment(
     with push(
         java_client, cluster, topic, topic, orderly=True, laters=1, suspendCurrentQueueTimeMillis=10
     ) as consumer:
-        found = consumer.take(6)
-    assert [message.body for message in found] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
-    assert [message.reconsume_times for message in found] == [0, 1] * 3
+        received = consumer.take(6)
+    assert [message.body for message in received] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
+    assert [message.reconsume_times for message in received] == [0, 1] * 3
 
 
 def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
@@ -452,13 +452,13 @@ def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: s
     with java_client.producer(other.namesrv) as producer:
         (sent,) = producer.send([JavaMessage(topic, b"twice", tags="a", keys="k")])
         with push(java_client, other, topic, topic, "a", laters=2) as consumer:
-            found = consumer.take(3)
-    assert [message.body for message in found] == [b"twice"] * 3
-    assert [message.reconsume_times for message in found] == [0, 1, 2]
-    assert {message.topic for message in found} == {topic}  # the client hides the retry topic
-    assert {message.msg_id for message in found} == {sent.msg_id}
-    assert {(message.tags, message.keys) for message in found} == {("a", "k")}
-    assert {message.properties.get("ORIGIN_MESSAGE_ID") for message in found[1:]} == {
+            received = consumer.take(3)
+    assert [message.body for message in received] == [b"twice"] * 3
+    assert [message.reconsume_times for message in received] == [0, 1, 2]
+    assert {message.topic for message in received} == {topic}  # the client hides the retry topic
+    assert {message.msg_id for message in received} == {sent.msg_id}
+    assert {(message.tags, message.keys) for message in received} == {("a", "k")}
+    assert {message.properties.get("ORIGIN_MESSAGE_ID") for message in received[1:]} == {
         sent.offset_msg_id
     }
 
@@ -511,10 +511,10 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
         ) as consumer:
             until(lambda: assigned(consumer, topic) == [queue])  # the initial offset is set
             producer.send([JavaMessage(topic, b"new")], queue=queue)
-            found = consumer.wait_until(
-                lambda found: len(found) > 20 * is_old_wanted and b"new" in bodies(found)
+            received = consumer.wait_until(
+                lambda received: len(received) > 20 * is_old_wanted and b"new" in bodies(received)
             )
-    old = bodies(found)
+    old = bodies(received)
     old.remove(b"new")
     if is_old_wanted:
         assert old == sorted(numbered(20))
@@ -553,25 +553,26 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         producer.send([JavaMessage(topic, body, tags="a") for body in numbered(40)], queue=queue)
         assert len(consumer.queues(topic)) == 4
         assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 40)
-        found = consumer.pull(queue, 0, 10)
-        assert (found.status, found.next_offset) == ("FOUND", 10)
-        assert (found.min_offset, found.max_offset) == (0, 40)
-        assert [message.body for message in found.messages] == numbered(10)
+        pulled = consumer.pull(queue, 0, 10)
+        assert (pulled.status, pulled.next_offset) == ("FOUND", 10)
+        assert (pulled.min_offset, pulled.max_offset) == (0, 40)
+        assert [message.body for message in pulled.messages] == numbered(10)
         assert len(consumer.pull(queue, 0, 100).messages) == 32  # the maximum of a reply
         cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
         # 4.5 returns 0 for an offset beyond the end of a queue that begins at 0.
         cases += [(50, "*", "OFFSET_ILLEGAL", 0 if is_java_4_5(cluster) else 40)]
         for queue_offset, expression, status, next_offset in cases:
-            found = consumer.pull(queue, queue_offset, 32, expression)
-            assert (found.status, found.next_offset) == (status, next_offset)
-            assert found.messages == []
+            pulled = consumer.pull(queue, queue_offset, 32, expression)
+            assert (pulled.status, pulled.next_offset) == (status, next_offset)
+            assert pulled.messages == []
 
-        (one,) = consumer.pull(queue, 20, 1).messages
-        first = consumer.search_offset(queue, one.store_timestamp)
-        assert consumer.pull(queue, first, 1).messages[0].store_timestamp == one.store_timestamp
+        (message,) = consumer.pull(queue, 20, 1).messages
+        first = consumer.search_offset(queue, message.store_timestamp)
+        assert consumer.pull(queue, first, 1).messages[0].store_timestamp == message.store_timestamp
         # Not before the first of that time: brokers may return any of several.
         assert first == 0 or (
-            consumer.pull(queue, first - 1, 1).messages[0].store_timestamp <= one.store_timestamp
+            consumer.pull(queue, first - 1, 1).messages[0].store_timestamp
+            <= message.store_timestamp
         )
         assert consumer.search_offset(queue, 0) == 0
 
@@ -615,10 +616,10 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
             assert refused.value.code == NO_MESSAGE
     with java_client.admin(cluster.namesrv) as admin:
         for msg_id in (sent[3].msg_id, sent[3].offset_msg_id):
-            found = admin.call("viewMessage", topic, msg_id)
-            assert (found["topic"], found["queueOffset"]) == (topic, sent[3].queue_offset)
-        found = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
-        assert [message["msgId"] for message in found["messageList"]] == [sent[7].msg_id]
+            answer = admin.call("viewMessage", topic, msg_id)
+            assert (answer["topic"], answer["queueOffset"]) == (topic, sent[3].queue_offset)
+        answer = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
+        assert [entry["msgId"] for entry in answer["messageList"]] == [sent[7].msg_id]
 
 
 def test_a_lite_pull_consumer_subscribes(
@@ -630,8 +631,8 @@ def test_a_lite_pull_consumer_subscribes(
         wanted = [JavaMessage(topic, b"%d" % number, tags="ab"[number % 2]) for number in range(40)]
         producer.send(wanted)
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
-            found = consumer.take(20)
-            assert bodies(found) == sorted(
+            received = consumer.take(20)
+            assert bodies(received) == sorted(
                 message.body for message in wanted if message.tags == "a"
             )
             consumer.commit()
@@ -650,13 +651,15 @@ def test_a_lite_pull_consumer_goes_where_it_is_told(
         producer.send(messages(topic, numbered(10)), queue=queue)
     with java_client.lite_pull_consumer(cluster.namesrv, topic) as consumer:
         consumer.assign([queue])
-        until(lambda: found_after(consumer, partial(consumer.seek, queue, 6), 6))
-        until(lambda: found_after(consumer, partial(consumer.seek_to_begin, queue), 0))
+        until(lambda: has_moved_after(consumer, partial(consumer.seek, queue, 6), 6))
+        until(lambda: has_moved_after(consumer, partial(consumer.seek_to_begin, queue), 0))
         consumer.commit()
         assert consumer.committed(queue) == 10
 
 
-def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offset: int) -> bool:
+def has_moved_after(
+    consumer: LitePullConsumer, seek: Callable[[], None], queue_offset: int
+) -> bool:
     """Seek; return whether the consumer moved.
 
     It may stay at its position, with the official broker too: a pull task that is cancelled after
@@ -670,9 +673,9 @@ def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offs
         is_theirs = re.search("Remoting(SendRequest|Connect)Exception", error.trace)
         assert is_theirs, error.trace  # noqa: PT017 - raising is allowed
         return False
-    found = [message.body for message in consumer.poll(3000)]
-    assert found in (numbered(10)[queue_offset:], numbered(10), [])
-    return found == numbered(10)[queue_offset:]
+    pulled = [message.body for message in consumer.poll(3000)]
+    assert pulled in (numbered(10)[queue_offset:], numbered(10), [])
+    return pulled == numbered(10)[queue_offset:]
 
 
 def needs_lite_pull(java: JavaClient) -> None:
@@ -709,16 +712,14 @@ def test_clients_survive_a_restart(
         more = numbered(50, "more")
         results: dict[bytes, JavaSent] = {}
 
-        def send_what_is_not_sent() -> bool:
+        def send_rest() -> bool:
             left = [body for body in more if body not in results]
-            found = zip(left, producer.results(messages(topic, left)), strict=True)
-            results.update(
-                (body, message) for body, message in found if isinstance(message, JavaSent)
-            )
+            pairs = zip(left, producer.results(messages(topic, left)), strict=True)
+            results.update((body, result) for body, result in pairs if isinstance(result, JavaSent))
             return len(results) == len(more)
 
-        until(send_what_is_not_sent)
-        consumer.wait_until(lambda found: {*more} <= {message.body for message in found})
+        until(send_rest)
+        consumer.wait_until(lambda received: {*more} <= {message.body for message in received})
     assert Counter(message.body for message in consumer.received) >= Counter(sent + more)
     if end == "stop":  # each once: the consumer had committed its offsets
         assert Counter(message.body for message in consumer.received) == Counter(sent + more)
@@ -738,15 +739,15 @@ def until_committed(
     java: JavaClient, cluster: Cluster, consumer: PushConsumer, group: str, count: int
 ) -> dict[str, int]:
     """Wait until the sum of a group's offsets reaches a value."""
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
 
     def is_so() -> bool:
         consumer.persist()  # one-way, without messages in the listener
-        found.update(committed(java, cluster, group))
-        return sum(found.values()) == count
+        offsets.update(committed(java, cluster, group))
+        return sum(offsets.values()) == count
 
     until(is_so)
-    return found
+    return offsets
 
 
 def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:

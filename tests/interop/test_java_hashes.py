@@ -74,7 +74,7 @@ def test_offset_id_from_java(oracle: Oracle) -> None:
     offsets = [samples.number(random, 64) for _ in hosts]
     ids = oracle.ask(
         "createMessageId",
-        [(host.address, host.port, at) for host, at in zip(hosts, offsets, strict=True)],
+        [(host.address, host.port, offset) for host, offset in zip(hosts, offsets, strict=True)],
     )
     for host, offset, text in zip(hosts, offsets, ids, strict=True):
         assert message_id.encode_offset_id(host, offset) == text

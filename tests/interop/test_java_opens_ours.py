@@ -28,9 +28,9 @@ def extras(version: str) -> tuple[Config, Config]:
 
 
 def put_all(store: MessageStore, puts: Iterable[Put], clock: ManualClock, shelf: Shelf) -> None:
-    for number, one in enumerate(puts):
+    for number, put in enumerate(puts):
         clock.advance(0 if number % 4 == 3 else 7)
-        shelf.add(one, same_puts.put(store, one))
+        shelf.add(put, same_puts.put(store, put))
 
 
 def an_hour_ago() -> ManualClock:
@@ -135,7 +135,7 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
     lost = {
         message.physical_offset for queue in shelf.queues.values() for message in queue.values()
     }
-    lost = set(sorted(lost)[: sum(at < int(second.name) for at in lost) // 2])
+    lost = set(sorted(lost)[: sum(offset < int(second.name) for offset in lost) // 2])
     with first.open("r+b") as file:
         for physical_offset in lost:
             file.seek(physical_offset + record.POSITION_MAGIC)
@@ -150,12 +150,12 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
         queue = view.queues[pair]
         assert not queue.holes
         assert queue.max_queue_offset == len(messages)
-        found = {
+        read = {
             place: same_puts.without_crc(message)
             for place, message in queue.messages.items()
             if message.queue_offset == place
         }
-        assert found == {
+        assert read == {
             n: message for n, message in messages.items() if message.physical_offset not in lost
         }
 
@@ -178,15 +178,17 @@ def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
         puts = everything(version, 60 + 40 * round_)
         with same_puts.open_ours(tmp_path, ours) as store:
             assert_ours_has(shelf, store)
-            for one in puts:
-                shelf.add(one, same_puts.put(store, one))
+            for put in puts:
+                shelf.add(put, same_puts.put(store, put))
             assert_ours_has(shelf, store)
             if not is_closed:
                 store.abandon()
-        said = java_store.write(tmp_path, as_java_takes(puts, version), settings, crash=is_killed)
-        assert same_puts.complaints(said.log) == []
-        for one, answer in zip(puts, said.puts, strict=True):
-            shelf.add(one, answer)
+        written = java_store.write(
+            tmp_path, as_java_takes(puts, version), settings, crash=is_killed
+        )
+        assert same_puts.complaints(written.log) == []
+        for put, answer in zip(puts, written.puts, strict=True):
+            shelf.add(put, answer)
 
     with same_puts.open_ours(tmp_path, ours) as store:
         assert_ours_has(shelf, store)

@@ -56,9 +56,11 @@ def test_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> Non
     assert manifest["recordsNotInQueues"]
     store = golden.copy_store(version, "unclean", tmp_path)
     view = java_store.open(store, manifest["config"])
-    found = {offset for queue in view.queues.values() for offset in queue.physical_offsets}
+    physical_offsets = {
+        offset for queue in view.queues.values() for offset in queue.physical_offsets
+    }
     prepared_or_rolled_back = {4, 12}
-    assert found == {
+    assert physical_offsets == {
         message["commitLogOffset"]
         for message in golden.messages(version, "unclean")
         if message["sysFlag"] & 12 not in prepared_or_rolled_back
@@ -110,20 +112,20 @@ def assert_queues(view: JavaView, version: str, name: str) -> None:
     assert {pair for pair, queue in view.queues.items() if queue.max_queue_offset} == {
         pair for pair, entry in expected.items() if entry["maxOffset"]
     }
-    for pair, one in expected.items():
+    for pair, entry in expected.items():
         queue = view.queues[pair]
         assert (queue.min_queue_offset, queue.max_queue_offset) == (
-            one["minOffset"],
-            one["maxOffset"],
+            entry["minOffset"],
+            entry["maxOffset"],
         )
-        if "units" in one:
+        if "units" in entry:
             # The first records of a queue may be deleted with their log file.
-            first = one["maxOffset"] - len(queue.messages)
-            assert list(queue.messages) == list(range(first, one["maxOffset"]))
-            units = [unit if isinstance(unit, list) else unit["unit"] for unit in one["units"]]
+            first = entry["maxOffset"] - len(queue.messages)
+            assert list(queue.messages) == list(range(first, entry["maxOffset"]))
+            units = [unit if isinstance(unit, list) else unit["unit"] for unit in entry["units"]]
             offsets = [physical_offset for physical_offset, _, _ in units]
             assert queue.physical_offsets == offsets[len(offsets) - len(queue.messages) :]
-            assert bool(queue.holes) == (first > one["minOffset"])
+            assert bool(queue.holes) == (first > entry["minOffset"])
         for message in queue.messages.values():
             assert as_in_manifest(message) == {
                 key: records[message.physical_offset][key] for key in as_in_manifest(message)

@@ -73,9 +73,9 @@ async def test_light_queues_are_read_as_topics(cluster: Cluster) -> None:
         await send(broker, "Parent", b"a", ONE, TWO)
         await send(broker, "Parent", b"b")
         await send(broker, "Parent", b"c", TWO)
-        one = await broker.read(ONE, 1, consumer_group=GROUP)
+        first = await broker.read(ONE, 1, consumer_group=GROUP)
         two = await broker.read(TWO, 2, consumer_group=GROUP)
-        assert [each.body for each in one] == [b"a"]
+        assert [each.body for each in first] == [b"a"]
         assert [each.body for each in two] == [b"a", b"c"]
         assert [each.topic for each in two] == ["Parent", "Parent"]
         assert two[0].properties["INNER_MULTI_QUEUE_OFFSET"] == "0,0"
@@ -102,8 +102,8 @@ async def test_a_pull_waits_at_a_light_queue(cluster: Cluster) -> None:
         await send(broker, "Parent", b"second", "%LMQ%waits")
         reply = await waiting
         assert reply.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-        found = await broker.read("%LMQ%waits", 1, 0, 1, consumer_group=GROUP)
-        assert [each.body for each in found] == [b"second"]
+        received = await broker.read("%LMQ%waits", 1, 0, 1, consumer_group=GROUP)
+        assert [each.body for each in received] == [b"second"]
 
 
 async def test_offsets_of_groups(cluster: Cluster) -> None:
@@ -150,8 +150,8 @@ async def test_a_store_goes_from_java_to_us_and_back(version: str, tmp_path: Pat
                     assert await committed(broker, ONE, GROUP) == turn
                     assert await committed(broker, "Parent", OTHERS) == 10 * turn
                 await send(broker, "Parent", b"%d" % turn, ONE)
-                found = await broker.read(ONE, turn + 1, consumer_group=GROUP)
-                assert [each.body for each in found] == [
+                received = await broker.read(ONE, turn + 1, consumer_group=GROUP)
+                assert [each.body for each in received] == [
                     b"%d" % number for number in range(turn + 1)
                 ]
                 await commit(broker, ONE, GROUP, turn + 1)

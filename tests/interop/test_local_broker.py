@@ -12,9 +12,9 @@ def test_java_clients_use_it(java_client: JavaClient) -> None:
     with LocalBroker(topics={"Orders": 1}) as mq:
         with java_client.producer(mq.namesrv_addr) as producer:
             sent = producer.send([JavaMessage("Orders", b"%d" % i) for i in range(3)])
-        found = mq.messages("Orders")
-        assert [message.body for message in found] == [b"0", b"1", b"2"]
-        assert [message.message_id for message in found] == [message.msg_id for message in sent]
+        stored = mq.messages("Orders")
+        assert [message.body for message in stored] == [b"0", b"1", b"2"]
+        assert [message.message_id for message in stored] == [message.msg_id for message in sent]
 
 
 def test_mqadmin_finds_it(java_client: JavaClient) -> None:

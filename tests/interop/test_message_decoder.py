@@ -134,8 +134,8 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
     records_of = []
     for malformed in samples.MALFORMED:
         record = records.encode(replace(random_message(oracle, random), topic="T" * len(malformed)))
-        at = record.index(bytes([len(malformed)]) + b"T" * len(malformed)) + 1
-        records_of.append(record[:at] + malformed + record[at + len(malformed) :])
+        position = record.index(bytes([len(malformed)]) + b"T" * len(malformed)) + 1
+        records_of.append(record[:position] + malformed + record[position + len(malformed) :])
     answers = oracle.ask("decode", [(record,) for record in records_of])
     for record, answer in zip(records_of, answers, strict=True):
         assert answer["topic"] == records.decode(record).topic
@@ -271,9 +271,9 @@ def test_negative_length_is_none_for_java_only(oracle: Oracle) -> None:
     random = Random(19)
     message = replace(samples.message(random, v6=False), body=b"", property_bytes=b"", topic="T")
     record = bytearray(records.encode(replace(message, body_crc=0)))
-    for at, size in ((len(record) - 8, 4), (len(record) - 2, 2)):
+    for position, size in ((len(record) - 8, 4), (len(record) - 2, 2)):
         data = record.copy()
-        data[at : at + size] = (-1).to_bytes(size, "big", signed=True)
+        data[position : position + size] = (-1).to_bytes(size, "big", signed=True)
         assert oracle.ask_one("check", "body", bytes(data))["success"]
         verdict, _ = records.classify(bytes(data), 0, message.physical_offset)
         assert verdict is Verdict.BAD_LENGTH
@@ -291,8 +291,12 @@ def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
             message = long_topic(message, random)
         record = records.append_crc_property(records.encode(message))
         good.append(record)
-        at = random.randrange(len(record) - records.CRC_PROPERTY_BYTES)
-        bad.append(record[:at] + bytes([record[at] ^ 1 << random.randrange(8)]) + record[at + 1 :])
+        position = random.randrange(len(record) - records.CRC_PROPERTY_BYTES)
+        bad.append(
+            record[:position]
+            + bytes([record[position] ^ 1 << random.randrange(8)])
+            + record[position + 1 :]
+        )
         digit = random.randrange(len(record) - 11, len(record) - 1)
         other = (record[digit] - ord("0") + random.randint(1, 9)) % 10 + ord("0")
         bad.append(record[:digit] + bytes([other]) + record[digit + 1 :])

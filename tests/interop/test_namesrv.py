@@ -50,14 +50,14 @@ class Both:
 
         The order of lines may differ: Java's lists of topics are hash sets.
         """
-        found = [
+        outputs = [
             ADDRESS.sub("NAMESRV", await admin(java, *arguments, namesrv=address))
             for address in (self.our_address, self.java_address)
         ]
         # The depth of a stack trace depends on the number of earlier calls in Java.
-        lines = [[line for line in text.splitlines() if line[:4] != "\tat "] for text in found]
+        lines = [[line for line in text.splitlines() if line[:4] != "\tat "] for text in outputs]
         assert sorted(lines[0]) == sorted(lines[1])
-        return found[0]
+        return outputs[0]
 
 
 async def admin(java: JavaClient, *arguments: str, namesrv: str) -> str:

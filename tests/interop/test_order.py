@@ -56,13 +56,15 @@ def test_queues_of_a_killed_member_go_on_in_order(
     with java_client.producer(cluster.namesrv) as producer:
         producer.send([JavaMessage(TOPIC, b"%d" % number) for number in range(10)], queue=queue)
         victim = JavaClient(java_client.version, tmp_path / "victim")
-        one = victim.push_consumer(cluster.namesrv, "G", TOPIC, orderly=True, **QUICK)
-        assert [found.body for found in one.take(10)] == [b"%d" % number for number in range(10)]
-        until_committed(java_client, cluster, one, 10)
+        consumer = victim.push_consumer(cluster.namesrv, "G", TOPIC, orderly=True, **QUICK)
+        assert [message.body for message in consumer.take(10)] == [
+            b"%d" % number for number in range(10)
+        ]
+        until_committed(java_client, cluster, consumer, 10)
         victim.kill()
         killed_s = time.monotonic()
         producer.send([JavaMessage(TOPIC, b"%d" % number) for number in range(10, 20)], queue=queue)
         with java_client.push_consumer(cluster.namesrv, "G", TOPIC, orderly=True, **QUICK) as other:
-            found = [message.body for message in other.take(10, timeout_s=90)]
-            assert found == [b"%d" % number for number in range(10, 20)]
+            bodies = [message.body for message in other.take(10, timeout_s=90)]
+            assert bodies == [b"%d" % number for number in range(10, 20)]
             assert time.monotonic() > killed_s + LOCKED_S

@@ -74,14 +74,14 @@ def prepare(java: JavaClient, cluster: Cluster, topic: str, share: int = 0) -> N
     """Create a topic of four queues and a group that pops it."""
 
     def mqadmin(*arguments: str) -> str:
-        said = java.mqadmin(*arguments, namesrv=cluster.namesrv)
-        assert "success" in said, said
-        return said
+        output = java.mqadmin(*arguments, namesrv=cluster.namesrv)
+        assert "success" in output, output
+        return output
 
-    at = ("-b", cluster.address)
-    mqadmin("updateTopic", *at, "-t", topic, "-r", "4", "-w", "4")
-    mqadmin("updateSubGroup", *at, "-g", topic)
-    mqadmin("setConsumeMode", *at, "-t", topic, "-g", topic, "-m", "POP", "-q", str(share))
+    address = ("-b", cluster.address)
+    mqadmin("updateTopic", *address, "-t", topic, "-r", "4", "-w", "4")
+    mqadmin("updateSubGroup", *address, "-g", topic)
+    mqadmin("setConsumeMode", *address, "-t", topic, "-g", topic, "-m", "POP", "-q", str(share))
 
 
 def consumer(
@@ -98,8 +98,8 @@ def consumer(
 
 def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **more: str) -> None:
     with java.producer(cluster.namesrv) as producer:
-        for one in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
-            assert one.status == "SEND_OK"
+        for result in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
+            assert result.status == "SEND_OK"
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -144,17 +144,17 @@ def test_two_members_share_and_what_failed_comes_again(
         born = {message.body: message.born_timestamp for message in first}
         assert {message.body: message.born_timestamp for message in again} == born
         _not_before(first, again, 10_000)
-        for one in again:
-            assert one.properties["ORIGIN_GROUP"] == topic
-            assert int(one.properties["1ST_POP_TIME"]) > 0
+        for message in again:
+            assert message.properties["ORIGIN_GROUP"] == topic
+            assert int(message.properties["1ST_POP_TIME"]) > 0
         # Both members got messages, because queues have no owner.
         assert all(member.received for member in members)
 
 
 def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: int) -> None:
     popped = {message.body: int(message.properties["POP_CK"].split(" ")[1]) for message in first}
-    for one in again:
-        assert one.store_timestamp - popped[one.body] >= delay_ms
+    for message in again:
+        assert message.store_timestamp - popped[message.body] >= delay_ms
 
 
 @on_5_5
@@ -298,9 +298,9 @@ async def _pop_and_acknowledge_some(
             taken += await pop_client.pop(
                 wire, topic, topic, invisible_time=invisible_ms, poll_time=2_000
             )
-        for one in taken:
-            if one.body in acked:
-                await pop_client.ack(wire, one)
+        for message in taken:
+            if message.body in acked:
+                await pop_client.ack(wire, message)
 
 
 class _Wire:

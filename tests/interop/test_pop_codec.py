@@ -57,8 +57,10 @@ def test_topics(java: Oracle) -> None:
     for topic, group in (("T", "G"), ("a_b", "c_d"), ("T", "G+x")):
         ours = [names.pop_retry_topic(topic, group), names.pop_retry_topic_v2(topic, group)]
         assert java.ask_one("topics", topic, group) == ours
-        for one in (*ours, topic):
-            assert java.ask_one("normal", one, group) == names.popped_topic(one, group)
+        for topic_name in (*ours, topic):
+            assert java.ask_one("normal", topic_name, group) == names.popped_topic(
+                topic_name, group
+            )
 
 
 def test_checkpoints_both_ways(java: Oracle) -> None:
@@ -78,9 +80,9 @@ def test_checkpoints_both_ways(java: Oracle) -> None:
             is_suspended=number % 2 == 1,
             topic="T",
         )
-        found = java.ask_one("checkpoint", pop_codec.encode(ours).decode())
-        text = found.pop("text")
-        assert found == {
+        fields = java.ask_one("checkpoint", pop_codec.encode(ours).decode())
+        text = fields.pop("text")
+        assert fields == {
             "topic": "T",
             "group": "G\u00e9\u4e2d",
             "queue": number,
@@ -97,19 +99,19 @@ def test_checkpoints_both_ways(java: Oracle) -> None:
 
 
 def test_acks_both_ways(java: Oracle) -> None:
-    one = AckRecord(
+    single = AckRecord(
         ack_offset=7, broker_name="b", group="G", pop_ms=POP_MS, queue_id=2, start_offset=5,
         topic="T",
     )  # fmt: skip
-    *found, text = java.ask_one("ack", pop_codec.encode(one).decode())
-    assert found == ["T", "G", 2, 5, POP_MS, 7]
+    *fields, text = java.ask_one("ack", pop_codec.encode(single).decode())
+    assert fields == ["T", "G", 2, 5, POP_MS, 7]
     assert pop_codec.decode_ack(text.encode()).queue_offsets == [7]
     many = AckRecord(
         ack_offsets=[5, 6, 9], broker_name="b", group="G", pop_ms=POP_MS, queue_id=2,
         start_offset=5, topic="T",
     )  # fmt: skip
-    *found, text = java.ask_one("bAck", pop_codec.encode(many).decode())
-    assert found == ["T", "G", 2, 5, POP_MS, [5, 6, 9]]
+    *fields, text = java.ask_one("bAck", pop_codec.encode(many).decode())
+    assert fields == ["T", "G", 2, 5, POP_MS, [5, 6, 9]]
     assert pop_codec.decode_ack(text.encode()).queue_offsets == [5, 6, 9]
 
 
@@ -131,9 +133,9 @@ def test_what_groups_hold_in_order_both_ways(java: Oracle, tmp_path: Path) -> No
     table.put("T", "G", 2, block)
     table.save(POP_MS)
     path = tmp_path / paths.CONSUMER_ORDER
-    found = java.ask_one("orders", path.read_text())
-    text = found.pop("text")
-    assert found == {
+    fields = java.ask_one("orders", path.read_text())
+    text = fields.pop("text")
+    assert fields == {
         "pop": POP_MS,
         "invisible": 60_000,
         "second": 7,
@@ -152,7 +154,7 @@ def test_how_groups_read_both_ways(java: Oracle, tmp_path: Path) -> None:
     table.put(mode)
     table.save(POP_MS)
     path = tmp_path / paths.REQUEST_MODES
-    *found, text = java.ask_one("modes", path.read_text())
-    assert found == ["POP", 2]
+    *fields, text = java.ask_one("modes", path.read_text())
+    assert fields == ["POP", 2]
     path.write_text(text)
     assert RequestModeTable.load(str(tmp_path), Disk()).get("T", "G") == mode

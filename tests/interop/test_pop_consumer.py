@@ -70,11 +70,11 @@ async def send(cluster: Cluster, topic: str, bodies: list[bytes]) -> None:
 
 
 async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
-    found: list[PoppedMessage] = []
+    messages: list[PoppedMessage] = []
     async with asyncio.timeout(GUARD_S):
-        while len(found) < count:
-            found += await consumer.pop()
-    return found
+        while len(messages) < count:
+            messages += await consumer.pop()
+    return messages
 
 
 class Listener:
@@ -89,9 +89,9 @@ class Listener:
     ) -> ConsumeResult:
         self.messages += messages
         context.suspend_ms = 1_000
-        (one,) = messages
-        if self.failures[one.body]:
-            self.failures[one.body] -= 1
+        (message,) = messages
+        if self.failures[message.body]:
+            self.failures[message.body] -= 1
             return ConsumeResult.LATER
         return ConsumeResult.SUCCESS
 
@@ -132,9 +132,9 @@ async def test_members_of_both_kinds_share(
                 await send(cluster, topic, more)
                 await asyncio.sleep(0.2)
             assert {queue.queue_id for queue in ours.queues()} == {ANY_QUEUE}
-            told = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
-            assert re.search(rf"{topic} +\S+ +-1 ", told.partition("#Consumer Pop Detail#")[2]), (
-                told
+            status = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
+            assert re.search(rf"{topic} +\S+ +-1 ", status.partition("#Consumer Pop Detail#")[2]), (
+                status
             )
             while len(listener.messages) + len(javas.received) < len(sent):
                 await asyncio.sleep(0.05)
@@ -148,9 +148,9 @@ async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic:
     await send(cluster, topic, numbered(40))
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
-        found = await popped(consumer, 40)
-        assert Counter(message.body for message in found) == Counter(numbered(40))
-        left, postponed, *acked = found
+        messages = await popped(consumer, 40)
+        assert Counter(message.body for message in messages) == Counter(numbered(40))
+        left, postponed, *acked = messages
         await consumer.ack(*acked)
         await consumer.nack(postponed, delay_ms=1_000)
         again = await popped(consumer, 2)
@@ -166,10 +166,10 @@ async def test_what_is_held_on_is_not_seen_by_others(cluster: Cluster, topic: st
     await send(cluster, topic, [b"one"])
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
-        (one,) = await popped(consumer, 1)
-        await consumer.extend(one, 60_000)
+        (message,) = await popped(consumer, 1)
+        await consumer.extend(message, 60_000)
         assert await consumer.pop(timeout_ms=10_000) == []
-        await consumer.ack(one)
+        await consumer.ack(message)
 
 
 @on_5_5

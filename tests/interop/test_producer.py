@@ -106,16 +106,16 @@ async def test_java_reads_what_we_send(
     message = Message(topic, **fields)
     result = await producer.send(message)
     await until_readable(admin, [result])
-    found = (await read_back(java_client, official, topic))[place(result)]
+    read = (await read_back(java_client, official, topic))[place(result)]
 
     assert result.status is SendStatus.SEND_OK
-    assert (found.body, found.tags, found.flag) == (message.body, message.tags, message.flag)
-    assert (found.keys or "").split() == list(message.keys)
-    assert message.properties.items() <= found.properties.items()
-    assert found.msg_id == result.message_id
-    assert found.offset_msg_id == result.offset_message_id
+    assert (read.body, read.tags, read.flag) == (message.body, message.tags, message.flag)
+    assert (read.keys or "").split() == list(message.keys)
+    assert message.properties.items() <= read.properties.items()
+    assert read.msg_id == result.message_id
+    assert read.offset_msg_id == result.offset_message_id
     assert len(result.message_id) == 32
-    assert found.born_timestamp <= found.store_timestamp
+    assert read.born_timestamp <= read.store_timestamp
 
 
 async def test_java_reads_our_batches(
@@ -126,16 +126,16 @@ async def test_java_reads_our_batches(
     ]
     result = await producer.send_batch(messages)
     await until_readable(admin, [result])
-    found = list((await read_back(java_client, official, topic)).values())
+    read = list((await read_back(java_client, official, topic)).values())
 
-    assert [message.queue_offset for message in found] == list(range(20))
-    assert [message.body for message in found] == [message.body for message in messages]
-    assert [message.msg_id for message in found] == result.message_ids
-    assert [message.offset_msg_id for message in found] == result.offset_message_ids
-    assert [(message.tags, message.keys, message.flag) for message in found] == [
+    assert [message.queue_offset for message in read] == list(range(20))
+    assert [message.body for message in read] == [message.body for message in messages]
+    assert [message.msg_id for message in read] == result.message_ids
+    assert [message.offset_msg_id for message in read] == result.offset_message_ids
+    assert [(message.tags, message.keys, message.flag) for message in read] == [
         (f"tag{i}", f"k{i}", i) for i in range(20)
     ]
-    assert [message.properties["n"] for message in found] == [str(i) for i in range(20)]
+    assert [message.properties["n"] for message in read] == [str(i) for i in range(20)]
 
 
 async def test_many_in_flight_all_arrive_once(
@@ -143,10 +143,10 @@ async def test_many_in_flight_all_arrive_once(
 ) -> None:
     results = await producer.send_many(Message(topic, b"%d" % i) for i in range(3000))
     await until_readable(admin, results)
-    found = await read_back(java_client, official, topic)
+    read = await read_back(java_client, official, topic)
 
-    assert len(found) == 3000
-    assert [found[place(result)].body for result in results] == [b"%d" % i for i in range(3000)]
+    assert len(read) == 3000
+    assert [read[place(result)].body for result in results] == [b"%d" % i for i in range(3000)]
 
 
 async def test_oneway_messages_arrive(
@@ -159,9 +159,9 @@ async def test_oneway_messages_arrive(
         return await admin.max_offset(last.queue) == 2
 
     await until(has_come)
-    found = await read_back(java_client, official, topic)
+    read = await read_back(java_client, official, topic)
 
-    assert [message.body for message in found.values()] == [b"first", b"oneway"]
+    assert [message.body for message in read.values()] == [b"first", b"oneway"]
 
 
 async def test_a_delayed_message_comes_later(
@@ -173,9 +173,9 @@ async def test_a_delayed_message_comes_later(
         with java_client.push_consumer(official.namesrv, f"group-{topic}", topic) as consumer:
             return consumer.take(1)[0]
 
-    found = await asyncio.to_thread(take)
-    assert (found.body, found.msg_id) == (b"later", result.message_id)
-    assert found.store_timestamp - found.born_timestamp >= 1000
+    received = await asyncio.to_thread(take)
+    assert (received.body, received.msg_id) == (b"later", result.message_id)
+    assert received.store_timestamp - received.born_timestamp >= 1000
 
 
 async def test_a_new_topic_is_made_as_java_makes_it(

@@ -35,10 +35,10 @@ def test_java_finds_address_and_time_in_our_unique_keys(java: ProducerOracle) ->
     keys = UniqueKeys(bytes((192, 0, 2, 77)), 4711, 0x12345678)
     # Java takes the month from its clock, and cannot decode times of an earlier month.
     times = [now_ms, now_ms - 1, now_ms - 1000]
-    found = java.ask("uniqueKey", [(keys.next(time_ms),) for time_ms in times])
+    decoded = java.ask("uniqueKey", [(keys.next(time_ms),) for time_ms in times])
 
     month = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().month
-    for (address, java_ms), time_ms in zip(found, times, strict=True):
+    for (address, java_ms), time_ms in zip(decoded, times, strict=True):
         assert address == "192.0.2.77"
         if datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().month == month:
             assert java_ms == time_ms

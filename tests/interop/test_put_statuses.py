@@ -115,8 +115,8 @@ def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
     asked = [name for name, status in expected.items() if status != NOT_ASKED]
     puts = [CASES[name].put for name in asked]
     answers = java_store.write(tmp_path, puts, SIZES).puts
-    said = {name: answer.status for name, answer in zip(asked, answers, strict=True)}
-    assert said == {name: expected[name] for name in asked}
+    statuses = {name: answer.status for name, answer in zip(asked, answers, strict=True)}
+    assert statuses == {name: expected[name] for name in asked}
 
 
 @pytest.mark.parametrize("name", CASES)

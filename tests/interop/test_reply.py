@@ -73,8 +73,8 @@ async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, Push
     producer = Producer(f"python-{topic}", client=config)
 
     async def listen(messages: list[ReceivedMessage], _: object) -> ConsumeResult:
-        for one in messages:
-            await producer.reply(one, b"re: " + one.body, properties={"from": "python"})
+        for message in messages:
+            await producer.reply(message, b"re: " + message.body, properties={"from": "python"})
         return ConsumeResult.SUCCESS
 
     first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -88,12 +88,12 @@ async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, Push
 async def test_java_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "JavaJava", "javajava")
-    found = await asyncio.to_thread(
+    reply = await asyncio.to_thread(
         java.ask_one, "request", cluster.namesrv, "JavaJava", "6 * 7?", TIMEOUT_MS
     )
-    assert (found["body"], found["topic"]) == ("re: 6 * 7?", REPLY_TOPIC)
-    assert found["MSG_TYPE"] == "reply"
-    assert int(found["ARRIVE_TIME"]) >= int(found["PUSH_REPLY_TIME"]) > 0
+    assert (reply["body"], reply["topic"]) == ("re: 6 * 7?", REPLY_TOPIC)
+    assert reply["MSG_TYPE"] == "reply"
+    assert int(reply["ARRIVE_TIME"]) >= int(reply["PUSH_REPLY_TIME"]) > 0
 
 
 async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
@@ -110,12 +110,12 @@ async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
 async def test_java_asks_python(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaPython")
     producer, consumer = await answer_in_python(cluster, "JavaPython")
-    found = await asyncio.to_thread(
+    reply = await asyncio.to_thread(
         java.ask_one, "request", cluster.namesrv, "JavaPython", "6 * 7?", TIMEOUT_MS
     )
     await consumer.close()
     await producer.close()
-    assert (found["body"], found["topic"], found["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
+    assert (reply["body"], reply["topic"], reply["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
 
 
 async def test_nobody_replies(cluster: Cluster, java: ReplyOracle) -> None:

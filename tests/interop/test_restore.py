@@ -43,13 +43,13 @@ def test_java_opens_it_and_finds_every_message(
     assert view.is_loaded
     first = 0 if result.is_identical else result.file_bytes
     assert view.max_physical_offset == first + result.log_bytes
-    found = {
+    stored = {
         (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in view.queues.items()
         for offset, message in queue.messages.items()
         if message.queue_offset == offset
     }
-    assert found == queued(version, topics)
+    assert stored == queued(version, topics)
     assert not any(queue.holes for queue in view.queues.values())
 
 
@@ -82,13 +82,13 @@ def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
         )
     }
     assert len(want) < len(queued(version, None)) / 2
-    found = {
+    stored = {
         (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in new.queues.items()
         for offset, message in queue.messages.items()
         if message.queue_offset == offset
     }
-    assert found == want
+    assert stored == want
     ends = {key: queue.max_queue_offset for key, queue in old.queues.items()}
     assert {key: queue.max_queue_offset for key, queue in new.queues.items()} == ends
     assert any(queue.min_queue_offset > 0 for queue in new.queues.values())

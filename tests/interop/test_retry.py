@@ -92,38 +92,48 @@ def consumed(
         with contextlib.closing(
             java.push_consumer(namesrv, group, group, laters=laters, **settings)
         ) as consumer:
-            found = consumer.take(count)
+            received = consumer.take(count)
             deadline = time.monotonic() + GUARD_S
             pause = threading.Event()
             while until is not None and not until() and time.monotonic() < deadline:
                 pause.wait(0.02)  # no event to wait for
-            return found
+            return received
 
 
 def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
     """Return the fields that must be equal on both brokers."""
     marks = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "ORIGIN_MESSAGE_ID")
-    found = []
-    for one in messages:
-        properties = {name: value for name, value in one.properties.items() if name not in marks}
-        has_marks = tuple(name in one.properties for name in marks)
-        found.append(
-            (one.topic, one.body, one.tags, one.keys, one.reconsume_times, properties, has_marks)
+    rows = []
+    for message in messages:
+        properties = {
+            name: value for name, value in message.properties.items() if name not in marks
+        }
+        has_marks = tuple(name in message.properties for name in marks)
+        rows.append(
+            (
+                message.topic,
+                message.body,
+                message.tags,
+                message.keys,
+                message.reconsume_times,
+                properties,
+                has_marks,
+            )
         )
-    return found
+    return rows
 
 
 async def test_it_comes_again_with_growing_reconsume_times(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
-    found = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
-    assert [message.reconsume_times for message in found] == [0, 1, 2, 3]
-    assert {message.body for message in found} == {b"body"}
-    assert {message.topic for message in found} == {group}  # clients show the original topic
-    assert len({message.msg_id for message in found}) == 1
-    first, *again = found
+    received = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
+    assert [message.reconsume_times for message in received] == [0, 1, 2, 3]
+    assert {message.body for message in received} == {b"body"}
+    assert {message.topic for message in received} == {group}  # clients show the original topic
+    assert len({message.msg_id for message in received}) == 1
+    first, *again = received
     assert {message.properties["ORIGIN_MESSAGE_ID"] for message in again} == {first.offset_msg_id}
-    times = [message.store_timestamp for message in found]
+    times = [message.store_timestamp for message in received]
     assert all(later - earlier >= 1000 for earlier, later in itertools.pairwise(times))
     assert ours.stored(names.dlq_topic(group)) == []
 
@@ -132,11 +142,11 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     dead_topic = names.dlq_topic(group)
-    found = await asyncio.to_thread(
+    received = await asyncio.to_thread(
         consumed, java_client, ours.namesrv, group, 3, 99, maxReconsumeTimes=2,
         until=lambda: ours.broker.store.max_offset(dead_topic, 0),
     )  # fmt: skip
-    assert [message.reconsume_times for message in found] == [0, 1, 2]
+    assert [message.reconsume_times for message in received] == [0, 1, 2]
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
         letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
@@ -144,7 +154,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     assert letters
     for dead in letters:
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
-        assert dead.properties["ORIGIN_MESSAGE_ID"] == found[0].offset_msg_id
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == received[0].offset_msg_id
         assert dead.properties["RETRY_TOPIC"] == group
 
 
@@ -169,11 +179,11 @@ async def test_a_delayed_message_comes_when_it_is_due(
             producer.send(messages)
             return consumer.take(40)
 
-    found = await asyncio.to_thread(run)
-    assert sorted(int(message.body) for message in found) == list(range(40))
-    assert all(message.reconsume_times == 0 for message in found)
-    for one in found:
-        waited_ms = one.store_timestamp - one.born_timestamp
+    received = await asyncio.to_thread(run)
+    assert sorted(int(message.body) for message in received) == list(range(40))
+    assert all(message.reconsume_times == 0 for message in received)
+    for message in received:
+        waited_ms = message.store_timestamp - message.born_timestamp
         assert waited_ms >= 1000
 
 
@@ -192,7 +202,7 @@ async def test_official_and_our_broker_answer_alike(
 
 
 async def _replies(client: RemotingClient, address: str, group: str) -> list[Any]:
-    found: list[Any] = []
+    replies: list[Any] = []
 
     async def ask(code: int, fields: dict[str, str], body: bytes = b"", **more: Any) -> Command:
         request = Command(code, ext_fields=fields, body=body, **more)
@@ -232,7 +242,7 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     def note(reply: Command) -> None:
         fields = reply.ext_fields or {}
         remark = (reply.remark or "").split("\n")[0].rstrip()
-        found.append((reply.code, remark, fields.get("queueId")))
+        replies.append((reply.code, remark, fields.get("queueId")))
 
     reply = await send(group, properties={"TAGS": "a"})
     assert reply.code == ResponseCode.SUCCESS
@@ -251,4 +261,4 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     async with asyncio.timeout(GUARD_S):
         while await ends() != expected:
             await asyncio.sleep(0.05)
-    return found
+    return replies

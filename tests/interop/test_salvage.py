@@ -24,15 +24,19 @@ def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salv
     source = golden.copy_store(version, "clean", tmp_path / "damaged")
     messages = golden.messages(version, "clean")
     whole = set()
-    for number, one in enumerate(messages):
-        path, position = log_place(source, one["commitLogOffset"])
+    for number, message in enumerate(messages):
+        path, position = log_place(source, message["commitLogOffset"])
         if number % BROKEN == 3:
             flip(path, position + 4)
         else:
-            whole.add(one["commitLogOffset"])
+            whole.add(message["commitLogOffset"])
     if has_gap:
         gone = golden.log_files(source)[4]
-        whole = {at for at in whole if log_place(source, at)[0] != gone}
+        whole = {
+            physical_offset
+            for physical_offset in whole
+            if log_place(source, physical_offset)[0] != gone
+        }
         gone.unlink()
     target = tmp_path / "cluster" / "store"
     target.parent.mkdir()
@@ -57,13 +61,13 @@ def test_java_opens_it_and_finds_every_message(
         for message in golden.messages(version, "clean")
         if message["commitLogOffset"] in whole and message["sysFlag"] & 4 == 0
     }
-    found = {
+    stored = {
         (topic, queue_id, offset): message.physical_offset
         for (topic, queue_id), queue in view.queues.items()
         for offset, message in queue.messages.items()
         if message.queue_offset == offset
     }
-    assert found == queued
+    assert stored == queued
     # No client gets the filling of the holes, and no place of a queue is without a message.
     assert not any(topic == hole_filling.TOPIC for topic, _ in view.queues)
     assert not any(queue.holes for queue in view.queues.values())
@@ -83,8 +87,8 @@ def test_consumers_of_the_official_broker_read_it(
     if java_client.version != "4.9.7":
         pytest.skip("one client is enough")
     target, _, whole = salvaged("4.9.7", tmp_path, has_gap=True)
-    told = golden.manifest("4.9.7", "clean")["config"]
-    cluster = start_official("4.9.7", told, target.parent)
+    settings_of_java = golden.manifest("4.9.7", "clean")["config"]
+    cluster = start_official("4.9.7", settings_of_java, target.parent)
     with java_client.pull_consumer(cluster.namesrv, "SalvageReaders") as consumer:
         for topic in ("GoldenOne", "GoldenFour", "GoldenSixteen"):
             got = {

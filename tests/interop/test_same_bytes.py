@@ -74,10 +74,10 @@ def mixed(version: str) -> list[Put]:
     return puts
 
 
-def is_remade_by_4_9(one: Put, version: str) -> bool:
+def is_remade_by_4_9(put: Put, version: str) -> bool:
     """Return whether 4.9's store makes another property string for a message."""
     return version.startswith("4.9") and not {"DELAY", "INNER_MULTI_DISPATCH"}.isdisjoint(
-        one.properties
+        put.properties
     )
 
 
@@ -90,16 +90,16 @@ def write_both(java: JavaStore, puts: list[Put], settings: Config, folder: Path)
     is_5, ends_with_separator = java.version.startswith("5"), not java.version.startswith("4.9")
     # In 5.x the broker would redirect delayed messages, but there is none here.
     of_java = [same_puts.waiting(put) for put in puts] if is_5 else puts
-    said = java.write(folder / "java", of_java, settings)
-    assert same_puts.complaints(said.log) == []
-    times = [answer.store_timestamp for answer in said.puts if answer.store_timestamp]
+    written = java.write(folder / "java", of_java, settings)
+    assert same_puts.complaints(written.log) == []
+    times = [answer.store_timestamp for answer in written.puts if answer.store_timestamp]
     clock = ManualClock(times[0])
     of_ours = {"indexTags": True, "maxTopicLength": 255} if is_5 else {}
     with same_puts.open_ours(folder / "ours", {**settings, **of_ours}, clock) as store:
-        for one, time, answer in zip(puts, times, said.puts, strict=True):
+        for put, time, answer in zip(puts, times, written.puts, strict=True):
             clock.set(time)
-            result = same_puts.put(store, one, last_separator=ends_with_separator)
-            assert (result.status.name, result.size) == (answer.status, answer.size), one
+            result = same_puts.put(store, put, last_separator=ends_with_separator)
+            assert (result.status.name, result.size) == (answer.status, answer.size), put
             assert result.offset_id == answer.message_id
             assert result.queue_offset == answer.queue_offset
 
@@ -130,8 +130,8 @@ def assert_same_files(folder: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    file_paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in file_paths}
 
 
 # --- intentional differences --------------------------------------------------
@@ -144,11 +144,11 @@ def test_4_9_ends_the_strings_it_makes_without_a_separator(
         pytest.skip("only in 4.9")
     puts = same_puts.delayed() + same_puts.to_light_queues()
     settings = settings_of(java_store.version)
-    said = java_store.write(tmp_path / "java", puts, settings)
+    written = java_store.write(tmp_path / "java", puts, settings)
     clock = ManualClock()
     with same_puts.open_ours(tmp_path / "ours", settings, clock) as store:
-        for one, answer in zip(puts, said.puts, strict=True):
-            same_puts.put(store, one, answer.store_timestamp, last_separator=False)
+        for put, answer in zip(puts, written.puts, strict=True):
+            same_puts.put(store, put, answer.store_timestamp, last_separator=False)
     java, ours = (records(tmp_path / root) for root in ("java", "ours"))
     assert [message.property_bytes[-1:] for message in ours] == [b"\2"] * len(puts)
     assert [without_place(message) for message in ours] == [
@@ -177,14 +177,14 @@ def test_4_9_copies_the_properties_of_a_batch(java_store: JavaStore, tmp_path: P
 def records(root: Path) -> list[StoredMessage]:
     """Return the records of a store whose log is one file."""
     (data,) = files(root / paths.COMMIT_LOG).values()
-    found = []
-    at = 0
-    while record.classify(data, at, at)[0] is record.Verdict.MESSAGE:
-        found.append(record.decode(data, at))
-        at += found[-1].store_size
-    return found
+    messages = []
+    position = 0
+    while record.classify(data, position, position)[0] is record.Verdict.MESSAGE:
+        messages.append(record.decode(data, position))
+        position += messages[-1].store_size
+    return messages
 
 
-def without_place(one: StoredMessage) -> StoredMessage:
+def without_place(message: StoredMessage) -> StoredMessage:
     """Return a message without the fields that depend on the lengths of earlier messages."""
-    return dataclasses.replace(one, physical_offset=0, store_size=0)
+    return dataclasses.replace(message, physical_offset=0, store_size=0)

@@ -33,7 +33,7 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     address = cluster.namesrv
     traffic = live_traffic.publish(address)
     listed = live_traffic.cases(traffic)
-    found = live_traffic.read_all(address, listed)
+    rows_by_name = live_traffic.read_all(address, listed)
     after = live_traffic.traces(address)
     live_calls.disconnect()
     cluster.stop_broker()
@@ -44,7 +44,7 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     for name, case in listed.items():
         of_store = case.rows_of(cluster.store)
         of_store = [row for row in of_store if row["physical_offset"] not in unlisted]
-        assert found[name] == of_store, name
+        assert rows_by_name[name] == of_store, name
         assert bool(of_store) is (name not in live_traffic.NOTHING), name
     groups = json.loads((cluster.store / "config/subscriptionGroup.json").read_text())
     assert set(groups["subscriptionGroupTable"]) == set(traffic.traces_before[1])
@@ -67,7 +67,7 @@ def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, lis
     options = option_texts.parse_stream({**texts, **more})
     stream = QueueStream(options, ["queue_id", "queue_offset"])
     start = stream.initial_offset() if start is None else start
-    found: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     while (end := stream.latest_offset(start, TriggerLimits(max_offsets=90))) != start:
         rows = [
             (row["queue_id"], row["queue_offset"])
@@ -76,9 +76,9 @@ def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, lis
             for row in batch.to_pylist()
         ]
         assert 0 < len(rows) <= 90
-        found += rows
+        messages += rows
         start = json.loads(json.dumps(end))
-    return start, sorted(found)
+    return start, sorted(messages)
 
 
 def send(namesrv: str, count: int, queue_count: int) -> None:
@@ -96,8 +96,8 @@ def test_a_stream_brings_each_message_once_and_its_group_shows(
     with blocking.Admin(address) as admin, JavaClient(version, tmp_path / "client") as java:
         admin.create_topic("Orders", queue_count=2, broker=BROKER)
         send(address, 200, 2)
-        place, found = follow(address, None, **group)
-        assert found == [(i, n) for i in (0, 1) for n in range(100)]
+        place, read = follow(address, None, **group)
+        assert read == [(i, n) for i in (0, 1) for n in range(100)]
         admin.create_topic("Orders", queue_count=4, broker=BROKER)
         send(address, 100, 4)
         shown = java.mqadmin("consumerProgress", "-g", "Spark", namesrv=address)

@@ -92,26 +92,26 @@ def test_java_reads_what_the_sink_sends(
     assert (again.message_count, again.skipped_count) == (0, COUNT)
     disconnect()
 
-    found = {message.flag: message for message in read_back(java_client, address, topic)}
-    assert len(found) == COUNT
+    received = {message.flag: message for message in read_back(java_client, address, topic)}
+    assert len(received) == COUNT
     shards: dict[str, set[int]] = {}
     for i, row in enumerate(given):
-        one = found[i]
-        assert (one.body, one.tags) == (row["body"], row["tags"])
-        assert (one.keys or "").split() == row["keys"]
-        assert dict(row["properties"]).items() <= one.properties.items()
+        message = received[i]
+        assert (message.body, message.tags) == (row["body"], row["tags"])
+        assert (message.keys or "").split() == row["keys"]
+        assert dict(row["properties"]).items() <= message.properties.items()
         if row["queue_id"] is not None:
-            assert one.queue_id == row["queue_id"]
+            assert message.queue_id == row["queue_id"]
         if row["sharding_key"] is not None:
-            shards.setdefault(row["sharding_key"], set()).add(one.queue_id)
+            shards.setdefault(row["sharding_key"], set()).add(message.queue_id)
         if row["born_timestamp"] is not None:
-            assert one.born_timestamp == row["born_timestamp"]
+            assert message.born_timestamp == row["born_timestamp"]
     assert all(len(queues) == 1 for queues in shards.values())
-    assert len({message.msg_id for message in found.values()}) == COUNT
+    assert len({message.msg_id for message in received.values()}) == COUNT
     if mode == "batch":
         for queue_id in range(QUEUES):
-            queue = [message for message in found.values() if message.queue_id == queue_id]
-            in_order = sorted(queue, key=lambda one: one.queue_offset)
+            queue = [message for message in received.values() if message.queue_id == queue_id]
+            in_order = sorted(queue, key=lambda message: message.queue_offset)
             assert [message.flag for message in in_order] == sorted(
                 message.flag for message in queue
             )

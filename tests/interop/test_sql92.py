@@ -64,13 +64,13 @@ SYNTAX = re.compile(r"unexpected |no word begins|the string that begins|the expr
 def our_answer(request: Request) -> str:
     text, messages = request
     try:
-        one = sql92.compile_filter(text)
+        condition = sql92.compile_filter(text)
     except sql92.Sql92Error as error:
         return f"C{error}"
     letters = ""
     for message in messages:
         try:
-            letters += LETTERS[one.evaluate(message)]
+            letters += LETTERS[condition.evaluate(message)]
         except sql92.EvaluationError:
             letters += "E"
     return letters
@@ -221,27 +221,27 @@ class Grammar:
         )
 
     def damage(self, words: list[str]) -> None:
-        at = self.random.randrange(len(words) + 1)
+        place = self.random.randrange(len(words) + 1)
         kind = self.random.randrange(5)
         if kind == 0 or not words:
-            words.insert(at, self.random.choice(NOISE))
+            words.insert(place, self.random.choice(NOISE))
         elif kind == 1:
-            del words[at : at + 1]
+            del words[place : place + 1]
         elif kind == 2:
-            words[at : at + 1] = [self.random.choice(NOISE)]
+            words[place : place + 1] = [self.random.choice(NOISE)]
         elif kind == 3:
             other = self.random.randrange(len(words))
-            words.insert(at, words[other])
+            words.insert(place, words[other])
         else:
-            words[at:] = []
+            words[place:] = []
 
     def condition(self, depth: int) -> list[str]:
         kind = self.random.randrange(14)
         if depth > 0 and kind < 7:
-            one, other = self.condition(depth - 1), self.condition(depth - 1)
+            left, right = self.condition(depth - 1), self.condition(depth - 1)
             if kind < 5:
-                return [*one, self.random.choice(("AND", "OR", "and", "Or")), *other]
-            return ["(", *one, ")"] if kind == 5 else ["NOT", "(", *one, ")"]
+                return [*left, self.random.choice(("AND", "OR", "and", "Or")), *right]
+            return ["(", *left, ")"] if kind == 5 else ["NOT", "(", *left, ")"]
         if kind == 7:
             return ["NOT", *self.operand(depth)]
         if kind == 8:

@@ -98,12 +98,12 @@ class RetryingClient:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     async def subscribe(self, group: str, expression: str) -> None:
-        one = SubscriptionData(
+        subscription = SubscriptionData(
             topic=TOPIC, sub_string=expression, expression_type="SQL92", sub_version=1
         )
         data = ConsumerData(
             consume_from_where="CONSUME_FROM_FIRST_OFFSET", consume_type="CONSUME_PASSIVELY",
-            group_name=group, message_model="CLUSTERING", subscription_data_set=[one],
+            group_name=group, message_model="CLUSTERING", subscription_data_set=[subscription],
             unit_mode=False,
         )  # fmt: skip
         body = HeartbeatData(client_id=group, consumer_data_set=[data], producer_data_set=[])
@@ -123,7 +123,7 @@ class RetryingClient:
 
     async def pull_all(self, group: str) -> tuple[int, str | None, list[int]]:
         """Pull all messages; return the code of an error, its text, and the messages."""
-        found: list[int] = []
+        numbers: list[int] = []
         queue_offset = 0
         while True:
             header = PullMessageHeader(
@@ -133,16 +133,16 @@ class RetryingClient:
             )  # fmt: skip
             reply = await self.ask(RequestCode.PULL_MESSAGE, header)
             if reply.code == ResponseCode.PULL_NOT_FOUND:
-                return ResponseCode.SUCCESS, None, found
+                return ResponseCode.SUCCESS, None, numbers
             if reply.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
-                return reply.code, reply.remark, found
+                return reply.code, reply.remark, numbers
             assert reply.ext_fields is not None
             queue_offset = int(reply.ext_fields["nextBeginOffset"])
             data = reply.body if reply.code == ResponseCode.SUCCESS else b""
             while data:
-                one = record.decode(data)
-                found.append(int(one.body))
-                data = data[one.store_size :]
+                message = record.decode(data)
+                numbers.append(int(message.body))
+                data = data[message.store_size :]
 
 
 async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) -> list[object]:
@@ -176,10 +176,10 @@ async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
         }
         for message in messages(random, MESSAGES)
     ]
-    expected, found = await asyncio.gather(
+    expected, received = await asyncio.gather(
         run(official, expressions, sent), run(ours, expressions, sent)
     )
-    for expression, theirs, own in zip(expressions, expected, found, strict=True):
+    for expression, theirs, own in zip(expressions, expected, received, strict=True):
         assert own == theirs, expression
     assert sum(bool(result[2]) and result[0] == 0 for result in expected) > GROUPS / 10  # type: ignore[index]
     assert any(result[0] == ResponseCode.FILTER_DATA_NOT_EXIST for result in expected)  # type: ignore[index]
@@ -191,7 +191,7 @@ FILTERS = {"Early": "a > 5 AND b = 'x'", "Late": "c IS NULL", "Other": "d BETWEE
 TIMES = re.compile(r"\b\d{13}\b")
 
 
-async def told(address: str) -> list[list[object]]:
+async def filter_answers(address: str) -> list[list[object]]:
     """Return the answers to 321 with the last units and the filter of each group, without times."""
     async with RemotingClient() as client:
         asker = RetryingClient(client, address)
@@ -203,7 +203,7 @@ async def told(address: str) -> list[list[object]]:
             await asker.send(number, {"a": str(number), "b": "x"})
         await asker.until_dispatched(before + 10)
         await asyncio.sleep(JUST_STORED_S)
-        found: list[list[object]] = []
+        rows: list[list[object]] = []
         for group, expression in FILTERS.items():
             await asker.subscribe(group, expression)
             header = QueryConsumeQueueHeader(
@@ -213,31 +213,31 @@ async def told(address: str) -> list[list[object]]:
             assert reply.code == ResponseCode.SUCCESS, reply.remark
             answer = bodies.decode(ConsumeQueueUnits, reply.body)
             assert answer.subscription_data is not None
-            found.append(
+            rows.append(
                 [
                     TIMES.sub("TIME", answer.filter_data or ""),
                     answer.subscription_data.sub_string,
                     [(unit.eval, unit.bit_map, extension(unit)) for unit in answer.queue_data],
                 ]
             )
-        return found
+        return rows
 
 
 def extension(unit: ConsumeQueueUnit) -> object:
     """Return the extension of a unit; 5.x prints bits as numbers instead of base64."""
     if unit.extend_data_json is None:
         return None
-    found = json.loads(TIMES.sub("0", unit.extend_data_json))
-    bits = found.pop("filterBitMap", "")
+    fields = json.loads(TIMES.sub("0", unit.extend_data_json))
+    bits = fields.pop("filterBitMap", "")
     if isinstance(bits, list):
         bits = base64.b64encode(bytes(byte & 0xFF for byte in bits)).decode()
-    return found, bits
+    return fields, bits
 
 
 async def test_both_tell_the_same_of_filters(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     if version == "4.5.2":
         pytest.skip("4.5.2 encodes its answer before it adds the units")
-    expected, found = await asyncio.gather(told(official), told(ours))
-    assert found == expected
-    assert '"expression":"c IS NULL"' in str(found[1][0])
+    expected, received = await asyncio.gather(filter_answers(official), filter_answers(ours))
+    assert received == expected
+    assert '"expression":"c IS NULL"' in str(received[1][0])

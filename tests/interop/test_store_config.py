@@ -58,9 +58,9 @@ KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(St
 
 def settings(oracle: Oracle, text: str = "", name: str = STORE_CONFIG) -> dict[str, str]:
     """Return the values of Java's getters after a broker.conf."""
-    found = oracle.ask_one("settings", name, text)
-    assert isinstance(found, dict)
-    return found
+    values = oracle.ask_one("settings", name, text)
+    assert isinstance(values, dict)
+    return values
 
 
 def ours(text: str = "") -> dict[str, str]:
@@ -86,14 +86,14 @@ def expected_keys(version: str) -> set[str]:
 
 def java_defaults(oracle: Oracle) -> dict[str, str]:
     """Return Java's defaults, with our root folder for Java's home, and an unset log path."""
-    found = settings(oracle) | {
+    values = settings(oracle) | {
         key: value
         for key, value in settings(oracle, name=BROKER_CONFIG).items()
         if key in OF_THE_BROKER
     }
     root = StoreConfig().store_path_root_dir
-    assert found["storePathCommitLog"] == found["storePathRootDir"] + "/commitlog"
-    return found | {"storePathRootDir": root, "storePathCommitLog": "null"}
+    assert values["storePathCommitLog"] == values["storePathRootDir"] + "/commitlog"
+    return values | {"storePathRootDir": root, "storePathCommitLog": "null"}
 
 
 def test_every_default_is_javas(table_oracle: Oracle) -> None:
@@ -183,5 +183,5 @@ def test_properties_of_random_texts(table_oracle: Oracle) -> None:
             with pytest.raises(InvalidOption):
                 config.parse_properties(text)
         else:
-            found = config.parse_properties(text)
-            assert {**found, "": None} == {**expected, "": None}, repr(text)
+            parsed = config.parse_properties(text)
+            assert {**parsed, "": None} == {**expected, "": None}, repr(text)

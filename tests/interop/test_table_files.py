@@ -109,7 +109,7 @@ def test_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
 
 def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(ConsumerFilterTable, tmp_path)
-    one = ConsumerFilter(
+    consumer_filter = ConsumerFilter(
         topic="TopicA",
         group="CGO",
         expression="a > 5 AND b = '日本'",
@@ -119,13 +119,13 @@ def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
         bloom_bits=112,
         bloom_positions=(36, 98, 22),
     )
-    table.put(one)
+    table.put(consumer_filter)
     table.save(0)
     java = read_by_java(table_oracle, tmp_path, ConsumerFilterTable)
-    found = java["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
+    stored = java["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
     ours = json.loads((tmp_path / paths.CONSUMER_FILTERS).read_text())
     expected = ours["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
-    assert found == expected
+    assert stored == expected
 
 
 @pytest.mark.parametrize(

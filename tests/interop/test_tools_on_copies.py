@@ -56,11 +56,11 @@ def both(
     ours = make(version, tmp_path_factory.mktemp("made")).parent
     theirs = ours.with_name("official")
     shutil.copytree(ours, theirs)
-    told = golden.manifest(version, "clean")["config"]
+    settings = golden.manifest(version, "clean")["config"]
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(ReputCluster(ours, told)),
-            stack.enter_context(JavaCluster(version, theirs, told)),
+            stack.enter_context(ReputCluster(ours, settings)),
+            stack.enter_context(JavaCluster(version, theirs, settings)),
         ]
         sides = [Side(cluster.namesrv, cluster.address, []) for cluster in running]
         yield Both(java_client, *sides, ours / "broker.conf", theirs)
@@ -84,9 +84,9 @@ def test_how_far_groups_are(both: Both, group: str) -> None:
 
 
 def test_messages_are_found(both: Both) -> None:
-    for one in golden.messages(both.java.version, "clean")[:12]:
-        if one["topic"] in TOPICS and one["keys"]:
-            asked = ("queryMsgByKey", "-t", one["topic"], "-k", one["keys"].split()[0])
+    for message in golden.messages(both.java.version, "clean")[:12]:
+        if message["topic"] in TOPICS and message["keys"]:
+            asked = ("queryMsgByKey", "-t", message["topic"], "-k", message["keys"].split()[0])
             # Java repeats a message for each of its keys with the same hash.
             ours, official = (set(both.run(side, *asked).splitlines()) for side in both.sides)
             assert ours == official

@@ -71,34 +71,34 @@ def cluster(
 
 def line_of(kind: str, message_id: str, tags: str | None, keys: str | None) -> Trace:
     """Return the line that TraceOracle.lines encodes."""
-    at, broker = 1_700_000_000_000, "127.0.0.1:10911"
+    time_ms, broker = 1_700_000_000_000, "127.0.0.1:10911"
     match kind:
         case "Pub":
             return Sent(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id, tags=tags,
                 keys=keys, broker_address=broker, body_bytes=5, cost_ms=3, kind=MessageKind.DELAY,
                 offset_message_id="7F", is_success=False,
             )  # fmt: skip
         case "SubBefore":
             return Begun(
-                time_ms=at, region=None, group="g", call_id="C", message_id=message_id,
+                time_ms=time_ms, region=None, group="g", call_id="C", message_id=message_id,
                 retry_count=2, keys=keys,
             )  # fmt: skip
         case "SubAfter":
             return Consumed(
                 call_id="C", message_id=message_id, cost_ms=3, is_success=False, keys=keys,
-                outcome=Outcome.EXCEPTION, time_ms=at, group="g",
+                outcome=Outcome.EXCEPTION, time_ms=time_ms, group="g",
             )  # fmt: skip
         case "EndTransaction":
             return TransactionEnded(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id, tags=tags,
                 keys=keys, broker_address=broker, kind=MessageKind.DELAY, transaction_id="X",
                 state="ROLLBACK_MESSAGE", is_check=True,
             )  # fmt: skip
         case _:
             assert kind == "Recall"
             return Recalled(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id,
                 is_success=False,
             )  # fmt: skip
 
@@ -120,9 +120,9 @@ def test_java_reads_ours(java: TraceOracle) -> None:
     ours = [line_of(kind, kind, None, "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
     (message,) = trace_codec.pack(ours)
     read = java.ask_one("read", message.body.decode())
-    assert [
-        (message["type"], message["id"], message["group"], message["keys"]) for message in read
-    ] == [(kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
+    assert [(line["type"], line["id"], line["group"], line["keys"]) for line in read] == [
+        (kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")
+    ]
     assert [line["time"] for line in read] == [1_700_000_000_000] * 3
     assert read[2]["code"] == Outcome.EXCEPTION
 
@@ -150,8 +150,8 @@ def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) 
     count = 3 if java.version.startswith("4.") else 1
 
     def look() -> list[FoundTrace]:
-        found = traces_of(cluster, message_id)
-        return found if len(found) == count else []
+        traces = traces_of(cluster, message_id)
+        return traces if len(traces) == count else []
 
     traces = [found_trace.trace for found_trace in until(look)]
     sent = traces[0]
@@ -191,8 +191,8 @@ async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
         assert await puller.poll(timeout_ms=30_000)
 
     def see() -> list[list[str]]:
-        found = printed(tools, cluster, result.message_id)
-        return sorted(found) if len(found) == 3 else []
+        lines = printed(tools, cluster, result.message_id)
+        return sorted(lines) if len(lines) == 3 else []
 
     assert await asyncio.to_thread(until, see) == [
         ["Pub", "python-p", "127.0.0.1", "success"],

@@ -101,8 +101,8 @@ class JavaSender:
         return self.java.ask_one("send", self.number, topic, body, local, checks, immunity)
 
     def asked(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.java.ask_one("asked", self.number)
-        return found
+        checks: list[dict[str, Any]] = self.java.ask_one("asked", self.number)
+        return checks
 
     def close(self) -> None:
         self.java.ask_one("close", self.number)
@@ -172,7 +172,7 @@ SENDERS: dict[str, Callable[[TransactionOracle, Cluster], Sender]] = {
 
 def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
     """Return all messages of a topic."""
-    found: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     try:
         with blocking.PullConsumer("readers", namesrv=namesrv) as consumer:
             queues = consumer.queues(topic)
@@ -181,12 +181,12 @@ def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
             for queue in queues:
                 consumer.seek_to_begin(queue)
             deadline = time.monotonic() + GUARD_S
-            while len(found) < sum(ends.values()):
+            while len(messages) < sum(ends.values()):
                 assert time.monotonic() < deadline
-                found += consumer.poll(200)
+                messages += consumer.poll(200)
     except RemotingError:  # the topic does not exist yet
         return []
-    return found
+    return messages
 
 
 def bodies(namesrv: str, topic: str) -> Counter[str]:
@@ -235,7 +235,7 @@ def test_every_transaction_ends_as_its_producer_says(
     sender = SENDERS[topic](java, cluster)
     make_known(sender, cluster, topic)
     results = {body: sender.send(topic, body, *states) for body, states in SCRIPT.items()}
-    found = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
+    delivered = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
     # Checks before a producer is connected count, too, and a cold Java broker takes its time.
     given_up = until(
         lambda: [
@@ -247,13 +247,13 @@ def test_every_transaction_ends_as_its_producer_says(
     asked = sender.asked()
     sender.close()
 
-    assert found == Counter({FIRST, *DELIVERED})
+    assert delivered == Counter({FIRST, *DELIVERED})
     assert [message.body for message in given_up] == [b"never known"]
     assert given_up[0].properties["TRANSACTION_CHECK_TIMES"] == "3"
     times: dict[str, list[str]] = {}
-    for one in asked:
-        times.setdefault(one["body"], []).append(one["times"])
-        assert one["topic"] == topic
+    for check in asked:
+        times.setdefault(check["body"], []).append(check["times"])
+        assert check["topic"] == topic
     assert times == {
         "commit when asked": ["1"],
         "rollback when asked": ["1"],
@@ -291,7 +291,7 @@ def test_a_message_may_want_not_to_be_asked_about(
         return
     until(lambda: "patient" in bodies(cluster.namesrv, topic))
     assert time.monotonic() - begun > 2
-    asked = [message["body"] for message in sender.asked()]
+    asked = [check["body"] for check in sender.asked()]
     sender.close()
     assert asked == ["quick", "patient"]
 
@@ -314,7 +314,7 @@ def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_
         cluster.start()
         wanted = {"before", "1", "3", "5", "7", "9"}
         until(lambda: bodies(cluster.namesrv, "T").keys() >= wanted)
-        until(lambda: {message["body"] for message in sender.asked()} >= set("0123456789"))
+        until(lambda: {check["body"] for check in sender.asked()} >= set("0123456789"))
         sender.close()
         assert bodies(cluster.namesrv, "T").keys() == wanted
 
@@ -343,9 +343,7 @@ def test_a_folder_goes_on_with_the_other_broker(
         heir.send("T", "new", "commit", "throw")
         wanted = {"committed", "open 0", "open 1", "open 2", "new"}
         until(lambda: bodies(second.namesrv, "T").keys() >= wanted)
-        until(lambda: "asked" in {message["body"] for message in heir.asked()})
+        until(lambda: "asked" in {check["body"] for check in heir.asked()})
         assert bodies(second.namesrv, "T") == Counter(wanted)
-        assert not {"committed", "rolled back", "new"} & {
-            message["body"] for message in heir.asked()
-        }
+        assert not {"committed", "rolled back", "new"} & {check["body"] for check in heir.asked()}
         heir.close()

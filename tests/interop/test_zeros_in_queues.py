@@ -61,8 +61,8 @@ def test_zeros_after_a_crash(java_store: JavaStore, tmp_path: Path) -> None:
     assert audit.verdicts.get(MessageVerdict.UNDISPATCHED, 0) == len(REPAIRED)
     assert [message.queue_id for message in audit.lost] == [0, 1, 2]
     findings = verify(StoreReader.open(str(tmp_path))).findings
-    pending = [found for found in findings if found.kind is FindingKind.NOT_DISPATCHED]
-    assert {(found.path.split("/")[2], found.queue_offset) for found in pending} == {
+    pending = [finding for finding in findings if finding.kind is FindingKind.NOT_DISPATCHED]
+    assert {(finding.path.split("/")[2], finding.queue_offset) for finding in pending} == {
         (str(queue_id), ZEROS[queue_id]) for queue_id in REPAIRED
     }
 

@@ -32,9 +32,9 @@ class Remote(Subject):
         for _ in range(LOOKS):
             reply = await self.pull(topic, queue_id, queue_offset, **fields)
             if reply.code == ResponseCode.SUCCESS:
-                found = messages_in(reply.body)
-                if len(found) >= count:
-                    return found
+                messages = messages_in(reply.body)
+                if len(messages) >= count:
+                    return messages
             await asyncio.sleep(PAUSE_S)
         raise AssertionError(f"{topic}: {reply}")
 

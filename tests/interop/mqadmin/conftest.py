@@ -30,12 +30,12 @@ def both(
         )
         namesrv, broker, conf = stack.enter_context(our_cluster(folder / "ours"))
         ours, official = Side(namesrv, broker, []), Side(cluster.namesrv, cluster.address, [])
-        found = Both(java, ours, official, conf, folder / "java")
-        for side in found.sides:
-            found.run(side, "updateTopic", "-b", "BROKER", "-t", "Messages", "-r", "2", "-w", "2")
+        pair = Both(java, ours, official, conf, folder / "java")
+        for side in pair.sides:
+            pair.run(side, "updateTopic", "-b", "BROKER", "-t", "Messages", "-r", "2", "-w", "2")
             with java.producer(side.namesrv) as producer:
                 queues = producer.queues("Messages")
                 for i in range(6):
                     message = JavaMessage("Messages", b"body%d" % i, tags="Tag", keys=f"key{i}")
                     side.sent += producer.send([message], queue=queues[i % 2])
-        yield found
+        yield pair

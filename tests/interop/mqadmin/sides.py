@@ -108,15 +108,15 @@ class Both:
             masks: Further allowed differences: expressions and their replacements.
             is_same: Whether to compare at all.
         """
-        found = []
+        outputs = []
         for side in self.sides:
             text = masked(self.run(side, *arguments, *(of(side) if of is not None else [])))
             for pattern, instead in masks:
                 text = re.sub(pattern, instead, text, flags=re.MULTILINE)
             lines = [line for line in text.splitlines() if not re.search(without, line)]
-            found.append("\n".join(sorted(lines) if is_sorted else lines))
-        assert found[0] == found[1] or not is_same
-        return found[0]
+            outputs.append("\n".join(sorted(lines) if is_sorted else lines))
+        assert outputs[0] == outputs[1] or not is_same
+        return outputs[0]
 
     def await_text(
         self, text: str, *arguments: str, of: Callable[[Side], list[str]] | None = None
@@ -125,8 +125,8 @@ class Both:
         deadline = time.monotonic() + WAIT_S
         for side in self.sides:
             more = of(side) if of is not None else []
-            while text not in (found := self.run(side, *arguments, *more)):
-                assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {found}"
+            while text not in (output := self.run(side, *arguments, *more)):
+                assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {output}"
 
     @contextlib.contextmanager
     def running(self, side: Side, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -170,10 +170,10 @@ class Both:
             while True:
                 consumer.persist()  # one-way, without messages in the listener
                 table = admin.call("examineConsumeStats", group)["offsetTable"]
-                found = {queue: entry["consumerOffset"] for queue, entry in table.items()}
-                if wanted.items() <= found.items():
+                offsets = {queue: entry["consumerOffset"] for queue, entry in table.items()}
+                if wanted.items() <= offsets.items():
                     return
-                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {found}"
+                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {offsets}"
 
     def run_masked(self, *arguments: str) -> str:
         """Return the masked output of mqadmin with our cluster."""

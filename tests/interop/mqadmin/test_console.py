@@ -39,13 +39,13 @@ class Asked:
             "UNIQUE": self.side.sent[0].msg_id,
         }
 
-        def said(word: Any) -> Any:
+        def resolved(word: Any) -> Any:
             if isinstance(word, list):
-                return [said(item) for item in word]
+                return [resolved(item) for item in word]
             return known.get(word, word) if isinstance(word, str) else word
 
         try:
-            return self.admin.call(method, *map(said, arguments))
+            return self.admin.call(method, *map(resolved, arguments))
         except ClientError as error:
             if error.type == "NoSuchMethodException":
                 raise
@@ -55,7 +55,7 @@ class Asked:
 @pytest.fixture(scope="module")
 def asked(both: Both) -> Iterator[list[Asked]]:
     with contextlib.ExitStack() as stack:
-        found = []
+        clusters = []
         for side in both.sides:
             consumer = stack.enter_context(both.java.push_consumer(side.namesrv, GROUP, "Messages"))
             consumer.take(6)
@@ -63,9 +63,9 @@ def asked(both: Both) -> Iterator[list[Asked]]:
             producer = stack.enter_context(both.java.producer(side.namesrv, "console-producer"))
             producer.send([JavaMessage("Others", b"body")])
             admin = stack.enter_context(both.java.admin(side.namesrv))
-            found.append(Asked(side, admin, consumer))
+            clusters.append(Asked(side, admin, consumer))
         both.await_text("JAVA", "producerConnection", "-g", "console-producer", "-t", "Messages")
-        yield found
+        yield clusters
 
 
 def shape(value: Any) -> Any:
@@ -189,14 +189,14 @@ def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
 
 def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
     """Page contents: the system topics differ between the brokers, all else has the same form."""
-    found = []
-    for one in asked:
-        topics = one.call("getAllTopicConfig", "BROKER", 5000)
-        groups = one.call("getAllSubscriptionGroup", "BROKER", 5000)
-        config = one.call("getBrokerConfig", "BROKER")
+    answers = []
+    for cluster in asked:
+        topics = cluster.call("getAllTopicConfig", "BROKER", 5000)
+        groups = cluster.call("getAllSubscriptionGroup", "BROKER", 5000)
+        config = cluster.call("getBrokerConfig", "BROKER")
         assert {type(value) for value in config.values()} == {str}
         assert config["brokerName"] == "broker-a"
-        found.append(
+        answers.append(
             (
                 topics.keys(),
                 topics["topicConfigTable"]["Messages"],
@@ -204,18 +204,18 @@ def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
                 groups["subscriptionGroupTable"][GROUP],
             )
         )
-    assert found[0] == found[1]
+    assert answers[0] == answers[1]
 
 
 def test_topics_have_types(both: Both, asked: list[Asked]) -> None:
     """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
         pytest.skip("only in 5.x")
-    found = []
-    for one in asked:
+    answers = []
+    for cluster in asked:
         name = "Typed"
         for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED", "none"):
             topic = {"topicName": name + kind, "attributes": {"+message.type": kind}}
-            found.append(shape(one.call("createAndUpdateTopicConfig", "BROKER", topic)))
-            found.append(one.call("examineTopicConfig", "BROKER", name + kind))
-    assert found[: len(found) // 2] == found[len(found) // 2 :]
+            answers.append(shape(cluster.call("createAndUpdateTopicConfig", "BROKER", topic)))
+            answers.append(cluster.call("examineTopicConfig", "BROKER", name + kind))
+    assert answers[: len(answers) // 2] == answers[len(answers) // 2 :]

@@ -94,7 +94,7 @@ def test_what_is_said_of_the_whole(used: Both) -> None:
 
 def test_what_is_counted(used: Both) -> None:
     """Both brokers have the same counters, and refuse the same ones."""
-    found: list[dict[str, object]] = []
+    counters: list[dict[str, object]] = []
     for side in used.sides:
         with used.java.admin(side.namesrv) as admin:
             shapes: dict[str, object] = {}
@@ -104,6 +104,6 @@ def test_what_is_counted(used: Both) -> None:
                     shapes[f"{name} {key}"] = shape(value)
                 except ClientError as error:
                     shapes[f"{name} {key}"] = error.code
-            found.append(shapes)
-    assert found[0] == found[1]
-    assert isinstance(found[0][f"GROUP_ACK_NUMS {TOPIC}@{POPS}"], dict)
+            counters.append(shapes)
+    assert counters[0] == counters[1]
+    assert isinstance(counters[0][f"GROUP_ACK_NUMS {TOPIC}@{POPS}"], dict)

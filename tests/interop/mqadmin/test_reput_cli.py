@@ -64,8 +64,8 @@ async def give_up(side: Side, group: str) -> None:
 def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
         asyncio.run(give_up(side, GROUP))
-    found = [command.json("dlq", "list")["groups"] for command in commands]
-    for groups in found:
+    listed = [command.json("dlq", "list")["groups"] for command in commands]
+    for groups in listed:
         (mine,) = [row for row in groups if row["group"] == GROUP]
         assert mine["message_count"] == 1
     shown = [command.json_lines("dlq", "show", GROUP) for command in commands]
@@ -83,10 +83,10 @@ def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> Non
 
 def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
     for switch in ("off", "on"):
-        found = [
+        receipts = [
             command.json("cluster", "write-permission", "broker-a", switch) for command in commands
         ]
-        assert {message["write_permission"] for message in found} == {switch}
+        assert {receipt["write_permission"] for receipt in receipts} == {switch}
     for what in ("queues", "topics", "log"):
         assert same(commands, "cluster", "clean", what, "--yes")["is_done"]
     same(commands, "cluster", "kv", "set", "Space", "key", "value")
@@ -99,8 +99,8 @@ def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
 
 def test_what_brokers_count(both: Both, commands: list[Command]) -> None:
     for command in commands:
-        found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
-        assert [message["window"] for message in found["windows"]] == ["minute", "hour", "day"]
+        counter = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
+        assert [window["window"] for window in counter["windows"]] == ["minute", "hour", "day"]
         (topic,) = command.json("topic", "stats", "Messages")["topics"]
         assert topic["topic"] == "Messages"
 
@@ -122,6 +122,6 @@ def test_how_a_group_reads_a_topic(both: Both, commands: list[Command]) -> None:
     for command in commands:
         command("group", "create", "Modes")
     mode = ("group", "mode", "Modes", "Messages")
-    (found,) = same(commands, *mode, "--set", "POP", "--share", "1")["modes"]
-    assert (found["mode"], found["share_count"]) == ("POP", 1)
+    (row,) = same(commands, *mode, "--set", "POP", "--share", "1")["modes"]
+    assert (row["mode"], row["share_count"]) == ("POP", 1)
     same(commands, *mode, "--set", "PULL")

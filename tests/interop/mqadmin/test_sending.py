@@ -45,12 +45,12 @@ def _traced(both: Both, side: Side, topic: str) -> str:
     """Send until the trace of a message arrives; return its id. A tool may lose traces at exit."""
     for _ in range(5):
         text = both.run(side, "sendMessage", "-t", topic, "-p", "traced", "-m", "true")
-        found = RESULT.search(text)
-        assert found is not None, text
+        match = RESULT.search(text)
+        assert match is not None, text
         deadline = time.monotonic() + TRACE_S
         while time.monotonic() < deadline:
-            if "Pub" in both.run(side, "queryMsgTraceById", "-i", found[2]):
-                return found[2]
+            if "Pub" in both.run(side, "queryMsgTraceById", "-i", match[2]):
+                return match[2]
     raise AssertionError(f"no trace of five messages, each in {TRACE_S} s")
 
 
