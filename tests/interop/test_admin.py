@@ -82,7 +82,7 @@ async def ends_at(admin: Admin, queue: MessageQueue, queue_offset: int) -> bool:
 # --- clusters, name servers -------------------------------------------------------------
 
 
-async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None:
+async def test_clusters_and_broker_status_are_read(official: JavaCluster, admin: Admin) -> None:
     clusters = await admin.clusters()
     assert clusters.cluster_addr_table == {"DefaultCluster": [BROKER]}
     assert clusters.broker_addr_table[BROKER].broker_addrs == {0: official.address}
@@ -100,7 +100,7 @@ async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None
         await admin.broker_status("broker-z")
 
 
-async def test_a_running_broker_takes_settings(admin: Admin) -> None:
+async def test_settings_of_a_running_broker_are_changed(admin: Admin) -> None:
     before = await admin.broker_config(BROKER)
     assert before["brokerName"] == BROKER
     for value in ("65", before["defaultQueryMaxNum"]):
@@ -108,7 +108,7 @@ async def test_a_running_broker_takes_settings(admin: Admin) -> None:
         assert (await admin.broker_config(BROKER))["defaultQueryMaxNum"] == value
 
 
-async def test_keys_and_values(
+async def test_keys_and_values_are_stored_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     assert await admin.kv(topic, "k") is None
@@ -121,7 +121,7 @@ async def test_keys_and_values(
     assert await admin.kv(topic, "k") is None
 
 
-async def test_a_broker_without_producers(start_official: Any) -> None:
+async def test_write_permission_is_removed_and_restored(start_official: Any) -> None:
     cluster = start_official()
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic("T")
@@ -136,7 +136,7 @@ async def test_a_broker_without_producers(start_official: Any) -> None:
 # --- topics and groups -------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_changed_and_deleted(
+async def test_a_topic_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     for counts in ((3, 3), (5, 4)):
@@ -167,12 +167,14 @@ async def test_a_topic_is_made_changed_and_deleted(
         ({"cluster": "DefaultCluster", "broker": BROKER}, "as well"),
     ],
 )
-async def test_topics_that_are_not_made(admin: Admin, arguments: dict[str, Any], text: str) -> None:
+async def test_invalid_topics_are_refused(
+    admin: Admin, arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InvalidOption, match=text):
         await admin.create_topic(**{"topic": "T", **arguments})
 
 
-async def test_a_group_is_made_changed_and_deleted(
+async def test_a_group_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     await admin.create_group(topic)
@@ -198,7 +200,7 @@ async def test_a_group_is_made_changed_and_deleted(
 # --- offsets -------------------------------------------------------------------------------
 
 
-async def test_where_queues_begin_and_end(
+async def test_bounds_and_offsets_by_time_of_queues(
     official: JavaCluster,
     java_client: JavaClient,
     admin: Admin,
@@ -225,7 +227,7 @@ async def test_where_queues_begin_and_end(
     assert [await admin.search_offset(queue, time) for time in (0, *times)] == expected
 
 
-async def test_the_index_of_a_queue(
+async def test_units_of_a_queue_are_read(
     official: JavaCluster, admin: Admin, producer: Producer, topic: str
 ) -> None:
     if official.version == "4.5.2":
@@ -240,7 +242,7 @@ async def test_the_index_of_a_queue(
     ]
 
 
-async def test_consumer_offsets(
+async def test_consumer_offsets_are_read_cloned_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     queue = (await send(admin, producer, topic, 5))[0].queue
@@ -280,7 +282,7 @@ async def is_at(admin: Admin, group: str, queue: MessageQueue, consumer_offset: 
     return await admin.consumer_offset(group, queue) == consumer_offset
 
 
-async def test_a_running_group_is_seen_and_goes_back(
+async def test_a_running_group_is_shown_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     queue = (await send(admin, producer, topic, 5))[0].queue
@@ -317,7 +319,7 @@ async def test_a_running_group_is_seen_and_goes_back(
 # --- messages ---------------------------------------------------------------------------------
 
 
-async def test_messages_by_their_ids(admin: Admin, producer: Producer, topic: str) -> None:
+async def test_messages_are_found_by_id(admin: Admin, producer: Producer, topic: str) -> None:
     results = await send(admin, producer, topic, 3)
     for i, result in enumerate(results):
         by_place = await admin.message_by_offset_id(result.offset_message_id)
@@ -334,7 +336,7 @@ async def test_messages_by_their_ids(admin: Admin, producer: Producer, topic: st
         await admin.message_by_offset_id("7F")
 
 
-async def test_messages_by_key(
+async def test_messages_are_found_by_key(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     results = await send(admin, producer, topic, 5)
@@ -359,7 +361,7 @@ async def test_messages_by_key(
     assert {message.message_id for message in messages} == set(expected)
 
 
-async def test_a_refusal_says_who_and_why(official: JavaCluster, admin: Admin) -> None:
+async def test_an_error_contains_address_and_reason(official: JavaCluster, admin: Admin) -> None:
     with pytest.raises(BrokerError, match=official.address) as raised:
         await admin.consumer_running_info("no-group", "no-client")
     assert raised.value.response_code == 1

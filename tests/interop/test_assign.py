@@ -85,7 +85,7 @@ def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
             yield queues, clients_of(random), random
 
 
-def test_sorting(java: AssignOracle) -> None:
+def test_queues_are_sorted_equally(java: AssignOracle) -> None:
     random = Random(1)
 
     def name() -> str:
@@ -98,31 +98,31 @@ def test_sorting(java: AssignOracle) -> None:
     assert assign.sorted_clients(clients) == [clients[place] for place in client_places]
 
 
-def test_averagely(java: AssignOracle) -> None:
+def test_averagely_is_equal(java: AssignOracle) -> None:
     for queues, clients, _ in cases(2):
         ask(java, "AVG", assign.Averagely(), [], queues, clients)
 
 
-def test_by_circle(java: AssignOracle) -> None:
+def test_by_circle_is_equal(java: AssignOracle) -> None:
     for queues, clients, _ in cases(3):
         ask(java, "AVG_BY_CIRCLE", assign.AveragelyByCircle(), [], queues, clients)
 
 
-def test_consistent_hash(java: AssignOracle) -> None:
+def test_consistent_hash_is_equal(java: AssignOracle) -> None:
     for queues, clients, random in cases(4):
         count = random.choice((1, 10, 100))
         strategy = assign.ConsistentHash(count)
         ask(java, "CONSISTENT_HASH", strategy, [count], queues, clients)
 
 
-def test_by_config(java: AssignOracle) -> None:
+def test_by_config_is_equal(java: AssignOracle) -> None:
     for queues, clients, random in cases(5):
         places = random.sample(range(len(queues)), random.randint(0, len(queues)))
         strategy = assign.ByConfig(queues[place] for place in places)
         ask(java, "CONFIG", strategy, [len(places), *places], queues, clients)
 
 
-def test_by_machine_room(java: AssignOracle) -> None:
+def test_by_machine_room_is_equal(java: AssignOracle) -> None:
     if java.version == "4.5.2":
         pytest.skip(
             "4.5 counts the queues of the rooms, and takes that number of all: fixed in 4.9"
@@ -134,7 +134,7 @@ def test_by_machine_room(java: AssignOracle) -> None:
 
 
 @pytest.mark.parametrize("inner", [assign.Averagely(), assign.AveragelyByCircle()])
-def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
+def test_machine_room_nearby_is_equal(java: AssignOracle, inner: Strategy) -> None:
     for queues, clients, _ in cases(7):
         near = [queue for queue in queues if not queue.broker_name.startswith("@")]
         strategy = assign.MachineRoomNearby(

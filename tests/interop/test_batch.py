@@ -63,7 +63,7 @@ def test_java_encodes_the_same_bytes(oracle: Oracle) -> None:
         assert batch.decode(bytes.fromhex(answer)) == part
 
 
-def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
+def test_java_decodes_our_batches(oracle: Oracle) -> None:
     random = Random(2)
     batches = [random_batch(random, last_separator=i % 2 == 0) for i in range(BATCHES)]
     answers = oracle.ask("decodeBatch", [(batch.encode(part),) for part in batches])
@@ -71,12 +71,12 @@ def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
         assert answer == as_java_says(part)
 
 
-def test_empty_batch(oracle: Oracle) -> None:
+def test_an_empty_batch_is_encoded(oracle: Oracle) -> None:
     assert oracle.ask_one("decodeBatch", b"") == batch.decode(b"") == []
     assert oracle.ask_one("encodeBatch") == batch.encode([]).hex() == ""
 
 
-def test_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
+def test_a_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
     if oracle.is_4:
         pytest.skip("4.x has no batch records")
     random = Random(3)

@@ -134,7 +134,7 @@ def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
     return rows
 
 
-def test_a_folder_with_batch_queues_goes_there_and_back(
+def test_a_folder_with_batch_queues_moves_there_and_back(
     java_client: JavaClient, tmp_path: Path
 ) -> None:
     version = java_client.version

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
-def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
+def test_blocking_clients_send_and_receive(official: JavaCluster) -> None:
     topic = f"Blocking-{Random().randrange(1 << 48):012x}"
     pushed: SimpleQueue[bytes] = SimpleQueue()
     namesrv = official.namesrv

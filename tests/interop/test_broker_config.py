@@ -83,7 +83,7 @@ def ours(text: str = "") -> dict[str, str]:
     return pairs(config.load(BrokerConfig, config.parse_properties(text)).value)
 
 
-def test_every_default_is_javas(table_oracle: Oracle) -> None:
+def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     of_store = table_oracle.ask_one("settings", STORE_BEAN, "")
     # In Java these belong to the store.
     of_store = {key: of_store[key] for key in ("defaultQueryMaxNum", "flushDelayOffsetInterval")}
@@ -100,13 +100,13 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
     assert {key: mine[key] or "null" for key in expected} == {key: java[key] for key in expected}
 
 
-def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle)) | auth_keys(table_oracle)
     store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store}
 
 
-def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+def test_fixed_settings_equal_the_defaults_of_java(table_oracle: Oracle) -> None:
     java = settings(table_oracle)
     assert {key: java[key] for key in ONLY if key in java} == {
         key: accepted for key, (accepted, _) in ONLY.items() if key in java
@@ -124,7 +124,7 @@ GONE_IN_5 = {
 }
 
 
-def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
+def test_ignored_keys_are_keys_of_java(table_oracle: Oracle) -> None:
     """Each ignored key is a key of 4.x or 5.5, and no key is both ignored and used."""
     assert not set(KEYS) & {*ACCEPTED_WITHOUT_EFFECT, *ONLY}
     if table_oracle.version == "5.5.0":
@@ -134,7 +134,7 @@ def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
         assert set(settings(table_oracle)) >= GONE_IN_5
 
 
-def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
+def test_keys_that_the_store_skips_are_keys_of_the_broker() -> None:
     store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert not store & {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY}
     both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
@@ -159,7 +159,7 @@ def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
         "serverChannelMaxIdleTimeSeconds=30\nregisterNameServerPeriod=20000",
     ],
 )
-def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+def test_java_reads_equal_values_from_a_broker_conf(table_oracle: Oracle, text: str) -> None:
     java = settings(table_oracle, text)
     mine = ours(text)
     for key in config.parse_properties(text):

@@ -60,7 +60,7 @@ def new_topic(cluster: Cluster, name: str) -> str:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
-def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
+def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
     if orderly and not client.can_order:
         pytest.skip(f"the {client.name} client has no orderly consumer")
     topic = new_topic(cluster, f"{client.name}-{orderly}")
@@ -81,7 +81,7 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
     assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
 
 
-def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -> None:
+def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
         pytest.skip(f"the {client.name} client cannot request redelivery")
     topic = new_topic(cluster, f"{client.name}-again")
@@ -94,7 +94,9 @@ def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -
     }
 
 
-def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
+def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
+    client: OtherClient, cluster: Cluster
+) -> None:
     """The C++ client sends ``batch=1``, which Java reads as false: Java stores one message.
 
     The client returns an empty body for it, because it ends a body at the first zero.
@@ -111,7 +113,9 @@ def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> Non
 @pytest.mark.skipif(
     not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
 )
-def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> None:
+def test_the_java_client_passes_the_same_checks(
+    official: JavaCluster, java_client: JavaClient
+) -> None:
     """The Java clients pass the same checks, which shows that the harness works."""
     topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_what_was_changed_is_all_that_differs(
+def test_only_the_changed_message_differs(
     spark: SparkSession,
     start_official: StartOfficial,
     tmp_path: Path,

@@ -126,7 +126,9 @@ async def committed(official: JavaCluster, group: str, topic: str) -> int:
 # --- clustering ---------------------------------------------------------------------
 
 
-async def test_one_member_gets_all(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_single_member_gets_all_messages(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     sent = await send(producer, topic, numbered(50), tags="a", keys=["k1", "k2"])
     listener = Listener()
     async with push(official, topic, listener, BATCHES) as consumer:
@@ -147,7 +149,7 @@ async def test_one_member_gets_all(official: JavaCluster, producer: Producer, to
     assert again.bodies == [b"last"]
 
 
-async def test_two_members_share_and_one_leaves(
+async def test_two_members_share_until_one_leaves(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))
@@ -177,7 +179,7 @@ async def test_two_members_share_and_one_leaves(
     assert set(both.values()) == {1}
 
 
-async def test_beside_a_java_member(
+async def test_python_and_java_members_share(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, numbered(4))
@@ -204,7 +206,7 @@ async def test_beside_a_java_member(
             await asyncio.to_thread(theirs.close)
 
 
-async def test_plain_function_runs_in_threads(
+async def test_a_plain_function_runs_in_threads(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))
@@ -238,7 +240,7 @@ async def test_tags_are_compared_by_text(
     assert sorted(listener.bodies) == [b"AaAa", b"c", b"end"]
 
 
-async def test_sql92(start_official: StartOfficial, topic: str) -> None:
+async def test_sql92_filters_messages(start_official: StartOfficial, topic: str) -> None:
     cluster = start_official(settings={"enablePropertyFilter": True})
     listener = Listener()
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
@@ -266,7 +268,7 @@ async def test_sql92(start_official: StartOfficial, topic: str) -> None:
 # --- redelivery ---------------------------------------------------------------------
 
 
-async def test_sent_back_until_it_succeeds(
+async def test_a_message_is_redelivered_until_it_succeeds(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, [b"good", b"hard"], keys="k")
@@ -292,7 +294,9 @@ async def test_sent_back_until_it_succeeds(
     assert await committed(official, topic, topic) == 2
 
 
-async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_unconsumable_messages_are_dead_letters(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     await send(producer, topic, [b"hopeless", b"unwanted"])
 
     def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
@@ -332,7 +336,7 @@ async def dead_letters(official: JavaCluster, group: str, count: int) -> list[Re
     return letters
 
 
-async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
+async def test_a_copy_is_sent_if_the_broker_refuses_a_send_back(
     official: JavaCluster, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: object) -> None:
@@ -358,7 +362,7 @@ async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
     assert second.queue.topic == names.retry_topic(topic)
 
 
-async def test_what_takes_too_long_is_sent_back(
+async def test_an_overdue_message_is_sent_back(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, [b"stuck"])
@@ -390,7 +394,9 @@ async def test_what_takes_too_long_is_sent_back(
     assert await committed(official, topic, topic) == 1
 
 
-async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_the_failed_part_of_a_batch_is_redelivered(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     for body in numbered(10):
         await producer.send(Message(topic, body), queue=queue)
@@ -430,7 +436,9 @@ async def created(official: JavaCluster, producer: Producer, topic: str) -> list
 # --- in order -----------------------------------------------------------------------
 
 
-async def test_orderly(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_orderly_members_keep_the_order(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queues = await created(official, producer, topic)
     for number in range(30):
         for queue in queues:
@@ -472,7 +480,7 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
     assert await committed(official, topic, topic) == 2 + 30 * len(queues)
 
 
-async def test_orderly_commits_by_hand(
+async def test_orderly_manual_commit_and_rollback(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -497,7 +505,9 @@ async def test_orderly_commits_by_hand(
     assert bodies == [b"m0", b"m1", b"m2", b"m3", b"m2", b"m3", b"m4", b"m5"]
 
 
-async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_orderly_failure_becomes_a_dead_letter(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     for body in (b"hopeless", b"next"):
         await producer.send(Message(topic, body), queue=queue)
@@ -520,7 +530,7 @@ async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, to
 # --- broadcasting -------------------------------------------------------------------
 
 
-async def test_broadcasting(
+async def test_each_broadcasting_member_gets_all_messages(
     official: JavaCluster,
     producer: Producer,
     topic: str,
@@ -559,7 +569,7 @@ async def test_broadcasting(
 # --- initial positions --------------------------------------------------------------
 
 
-async def test_offset_that_is_not_there(
+async def test_an_offset_beyond_the_end_is_corrected(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -575,7 +585,9 @@ async def test_offset_that_is_not_there(
         assert message.body == b"new"
 
 
-async def test_begin_at_a_time(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_consumer_begins_at_a_time(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     times = []
     for body in numbered(5):
@@ -609,7 +621,9 @@ async def last_of(official: JavaCluster, queue: MessageQueue) -> list[ReceivedMe
 # --- pulling ------------------------------------------------------------------------
 
 
-async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_subscribed_pull_consumer_gets_all_messages(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     sent = await send(producer, topic, numbered(30))
     pulled: list[bytes] = []
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
@@ -635,7 +649,7 @@ async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic:
     assert await committed(official, topic, topic) == 32
 
 
-async def test_pull_error_repeats_what_was_handed_out(
+async def test_an_error_in_a_pull_loop_repeats_the_message(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -657,7 +671,7 @@ async def test_pull_error_repeats_what_was_handed_out(
         assert [message.body for message in first] == [b"m2"]
 
 
-async def test_pull_assigned_and_seek(
+async def test_an_assigned_pull_consumer_seeks_pauses_and_commits(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queues = await created(official, producer, topic)
@@ -711,7 +725,7 @@ async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
 # --- operators ----------------------------------------------------------------------
 
 
-async def test_operators_see_and_move(
+async def test_operators_see_and_reset_a_member(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))

@@ -176,7 +176,7 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_folder_goes_from_one_to_the_other_and_back(
+def test_a_folder_moves_from_one_broker_to_the_other_and_back(
     java_client: JavaClient, tmp_path: Path, end: str
 ) -> None:
     version = java_client.version

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_queues_and_index_are_those_that_the_broker_writes(
+def test_queues_and_index_equal_those_of_the_broker(
     version: str, start_official: StartOfficial, tmp_path: Path
 ) -> None:
     cluster = start_official(version)

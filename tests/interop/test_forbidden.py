@@ -47,7 +47,9 @@ async def refusal(broker: Remote, topic: str, group: str, sys_flag: int) -> dict
     return reply.ext_fields
 
 
-async def test_a_group_that_may_not_consume(cluster: Cluster, broker: Remote, admin: Admin) -> None:
+async def test_a_group_without_consume_permission_is_refused(
+    cluster: Cluster, broker: Remote, admin: Admin
+) -> None:
     await admin.create_topic("T", broker=cluster.address)
     idle = SubscriptionGroupConfig(group_name="idle", consume_enable=False)
     await admin.create_group(idle, broker=cluster.address)
@@ -55,14 +57,16 @@ async def test_a_group_that_may_not_consume(cluster: Cluster, broker: Remote, ad
     assert fields == {"forbiddenType": "2"}
 
 
-async def test_a_topic_that_may_not_be_read(cluster: Cluster, broker: Remote, admin: Admin) -> None:
+async def test_a_topic_without_read_permission_is_refused(
+    cluster: Cluster, broker: Remote, admin: Admin
+) -> None:
     await admin.create_topic("Written", perm=2, broker=cluster.address)
     await admin.create_group("G", broker=cluster.address)
     fields = await refusal(broker, "Written", "G", PullFlag.HAS_SUBSCRIPTION)
     assert fields == {"forbiddenType": "3"}
 
 
-async def test_a_group_that_may_not_read_a_topic(
+async def test_a_group_without_permission_for_a_topic_is_refused(
     cluster: Cluster, broker: Remote, admin: Admin
 ) -> None:
     await admin.create_topic("T", broker=cluster.address)

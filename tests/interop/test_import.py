@@ -42,7 +42,9 @@ def imported(store: Path) -> list[dict[str, object]]:
     return first + second
 
 
-def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_opens_an_import_and_finds_every_message(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     sent = imported(store)
     end = StoreReader.open(str(store)).end_offset
@@ -77,7 +79,7 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     assert recovered.max_physical_offset == again.max_physical_offset
 
 
-def test_consumers_of_the_official_broker_read_it(
+def test_consumers_of_the_official_broker_read_an_import(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
     if java_client.version != "4.9.7":
@@ -98,7 +100,7 @@ def test_consumers_of_the_official_broker_read_it(
 
 
 @pytest.mark.parametrize("count", [5, 300, 900], ids=["in a file", "over two", "over many"])
-def test_java_sees_nothing_of_an_import_that_has_not_come_to_its_last_step(
+def test_java_sees_no_message_of_an_unfinished_import(
     java_store: JavaStore, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"

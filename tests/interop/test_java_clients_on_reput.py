@@ -186,7 +186,7 @@ def push(
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "ordered"])
-def test_what_is_sent_is_read(
+def test_sent_messages_are_read(
     cluster: Cluster, java_client: JavaClient, topic: str, how: str
 ) -> None:
     java = java_client
@@ -277,7 +277,9 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     assert received[noise].store_size > 100_000
 
 
-def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_bodies_of_4_mebibytes_are_accepted(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     if is_java_4_5(cluster):
         pytest.skip("in 4.5 maxMessageSize limits the whole record")
     noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
@@ -301,7 +303,9 @@ def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, 
         assert bodies(consumer.take(2)) == sorted([largest, b"and on"])
 
 
-def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_a_batch_of_thousands_is_stored(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     sent = numbered(5_000, "a body of a batch, ")
     with java_client.producer(cluster.namesrv) as producer:
         (result,) = producer.send(messages(topic, sent), "batch")
@@ -317,9 +321,7 @@ def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: 
     assert {message.queue_id for message in received} == {result.queue.queue_id}
 
 
-def test_a_topic_comes_from_an_admin_alone(
-    other: Cluster, java_client: JavaClient, topic: str
-) -> None:
+def test_only_an_admin_creates_topics(other: Cluster, java_client: JavaClient, topic: str) -> None:
     """With automatic creation disabled, sending does not create a topic."""
     with java_client.producer(other.namesrv) as producer:
         (refused,) = producer.results([JavaMessage(topic, b"body")])
@@ -347,7 +349,7 @@ def two_members(
     return first, second
 
 
-def test_two_members_share_and_one_goes_on(
+def test_two_members_share_until_one_leaves(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     java = java_client
@@ -370,7 +372,9 @@ def test_two_members_share_and_one_goes_on(
     second.close()
 
 
-def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_orderly_members_keep_the_order(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     java = java_client
     keys = "".join(chr(ord("a") + number % 5) for number in range(100))
     sent = numbered(len(keys))
@@ -392,7 +396,7 @@ def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) 
             assert [message.body for message in member.received if message.body in of_key] == of_key
 
 
-def test_an_orderly_member_that_asks_for_a_moment(
+def test_an_orderly_member_suspends_its_queue(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     """A suspended queue waits for its message: no later message overtakes it."""
@@ -408,7 +412,9 @@ def test_an_orderly_member_that_asks_for_a_moment(
     assert [message.reconsume_times for message in received] == [0, 1] * 3
 
 
-def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_each_broadcasting_member_gets_all_messages(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     sent = numbered(20)
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, sent))
@@ -422,7 +428,7 @@ def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> 
             member.close()
 
 
-def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_tags_filter_messages(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     """Messages of other tags with the same hash code pass the broker, but not the client."""
     tags = ["red", "green", "blue", "Aa", "BB", None]
     wanted = [
@@ -445,7 +451,9 @@ def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
                 wanted.append(JavaMessage(topic, last, tags=min(filter(None, passing))))
 
 
-def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_a_message_sent_back_is_redelivered(
+    other: Cluster, java_client: JavaClient, topic: str
+) -> None:
     make_topic(java_client, other, topic)
     # A member of a new group has no route of its retry topic at first, and retries after 20 s.
     push(java_client, other, topic, topic, "a").close()
@@ -464,7 +472,7 @@ def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: s
 
 
 @pytest.mark.parametrize("where", ["FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"])
-def test_a_new_group_in_a_young_topic_gets_all(
+def test_a_new_group_in_a_young_topic_gets_all_messages(
     cluster: Cluster, java_client: JavaClient, topic: str, where: str
 ) -> None:
     """A broker answers offset 0 to any new group while the queue still begins at 0."""
@@ -491,7 +499,7 @@ def test_a_new_group_in_a_young_topic_gets_all(
         ("TIMESTAMP", "20990101000000", False),
     ],
 )
-def test_a_new_group_in_an_old_topic_begins_where_it_wants(
+def test_a_new_group_in_an_old_topic_begins_at_its_position(
     other: Cluster,
     java_client: JavaClient,
     topic: str,
@@ -522,7 +530,7 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
         assert old == [] or (where, old) == ("TIMESTAMP", [b"m19"])
 
 
-def test_sql(other: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_sql92_filters_messages(other: Cluster, java_client: JavaClient, topic: str) -> None:
     make_topic(java_client, other, topic)
     wanted = [
         JavaMessage(topic, b"%d" % number, tags="ab"[number % 2], properties={"n": str(number)})
@@ -535,7 +543,9 @@ def test_sql(other: Cluster, java_client: JavaClient, topic: str) -> None:
         assert bodies(consumer.take(4)) == [b"10", b"12", b"6", b"8"]
 
 
-def test_sql_where_it_is_not_allowed(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_sql92_is_refused_if_disabled(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     make_topic(java_client, cluster, topic)  # a client asks the brokers of the topic
     with pytest.raises(ClientError, match="SQL92"):
         push(java_client, cluster, topic, topic, "n > 5", sql=True)
@@ -544,7 +554,9 @@ def test_sql_where_it_is_not_allowed(cluster: Cluster, java_client: JavaClient, 
 # --- pull consumers -----------------------------------------------------------------
 
 
-def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_pulls_have_status_offsets_and_messages(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     queue = Queue(topic, "broker-a", 1)
     with (
         java_client.producer(cluster.namesrv) as producer,
@@ -594,7 +606,9 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         assert len(got["messages"]) == 1
 
 
-def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_messages_are_found_by_id_and_key(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     with (
         java_client.producer(cluster.namesrv) as producer,
         java_client.pull_consumer(cluster.namesrv, topic) as consumer,
@@ -622,7 +636,7 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
         assert [entry["msgId"] for entry in answer["messageList"]] == [sent[7].msg_id]
 
 
-def test_a_lite_pull_consumer_subscribes(
+def test_a_lite_pull_consumer_subscribes_and_commits(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     """5.5.0 pulls with request code 361."""
@@ -642,9 +656,7 @@ def test_a_lite_pull_consumer_subscribes(
             assert [message.body for message in consumer.take(1)] == [b"later"]
 
 
-def test_a_lite_pull_consumer_goes_where_it_is_told(
-    cluster: Cluster, java_client: JavaClient, topic: str
-) -> None:
+def test_a_lite_pull_consumer_seeks(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     needs_lite_pull(java_client)
     queue = Queue(topic, "broker-a", 2)
     with java_client.producer(cluster.namesrv) as producer:
@@ -761,7 +773,7 @@ def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:
 # --- connected clients ----------------------------------------------------------------
 
 
-def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_mqadmin_shows_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     java, group = java_client, f"{topic}-group"
     make_topic(java, cluster, topic)
     with (

@@ -41,7 +41,7 @@ def an_hour_ago() -> ManualClock:
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "abandoned"])
-def test_java_finds_everything(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
+def test_java_finds_every_message(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
     version = java_store.version
     of_ours, of_both = extras(version)
     settings = {**settings_of(version), **of_both}
@@ -81,7 +81,7 @@ def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
 # --- queues that do not begin at 0 --------------------------------------------
 
 
-def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_reads_a_store_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
@@ -97,9 +97,7 @@ def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) ->
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
 
 
-def test_java_reads_queues_made_anew_from_what_is_left(
-    java_store: JavaStore, tmp_path: Path
-) -> None:
+def test_java_reads_queues_rebuilt_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
@@ -116,7 +114,7 @@ def test_java_reads_queues_made_anew_from_what_is_left(
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
 
 
-def test_java_reads_queues_made_anew_that_lost_their_first_messages(
+def test_java_reads_rebuilt_queues_without_their_first_messages(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
     """Java reads queues rebuilt from a log that begins at 0 and lost its first messages.
@@ -163,7 +161,7 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
 # --- alternating writers ------------------------------------------------------
 
 
-def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
+def test_both_write_alternately(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):
         pytest.skip("the answers of 4.5 lack the store times of batches")

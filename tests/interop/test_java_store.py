@@ -34,11 +34,15 @@ if java_oracle.wants_all_versions():
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_golden_store(java_store: JavaStore, name: str, tmp_path: Path) -> None:
+def test_a_golden_store_has_the_contents_of_its_manifest(
+    java_store: JavaStore, name: str, tmp_path: Path
+) -> None:
     assert_as_in_the_manifest(java_store, name, tmp_path)
 
 
-def test_queues_of_5(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_store_of_5_has_the_contents_of_its_manifest(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     if java_store.version != "5.5.0":
         pytest.skip("only in 5.x")
     view = assert_as_in_the_manifest(java_store, "v5", tmp_path)
@@ -50,7 +54,7 @@ def test_queues_of_5(java_store: JavaStore, tmp_path: Path) -> None:
     assert list(view.queues["GoldenBatch-bcq", 0].messages) == [0, 4, 8]
 
 
-def test_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     manifest = golden.manifest(version, "unclean")
     assert manifest["recordsNotInQueues"]
@@ -67,7 +71,7 @@ def test_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> Non
     }
 
 
-def test_refused_store(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_damaged_store_is_refused(java_store: JavaStore, tmp_path: Path) -> None:
     store = golden.copy_store(java_store.version, "ext", tmp_path)
     config = golden.manifest(java_store.version, "ext")["config"]
     view = java_store.open(store, {**config, "mappedFileSizeCommitLog": 12345})
@@ -162,7 +166,7 @@ V6_BITS = {(V4, V4): 0, (V6, V4): 0x10, (V4, V6): 0x20, (V6, V6): 0x30}
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_is_written_is_found(java_store: JavaStore, crash: bool, tmp_path: Path) -> None:
+def test_written_messages_are_found(java_store: JavaStore, crash: bool, tmp_path: Path) -> None:
     hosts = [(V4, V4)] if java_store.version.startswith("4.5") else list(V6_BITS)
     puts = [
         Put(
@@ -201,7 +205,7 @@ def test_what_is_written_is_found(java_store: JavaStore, crash: bool, tmp_path: 
     assert not (tmp_path / "abort").exists()
 
 
-def test_refused_puts(java_store: JavaStore, tmp_path: Path) -> None:
+def test_illegal_puts_are_refused(java_store: JavaStore, tmp_path: Path) -> None:
     puts = [
         Put("T", 0, b"x" * 40_000),
         Put("T", 0, b"", {"a": "x" * 40_000}),
@@ -214,14 +218,14 @@ def test_refused_puts(java_store: JavaStore, tmp_path: Path) -> None:
     assert b"z\x011\x02a\x012\x02m\x013" in golden.log_files(tmp_path)[0].read_bytes()
 
 
-def test_transient_store_pool(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_transient_store_pool_is_written_out(java_store: JavaStore, tmp_path: Path) -> None:
     pool = {**SMALL, "transientStorePoolEnable": True, "transientStorePoolSize": 2}
     answers = java_store.write(tmp_path, [Put("T", 0, b"pooled")] * 3, pool).puts
     assert [answer.status for answer in answers] == ["PUT_OK"] * 3
     assert len(java_store.open(tmp_path, SMALL).queues["T", 0].messages) == 3
 
 
-def test_unknown_setting(java_store: JavaStore, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_an_error(java_store: JavaStore, tmp_path: Path) -> None:
     with pytest.raises(JavaError, match="no setting mappedFileSize"):
         java_store.open(tmp_path, {"mappedFileSize": 1})
 
@@ -229,7 +233,7 @@ def test_unknown_setting(java_store: JavaStore, tmp_path: Path) -> None:
 # --- measuring --------------------------------------------------------------
 
 
-def test_measures(java_store: JavaStore, tmp_path: Path) -> None:
+def test_costs_are_measured(java_store: JavaStore, tmp_path: Path) -> None:
     sizes = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 100_000}
     bench = java_store.bench(tmp_path, sizes, messages=2000, warm_up=500, queues=4)
     assert bench.messages == 2000

@@ -68,7 +68,7 @@ async def committed(broker: Remote, topic: str, group: str) -> int:
     return await offset(broker, RequestCode.QUERY_CONSUMER_OFFSET, header)
 
 
-async def test_light_queues_are_read_as_topics(cluster: Cluster) -> None:
+async def test_light_queues_are_read_like_topics(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         await send(broker, "Parent", b"a", ONE, TWO)
         await send(broker, "Parent", b"b")
@@ -106,7 +106,7 @@ async def test_a_pull_waits_at_a_light_queue(cluster: Cluster) -> None:
         assert [each.body for each in received] == [b"second"]
 
 
-async def test_offsets_of_groups(cluster: Cluster) -> None:
+async def test_offsets_of_groups_in_light_queues(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         await send(broker, "Parent", b"a", "%LMQ%offsets")
         await broker.read("%LMQ%offsets", 1, consumer_group=GROUP)
@@ -116,7 +116,7 @@ async def test_offsets_of_groups(cluster: Cluster) -> None:
         assert await committed(broker, "%LMQ%offsets", OTHERS) == 5
 
 
-async def test_topics_and_groups_of_light_queues_stay_as_they_are(cluster: Cluster) -> None:
+async def test_settings_of_light_queues_cannot_be_changed(cluster: Cluster) -> None:
     name = "%LMQ%made"
     topic = headers.CreateTopicHeader(
         topic=name, default_topic="TBW102", read_queue_nums=8, write_queue_nums=8, perm=6,
@@ -142,7 +142,7 @@ async def test_topics_and_groups_of_light_queues_stay_as_they_are(cluster: Clust
 
 @pytest.mark.skipif(not ALL, reason="REPUT_INTEROP is not all: starts four brokers")
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-async def test_a_store_goes_from_java_to_us_and_back(version: str, tmp_path: Path) -> None:
+async def test_a_store_moves_from_java_to_us_and_back(version: str, tmp_path: Path) -> None:
     for turn, kind in enumerate((version, "reput", version)):
         with start(kind, tmp_path) as cluster:
             async with wire.connected(cluster.address) as broker:

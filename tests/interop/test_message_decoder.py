@@ -114,7 +114,7 @@ def check_java_decodes(oracle: Oracle, messages: list[StoredMessage]) -> None:
         assert answer == as_java_says(message), record.hex()
 
 
-def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
+def test_java_decodes_our_records(oracle: Oracle) -> None:
     random = Random(1)
     check_java_decodes(
         oracle, [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
@@ -144,7 +144,7 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
 # --- records: Java's to us -----------------------------------------------------------------------
 
 
-def test_we_encode_and_decode_as_java(oracle: Oracle) -> None:
+def test_we_encode_and_decode_like_java(oracle: Oracle) -> None:
     random = Random(4)
     messages = []
     for _ in range(MESSAGES):
@@ -163,7 +163,7 @@ def test_we_encode_and_decode_as_java(oracle: Oracle) -> None:
         )
 
 
-def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
+def test_we_decompress_bodies_of_java(oracle: Oracle) -> None:
     random = Random(5)
     requests, plain_bodies = [], []
     for i in range(300):
@@ -182,7 +182,7 @@ def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
 
 @pytest.mark.parametrize("with_crc", [False, True], ids=["plain", "crc"])
 @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
-def test_we_encode_as_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
+def test_we_encode_like_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
     if oracle.is_4:
         pytest.skip("the encoder came with 5.x")
     random = Random(6 + version)
@@ -267,7 +267,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     assert MESSAGES / 4 < accepted < MESSAGES * 9 / 10
 
 
-def test_negative_length_is_none_for_java_only(oracle: Oracle) -> None:
+def test_only_java_reads_a_negative_length_as_none(oracle: Oracle) -> None:
     random = Random(19)
     message = replace(samples.message(random, v6=False), body=b"", property_bytes=b"", topic="T")
     record = bytearray(records.encode(replace(message, body_crc=0)))
@@ -306,7 +306,7 @@ def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
     assert not any(is_good(record) for record in bad)
 
 
-def test_crc_property_of_another_record(oracle: Oracle) -> None:
+def test_the_crc_property_of_another_record_is_refused(oracle: Oracle) -> None:
     if oracle.is_4:
         pytest.skip("__CRC32# came with 5.x")
     message = replace(samples.message(Random(12), v6=False), property_bytes=b"")
@@ -329,13 +329,13 @@ EDGE_BYTES = bytes.fromhex(
 )
 
 
-def test_decode_utf8_of_short_bytes(oracle: Oracle) -> None:
+def test_short_bytes_are_decoded_equally(oracle: Oracle) -> None:
     data = [bytes(part) for n in range(4) for part in itertools.product(EDGE_BYTES, repeat=n)]
     for part, answer in zip(data, oracle.ask("decodeText", [(d,) for d in data]), strict=True):
         assert java.decode_utf8(part) == answer, part.hex()
 
 
-def test_decode_utf8_of_four_bytes(oracle: Oracle) -> None:
+def test_four_bytes_are_decoded_equally(oracle: Oracle) -> None:
     leads = bytes.fromhex("c2 e0 e1 ed ef f0 f1 f4 f5 f8")
     later = bytes.fromhex("41 80 8f 90 9f a0 bf c2 e0 ed f0 f4 ff")
     parts = [bytes(p) for p in itertools.product(leads, later, later, later)]
@@ -351,7 +351,7 @@ def test_decode_utf8_of_four_bytes(oracle: Oracle) -> None:
         assert java.decode_utf8(part) == text, part.hex()
 
 
-def test_decode_utf8_of_random_bytes(oracle: Oracle) -> None:
+def test_random_bytes_are_decoded_equally(oracle: Oracle) -> None:
     random = Random(14)
     data = [random.randbytes(random.randrange(60)) for _ in range(1000)]
     data += [bytes(random.choices(EDGE_BYTES, k=random.randrange(60))) for _ in range(1000)]
@@ -363,7 +363,7 @@ def test_decode_utf8_of_random_bytes(oracle: Oracle) -> None:
         assert java.decode_utf8(part) == answer, part.hex()
 
 
-def test_encode_utf8(oracle: Oracle) -> None:
+def test_texts_are_encoded_equally(oracle: Oracle) -> None:
     random = Random(15)
     texts = [
         samples.text(random, 20, samples.PLAIN + samples.ODD + samples.SURROGATES * 5)
@@ -376,7 +376,7 @@ def test_encode_utf8(oracle: Oracle) -> None:
 # --- properties ----------------------------------------------------------------------------------
 
 
-def test_property_strings_from_java(oracle: Oracle) -> None:
+def test_property_strings_of_java_are_decoded(oracle: Oracle) -> None:
     random = Random(16)
     maps = [
         samples.properties(random, samples.PLAIN + samples.ODD + samples.SURROGATES * 2)
@@ -393,7 +393,7 @@ def odd_property_strings() -> Iterator[bytes]:
     yield from (samples.odd_property_bytes(random) for _ in range(2000))
 
 
-def test_property_strings_to_java(oracle: Oracle) -> None:
+def test_java_decodes_our_property_strings(oracle: Oracle) -> None:
     data = list(odd_property_strings())
     if oracle.version == "4.5.2":
         # 4.5 reads an empty name, and drops a value with \x01 unless it is the last character.
@@ -439,7 +439,7 @@ def broken_bodies() -> dict[str, tuple[int, bytes]]:
     return cases
 
 
-def test_broken_compressed_bodies(oracle: Oracle) -> None:
+def test_damaged_compressed_bodies_are_refused(oracle: Oracle) -> None:
     cases = broken_bodies()
     if oracle.version == "4.5.2":
         cases = {name: case for name, case in cases.items() if case[0] == compressions(oracle)[0]}

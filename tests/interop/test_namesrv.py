@@ -97,7 +97,9 @@ async def both(
     return Both(ours, broker)
 
 
-async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: JavaClient) -> None:
+async def test_mqadmin_prints_the_same_with_both_name_servers(
+    both: Both, java_client: JavaClient
+) -> None:
     java, broker = java_client, both.broker
     listed = await both.prints(java, "topicList")
     assert "TBW102" in listed
@@ -137,7 +139,7 @@ async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: 
     )
 
 
-async def test_shared_settings_and_settings(
+async def test_kv_configuration_and_settings_are_changed(
     both: Both, java_client: JavaClient, tmp_path: Path
 ) -> None:
     java = java_client
@@ -170,7 +172,7 @@ async def test_shared_settings_and_settings(
 
 @VERSIONS
 @pytest.mark.parametrize("is_compressed", [False, True])
-async def test_a_broker_comes_and_goes(
+async def test_a_broker_registers_and_disappears(
     ours: NameServer,
     start_official: StartOfficial,
     tmp_path: Path,
@@ -198,7 +200,7 @@ async def test_a_broker_comes_and_goes(
         await asyncio.to_thread(broker.kill)
 
 
-async def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+async def test_every_setting_of_java_is_accepted(table_oracle: Oracle) -> None:
     """Our name server accepts all settings of Java's, with the same defaults."""
     package = "org.apache.rocketmq"
     common = f"{package}.common.namesrv.NamesrvConfig"

@@ -49,7 +49,7 @@ def until_committed(java: JavaClient, cluster: Cluster, consumer: PushConsumer, 
             PAUSE.wait(0.1)
 
 
-def test_queues_of_a_killed_member_go_on_in_order(
+def test_queues_of_a_killed_member_continue_in_order(
     cluster: Cluster, java_client: JavaClient, tmp_path: Path
 ) -> None:
     queue = Queue(TOPIC, "broker-a", 0)

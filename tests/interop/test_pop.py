@@ -119,7 +119,7 @@ def counted(*members: PushConsumer) -> Counter[bytes]:
 
 
 @on_5_5
-def test_two_members_share_and_what_failed_comes_again(
+def test_two_members_share_and_failures_are_redelivered(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
     prepare(java_client, cluster, topic)
@@ -158,7 +158,7 @@ def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: 
 
 
 @on_5_5
-def test_a_broker_restarts_while_messages_are_held(
+def test_a_broker_restarts_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
 ) -> None:
     prepare(java_client, own, topic)
@@ -177,7 +177,7 @@ def test_a_broker_restarts_while_messages_are_held(
 
 
 @on_5_5
-def test_a_broker_is_killed_while_messages_are_held(
+def test_a_broker_is_killed_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
 ) -> None:
     prepare(java_client, own, topic)
@@ -198,7 +198,7 @@ def test_a_broker_is_killed_while_messages_are_held(
 
 @on_5_5
 @pytest.mark.parametrize(("expression", "is_sql"), [("a || c", False), ("number < 3", True)])
-def test_members_get_what_they_want(
+def test_members_get_matching_messages(
     java_client: JavaClient, cluster: Cluster, topic: str, expression: str, is_sql: bool
 ) -> None:
     prepare(java_client, cluster, topic)
@@ -250,7 +250,7 @@ def test_members_share_queues_with_the_next_ones(
 
 
 @on_5_5
-def test_java_goes_on_with_what_ours_holds(
+def test_java_revives_messages_popped_from_ours(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
     """The revive service of the official broker finds our checkpoints and acks."""
@@ -269,7 +269,7 @@ def test_java_goes_on_with_what_ours_holds(
 
 
 @on_5_5
-def test_ours_goes_on_with_what_java_holds(
+def test_ours_revives_messages_popped_from_java(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
     """Checkpoints and acks of the official broker that are still in its timer are found by ours."""

@@ -36,7 +36,7 @@ def java(start_oracle: StartOracle) -> PopOracle:
     return start_oracle(PopOracle, "5.5.0")
 
 
-def test_handles(java: Oracle) -> None:
+def test_handles_are_equal(java: Oracle) -> None:
     for topic in TOPICS:
         handle = Handle(5, POP_MS, 60_000, 7, pop_codec.kind_of(topic), "broker-a", 3, 9)
         words = (topic, "broker-a", 5, POP_MS, 60_000, 7, 3, 9)
@@ -44,7 +44,7 @@ def test_handles(java: Oracle) -> None:
         assert pop_codec.parse_handle(str(handle), 3, 9) == handle
 
 
-def test_infos(java: Oracle) -> None:
+def test_offset_infos_are_equal(java: Oracle) -> None:
     for topic in TOPICS:
         ours = [pop_codec.start_info(topic, 3, 5), pop_codec.message_info(topic, 3, [5, 6, 9])]
         assert java.ask_one("infos", topic, 3, 5, 5, 6, 9) == ours
@@ -53,7 +53,7 @@ def test_infos(java: Oracle) -> None:
         )
 
 
-def test_topics(java: Oracle) -> None:
+def test_topic_names_are_equal(java: Oracle) -> None:
     for topic, group in (("T", "G"), ("a_b", "c_d"), ("T", "G+x")):
         ours = [names.pop_retry_topic(topic, group), names.pop_retry_topic_v2(topic, group)]
         assert java.ask_one("topics", topic, group) == ours
@@ -63,7 +63,7 @@ def test_topics(java: Oracle) -> None:
             )
 
 
-def test_checkpoints_both_ways(java: Oracle) -> None:
+def test_checkpoints_are_read_both_ways(java: Oracle) -> None:
     chance = random.Random(7)
     for number in range(50):
         start = chance.randrange(1 << 40)
@@ -98,7 +98,7 @@ def test_checkpoints_both_ways(java: Oracle) -> None:
         assert theirs.queue_offsets == offsets
 
 
-def test_acks_both_ways(java: Oracle) -> None:
+def test_acks_are_read_both_ways(java: Oracle) -> None:
     single = AckRecord(
         ack_offset=7, broker_name="b", group="G", pop_ms=POP_MS, queue_id=2, start_offset=5,
         topic="T",
@@ -116,7 +116,7 @@ def test_acks_both_ways(java: Oracle) -> None:
 
 
 @pytest.mark.parametrize("bits", [[0], [0, 1, 7], [8], [3, 31], [100]])
-def test_acks_of_many_messages(java: Oracle, bits: list[int]) -> None:
+def test_batch_acks_of_java_are_read(java: Oracle, bits: list[int]) -> None:
     body = java.ask_one("acks", "T", "G", 1, 40, *bits)
     (ack,) = bodies.decode(BatchAckBody, body.encode()).acks
     assert (ack.start_offset, ack.distances) == (40, sum(1 << bit for bit in bits))
@@ -125,7 +125,7 @@ def test_acks_of_many_messages(java: Oracle, bits: list[int]) -> None:
     assert pop_codec.topic_of(ack.kind, ack.topic, ack.group) == "%RETRY%G_T"
 
 
-def test_what_groups_hold_in_order_both_ways(java: Oracle, tmp_path: Path) -> None:
+def test_ordered_blocks_are_read_both_ways(java: Oracle, tmp_path: Path) -> None:
     block = OrderBlock(POP_MS, 60_000, [5, 7, 9], POP_MS, acked=1, attempt_id="attempt")
     block.visible_ms[7] = POP_MS + 1
     block.counts[7] = 3
@@ -148,7 +148,7 @@ def test_what_groups_hold_in_order_both_ways(java: Oracle, tmp_path: Path) -> No
     assert ConsumerOrderTable.load(str(tmp_path), Disk()).get("T", "G", 2) == block
 
 
-def test_how_groups_read_both_ways(java: Oracle, tmp_path: Path) -> None:
+def test_request_modes_are_read_both_ways(java: Oracle, tmp_path: Path) -> None:
     mode = RequestMode("T", "G", POP, 2)
     table = RequestModeTable.load(str(tmp_path), Disk())
     table.put(mode)

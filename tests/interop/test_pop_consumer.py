@@ -116,7 +116,7 @@ def status_of_python(java_client: JavaClient, cluster: Cluster, group: str) -> s
 
 
 @on_5_5
-async def test_members_of_both_kinds_share(
+async def test_java_and_python_members_share(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
     listener = Listener()
@@ -144,7 +144,7 @@ async def test_members_of_both_kinds_share(
 
 
 @on_5_5
-async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic: str) -> None:
+async def test_acknowledged_messages_are_not_redelivered(cluster: Cluster, topic: str) -> None:
     await send(cluster, topic, numbered(40))
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
@@ -162,7 +162,7 @@ async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic:
 
 
 @on_5_5
-async def test_what_is_held_on_is_not_seen_by_others(cluster: Cluster, topic: str) -> None:
+async def test_an_extended_message_stays_invisible(cluster: Cluster, topic: str) -> None:
     await send(cluster, topic, [b"one"])
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
@@ -173,7 +173,9 @@ async def test_what_is_held_on_is_not_seen_by_others(cluster: Cluster, topic: st
 
 
 @on_5_5
-async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: str) -> None:
+async def test_a_message_is_a_dead_letter_after_the_last_attempt(
+    cluster: Cluster, topic: str
+) -> None:
     await send(cluster, topic, [b"bad", b"good"])
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=0)
     listener = Listener({b"bad": 1})
@@ -190,7 +192,7 @@ async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: st
 
 
 @on_5_5
-async def test_in_order_nothing_overtakes_what_fails(cluster: Cluster, topic: str) -> None:
+async def test_in_order_no_message_overtakes_a_failed_one(cluster: Cluster, topic: str) -> None:
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         queues = await producer.queues(topic)
         for number in range(12):

@@ -45,7 +45,7 @@ def cluster(
     [("0", "0"), ("2", "2"), ("+3", "3"), ("4", "3"), ("2147483647", "3"), ("2147483648", "1"),
      ("-1", "1"), ("high", "1"), ("1.0", "1")],
 )  # fmt: skip
-async def test_the_queue_of_a_priority(cluster: Cluster, text: str, queue_id: str) -> None:
+async def test_a_priority_chooses_the_queue(cluster: Cluster, text: str, queue_id: str) -> None:
     async with wire.connected(cluster.address) as broker:
         reply = await broker.send("Priority", queue_id=1, properties={NAME: text})
         assert reply.code == ResponseCode.SUCCESS, reply.remark
@@ -56,7 +56,7 @@ async def test_the_queue_of_a_priority(cluster: Cluster, text: str, queue_id: st
         assert message.properties[NAME] == text
 
 
-async def test_a_message_in_order_loses_it(cluster: Cluster) -> None:
+async def test_a_message_in_order_loses_its_priority(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         marks = {NAME: "2", "__SHARDINGKEY": "a"}
         reply = await broker.send("InOrder", queue_id=1, properties=marks)
@@ -98,7 +98,7 @@ async def query_bodies(broker: Remote, key: str, **fields: object) -> list[bytes
     return [message.body for message in messages_in(reply.body)]
 
 
-async def test_kinds_of_keys(cluster: Cluster) -> None:
+async def test_queries_by_kind_of_key(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         marks = {"KEYS": "a", "UNIQ_KEY": "u", "TAGS": "b"}
         await broker.send("Keys", b"1", properties=marks)

@@ -95,7 +95,7 @@ def place(result: SendResult) -> tuple[int, int]:
     ],
     ids=["small", "tagged", "properties", "compressed", "noise", "long"],
 )
-async def test_java_reads_what_we_send(
+async def test_java_reads_our_messages(
     official: JavaCluster,
     java_client: JavaClient,
     producer: Producer,
@@ -138,7 +138,7 @@ async def test_java_reads_our_batches(
     assert [message.properties["n"] for message in read] == [str(i) for i in range(20)]
 
 
-async def test_many_in_flight_all_arrive_once(
+async def test_concurrent_sends_arrive_once(
     official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
 ) -> None:
     results = await producer.send_many(Message(topic, b"%d" % i) for i in range(3000))
@@ -164,7 +164,7 @@ async def test_oneway_messages_arrive(
     assert [message.body for message in read.values()] == [b"first", b"oneway"]
 
 
-async def test_a_delayed_message_comes_later(
+async def test_a_delayed_message_is_delivered_later(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     result = await producer.send(Message(topic, b"later", delay_level=1))
@@ -178,7 +178,7 @@ async def test_a_delayed_message_comes_later(
     assert received.store_timestamp - received.born_timestamp >= 1000
 
 
-async def test_a_new_topic_is_made_as_java_makes_it(
+async def test_a_new_topic_is_created_like_java_does(
     producer: Producer, admin: Admin, topic: str
 ) -> None:
     await producer.send(Message(topic, b"x"))
@@ -187,7 +187,9 @@ async def test_a_new_topic_is_made_as_java_makes_it(
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
 
 
-async def test_what_a_broker_refuses(official: JavaCluster, admin: Admin, topic: str) -> None:
+async def test_refusals_of_a_broker_are_raised(
+    official: JavaCluster, admin: Admin, topic: str
+) -> None:
     config = ProducerConfig(max_message_bytes=8 << 20, compress_body_over_bytes=8 << 20)
     async with Producer("ours", namesrv=official.namesrv, config=config) as producer:
         with pytest.raises(SendFailed) as raised:
@@ -200,7 +202,7 @@ async def test_what_a_broker_refuses(official: JavaCluster, admin: Admin, topic:
             await producer.send(Message(topic, b"x"), queue=queue)
 
 
-async def test_brokers_know_a_producer_until_it_leaves(
+async def test_a_producer_is_registered_until_it_closes(
     official: JavaCluster, admin: Admin, topic: str
 ) -> None:
     group = f"group-{topic}"
@@ -216,7 +218,7 @@ async def test_brokers_know_a_producer_until_it_leaves(
     assert await admin.producer_connection(group, topic) == []
 
 
-async def test_a_broker_that_dies_and_comes_back(start_official: Any) -> None:
+async def test_sending_survives_a_restart_of_the_broker(start_official: Any) -> None:
     cluster = start_official()
     config = ProducerConfig(send_timeout_ms=1000)
     async with Producer("ours", namesrv=cluster.namesrv, config=config) as producer:
@@ -236,7 +238,7 @@ async def test_a_broker_that_dies_and_comes_back(start_official: Any) -> None:
         assert (stored.body, stored.unique_key) == (body, result.message_id)
 
 
-async def test_what_is_stored_but_not_replicated(start_official: Any) -> None:
+async def test_a_missing_replica_has_a_status(start_official: Any) -> None:
     cluster = start_official(settings={"brokerRole": "SYNC_MASTER"})
     async with Producer("ours", namesrv=cluster.namesrv) as producer:
         result = await producer.send(Message("T", b"x"))

@@ -30,7 +30,7 @@ def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> ProducerO
     return start_oracle(ProducerOracle, request.param)
 
 
-def test_java_finds_address_and_time_in_our_unique_keys(java: ProducerOracle) -> None:
+def test_java_decodes_address_and_time_of_our_unique_keys(java: ProducerOracle) -> None:
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     keys = UniqueKeys(bytes((192, 0, 2, 77)), 4711, 0x12345678)
     # Java takes the month from its clock, and cannot decode times of an earlier month.
@@ -44,7 +44,7 @@ def test_java_finds_address_and_time_in_our_unique_keys(java: ProducerOracle) ->
             assert java_ms == time_ms
 
 
-def test_javas_unique_keys_have_the_parts_of_ours(java: ProducerOracle) -> None:
+def test_unique_keys_of_java_have_the_parts_of_ours(java: ProducerOracle) -> None:
     theirs = java.ask_one("newKey")
     ((_, java_ms),) = java.ask("uniqueKey", [(theirs,)])
     data = bytes.fromhex(theirs)
@@ -54,7 +54,7 @@ def test_javas_unique_keys_have_the_parts_of_ours(java: ProducerOracle) -> None:
     assert UniqueKeys(address, process_id, salt).next(java_ms)[:-4] == theirs[:-4]
 
 
-def test_brokers_are_avoided_for_as_long_as_by_java_4(java: ProducerOracle) -> None:
+def test_slow_brokers_are_avoided_as_long_as_by_java_4(java: ProducerOracle) -> None:
     if not java.is_4:
         pytest.skip("5.x avoids brokers for other times; ours are those of 4.x")
     edges = (0, 50, 100, 550, 1000, 2000, 3000, 15_000, 30_000)

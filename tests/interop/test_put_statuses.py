@@ -104,7 +104,7 @@ CASES = {
 }
 
 
-def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_answers_as_listed(java_store: JavaStore, tmp_path: Path) -> None:
     if java_store.version.startswith("4.5"):
         pytest.skip("only 4.9.7 and 5.x are compared")
     is_5 = java_store.version.startswith("5")
@@ -120,7 +120,7 @@ def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_we_answer_as_4_9_or_say_why_not(name: str, tmp_path: Path) -> None:
+def test_we_answer_as_listed(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     with same_puts.open_ours(tmp_path, {**SIZES, **LIGHT}) as store:
         end = store.max_physical_offset

@@ -85,7 +85,7 @@ async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, Push
     return producer, consumer
 
 
-async def test_java_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_java_replies_to_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "JavaJava", "javajava")
     reply = await asyncio.to_thread(
@@ -96,7 +96,7 @@ async def test_java_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
     assert int(reply["ARRIVE_TIME"]) >= int(reply["PUSH_REPLY_TIME"]) > 0
 
 
-async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_java_replies_to_python(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "PythonJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "PythonJava", "pythonjava")
     async with Producer("asking", namesrv=cluster.namesrv) as producer:
@@ -107,7 +107,7 @@ async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
     assert other.body == b"re: " + large
 
 
-async def test_java_asks_python(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_python_replies_to_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaPython")
     producer, consumer = await answer_in_python(cluster, "JavaPython")
     reply = await asyncio.to_thread(
@@ -118,7 +118,7 @@ async def test_java_asks_python(cluster: Cluster, java: ReplyOracle) -> None:
     assert (reply["body"], reply["topic"], reply["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
 
 
-async def test_nobody_replies(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_a_request_without_replier_times_out(cluster: Cluster, java: ReplyOracle) -> None:
     with pytest.raises(JavaError, match=r"RequestTimeoutException.*wait reply message timeout"):
         await asyncio.to_thread(
             java.ask_one, "request", cluster.namesrv, "Nobody", "anybody?", 3_000
@@ -176,7 +176,7 @@ async def newest_reply(cluster: Cluster, queue_offset: int) -> ReceivedMessage:
 @pytest.mark.parametrize(
     "code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2]
 )
-async def test_a_reply_that_nobody_takes_is_kept(cluster: Cluster, code: RequestCode) -> None:
+async def test_a_reply_to_a_missing_client_is_stored(cluster: Cluster, code: RequestCode) -> None:
     marks = {"MSG_TYPE": "reply", "CORRELATION_ID": "c", "WAIT": "true", "REPLY_TO_CLIENT": "none"}
     reply = await send_reply(cluster, marks, code)
     assert (reply.code, reply.remark) == (
@@ -196,7 +196,7 @@ async def test_a_reply_that_nobody_takes_is_kept(cluster: Cluster, code: Request
     assert {name: kept.properties[name] for name in kept.properties.keys() - of_traces} == marks
 
 
-async def test_a_reply_that_names_nobody(cluster: Cluster) -> None:
+async def test_a_reply_without_client_is_refused(cluster: Cluster) -> None:
     marks = {"MSG_TYPE": "reply"}
     reply = await send_reply(cluster, marks, RequestCode.SEND_REPLY_MESSAGE_V2)
     assert (reply.code, reply.remark) == (

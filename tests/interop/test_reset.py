@@ -86,7 +86,7 @@ async def until_committed(cluster: Cluster, topic: str, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_java_member_goes_back(
+async def test_a_reset_moves_a_java_push_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     def run() -> list[bytes]:
@@ -101,7 +101,7 @@ async def test_a_java_member_goes_back(
         await until_committed(cluster, topic, 8)
 
 
-async def test_a_group_without_members_goes_back(
+async def test_a_reset_moves_a_group_without_members(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     def run() -> list[bytes]:
@@ -115,7 +115,7 @@ async def test_a_group_without_members_goes_back(
     assert sorted(await asyncio.to_thread(run)) == SENT
 
 
-async def test_a_java_lite_member_goes_back(
+async def test_a_reset_moves_a_java_lite_pull_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     if java_client.version[0] == "4":
@@ -134,7 +134,7 @@ async def test_a_java_lite_member_goes_back(
 FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
-async def test_a_python_push_member_goes_back_and_on(
+async def test_a_reset_moves_a_python_push_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     got: list[bytes] = []
@@ -154,7 +154,7 @@ async def test_a_python_push_member_goes_back_and_on(
         await until_committed(cluster, topic, 8)
 
 
-async def test_a_python_pull_member_goes_back(
+async def test_a_reset_moves_a_python_pull_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     got: list[bytes] = []

@@ -28,7 +28,7 @@ def queued(version: str, topics: list[str] | None) -> dict[Place, str]:
 
 
 @pytest.mark.parametrize("topics", [None, ["GoldenOne", "GoldenFour"]], ids=["all", "two-topics"])
-def test_java_opens_it_and_finds_every_message(
+def test_java_opens_a_restored_store_and_finds_every_message(
     java_store: JavaStore, topics: list[str] | None, tmp_path: Path
 ) -> None:
     version = java_store.version
@@ -53,7 +53,7 @@ def test_java_opens_it_and_finds_every_message(
     assert not any(queue.holes for queue in view.queues.values())
 
 
-def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
+def test_java_opens_a_compacted_store_and_every_queue_keeps_its_end(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
     version = java_store.version

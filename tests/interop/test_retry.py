@@ -123,7 +123,7 @@ def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
     return rows
 
 
-async def test_it_comes_again_with_growing_reconsume_times(
+async def test_reconsume_times_grow_with_each_redelivery(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     received = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
@@ -138,7 +138,7 @@ async def test_it_comes_again_with_growing_reconsume_times(
     assert ours.stored(names.dlq_topic(group)) == []
 
 
-async def test_after_the_last_attempt_it_is_a_dead_letter(
+async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     dead_topic = names.dlq_topic(group)
@@ -158,7 +158,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
         assert dead.properties["RETRY_TOPIC"] == group
 
 
-async def test_consumers_see_the_same_on_the_official_broker(
+async def test_consumers_get_equal_messages_from_the_official_broker(
     ours: Ours, java_client: JavaClient, group: str, start_official: StartOfficial
 ) -> None:
     official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
@@ -167,7 +167,7 @@ async def test_consumers_see_the_same_on_the_official_broker(
     assert seen(here) == seen(there)
 
 
-async def test_a_delayed_message_comes_when_it_is_due(
+async def test_a_delayed_message_is_delivered_when_due(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     def run() -> list[JavaReceived]:
@@ -190,7 +190,7 @@ async def test_a_delayed_message_comes_when_it_is_due(
 # --- the same requests to both brokers --------------------------------------------------------
 
 
-async def test_official_and_our_broker_answer_alike(
+async def test_both_brokers_give_equal_answers(
     ours: Ours, group: str, start_official: StartOfficial
 ) -> None:
     """Both give the same codes and remarks for 36 and copies to retry topics, and the same ends."""

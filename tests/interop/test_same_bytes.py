@@ -36,7 +36,7 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.mark.parametrize("has_checksums", [False, True], ids=["plain", "checksums"])
-def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
+def test_all_files_are_equal(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):
         pytest.skip("the answers of 4.5 lack the store times of batches, and it counts slots twice")

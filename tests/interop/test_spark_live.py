@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial) -> None:
+def test_rows_equal_those_of_the_store(version: str, start_official: StartOfficial) -> None:
     cluster = start_official(version)
     address = cluster.namesrv
     traffic = live_traffic.publish(address)
@@ -88,7 +88,7 @@ def send(namesrv: str, count: int, queue_count: int) -> None:
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_a_stream_brings_each_message_once_and_its_group_shows(
+def test_a_stream_reads_each_message_once_and_its_group_is_visible(
     version: str, start_official: StartOfficial, tmp_path: Path
 ) -> None:
     address = start_official(version).namesrv

@@ -78,7 +78,7 @@ def await_end(address: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["batch", "async"])
-def test_java_reads_what_the_sink_sends(
+def test_java_reads_the_rows_of_the_sink(
     official: JavaCluster, java_client: JavaClient, mode: str
 ) -> None:
     address, given = official.namesrv, rows()
@@ -117,7 +117,7 @@ def test_java_reads_what_the_sink_sends(
             )
 
 
-def test_an_old_broker_is_not_asked_to_wait_for_a_time(official: JavaCluster) -> None:
+def test_a_delivery_time_for_an_old_broker_is_refused(official: JavaCluster) -> None:
     options = write_options.parse({"nameServer": official.namesrv, "topic": "sink-timer"})
     in_an_hour_ms = SystemClock().now_ms() + 3_600_000
     batch = pa.record_batch({"body": [b"x"], "deliver_at": [in_an_hour_ms]})

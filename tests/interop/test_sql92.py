@@ -373,7 +373,7 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
     compare(oracle, [(text, [{}, {"a": "5"}]) for text in texts])
 
 
-def test_three_valued_logic(oracle: FilterOracle) -> None:
+def test_three_valued_logic_is_equal(oracle: FilterOracle) -> None:
     """True, false, null and error, next to and inside each other, in every order."""
     operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
@@ -390,7 +390,7 @@ def test_three_valued_logic(oracle: FilterOracle) -> None:
     compare(oracle, [(text, [{"x": "x"}]) for text in texts])
 
 
-def test_examples_of_the_page(oracle: FilterOracle) -> None:
+def test_examples_of_the_documentation(oracle: FilterOracle) -> None:
     page = (ROOT / "docs/formats/sql92.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| `([^`]*)` \| (?:`(.*)` )?\| (true|false|null|error) \|$", page, re.MULTILINE
@@ -407,7 +407,7 @@ def test_examples_of_the_page(oracle: FilterOracle) -> None:
     assert {answer[0] for answer in compare(oracle, [(text, []) for text in refused])} == {"C"}
 
 
-def test_words_of_5_are_names_in_4(oracle: FilterOracle) -> None:
+def test_keywords_of_5_are_names_in_4(oracle: FilterOracle) -> None:
     message = {"a": "abc", "contains": "5"}
     java = oracle.answers([("a CONTAINS 'b'", [message]), ("contains = 5", [message])])
     if oracle.is_4:  # a, with a tail; and a property

@@ -163,7 +163,7 @@ async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) 
         return [await asker.pull_all(group) for group in groups]
 
 
-async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
+async def test_both_brokers_return_equal_messages(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     random = Random(7)
     grammar = Grammar(random, has_searches=version[0] == "5")
@@ -234,7 +234,7 @@ def extension(unit: ConsumeQueueUnit) -> object:
     return fields, bits
 
 
-async def test_both_tell_the_same_of_filters(both: tuple[str, str, str]) -> None:
+async def test_both_brokers_return_equal_filter_data(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     if version == "4.5.2":
         pytest.skip("4.5.2 encodes its answer before it adds the units")

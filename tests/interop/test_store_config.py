@@ -96,7 +96,7 @@ def java_defaults(oracle: Oracle) -> dict[str, str]:
     return values | {"storePathRootDir": root, "storePathCommitLog": "null"}
 
 
-def test_every_default_is_javas(table_oracle: Oracle) -> None:
+def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     java = java_defaults(table_oracle)
     version = table_oracle.version
     mine = {key: value for key, value in ours().items() if key in expected_keys(version)}
@@ -105,20 +105,20 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
     assert mine == {key: java[key] for key in mine}
 
 
-def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle))
     known = {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *StoreConfig.keys.renamed}
     assert java <= known
 
 
-def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+def test_fixed_settings_equal_the_defaults_of_java(table_oracle: Oracle) -> None:
     java = settings(table_oracle)
     assert {key: java[key] for key in ONLY if key in java} == {
         key: accepted for key, (accepted, _) in ONLY.items() if key in java
     }
 
 
-def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
+def test_ignored_keys_are_keys_of_java(table_oracle: Oracle) -> None:
     """Each ignored key is a key of 4.9 or 5.5."""
     if table_oracle.version == "5.5.0":
         java = set(settings(table_oracle)) | OF_THE_BROKER
@@ -141,7 +141,7 @@ def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
         "messageDelayLevel=1s 2s \\\n   3s",
     ],
 )
-def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+def test_java_reads_equal_values_from_a_broker_conf(table_oracle: Oracle, text: str) -> None:
     if table_oracle.version == "4.5.2" and "readOnly" in text:
         return
     java = settings(table_oracle, text)
@@ -150,7 +150,7 @@ def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: s
         assert mine[key] == java[key]
 
 
-def test_the_log_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
+def test_the_log_folder_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
     if table_oracle.version == "4.5.2":
         return  # there it stayed below the home
     java = settings(table_oracle, "storePathRootDir=/x")
@@ -163,7 +163,7 @@ def test_the_log_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
 ALPHABET = "ab1 =:#!\\\\\\\n\n\r\t\f,;u"
 
 
-def test_properties_of_random_texts(table_oracle: Oracle) -> None:
+def test_properties_of_random_texts_are_equal(table_oracle: Oracle) -> None:
     """Results are equal except for the empty key, which Java sets for a backslash at the end."""
     random = Random(1)
     texts = ["".join(random.choices(ALPHABET, k=random.randrange(60))) for _ in range(5000)]

@@ -47,7 +47,7 @@ def load(kind: type[Any], root: Path) -> Any:
     return kind.load(str(root), Disk())
 
 
-def test_topics(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_topics(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(TopicTable, tmp_path)
     table.put(TopicConfig("T", 8, 4, 6, order=True, sys_flag=2), 100)
     table.put(TopicConfig("U", 1, 1, 2, attributes=(("message.type", "FIFO"),)), 200)
@@ -72,7 +72,7 @@ def test_topics(table_oracle: Oracle, tmp_path: Path) -> None:
         assert java["topicConfigTable"]["U"]["attributes"] == {"message.type": "FIFO"}
 
 
-def test_groups(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_groups(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(SubscriptionGroupTable, tmp_path)
     group = SubscriptionGroup(name="g", retry_max=3, consume_broadcast_enable=False, broker_id=1)
     table.put(group, 100)
@@ -86,7 +86,7 @@ def test_groups(table_oracle: Oracle, tmp_path: Path) -> None:
     assert ours["plain"].items() <= (java["SELF_TEST_C_GROUP"] | {"groupName": "plain"}).items()
 
 
-def test_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(ConsumerOffsetTable, tmp_path)
     offsets = {0: 3, 1: (1 << 62), 10: 0, 2: 5}
     for queue_id, consumer_offset in offsets.items():
@@ -98,7 +98,7 @@ def test_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     }
 
 
-def test_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(DelayOffsetTable, tmp_path)
     for level in range(1, 19):
         table.put(level, level * 1000)
@@ -107,7 +107,7 @@ def test_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     assert java["offsetTable"] == {str(level): level * 1000 for level in range(1, 19)}
 
 
-def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_filters(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(ConsumerFilterTable, tmp_path)
     consumer_filter = ConsumerFilter(
         topic="TopicA",
@@ -131,7 +131,7 @@ def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, "ext" if kind is ConsumerFilterTable else "clean") for kind in KINDS]
 )
-def test_a_brokers_table_is_the_same_to_it_after_we_saved_it(
+def test_java_reads_its_table_after_we_saved_it(
     table_oracle: Oracle, kind: type[Any], name: str, tmp_path: Path
 ) -> None:
     store = golden.copy_store(table_oracle.version, name, tmp_path)

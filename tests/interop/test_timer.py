@@ -69,7 +69,7 @@ async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, Store
         raise AssertionError(f"{topic}: {len(messages)} of {count}")
 
 
-async def test_java_sends_by_all_three_times_and_recalls(
+async def test_java_sends_with_each_time_property_and_recalls(
     cluster: Cluster, java: TimerOracle
 ) -> None:
     def send(body: str, kind: str, value: int) -> dict[str, object]:
@@ -157,7 +157,7 @@ ILLEGAL = (
         ({"TIMER_DELIVER_MS": "-5"}, ResponseCode.SUCCESS, None),
     ],
 )
-async def test_what_is_refused(
+async def test_illegal_times_are_refused(
     cluster: Cluster, properties: dict[str, str], code: ResponseCode, remark: str | None
 ) -> None:
     async with wire.connected(cluster.address) as broker:
@@ -188,7 +188,7 @@ async def test_what_is_refused(
         ),
     ],
 )  # fmt: skip
-async def test_recalls_that_are_refused(
+async def test_illegal_recalls_are_refused(
     cluster: Cluster, topic: str, handle: str | RecallHandle, code: int, remark: str
 ) -> None:
     text = handle if isinstance(handle, str) else handles.encode(handle)
@@ -199,7 +199,7 @@ async def test_recalls_that_are_refused(
     assert (reply.code, reply.remark) == (code, remark)
 
 
-def test_handles_are_javas(java: TimerOracle) -> None:
+def test_recall_handles_are_equal(java: TimerOracle) -> None:
     for handle in (
         RecallHandle("T", "broker-a", "1700000000001", "0A0B"),
         RecallHandle("%RETRY%g", "b", "5", "客户?>~" * 20),
@@ -261,7 +261,7 @@ They are after the oldest waiting message in the log, or were in the timer wheel
     [("reput", "official"), ("official", "reput"), ("official", "reput", "official")],
     ids=["to Java", "from Java", "there and back"],
 )
-async def test_a_folder_goes_on_with_the_other_broker(
+async def test_the_other_broker_continues_a_folder(
     java: TimerOracle, tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:
     """No message is lost, and none is delivered twice except those in ``AGAIN``."""

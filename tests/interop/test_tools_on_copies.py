@@ -67,7 +67,7 @@ def both(
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_topics(both: Both, topic: str) -> None:
+def test_topic_status_and_messages_are_equal(both: Both, topic: str) -> None:
     # 4.9 leaves out read-only queues.
     text = both.prints("topicStatus", "-t", topic, without=r"^broker-a [67] ")
     assert text.count("broker-a ") > 0
@@ -79,11 +79,11 @@ def test_topics(both: Both, topic: str) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_how_far_groups_are(both: Both, group: str) -> None:
+def test_progress_of_groups_is_equal(both: Both, group: str) -> None:
     both.prints("consumerProgress", "-g", group, is_sorted=True)
 
 
-def test_messages_are_found(both: Both) -> None:
+def test_messages_are_found_by_key(both: Both) -> None:
     for message in golden.messages(both.java.version, "clean")[:12]:
         if message["topic"] in TOPICS and message["keys"]:
             asked = ("queryMsgByKey", "-t", message["topic"], "-k", message["keys"].split()[0])
@@ -92,7 +92,7 @@ def test_messages_are_found(both: Both) -> None:
             assert ours == official
 
 
-def test_the_broker_tells_how_it_is(both: Both) -> None:
+def test_broker_status_is_equal(both: Both) -> None:
     ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
     assert {name for name in official.keys() - ours.keys() if "/" not in name} == set()
     for name in official:

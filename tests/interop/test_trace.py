@@ -104,7 +104,7 @@ def line_of(kind: str, message_id: str, tags: str | None, keys: str | None) -> T
 
 
 @pytest.mark.parametrize(("tags", "keys"), [("", ""), ("tag", "k1 k2"), ("tägs", "schlüssel")])
-def test_lines_are_javas(java: TraceOracle, tags: str, keys: str) -> None:
+def test_java_encodes_the_same_lines(java: TraceOracle, tags: str, keys: str) -> None:
     encoded = java.ask_one("lines", "ID", tags, keys)
     kinds = [kind for kind in encoded if not kind.endswith(" keys")]
     assert {"Pub", "SubBefore", "SubAfter", "EndTransaction"} <= set(kinds)
@@ -116,7 +116,7 @@ def test_lines_are_javas(java: TraceOracle, tags: str, keys: str) -> None:
             assert sorted(trace_codec.keys_of(ours)) == sorted(encoded[f"{kind} keys"].split())
 
 
-def test_java_reads_ours(java: TraceOracle) -> None:
+def test_java_reads_our_traces(java: TraceOracle) -> None:
     ours = [line_of(kind, kind, None, "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
     (message,) = trace_codec.pack(ours)
     read = java.ask_one("read", message.body.decode())
@@ -142,7 +142,9 @@ def printed(tools: JavaClient, cluster: Cluster, message_id: str) -> list[list[s
     return [[words[0], words[1], words[2], words[-1]] for words in lines]
 
 
-def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) -> None:
+def test_traces_of_java_clients_are_found(
+    cluster: Cluster, java: TraceOracle, tools: JavaClient
+) -> None:
     words = (cluster.namesrv, "java-p", "JavaTraced", "tag", "k1 k2", "body")
     message_id = java.ask_one("produce", *words)
     assert java.ask_one("consume", cluster.namesrv, "java-c", "JavaTraced") is True
@@ -171,7 +173,7 @@ def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) 
     assert printed(tools, cluster, message_id) == lines
 
 
-async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
+async def test_traces_of_python_clients_are_found(cluster: Cluster, tools: JavaClient) -> None:
     config = ClientConfig(namesrv_addr=cluster.namesrv, enable_trace=True)
     async with Producer("python-p", client=config) as producer:
         result = await producer.send(Message("PythonTraced", b"body", "tag", ["k1", "k2"]))

@@ -229,7 +229,7 @@ DELIVERED = {
 
 
 @pytest.mark.parametrize("topic", SENDERS)
-def test_every_transaction_ends_as_its_producer_says(
+def test_every_transaction_ends_as_its_producer_decides(
     java: TransactionOracle, cluster: Cluster, topic: str
 ) -> None:
     sender = SENDERS[topic](java, cluster)
@@ -274,7 +274,7 @@ def test_every_transaction_ends_as_its_producer_says(
 
 
 @pytest.mark.parametrize("kind", SENDERS)
-def test_a_message_may_want_not_to_be_asked_about(
+def test_checks_of_a_message_may_be_delayed(
     java: TransactionOracle, cluster: Cluster, kind: str
 ) -> None:
     sender = SENDERS[kind](java, cluster)
@@ -300,7 +300,9 @@ def test_a_message_may_want_not_to_be_asked_about(
 
 
 @pytest.mark.parametrize("is_kill", [False, True])
-def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_kill: bool) -> None:
+def test_a_restarted_broker_continues_its_checks(
+    java: TransactionOracle, tmp_path: Path, is_kill: bool
+) -> None:
     with ReputCluster(tmp_path / "own", PATIENT) as cluster:
         with blocking.Admin(cluster.namesrv) as admin:
             admin.create_topic("T", queue_count=1)
@@ -320,7 +322,7 @@ def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_
 
 
 @pytest.mark.parametrize("way", ["to Java", "from Java"])
-def test_a_folder_goes_on_with_the_other_broker(
+def test_the_other_broker_continues_a_folder(
     java: TransactionOracle, tmp_path: Path, way: str
 ) -> None:
     """Each broker has the messages, decisions and republished half messages of the other one."""

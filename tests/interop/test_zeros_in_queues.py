@@ -42,7 +42,9 @@ def unit_place(store: Path, queue_id: int, queue_offset: int) -> tuple[Path, int
     return store / "consumequeue" / "T" / str(queue_id) / name, position
 
 
-def test_zeros_after_a_crash(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_overwrites_the_predicted_zeros_after_a_crash(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     puts = [Put("T", queue_id, b"x" * 50) for _ in range(MESSAGES) for queue_id in ZEROS]
     written = java_store.write(tmp_path, puts, SETTINGS).puts
     places = {

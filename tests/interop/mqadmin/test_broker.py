@@ -22,7 +22,7 @@ def test_the_cluster_is_shown(both: Both) -> None:
     assert [int(put_today) >= 6 for _, _, put_today, _ in counts] == [True]
 
 
-def test_the_broker_tells_how_it_is(both: Both) -> None:
+def test_broker_status_has_all_names(both: Both) -> None:
     ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
     missing = {name for name in official.keys() - ours.keys() if "/" not in name}
     assert missing == set()
@@ -51,20 +51,20 @@ def test_settings_are_shown_and_changed(both: Both) -> None:
     assert "CODE: 16" in text
 
 
-def test_what_is_exported(both: Both, tmp_path: Path) -> None:
+def test_configuration_and_metadata_are_exported(both: Both, tmp_path: Path) -> None:
     for command in ("exportConfigs", "exportMetadata", "exportMetrics"):
         text = both.prints(command, "-c", "DefaultCluster", "-f", str(tmp_path))
         assert "success" in text
 
 
-def test_what_is_counted(both: Both) -> None:
+def test_statistics_are_shown(both: Both) -> None:
     # The count of the day is as old as the last sample, and brokers sample at different times.
     masks = [(r"\d+\.\d\d", "TPS"), (r"\d+ NO_CONSUMER", "N NO_CONSUMER")]
     text = both.prints("statsAll", "-t", "Messages", masks=masks)
     assert "Messages" in text
 
 
-def test_slaves_of_a_broker(both: Both) -> None:
+def test_a_broker_without_slaves_has_a_status(both: Both) -> None:
     if both.is_4:
         pytest.skip("only in 5.x")
     masks = [(r"(MasterCommitLogMaxOffset\s)\d+", r"\1N")]

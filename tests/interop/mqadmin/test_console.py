@@ -148,7 +148,7 @@ def test_answers_have_the_same_shape(both: Both, asked: list[Asked], call: tuple
     assert ours == official
 
 
-def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
+def test_running_info_of_a_member_has_the_same_shape(asked: list[Asked]) -> None:
     ours, official = (
         cluster.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for cluster in asked
     )
@@ -161,9 +161,7 @@ def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
     assert mine == theirs
 
 
-def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
-    both: Both, asked: list[Asked]
-) -> None:
+def test_the_exporter_can_parse_runtime_stats(both: Both, asked: list[Asked]) -> None:
     """The exporter parses each value as one or several numbers, and fails on any other text."""
     ours, official = (
         cluster.call("fetchBrokerRuntimeStats", "BROKER")["table"] for cluster in asked
@@ -187,7 +185,7 @@ def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
             assert kinds(value) & kinds(ours[name]), (name, value, ours[name])
 
 
-def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
+def test_topics_and_groups_have_the_same_fields(asked: list[Asked]) -> None:
     """Page contents: the system topics differ between the brokers, all else has the same form."""
     answers = []
     for cluster in asked:
@@ -207,7 +205,7 @@ def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
     assert answers[0] == answers[1]
 
 
-def test_topics_have_types(both: Both, asked: list[Asked]) -> None:
+def test_topic_types_are_set_and_shown(both: Both, asked: list[Asked]) -> None:
     """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
         pytest.skip("only in 5.x")

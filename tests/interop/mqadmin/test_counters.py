@@ -87,12 +87,12 @@ def used(both: Both) -> Both:
     return both
 
 
-def test_what_is_said_of_the_whole(used: Both) -> None:
+def test_broker_status_has_all_names(used: Both) -> None:
     ours, official = (used.table(side, "brokerStatus", "-b", "BROKER") for side in used.sides)
     assert {name for name in official.keys() - ours.keys() if "/" not in name} == set()
 
 
-def test_what_is_counted(used: Both) -> None:
+def test_counters_have_counted(used: Both) -> None:
     """Both brokers have the same counters, and refuse the same ones."""
     counters: list[dict[str, object]] = []
     for side in used.sides:

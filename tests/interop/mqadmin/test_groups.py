@@ -13,7 +13,7 @@ from interop.mqadmin.sides import Both
 pytestmark = pytest.mark.interop
 
 
-def test_groups_are_made_shown_and_deleted(both: Both) -> None:
+def test_groups_are_created_shown_and_deleted(both: Both) -> None:
     text = both.prints("updateSubGroup", "-b", "BROKER", "-g", "Settings", "-r", "3", "-q", "2")
     assert "create subscription group to ADDRESS success." in text
     assert "retryMaxTimes = 3" in both.prints("getConsumerConfig", "-g", "Settings")
@@ -22,7 +22,7 @@ def test_groups_are_made_shown_and_deleted(both: Both) -> None:
     assert "Settings" not in both.run(both.ours, "getConsumerConfig", "-g", "Settings")
 
 
-def test_who_is_connected(both: Both) -> None:
+def test_connected_clients_are_shown(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.java.push_consumer(side.namesrv, "Online", "Messages")).take(6)
@@ -48,7 +48,7 @@ def test_who_is_connected(both: Both) -> None:
     )
 
 
-def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
+def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []
         for side in both.sides:
@@ -87,7 +87,7 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
     assert re.search("Messages broker-a 1 3 0 3 (0 )?N/A", text)
 
 
-def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
+def test_groups_are_created_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
         pytest.skip("only in 5.x")
     file = tmp_path / "groups.json"
@@ -97,7 +97,7 @@ def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
     assert "retryMaxTimes = 2" in both.prints("getConsumerConfig", "-g", "Listed2")
 
 
-def test_how_a_group_consumes_is_set(both: Both) -> None:
+def test_consume_mode_is_set(both: Both) -> None:
     if both.is_4:
         pytest.skip("only in 5.x")
     mode = ("setConsumeMode", "-b", "BROKER", "-t", "Messages", "-g", "Progress", "-m")
@@ -106,7 +106,7 @@ def test_how_a_group_consumes_is_set(both: Both) -> None:
         assert f"consume mode[{name}] popShareQueueNum[1]" in text
 
 
-def test_groups_are_watched(both: Both) -> None:
+def test_groups_are_monitored(both: Both) -> None:
     """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     with contextlib.ExitStack() as stack:
         for side in both.sides:

@@ -65,14 +65,14 @@ BOTH_5 = (
 )
 
 
-def test_what_is_not_here(both: Both) -> None:
+def test_unsupported_commands_are_refused(both: Both) -> None:
     for command in OURS_4 if both.is_4 else OURS_5:
         text = both.run_masked(*command)
         assert re.search(r"CODE: 3\b", text), (command, text)
         assert "success" not in text
 
 
-def test_the_engine_of_the_timer(both: Both) -> None:
+def test_a_second_timer_engine_is_refused(both: Both) -> None:
     """Our timer has one engine. Java also refuses the second one, unless enabled at the start."""
     if both.is_4:
         pytest.skip("only in 5.4 and later")
@@ -82,7 +82,7 @@ def test_the_engine_of_the_timer(both: Both) -> None:
     assert "success" not in text
 
 
-def test_what_a_broker_is_not(both: Both) -> None:
+def test_commands_for_other_servers_are_refused(both: Both) -> None:
     if both.is_4:
         pytest.skip("only in 5.x")
     for command in BOTH_5:

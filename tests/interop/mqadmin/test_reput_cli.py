@@ -61,7 +61,7 @@ async def give_up(side: Side, group: str) -> None:
         await admin.calls.ask(side.broker, request)
 
 
-def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
+def test_dead_letters_are_resent(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
         asyncio.run(give_up(side, GROUP))
     listed = [command.json("dlq", "list")["groups"] for command in commands]
@@ -81,7 +81,7 @@ def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> Non
         assert again["properties"]["RETRY_TOPIC"] == "Messages"
 
 
-def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
+def test_cluster_operations_are_done(both: Both, commands: list[Command]) -> None:
     for switch in ("off", "on"):
         receipts = [
             command.json("cluster", "write-permission", "broker-a", switch) for command in commands
@@ -97,7 +97,7 @@ def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
     assert same(commands, *order, "--delete")["topics"] == []
 
 
-def test_what_brokers_count(both: Both, commands: list[Command]) -> None:
+def test_counters_are_shown(both: Both, commands: list[Command]) -> None:
     for command in commands:
         counter = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
         assert [window["window"] for window in counter["windows"]] == ["minute", "hour", "day"]
@@ -116,7 +116,7 @@ def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> No
         assert (level["delay"], level["waiting_count"]) == ("2h", 1)
 
 
-def test_how_a_group_reads_a_topic(both: Both, commands: list[Command]) -> None:
+def test_consume_mode_is_shown_and_set(both: Both, commands: list[Command]) -> None:
     if both.is_4:
         pytest.skip("only in 5.x")
     for command in commands:

@@ -54,7 +54,7 @@ def _traced(both: Both, side: Side, topic: str) -> str:
     raise AssertionError(f"no trace of five messages, each in {TRACE_S} s")
 
 
-def test_how_long_sending_takes(both: Both, topic: str) -> None:
+def test_send_times_are_measured(both: Both, topic: str) -> None:
     masks = [(r"(true|false) \d+$", r"\1 N"), (r"(queueId|queueOffset)=\d+", r"\1=N")]
     text = both.prints("checkMsgSendRT", "-t", topic, "-a", "3", "-s", "16", masks=masks)
     assert text.count("broker-a 0 true N") == 3
@@ -63,7 +63,7 @@ def test_how_long_sending_takes(both: Both, topic: str) -> None:
     assert text.count("sendStatus=SEND_OK") == 2
 
 
-def test_how_long_it_takes_again_and_again(both: Both) -> None:
+def test_send_times_of_a_cluster_are_measured_repeatedly(both: Both) -> None:
     """``clusterRT`` runs until it is killed, so it runs in a separate process."""
     rows = []
     for side in both.sides:
