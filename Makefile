@@ -50,11 +50,12 @@ run: jdk venv ## Install, then run a broker, send and consume, and report on its
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)
 
+# Without the tests of the Spark package, a third of the time of all unit tests.
 # Stores of these tests are in memory where the machine has a file system for it: a sync costs nothing.
 CHECK_FOLDER := $(shell test -d /dev/shm && test -w /dev/shm && echo /dev/shm/reput-check-$$(id -u))
 check: venv lint types layers ## Check while you work: lint, types, layers, unit tests, scripts, documents
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not spark and not slow" \
-	    $(addprefix --basetemp=,$(CHECK_FOLDER)) tests/unit tests/scripts tests/docs
+	    $(addprefix --basetemp=,$(CHECK_FOLDER)) --ignore=tests/unit/spark tests/unit tests/scripts tests/docs
 	@rm -rf $(CHECK_FOLDER)
 
 fmt: venv ## Format the code and fix what can be fixed

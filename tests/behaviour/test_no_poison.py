@@ -62,7 +62,7 @@ def has_kernel(request: pytest.FixtureRequest) -> bool:
 def choose_path(subject: Subject, *, has_kernel: bool) -> None:
     """Let sends go through the kernel where they can, or all through processors."""
     if not has_kernel:
-        subject.broker.store._receiver._is_open = False
+        subject.broker.store._send_ingest._is_open = False
 
 
 def put(subject: Subject, topic: str, body: bytes = b"x", queue_id: int = 0, **more: Any) -> int:

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md promises what is true: commands, folders, markers, and the rules with a check."""
+"""The promises of CONTRIBUTING.md: commands, folders, markers, and the rules with a check."""
 
 import contextlib
 import re

@@ -44,7 +44,7 @@ VALUES = {
     "REAL_TOPIC": ["T", "T", *TOPICS[1:], "t" * 128, names.HALF_TOPIC, "RMQ_SYS_X", "a.b", "é", ""],
     "REAL_QID": ["0", "3", "3", "007", "2147483647", "2147483648", "4294967299", "-1", "+1", "",
                  "1" * 19, "٣"],
-    "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19],
+    "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19, "0" * 17 + "12", "0" * 17 + "12"],
     "TIMER_DEL_UNIQKEY": ["key", "T+key", ""],
     "UNIQ_KEY": ["key", "other"],
     "DELAY": ["1", "2", "0", "x"],
@@ -59,7 +59,7 @@ class NoCopier:
         """Put nothing."""
         return 0, 0
 
-    def waiting(self, places: np.ndarray) -> np.ndarray:
+    def timer_properties(self, places: np.ndarray) -> np.ndarray:
         """Return a row for each place, so that the caller reads the record."""
         rows = np.zeros((len(places), words.WAITING_WORDS), np.int64)
         rows[:, words.WAITING_OUT_MS] = -1

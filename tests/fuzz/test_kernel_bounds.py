@@ -32,7 +32,7 @@ from fuzz.kernel_worlds import (
     some_rule,
 )
 from fuzz.request_streams import Pop
-from reput.format import command, message as record, names, pop_codec
+from reput.format import command, message as record, names, pop_codec, properties as props
 from reput.store.copying import CopyRule
 from reput.store.kernels import (
     acks_args,
@@ -304,7 +304,8 @@ def check_acks(seed: int) -> int:
 def test_copies(seed: int) -> None:
     check_again(seed)
     check_later(seed)
-    check_decided(seed)
+    for more in range(3):
+        check_decided(seed + more)
     check_waiting(seed)
 
 
@@ -316,7 +317,7 @@ def check_again(seed: int) -> int:
     more = Fence(random.choice([0, 30]))
     more.write(0, b"\2a\1b\2c"[: more.size].ljust(more.size, b"d"))
     places = log.some_places(random, more.size)
-    return check_calls(random, log, rule, places, more, hot.again, dropped=dropped)
+    return check_calls(random, log, rule, places, more, hot.copy_records, dropped=dropped)
 
 
 def check_later(seed: int) -> int:
@@ -331,16 +332,15 @@ def check_later(seed: int) -> int:
         for _ in places
     ]
     places = with_columns(places, levels, copy_args.LATER_WORDS)
-    return check_calls(random, log, CopyRule(), places, more, hot.later)
+    return check_calls(random, log, CopyRule(), places, more, hot.copy_for_retry)
 
 
 def check_decided(seed: int) -> int:
     """Return the number of half messages of which records were made."""
     random = Random(seed)
     log = CopyLog(random)
-    rule = CopyRule(
-        from_topic=random.choice([b"", b"", names.HALF_TOPIC.encode()]), has_prepared_offset=True
-    )
+    from_topic = random.choice([b"", b"", names.HALF_TOPIC.encode()])
+    rule = CopyRule(from_topic=from_topic, has_prepared_offset=True)
     groups = Fence(7)
     groups.write(0, b"gproduc")
     places = log.some_places(random, 0)
@@ -349,7 +349,9 @@ def check_decided(seed: int) -> int:
         for _ in places
     ]
     places = with_columns(places, decisions, copy_args.DECIDED_WORDS)
-    return check_calls(random, log, rule, places, groups, hot.decided, records_each=2)
+    return check_calls(
+        random, log, rule, places, groups, hot.copy_for_commit, from_topic=from_topic
+    )
 
 
 def with_columns(places: np.ndarray, columns: list[tuple[int, ...]], width: int) -> np.ndarray:
@@ -365,7 +367,7 @@ def check_calls(
     more: Fence,
     kernel: hot.Kernel,
     *,
-    records_each: int = 1,
+    from_topic: bytes | None = None,
     dropped: tuple[str, ...] | None = None,
 ) -> int:
     """Return the number of places of which records were made."""
@@ -374,10 +376,12 @@ def check_calls(
         left = places[position:].copy()
         call = CopyCall(Random(random.getrandbits(32)), log, rule, left, more)
         count = kernel(call.argument)
-        if records_each == 1:
+        if from_topic is None:
             check_made(call, count)
+        else:
+            check_decisions(log, from_topic, left[:count], call)
         if dropped is not None:
-            check_kept(log, dropped, left[:count], call.scratch.data)
+            check_kept(log, rule, dropped, left[:count], call.scratch.data)
         made += count
         position += count
         if call.words[copy_args.STOP] == copy_args.STOP_UNMAPPED:
@@ -399,12 +403,44 @@ def check_made(call: CopyCall, count: int) -> None:
     assert position == call.words[copy_args.RESULT_BYTES]
 
 
-def check_kept(log: CopyLog, dropped: tuple[str, ...], places: np.ndarray, made: bytes) -> None:
-    """Check that copies have the properties of their sources but for the dropped ones."""
+def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: CopyCall) -> None:
+    """Check the final messages and the op messages of half messages."""
+    words = np.frombuffer(call.told.data, np.int64)[: copy_args.DECIDED_TOLD_WORDS * len(places)]
+    data, position = call.scratch.data, 0
+    for place, sizes in zip(
+        places, words.reshape(-1, copy_args.DECIDED_TOLD_WORDS).tolist(), strict=True
+    ):
+        final_size, op_size = (
+            sizes[copy_args.DECIDED_FINAL_SIZE], sizes[copy_args.DECIDED_OP_SIZE],
+        )  # fmt: skip
+        physical_offset = int(place[copy_args.PLACE_PHYSICAL_OFFSET])
+        half = record.decode(log.record_at(physical_offset), check_crc=False)
+        assert from_topic in (b"", half.topic.encode())
+        assert not {props.TRANSACTION_HALF_OFFSET, props.DELAY} & half.properties.keys()
+        assert (final_size > 0) == bool(place[copy_args.DECIDED_IS_COMMIT])
+        if final_size:
+            final = record.decode(data[position : position + final_size], check_crc=False)
+            assert final.body == half.body
+        position += final_size
+        op = record.decode(data[position : position + op_size], check_crc=False)
+        assert op.body == b"%d" % half.queue_offset
+        position += op_size
+    assert position == call.words[copy_args.RESULT_BYTES]
+
+
+def check_kept(
+    log: CopyLog, rule: CopyRule, dropped: tuple[str, ...], places: np.ndarray, made: bytes
+) -> None:
+    """Check that copies have the flags and properties of their sources that a rule keeps."""
     names_dropped = {name.encode() for name in dropped}
+    flags_off, flags_on = (
+        rule.words[copy_args.SYS_FLAGS_OFF], rule.words[copy_args.SYS_FLAGS_ON],
+    )  # fmt: skip
     for place in places:
-        source = pairs_of(log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET])))
-        kept = [pair for pair in source if pair.partition(b"\1")[0] not in names_dropped]
+        data = log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET]))
+        flags = record.decode(data, check_crc=False).sys_flag
+        assert record.decode(made, check_crc=False).sys_flag == flags & ~flags_off | flags_on
+        kept = [pair for pair in pairs_of(data) if pair.partition(b"\1")[0] not in names_dropped]
         (size,) = struct.unpack_from(">i", made)
         assert pairs_of(made[:size])[: len(kept)] == kept
         made = made[size:]
@@ -424,7 +460,7 @@ def check_waiting(seed: int) -> int:
     while True:
         left = places[position:].copy()
         call = CopyCall(Random(seed), log, CopyRule(), left, Fence(0))
-        count = hot.waiting(call.argument)
+        count = hot.copy_timers(call.argument)
         data = call.told.data[: 8 * copy_args.WAITING_WORDS * len(left)]
         rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.WAITING_WORDS)
         read += int((rows[:count, copy_args.WAITING_OUT_MS] >= 0).sum())
@@ -452,6 +488,8 @@ def check_scan(seed: int) -> int:
         streams.some_end(random, odd, halves, random.choice(streams.GROUPS))
         for _ in range(random.choice([1, 2, 5, 9]))
     ]
+    if odd and random.random() < 0.1:
+        frames = [frame.replace(b'"code":37', b'"code":38') for frame in frames]
     data = streams.with_damage(random, frames)
     rows_max = random.choice([0, 1, 3, 20, 20])
     count, position, rows = ScanCall(data, rows_max).collect(native_scan)
@@ -501,12 +539,12 @@ def native_scan(*arguments: ctypes.c_int64) -> int:
 
 def test_many_requests_take_the_fast_path() -> None:
     """Else the tests above would test little."""
-    assert sum(check_receive(seed) for seed in range(100)) > 50
-    assert sum(check_deliver(seed) for seed in range(100)) > 15
+    assert sum(check_receive(seed) for seed in range(100)) > 30
+    assert sum(check_deliver(seed) for seed in range(100)) > 10
     assert sum(check_pop(seed) for seed in range(25)) > 8
     assert sum(check_acks(seed) for seed in range(25)) > 100
-    assert sum(check_again(seed) for seed in range(100)) > 30
-    assert sum(check_waiting(seed) for seed in range(100)) > 30
+    assert sum(check_again(seed) for seed in range(100)) > 20
+    assert sum(check_waiting(seed) for seed in range(100)) > 20
     assert sum(check_later(seed) for seed in range(100)) > 12
     assert sum(check_decided(seed) for seed in range(200)) > 20
-    assert sum(check_scan(seed) for seed in range(50)) > 30
+    assert sum(check_scan(seed) for seed in range(50)) > 15

@@ -156,7 +156,7 @@ class Copier:
             The number of copies, and the physical offset after the last one, 0 if there is none.
         """
         count = end_offset = 0
-        for copied, data in self._copy_rows(hot.again, 1, places, rule, more):
+        for copied, data in self._copy_rows(hot.copy_records, 1, places, rule, more):
             stored, positions = self._putter.put_encoded(data, copied, now_ms)
             if stored:
                 end_offset = positions[2 * stored - 2] + int(self._sizes[stored - 1])
@@ -178,7 +178,9 @@ class Copier:
         """
         count = 0
         origins: list[bytes] = []
-        for copied, data in self._copy_rows(hot.later, words.TOLD_WORDS, places, _RETRY, more):
+        for copied, data in self._copy_rows(
+            hot.copy_for_retry, words.TOLD_WORDS, places, _RETRY, more
+        ):
             results = self._sizes[: words.TOLD_WORDS * copied].reshape(copied, words.TOLD_WORDS)
             topics: dict[int, bytes] = {}
             for _, address, size in results.tolist():
@@ -212,7 +214,9 @@ class Copier:
         self._words[words.OP] = hot.address_of(like)
         self._words[words.OP_SIZE] = len(op)
         result_words = words.DECIDED_TOLD_WORDS
-        for copied, data in self._copy_rows(hot.decided, result_words, places, rule, groups):
+        for copied, data in self._copy_rows(
+            hot.copy_for_commit, result_words, places, rule, groups
+        ):
             return copied, data, self._sizes[: result_words * copied].reshape(copied, result_words)
         return 0, b"", places[:0]
 
@@ -254,7 +258,7 @@ class Copier:
             call[words.PLACES] = hot.address_of(rows) + _PLACE_BYTES * count
             call[words.PLACE_COUNT] = len(rows) - count
             call[words.SIZES] = hot.address_of(self._sizes) + _WAITING_BYTES * count
-            count += self._call(hot.waiting)
+            count += self._call(hot.copy_timers)
             if count < len(rows):
                 self._log.map_file(call[words.STOP_OFFSET])
         results = self._sizes[: words.WAITING_WORDS * count]

@@ -199,7 +199,7 @@ class PopReader:
                 self._words, _CALL_AT, queue.address, queue_offset, count_max, *codes.arguments,
                 *texts.arguments, queue_id, pop_ms, invisible_ms, revive_queue_id, store_ms,
             )  # fmt: skip
-            count = hot.take(self._argument)
+            count = hot.pop_batch(self._argument)
         except struct.error:  # a number that does not fit a word
             return None
         finally:

@@ -150,6 +150,18 @@ def test_a_crowd_is_refused(
 # --- leaving -------------------------------------------------------------------------
 
 
+def test_when_a_message_is_due_next(stores: Stores) -> None:
+    subject = Subject(stores, timer_precision_ms=100)
+    subject.put_at(b"one", START_MS + 250)
+    subject.clock.advance(299)
+    subject.run()
+    assert subject.bodies() == []
+    assert subject.timers.next_due_ms(subject.now_ms) == START_MS + 300
+    subject.clock.advance(1)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+
+
 def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
     """Names as in Java's stores: all that were there, and when it came and went."""
     subject.clock.advance(345)

@@ -102,7 +102,7 @@ class RequestList:
         block = self._block
         block[state.RECEIVE_POSITION] = position
         block[state.RECEIVE_END] = end
-        count = hot.collect(self._block_argument, self._argument)
+        count = hot.scan_requests(self._block_argument, self._argument)
         width = self._width
         words = self._row_words[: width * count].tolist()
         return [words[start : start + width] for start in range(0, width * count, width)]

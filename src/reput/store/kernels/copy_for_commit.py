@@ -1,8 +1,8 @@
 """Kernel: make final and op messages of half messages that their producers have decided.
 
-``decided`` makes them in a scratch, concatenated, from the mapped log: for each committed half
-message the final message, as ``again`` makes it, and for each half message the op message, which
-marks it as decided. It stops before a half message that falls back to
+``copy_for_commit`` makes them in a scratch, concatenated, from the mapped log: for each committed
+half message the final message, as ``again`` makes it, and for each half message the op message,
+which marks it as decided. It stops before a half message that falls back to
 ``broker.transaction.transactions``.
 
 **What takes the fast path** is a record that ``again`` copies, with the producer group in its last
@@ -92,7 +92,7 @@ def put_op(call, target, queue_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def decided(call):
+def copy_for_commit(call):
     """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
     Return the number of half messages, which are the first ones. STOP has the reason of the end,
@@ -141,5 +141,5 @@ def decided(call):
     return count
 
 
-ENTRY_POINTS = {"decided": 1}
+ENTRY_POINTS = {"copy_for_commit": 1}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

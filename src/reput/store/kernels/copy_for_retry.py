@@ -1,8 +1,8 @@
 """Kernel: copy messages that are sent back into records that wait for the next attempt.
 
-``later`` makes them in a scratch, concatenated, from the mapped log, as ``broker.retries`` and
-``incoming.delayed`` would; rows of PLACES locate them (``copy_args``). It stops before a message
-that falls back.
+``copy_for_retry`` makes them in a scratch, concatenated, from the mapped log, as ``broker.retries``
+and ``incoming.delayed`` would; rows of PLACES locate them (``copy_args``). It stops before a
+message that falls back.
 
 **What takes the fast path** is a record that ``again`` copies, which was consumed less often than
 LATER_TIMES_MAX, and whose properties all have a name and a value, RETRY_TOPIC and
@@ -160,7 +160,7 @@ def level_of(call, place, times):
 
 
 @njit(**COMPILE_OPTIONS)
-def later(call):
+def copy_for_retry(call):
     """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
     Return the number of records, which are those of the first places. STOP has the reason of the
@@ -229,5 +229,5 @@ def later(call):
     return count
 
 
-ENTRY_POINTS = {"later": 1}
+ENTRY_POINTS = {"copy_for_retry": 1}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,12 +1,12 @@
 """Kernels: make copies of stored records, straight from the mapped log.
 
-``again`` makes them in a scratch, concatenated, as ``incoming.encode`` would: without offsets,
-which ``append`` sets. ``waiting`` reads the properties of messages that wait for the timer. Both
-get the address of a block of words (``copy_args``).
+``copy_records`` makes them in a scratch, concatenated, as ``incoming.encode`` would: without
+offsets, which ``append`` sets. ``copy_timers`` reads the properties of messages that wait for the
+timer. Both get the address of a block of words (``copy_args``).
 
 **What takes the fast path** is a V1 record that is whole, is where its place says, has IPv4 hosts
 and is not a batch. Its properties have no ``__CRC32#``, and a valid REAL_TOPIC and REAL_QID if
-these decide where it goes. ``again`` stops before any other record, which falls back to
+these decide where it goes. ``copy_records`` stops before any other record, which falls back to
 ``reput.broker.republish``; that also reports the record's faults.
 
 The broker calls it through ``store.copying``: ``store.copier.put(places, rule, now_ms, more=...)``.
@@ -333,7 +333,7 @@ def make(call, place, address, size, own_topic, own_topic_size, properties, targ
 
 
 @njit(**COMPILE_OPTIONS)
-def again(call):
+def copy_records(call):
     """Entry point: make the records of PLACES, concatenated, in SCRATCH.
 
     Return the number of records, which are those of the first places. STOP has the reason of the
@@ -404,7 +404,7 @@ def find_waiting(address, end):
 
 
 @njit(**COMPILE_OPTIONS)
-def waiting(call):
+def copy_timers(call):
     """Entry point: read the timer properties of the messages of PLACES, a row each, to SIZES.
 
     Return the number of rows, which is less than that of places if a file is not mapped.
@@ -432,5 +432,5 @@ def waiting(call):
     return count
 
 
-ENTRY_POINTS = {"again": 1, "waiting": 1}
+ENTRY_POINTS = {"copy_records": 1, "copy_timers": 1}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -76,18 +76,18 @@ receive = _of_fast_path("receive")
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
 acks = _of_fast_path("acks")
 """``acks(block: c_int64) -> count``; see ``acks.acks``. Its block is that of ``acks_args``."""
-again = _of_fast_path("again")
-"""``again(words: c_int64) -> count``; see ``copy_records.again``."""
-waiting = _of_fast_path("waiting")
-"""``waiting(words: c_int64) -> count``; see ``copy_records.waiting``."""
-later = _of_fast_path("later")
-"""``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
-decided = _of_fast_path("decided")
-"""``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
-take = _of_fast_path("take")
-"""``take(words: c_int64) -> count``; see ``pop.take``."""
-collect = _of_fast_path("collect", 2)
-"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
+copy_records = _of_fast_path("copy_records")
+"""``copy_records(words: c_int64) -> count``; see ``copy_records.copy_records``."""
+copy_timers = _of_fast_path("copy_timers")
+"""``copy_timers(words: c_int64) -> count``; see ``copy_records.copy_timers``."""
+copy_for_retry = _of_fast_path("copy_for_retry")
+"""``copy_for_retry(words: c_int64) -> count``; see ``copy_for_retry.copy_for_retry``."""
+copy_for_commit = _of_fast_path("copy_for_commit")
+"""``copy_for_commit(words: c_int64) -> count``; see ``copy_for_commit.copy_for_commit``."""
+pop_batch = _of_fast_path("pop_batch")
+"""``pop_batch(words: c_int64) -> count``; see ``pop.pop_batch``."""
+scan_requests = _of_fast_path("scan_requests", 2)
+"""``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
 
 
 def crc_tables() -> npt.NDArray[Any]:

@@ -198,7 +198,7 @@ def put_info(call, count):
 
 
 @njit(**COMPILE_OPTIONS)
-def take(call):
+def pop_batch(call):
     """Entry point: pop messages; return their number, 0 if the pop falls back with nothing done."""
     block = word(call, words.BLOCK)
     if not is_common(call, block):
@@ -221,5 +221,5 @@ def take(call):
     return count
 
 
-ENTRY_POINTS = {"take": 1}
+ENTRY_POINTS = {"pop_batch": 1}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,4 +1,4 @@
-"""Arguments and results of ``scan_requests.collect``: the known fields, and a row for each request.
+"""Arguments and results of the kernel ``scan_requests``: known fields, and a row per request.
 
 Words of 64 bits, in native order. ``reput.broker.fastpath.request_table`` makes and reads them.
 """

@@ -1,8 +1,8 @@
 """Kernel: read the requests of one code in a receive buffer into rows of numbers and addresses.
 
-``collect`` reads from RECEIVE_POSITION on, one row for each request (``scan_args``), up to the
-first frame of another form, and leaves RECEIVE_POSITION there. It has no other effect: the caller
-executes the requests.
+``scan_requests`` reads from RECEIVE_POSITION on, one row for each request (``scan_args``), up to
+the first frame of another form, and leaves RECEIVE_POSITION there. It has no other effect: the
+caller executes the requests.
 
 **What it reads**: frames of the wanted code whose header ``header_json`` or ``header_binary``
 reads, with known fields, each once and of its kind, and all required ones; flag 0 or one-way;
@@ -93,7 +93,7 @@ def write_row(block, wanted, row, before, end, body, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def collect(block, wanted):
+def scan_requests(block, wanted):
     """Entry point: write a row for each request from RECEIVE_POSITION on; return their number."""
     buffer = word(block, state.RECEIVE_ADDRESS)
     received = word(block, state.RECEIVE_END)
@@ -120,5 +120,5 @@ def collect(block, wanted):
     return count
 
 
-ENTRY_POINTS = {"collect": 2}
+ENTRY_POINTS = {"scan_requests": 2}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -46,7 +46,7 @@ TORN = pytest.mark.parametrize(("version", "variant"), [often(*one) for one in g
 
 
 class Backwards(SequentialRunner):
-    """Runs tasks in this process, the last one first: their order must not matter."""
+    """Runs tasks in this process in reverse: their order must not matter."""
 
     def __call__(
         self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
@@ -89,23 +89,28 @@ def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path
     result = audited(store, table=str(tmp_path / "table"))
     expected = golden.messages(version, "clean")
     rows = rows_of(tmp_path / "table")
-    assert [row["physical_offset"] for row in rows] == [one["commitLogOffset"] for one in expected]
-    for row, one in zip(rows, expected, strict=True):
-        known = golden.known_properties(version, one["properties"])
-        assert row["topic"] == one["topic"]
-        assert (row["queue_id"], row["queue_offset"]) == (one["queueId"], one["queueOffset"])
-        assert (row["size"], row["body_crc"]) == (one["storeSize"], one["bodyCRC"])
-        assert row["uniq_key"] == one["uniqKey"]
-        assert row["attempts"] == one["reconsumeTimes"]
-        assert row["sys_flag"] == one["sysFlag"]
+    assert [row["physical_offset"] for row in rows] == [
+        message["commitLogOffset"] for message in expected
+    ]
+    for row, message in zip(rows, expected, strict=True):
+        known = golden.known_properties(version, message["properties"])
+        assert row["topic"] == message["topic"]
+        assert (row["queue_id"], row["queue_offset"]) == (
+            message["queueId"],
+            message["queueOffset"],
+        )
+        assert (row["size"], row["body_crc"]) == (message["storeSize"], message["bodyCRC"])
+        assert row["uniq_key"] == message["uniqKey"]
+        assert row["attempts"] == message["reconsumeTimes"]
+        assert row["sys_flag"] == message["sysFlag"]
         assert row["origin_message_id"] == known.get("ORIGIN_MESSAGE_ID")
         assert row["real_topic"] == known.get("REAL_TOPIC")
         assert row["verdict"] == MessageVerdict.DISPATCHED
         assert row["reason"] is None
-    assert sum(one.messages for one in result.topics) == len(expected)
-    assert {one.topic: one.bytes for one in result.topics} == {
-        topic: sum(one["storeSize"] for one in expected if one["topic"] == topic)
-        for topic in {one["topic"] for one in expected}
+    assert sum(audit.messages for audit in result.topics) == len(expected)
+    assert {audit.topic: audit.bytes for audit in result.topics} == {
+        topic: sum(message["storeSize"] for message in expected if message["topic"] == topic)
+        for topic in {message["topic"] for message in expected}
     }
 
 
@@ -117,9 +122,11 @@ def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -
     expected = {}
     for key, offsets in manifest["consumerOffsets"].items():
         topic, group = key.split("@", 1)
-        of_topic = [one for one in messages if one["topic"] == topic]
+        of_topic = [message for message in messages if message["topic"] == topic]
         left = [
-            one for one in of_topic if one["queueOffset"] >= offsets.get(str(one["queueId"]), 0)
+            message
+            for message in of_topic
+            if message["queueOffset"] >= offsets.get(str(message["queueId"]), 0)
         ]
         ends = {
             (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in manifest["queues"]
@@ -134,14 +141,14 @@ def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -
             ),
             consumed=len(of_topic) - len(left),
             pending=len(left),
-            pending_bytes=sum(one["storeSize"] for one in left),
-            oldest_pending_ms=min((one["storeTimestamp"] for one in left), default=None),
+            pending_bytes=sum(message["storeSize"] for message in left),
+            oldest_pending_ms=min((message["storeTimestamp"] for message in left), default=None),
         )
-    assert {(one.group, one.topic): one for one in result.groups} == expected
+    assert {(audit.group, audit.topic): audit for audit in result.groups} == expected
     for row in rows_of(tmp_path / "table"):
         pending = {
             group
-            for (group, topic), one in expected.items()
+            for (group, topic), audit in expected.items()
             if topic == row["topic"]
             and row["queue_offset"]
             >= manifest["consumerOffsets"][f"{topic}@{group}"].get(str(row["queue_id"]), 0)
@@ -155,28 +162,36 @@ def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -
 def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
     manifest = golden.manifest(version, "clean")
     delayed = [
-        one for one in golden.messages(version, "clean") if one["topic"] == names.SCHEDULE_TOPIC
+        message
+        for message in golden.messages(version, "clean")
+        if message["topic"] == names.SCHEDULE_TOPIC
     ]
-    done = {int(level): at for level, at in manifest["delayOffsets"].items()}
+    done = {int(level): queue_offset for level, queue_offset in manifest["delayOffsets"].items()}
     units = {
-        (queue["queueId"], at): unit
+        (queue["queueId"], queue_offset): unit
         for queue in manifest["queues"]
         if queue["topic"] == names.SCHEDULE_TOPIC
-        for at, unit in enumerate(queue["units"])
+        for queue_offset, unit in enumerate(queue["units"])
     }
-    left = [one for one in delayed if one["queueOffset"] >= done.get(one["queueId"] + 1, 0)]
-    due = sorted(units[one["queueId"], one["queueOffset"]][2] for one in left)
+    left = [
+        message
+        for message in delayed
+        if message["queueOffset"] >= done.get(message["queueId"] + 1, 0)
+    ]
+    due = sorted(units[message["queueId"], message["queueOffset"]][2] for message in left)
     assert due  # else the test would show nothing
     for now_ms in (LATER_MS, due[0] - 1, due[0]):
-        due_count = sum(at <= now_ms for at in due)
+        due_count = sum(due_ms <= now_ms for due_ms in due)
         result = audited(golden.unpack(version, "clean"), now_ms=now_ms)
-        assert sum(one.due for one in result.delays) == due_count
-        assert sum(one.waiting for one in result.delays) == len(due) - due_count
-        assert sum(one.delivered for one in result.delays) == len(delayed) - len(due)
-        backlog = sum(one.backlog_bytes for one in result.delays)
-        assert backlog == sum(one["storeSize"] for one in left)
-        counted = {one.level: one.delivered + one.due + one.waiting for one in result.delays}
-        assert counted == Counter(one["queueId"] + 1 for one in delayed)
+        assert sum(audit.due for audit in result.delays) == due_count
+        assert sum(audit.waiting for audit in result.delays) == len(due) - due_count
+        assert sum(audit.delivered for audit in result.delays) == len(delayed) - len(due)
+        backlog = sum(audit.backlog_bytes for audit in result.delays)
+        assert backlog == sum(message["storeSize"] for message in left)
+        counted = {
+            audit.level: audit.delivered + audit.due + audit.waiting for audit in result.delays
+        }
+        assert counted == Counter(message["queueId"] + 1 for message in delayed)
 
 
 def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(tmp_path: Path) -> None:
@@ -216,7 +231,7 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
     """The expected result follows from the description of the damage."""
     text = golden.torn_variants(version)[variant]["damage"]
     messages = golden.messages(version, "clean")
-    by_offset = {one["commitLogOffset"]: one for one in messages}
+    by_offset = {message["commitLogOffset"]: message for message in messages}
     table = tmp_path / "table"
     result = audited(golden.unpack(version, f"torn/{variant}"), table=str(table), sample=1000)
     rows = rows_of(table)
@@ -236,13 +251,13 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
     elif variant == "log-missing":
         (name,) = re.findall(r"Log file (\d+)", text)
         size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
-        there = [at for at in by_offset if int(name) <= at < int(name) + size]
+        there = [place for place in by_offset if int(name) <= place < int(name) + size]
         assert gone == set(there)
         (hole,) = result.holes
         assert (hole.physical_offset, hole.length, hole.lost_count) == (int(name), size, len(there))
-        before = max(at for at in by_offset if at < int(name))
-        after = min(at for at in by_offset if at >= int(name) + size)
-        times = [by_offset[at]["storeTimestamp"] for at in (before, after)]
+        before = max(place for place in by_offset if place < int(name))
+        after = min(place for place in by_offset if place >= int(name) + size)
+        times = [by_offset[place]["storeTimestamp"] for place in (before, after)]
         assert [hole.before_ms, hole.after_ms] == times
         is_clean = False
     elif variant == "cq-ahead":

@@ -114,25 +114,25 @@ def harm(store: Path, chance: random.Random) -> str:
     """Damage a file somewhere; return what was done."""
     there = [family for family in FAMILIES if (store / family).is_dir()]
     family = chance.choice(there)
-    files = sorted(one for one in (store / family).rglob("*") if one.is_file())
-    path = chance.choice([one for one in files if one.stat().st_size])
+    files = sorted(file for file in (store / family).rglob("*") if file.is_file())
+    path = chance.choice([file for file in files if file.stat().st_size])
     data = bytearray(path.read_bytes())
     used = max(len(data.rstrip(b"\0")), 1)
     size = UNIT_BYTES.get(family, 20)
-    at, other = (chance.randrange(used) // size * size for _ in range(2))
+    position, source = (chance.randrange(used) // size * size for _ in range(2))
     kind = chance.choice(["flip", "flip", "zero", "copy", "cut"])
     if kind == "flip":
-        at = min(at + chance.randrange(size), len(data) - 1)
-        data[at] ^= 1 << chance.randrange(8)
+        position = min(position + chance.randrange(size), len(data) - 1)
+        data[position] ^= 1 << chance.randrange(8)
     elif kind == "zero":
-        data[at : at + size] = bytes(len(data[at : at + size]))
+        data[position : position + size] = bytes(len(data[position : position + size]))
     elif kind == "copy":
-        some = bytes(data[other : other + size])
-        data[at : at + len(some)] = some[: len(data) - at]
+        some = bytes(data[source : source + size])
+        data[position : position + len(some)] = some[: len(data) - position]
     else:
-        data = data[:at]
+        data = data[:position]
     path.write_bytes(data)
-    return f"{kind} {path.relative_to(store)} at {at}"
+    return f"{kind} {path.relative_to(store)} at {position}"
 
 
 @pytest.mark.parametrize("seed", range(400 if golden.IS_SOAK else 40))

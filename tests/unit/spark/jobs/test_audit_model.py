@@ -26,7 +26,7 @@ from store_builder import Built
 
 UNIT = struct.Struct(">qiq")
 BODY_AT = 88
-"""Where a record's body begins, behind its head and two IPv4 addresses."""
+"""Position of a record's body, after its head and two IPv4 addresses."""
 SLOTS = 16
 INDEX_HEAD_BYTES = 40
 
@@ -162,29 +162,29 @@ class Model:
         return sorted(consumed), sorted(pending)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        for one in self.messages:
-            message = one.stored
+        for sent in self.messages:
+            message = sent.stored
             place = (message.physical_offset, message.topic, message.queue_id, message.queue_offset)
-            if one.is_whole:
-                indexed = "indexed" if one.is_indexed else "missing"
-                consumed, pending = self.groups(one)
+            if sent.is_whole:
+                indexed = "indexed" if sent.is_indexed else "missing"
+                consumed, pending = self.groups(sent)
                 groups = (consumed, pending) if consumed or pending else (None, None)
-                yield (*place, message.unique_key, one.verdict, one.reason, indexed, *groups)
-            elif one.has_unit:
+                yield (*place, message.unique_key, sent.verdict, sent.reason, indexed, *groups)
+            elif sent.has_unit:
                 yield (*place, None, "damaged", "in_hole", None, None, None)
 
     def gone(self) -> Counter[int]:
         """Return hole -> messages without record and unit, known from a later message."""
         lost: Counter[int] = Counter()
-        holes = [one for one in self.messages if not one.is_whole]
-        for place in {one.place for one in self.messages}:
+        holes = [sent for sent in self.messages if not sent.is_whole]
+        for place in {sent.place for sent in self.messages}:
             queue = self.queue(place)
-            whole = [at for at, one in enumerate(queue) if one.is_whole]
-            for at, one in enumerate(queue):
-                if one.is_whole or one.has_unit or not whole or at > whole[-1]:
+            whole = [number for number, sent in enumerate(queue) if sent.is_whole]
+            for number, sent in enumerate(queue):
+                if sent.is_whole or sent.has_unit or not whole or number > whole[-1]:
                     continue
-                before = max((other for other in whole if other < at), default=None)
-                after = min(other for other in whole if other > at)
+                before = max((other for other in whole if other < number), default=None)
+                after = min(other for other in whole if other > number)
                 low = queue[before].stored.physical_offset if before is not None else 0
                 high = queue[after].stored.physical_offset
                 between = [
@@ -192,9 +192,9 @@ class Model:
                 ]
                 taker = max(between, key=lambda hole: (hole.store_size, -hole.physical_offset))
                 lost[taker.physical_offset] += 1
-        for one in holes:
-            if one.has_unit:
-                lost[one.stored.physical_offset] += 1
+        for sent in holes:
+            if sent.has_unit:
+                lost[sent.stored.physical_offset] += 1
         return lost
 
 
@@ -251,16 +251,16 @@ def audit_planted(
     root = Path(tempfile.mkdtemp())
     try:
         built = store_builder.build(root / "store", store_builder.messages(count), slots=SLOTS)
-        ends = Counter((one.topic, one.queue_id) for one in built.messages)
+        ends = Counter((message.topic, message.queue_id) for message in built.messages)
         within = {
             key: {
-                queue_id: min(at, ends[key.split("@")[0], queue_id])
-                for queue_id, at in of_queues.items()
+                queue_id: min(consumer_offset, ends[key.split("@")[0], queue_id])
+                for queue_id, consumer_offset in of_queues.items()
                 if ends[key.split("@")[0], queue_id]
             }
             for key, of_queues in offsets.items()
         }
-        model = Model(built, [Sent(one) for one in built.messages])
+        model = Model(built, [Sent(message) for message in built.messages])
         model.put_offsets({key: value for key, value in within.items() if value})
         for kind, number in planted:
             model.plant(kind, number)
@@ -281,23 +281,23 @@ def check(model: Model, table: Path | None, range_bytes: int) -> None:
         assert table_rows(table) == rows
     assert result.verdicts == dict(Counter(row[5] for row in rows))
     assert result.indexed == dict(Counter(row[7] for row in rows if row[7]))
-    whole = [one for one in model.messages if one.is_whole]
+    whole = [sent for sent in model.messages if sent.is_whole]
     assert result.messages == len(whole)
-    assert result.bytes == sum(one.stored.store_size for one in whole)
+    assert result.bytes == sum(sent.stored.store_size for sent in whole)
 
-    holes = [one.stored for one in model.messages if not one.is_whole]
+    holes = [sent.stored for sent in model.messages if not sent.is_whole]
     assert [(hole.physical_offset, hole.length) for hole in result.holes] == [
-        (one.physical_offset, one.store_size) for one in holes
+        (hole_record.physical_offset, hole_record.store_size) for hole_record in holes
     ]
     gone = model.gone()
     assert {hole.physical_offset: hole.lost_count for hole in result.holes} == {
-        one.physical_offset: gone[one.physical_offset] for one in holes
+        hole_record.physical_offset: gone[hole_record.physical_offset] for hole_record in holes
     }
-    lost = sum(one.is_whole and one.reason is not None for one in model.messages)
+    lost = sum(sent.is_whole and sent.reason is not None for sent in model.messages)
     assert result.lost_count == lost + sum(gone.values())
-    assert result.faults.get("unit_twice", 0) == sum(one.is_whole for one in model.pointed_at)
+    assert result.faults.get("unit_twice", 0) == sum(sent.is_whole for sent in model.pointed_at)
     assert result.faults.get("unit_wrong_record", 0) == sum(
-        not one.is_whole for one in model.pointed_at
+        not sent.is_whole for sent in model.pointed_at
     )
     assert result.faults.get("entry_stray", 0) == model.strays
     check_groups(model, result)

@@ -55,35 +55,35 @@ def model(log: list[Record], multiple: int) -> dict[QueueKey, dict[int, int]]:
     """Queue -> queue offset -> physical offset, as one dispatcher puts units."""
     units: dict[QueueKey, dict[int, int]] = {}
     ends: dict[QueueKey, tuple[int, int]] = {}
-    for one in log:
-        queue = units.get(one.key, {})
-        next_offset, end = ends.get(one.key, (0, 0))
-        if queue and one.queue_offset > next_offset:
-            room = one.physical_offset - end
-            if one.queue_offset > next_offset + room // record.FIXED_BYTES_V1:
+    for message in log:
+        queue = units.get(message.key, {})
+        next_offset, end = ends.get(message.key, (0, 0))
+        if queue and message.queue_offset > next_offset:
+            room = message.physical_offset - end
+            if message.queue_offset > next_offset + room // record.FIXED_BYTES_V1:
                 continue
-            filled = range(next_offset, one.queue_offset + 1)
-        elif (queue and one.queue_offset < next_offset) or one.queue_offset > 1 << 38:
+            filled = range(next_offset, message.queue_offset + 1)
+        elif (queue and message.queue_offset < next_offset) or message.queue_offset > 1 << 38:
             continue
         else:
-            begin = one.queue_offset if queue else one.queue_offset // multiple * multiple
-            filled = range(begin, one.queue_offset + 1)
-        units.setdefault(one.key, {}).update(dict.fromkeys(filled, one.physical_offset))
-        ends[one.key] = (one.queue_offset + 1, one.physical_offset + one.size)
+            begin = message.queue_offset if queue else message.queue_offset // multiple * multiple
+            filled = range(begin, message.queue_offset + 1)
+        units.setdefault(message.key, {}).update(dict.fromkeys(filled, message.physical_offset))
+        ends[message.key] = (message.queue_offset + 1, message.physical_offset + message.size)
     return units
 
 
 def runs(log: list[Record], detailed: set[QueueKey]) -> dict[QueueKey, list[RecordRun]]:
-    found: dict[QueueKey, list[RecordRun]] = {}
-    for key in {one.key for one in log}:
-        mine = [one for one in log if one.key == key]
-        found[key] = write_plan.runs_of(
-            np.array([one.queue_offset for one in mine], np.int64),
-            np.array([one.physical_offset for one in mine], np.int64),
-            np.array([one.size for one in mine], np.int64),
+    by_queue: dict[QueueKey, list[RecordRun]] = {}
+    for key in {message.key for message in log}:
+        mine = [message for message in log if message.key == key]
+        by_queue[key] = write_plan.runs_of(
+            np.array([message.queue_offset for message in mine], np.int64),
+            np.array([message.physical_offset for message in mine], np.int64),
+            np.array([message.size for message in mine], np.int64),
             is_detailed=key in detailed,
         )
-    return found
+    return by_queue
 
 
 def planned(
@@ -136,14 +136,14 @@ def test_index_files_take_all_entries_in_order(counts: list[int], entry_max: int
     taken: list[tuple[int, int]] = []
     room = entry_max - 1 - has
     first = 3 if room else 4
-    assert [one.number for one in files] == list(range(first, first + len(files)))
-    for one in files:
-        assert one.has == (has if one.number == 3 else 0)
-        assert one.before == (taken[-1] if taken else None)
+    assert [file.number for file in files] == list(range(first, first + len(files)))
+    for file in files:
+        assert file.has == (has if file.number == 3 else 0)
+        assert file.before == (taken[-1] if taken else None)
         taken += [
-            (span.range_number, i) for span in one.spans for i in range(span.start, span.stop)
+            (span.range_number, i) for span in file.spans for i in range(span.start, span.stop)
         ]
-        assert one.has + one.count == entry_max - 1 or one is files[-1]
+        assert file.has + file.count == entry_max - 1 or file is files[-1]
     assert taken == entries
 
 

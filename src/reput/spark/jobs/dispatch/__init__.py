@@ -29,12 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from reput.errors import CorruptRecord, InvalidOption
 from reput.spark.jobs import folder_checks
-from reput.spark.jobs.dispatch import (
-    difference as dispatch_difference,
-    publish as dispatch_publish,
-    write_tasks,
-)
-from reput.spark.jobs.dispatch.difference import Difference
+from reput.spark.jobs.dispatch import write_tasks
+from reput.spark.jobs.dispatch.difference import Difference, compare_output
 from reput.spark.jobs.dispatch.job import (
     RANGE_BYTES,
     DispatchJob,
@@ -43,6 +39,7 @@ from reput.spark.jobs.dispatch.job import (
     Surveyed,
     open_log,
 )
+from reput.spark.jobs.dispatch.publish import Publication
 from reput.spark.jobs.dispatch.spill import SavedRows
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
@@ -198,7 +195,7 @@ def run_dispatch(
     if dry_run:
         job = make_job(holds_lock=False)
         surveyed = _survey(job, start_ms, end_ms, range_bytes, None)
-        difference, names = dispatch_difference.compare(job, surveyed, root)
+        difference, names = compare_output(job, surveyed, root)
         return _result(job, surveyed, names, None, difference)
     folder_checks.writable_folder("in_place", root)
     if not in_place:
@@ -244,7 +241,7 @@ def _write(
     """Write all files, and publish them."""
     job.refuse_other_sizes(open_folder(root))
     families = [paths.CONSUME_QUEUE, *([paths.INDEX] if job.is_indexed else [])]
-    publication = dispatch_publish.Publication(root, families, by_topic=job.topics is not None)
+    publication = Publication(root, families, by_topic=job.topics is not None)
     publication.begin()
     drafts = publication.drafts
     surveyed = _survey(job, start_ms, end_ms, range_bytes, SavedRows(drafts.parts))

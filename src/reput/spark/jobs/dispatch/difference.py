@@ -61,7 +61,7 @@ class Difference:
         return not self.queues and not self.index
 
 
-def compare(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference, list[str]]:
+def compare_output(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference, list[str]]:
     """Compare the output of a dispatch with the existing files, and change nothing.
 
     Returns:
