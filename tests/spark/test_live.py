@@ -105,7 +105,7 @@ def test_later_messages_are_in_the_next_frame(spark: SparkSession, mq: LocalBrok
         ({"topic": "Nope"}, "topic 'Nope' is not known to name server"),
         ({"secretKey": "pass-1"}, "access control is not supported yet"),
         ({"commitOffsets": "onCommit"}, "Spark does not notify the source"),
-        ({"path": "/x"}, "it is about store folders"),
+        ({"path": "/x"}, "where nameServer is set"),
     ],
 )
 def test_errors_name_the_cause(
