@@ -113,7 +113,7 @@ def test_any_json_is_a_command_or_no_frame(fields: dict[str, object]) -> None:
     st.lists(st.integers(1, 2 * BUFFER_BYTES), min_size=1),
     st.lists(st.integers(0, 3), min_size=1),
 )
-def test_frames_are_the_same_whatever_the_pieces(
+def test_frames_do_not_depend_on_the_pieces(
     frames: list[bytes], pieces: list[int], stops: list[int]
 ) -> None:
     """Also where the reader stops in between, and continues later with the rest."""
