@@ -192,10 +192,10 @@ def check_rows(
     for i, stored in enumerate(sample.messages):
         if i in seen:
             continue
-        is_told = any(covers(run, stored.physical_offset) for run in [*runs, *rest])
-        is_behind = may_end_early and stored.physical_offset >= reader.end_offset
-        assert i in touched or is_behind, f"message {i} is lost, and was not damaged"
-        assert is_told or is_behind, f"message {i} is lost in silence"
+        is_reported = any(covers(run, stored.physical_offset) for run in [*runs, *rest])
+        is_after_end = may_end_early and stored.physical_offset >= reader.end_offset
+        assert i in touched or is_after_end, f"message {i} is lost, and was not damaged"
+        assert is_reported or is_after_end, f"message {i} is lost in silence"
 
 
 def covers(run: Damage, physical_offset: int) -> bool:

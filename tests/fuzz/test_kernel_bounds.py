@@ -1,7 +1,7 @@
 """The kernels of the fast path in fenced memory, with little room or none.
 
-They touch nothing outside of their buffers, and leave nothing half done. ``test_broker_paths``
-compares what they do with the processors. Each example follows from one number:
+They access no byte outside of their buffers, and leave no work half done. ``test_broker_paths``
+compares their results with the processors. Each example follows from a number:
 ``check_receive(4711)`` runs it again.
 """
 
@@ -51,7 +51,7 @@ except native.KernelsUnavailable:
 
 EXAMPLES = settings.default.max_examples
 OFFSETS = [0, 7, 7, 7, 8, 9, 9, 10, 11, 15, 1 << 40]
-"""Of pulls; the queue begins at 7."""
+"""Queue offsets of pulls; the queue begins at 7."""
 POPS = [Pop("T", "G", 0, 0, 5), Pop("T", "G", 0, 32, 6), Pop("Orders", "G", 3, 1000, 5)]
 
 
@@ -77,7 +77,7 @@ def test_receive(seed: int) -> None:
 
 
 def check_receive(seed: int) -> int:
-    """Return the number of replies."""
+    """Check an example; return the number of replies."""
     random = Random(seed)
     data = some_sends(random)
     world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
@@ -95,7 +95,7 @@ def check_receive(seed: int) -> int:
 
 
 def skip_frame(world: SendWorld) -> None:
-    """Skip the frame that the call stopped for, as if a processor had handled it."""
+    """Skip the frame at which the call stopped, as if a processor had handled it."""
     data, position = world.received.data, world.block[state.RECEIVE_POSITION]
     size = int.from_bytes(data[position : position + 4], signed=True)
     if world.block[state.STOP] == state.STOP_FRAME and size >= 0:
@@ -103,7 +103,7 @@ def skip_frame(world: SendWorld) -> None:
 
 
 def check_send_replies(world: SendWorld) -> int:
-    """Check that replies are whole, and name records of the log; return their number."""
+    """Check that replies are complete, and name records of the log; return their number."""
     start = world.block[state.LOG_START]
     data = world.log.data[: world.block[state.LOG_POSITION]]
     replies, position, count = world.replies.data, 0, 0
@@ -144,7 +144,7 @@ def test_deliver(seed: int) -> None:
 
 
 def check_deliver(seed: int) -> int:
-    """Return the number of pulls that were answered."""
+    """Check an example; return the number of answered pulls."""
     random = Random(seed)
     data = some_pulls(random)
     world = PullWorld(Random(seed), data)
@@ -170,7 +170,7 @@ def check_deliver(seed: int) -> int:
 
 
 def check_pull_replies(world: PullWorld) -> None:
-    """Check that replies are whole frames with whole records of the log."""
+    """Check that replies are complete frames with complete records of the log."""
     data, position = world.replies.data[: world.block[state.REPLIES_BYTES]], 0
     while position < len(data):
         size = int.from_bytes(data[position : position + 4])
@@ -195,7 +195,7 @@ def test_pop(seed: int) -> None:
 
 
 def check_pop(seed: int) -> int:
-    """Return the number of calls that took messages."""
+    """Check an example; return the number of calls that took messages."""
     random = Random(seed)
     data = b"".join(streams.sends(random))
     kernel = native.plain_function("take", [ctypes.c_int64], is_short=True)
@@ -229,7 +229,7 @@ def fill(world: PopWorld) -> None:
 
 
 def check_popped(world: PopWorld, start: int, count: int) -> None:
-    """Check that the checkpoint can be decoded, and names the records that were copied."""
+    """Check that the checkpoint can be decoded, and names the copied records."""
     call, log_start = world.call, world.block[state.LOG_START]
     assert count <= call[pop_args.COUNT_MAX] <= pop_args.MESSAGES_MAX
     data = world.log.data[start : world.block[state.LOG_POSITION]]
@@ -237,7 +237,7 @@ def check_popped(world: PopWorld, start: int, count: int) -> None:
     assert (verdict, size) == (record.Verdict.MESSAGE, len(data))
     assert size == call[pop_args.RESULT_SIZE]
     stored = record.decode(data)
-    # Not by ``decode_checkpoint``: it refuses numbers that no pop has.
+    # Not with ``decode_checkpoint``: it refuses numbers that no pop has.
     checkpoint = msgspec.json.decode(stored.body, type=pop_codec.CheckpointRecord)
     records = world.buffer.data[: call[pop_args.RESULT_BYTES]]
     offsets = record.queue_offsets_in(records)
@@ -274,7 +274,7 @@ def test_acks(seed: int) -> None:
 
 
 def check_acks(seed: int) -> int:
-    """Return the number of acknowledgements that the kernel took."""
+    """Check an example; return the number of acknowledgements that the kernel took."""
     random = Random(seed)
     data = some_acks(random)
     row_max, room = random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10])
@@ -290,7 +290,7 @@ def check_acks(seed: int) -> int:
         taken += int(rows[:, acks_args.ROW_COUNT].sum())
         end = int(world.block[acks_args.POSITION])
         assert position <= end <= len(data)
-        if end == position:  # a frame that falls back
+        if end == position:  # A frame that falls back.
             end += 4 + max(0, int.from_bytes(data[position : position + 4], signed=True))
         position = end
     return taken
@@ -309,7 +309,7 @@ def test_copies(seed: int) -> None:
 
 
 def check_again(seed: int) -> int:
-    """Return the number of records that were made."""
+    """Check an example; return the number of records that were made."""
     random = Random(seed)
     log = CopyLog(random)
     rule, dropped = some_rule(random)
@@ -320,7 +320,7 @@ def check_again(seed: int) -> int:
 
 
 def check_later(seed: int) -> int:
-    """Return the number of records that were made."""
+    """Check an example; return the number of records that were made."""
     random = Random(seed)
     log = CopyLog(random)
     more = Fence(random.choice([0, 30]))
@@ -335,7 +335,7 @@ def check_later(seed: int) -> int:
 
 
 def check_decided(seed: int) -> int:
-    """Return the number of half messages of which records were made."""
+    """Check an example; return the number of half messages from which records were made."""
     random = Random(seed)
     log = CopyLog(random)
     rule = CopyRule(
@@ -368,7 +368,7 @@ def check_calls(
     records_each: int = 1,
     dropped: tuple[str, ...] | None = None,
 ) -> int:
-    """Return the number of places of which records were made."""
+    """Check an example; return the number of places from which records were made."""
     made = position = 0
     while position < len(places):
         left = places[position:].copy()
@@ -388,7 +388,7 @@ def check_calls(
 
 
 def check_made(call: CopyCall, count: int) -> None:
-    """Check that the scratch has whole records, one after another."""
+    """Check that the scratch contains complete, consecutive records."""
     data, position = call.scratch.data, 0
     for _ in range(count):
         (size,) = struct.unpack_from(">i", data, position)
@@ -400,7 +400,7 @@ def check_made(call: CopyCall, count: int) -> None:
 
 
 def check_kept(log: CopyLog, dropped: tuple[str, ...], places: np.ndarray, made: bytes) -> None:
-    """Check that copies have the properties of their sources but for the dropped ones."""
+    """Check that copies have the properties of their sources, except the dropped ones."""
     names_dropped = {name.encode() for name in dropped}
     for place in places:
         source = pairs_of(log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET])))
@@ -416,7 +416,7 @@ def pairs_of(data: bytes) -> list[bytes]:
 
 
 def check_waiting(seed: int) -> int:
-    """Return the number of records whose properties were read."""
+    """Check an example; return the number of records whose properties were read."""
     random = Random(seed)
     log = CopyLog(random)
     places = log.some_places(random, 0)
@@ -444,7 +444,7 @@ def test_scan(seed: int) -> None:
 
 
 def check_scan(seed: int) -> int:
-    """Return the number of requests that were read."""
+    """Check an example; return the number of requests that were read."""
     random = Random(seed)
     odd = random.choice([0, 1, 1])
     halves = [(0, 7), (5, 1 << 33)]
@@ -466,7 +466,7 @@ def check_scan(seed: int) -> int:
 
 
 def check_row(row: list[int], data: bytes, request: command.Command) -> None:
-    """Compare a row with a decoded request; its values must be written as clients write them."""
+    """Compare a row with a decoded request; its values must have the form that clients write."""
     assert (row[scan_args.ROW_OPAQUE], row[scan_args.ROW_FLAG]) == (request.opaque, request.flag)
     assert request.opaque >= 0
     assert request.flag in (0, command.IS_ONEWAY)
@@ -496,11 +496,11 @@ def native_scan(*arguments: ctypes.c_int64) -> int:
     return native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True)(*arguments)
 
 
-# --- all of them ----------------------------------------------------------------------------
+# --- the fast path ------------------------------------------------------------
 
 
 def test_many_requests_take_the_fast_path() -> None:
-    """Else the tests above would test little."""
+    """Otherwise the tests above would test little."""
     assert sum(check_receive(seed) for seed in range(100)) > 50
     assert sum(check_deliver(seed) for seed in range(100)) > 15
     assert sum(check_pop(seed) for seed in range(25)) > 8
