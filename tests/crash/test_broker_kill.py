@@ -1,8 +1,8 @@
-"""kill -9 of our broker under load, again and again, on one folder.
+"""kill -9 of our broker under load, repeatedly, on one folder.
 
-With SYNC_FLUSH every message that was acknowledged is there afterwards, where the producer was
-told, and is consumed; the queues have no gaps. Our own producer here; ``make soak`` does it with an
-official Java producer and consumer too.
+With SYNC_FLUSH every acknowledged message is stored afterwards, at the place that the producer
+received, and is consumed; the queues have no gaps. The producer is ours; ``make soak`` repeats the
+test with an official Java producer and consumer.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ IS_SOAK = hypothesis.settings.default.max_examples > 100
 ROUND_COUNT = 20 if IS_SOAK else 3
 TASK_COUNT = 32
 ACKNOWLEDGED_MAX = 1500
-"""At most so many are acknowledged in a round before the kill."""
+"""Limit of messages that are acknowledged in a round before the kill."""
 JAVA_ROUND_COUNT = 20
 JAVA_SENT_COUNT = 4000
 JAVA_LIFE_S = 1.5
@@ -63,7 +63,7 @@ async def producer(cluster: ReputCluster) -> AsyncIterator[Producer]:
 async def send_until_killed(
     producer: Producer, cluster: ReputCluster, seed: int
 ) -> dict[Place, bytes]:
-    """Send until some are acknowledged, kill the broker; return what was acknowledged."""
+    """Send until some messages are acknowledged, kill the broker; return the acknowledged ones."""
     chance = random.Random(seed)
     life = chance.randrange(1, ACKNOWLEDGED_MAX)
     acknowledged: dict[Place, bytes] = {}
@@ -77,7 +77,7 @@ async def send_until_killed(
             try:
                 result = await producer.send(Message(TOPIC, body))
             except RemotingError:
-                return  # it may be there, or not
+                return  # The message may or may not be stored.
             assert result.status is SendStatus.SEND_OK
             place = result.queue.queue_id, result.queue_offset
             assert place not in acknowledged
@@ -93,7 +93,7 @@ async def send_until_killed(
 
 async def read_all(cluster: ReputCluster) -> dict[Place, bytes]:
     """Return all messages; their offsets must be without gaps."""
-    found: dict[Place, bytes] = {}
+    messages: dict[Place, bytes] = {}
     async with PullConsumer("others", namesrv=cluster.namesrv) as consumer:
         queues = await consumer.queues(TOPIC)
         await consumer.assign(queues)
@@ -101,16 +101,16 @@ async def read_all(cluster: ReputCluster) -> dict[Place, bytes]:
         for queue in queues:
             await consumer.seek_to_begin(queue)
         async with asyncio.timeout(GUARD_S):
-            while len(found) < sum(ends.values()):
-                for one in await consumer.poll(1000):
-                    found[one.queue_id, one.queue_offset] = one.body
+            while len(messages) < sum(ends.values()):
+                for message in await consumer.poll(1000):
+                    messages[message.queue_id, message.queue_offset] = message.body
     wanted = {(queue_id, at) for queue_id, end in ends.items() for at in range(end)}
-    assert found.keys() == wanted
-    return found
+    assert messages.keys() == wanted
+    return messages
 
 
 async def consume(cluster: ReputCluster, wanted: set[bytes]) -> None:
-    """Consume in a group until all that is wanted has come."""
+    """Consume in a group until all wanted messages have arrived."""
     left = set(wanted)
     is_done = asyncio.Event()
 
@@ -131,7 +131,7 @@ async def consume(cluster: ReputCluster, wanted: set[bytes]) -> None:
             await is_done.wait()
 
 
-async def test_what_was_acknowledged_survives(cluster: ReputCluster, producer: Producer) -> None:
+async def test_acknowledged_messages_survive(cluster: ReputCluster, producer: Producer) -> None:
     known: dict[Place, bytes] = {}
     unread: set[bytes] = set()
     for seed in range(ROUND_COUNT):
@@ -143,8 +143,8 @@ async def test_what_was_acknowledged_survives(cluster: ReputCluster, producer: P
         await asyncio.to_thread(cluster.start)
         found = await read_all(cluster)
         assert found.items() >= known.items()
-        known = found  # what is there stays there, acknowledged or not
-        # The group goes on where it was: nothing but what is new, and what no offset was saved for.
+        known = found  # Stored messages stay, acknowledged or not.
+        # The group continues at its offset: it gets new messages, and those after its saved offset.
         await consume(cluster, unread)
         unread.clear()
     await asyncio.to_thread(cluster.stop_broker)
@@ -154,7 +154,7 @@ async def test_what_was_acknowledged_survives(cluster: ReputCluster, producer: P
 
 @pytest.mark.interop
 @pytest.mark.skipif(not IS_SOAK, reason="20 rounds with Java are for make soak")
-def test_what_java_was_told_survives(cluster: ReputCluster, tmp_path: Path) -> None:
+def test_messages_acknowledged_to_java_survive(cluster: ReputCluster, tmp_path: Path) -> None:
     known: dict[Place, bytes] = {}
     with _or_skip(lambda: JavaClient("4.9.7", tmp_path / "java")) as java:
         for seed in range(JAVA_ROUND_COUNT):
@@ -162,24 +162,28 @@ def test_what_java_was_told_survives(cluster: ReputCluster, tmp_path: Path) -> N
             assert not known.keys() & acknowledged.keys(), "an offset was given twice"
             known |= acknowledged
             cluster.start()
-            found: dict[Place, bytes] = {}
+            stored: dict[Place, bytes] = {}
             with java.pull_consumer(cluster.namesrv, "others") as consumer:
                 for queue, messages in consumer.read_all(TOPIC).items():
-                    offsets = [one.queue_offset for one in messages]
+                    offsets = [message.queue_offset for message in messages]
                     assert offsets == list(range(len(messages)))
-                    found |= {(queue.queue_id, one.queue_offset): one.body for one in messages}
-            assert found.items() >= known.items()
-            known = found
+                    stored |= {
+                        (queue.queue_id, message.queue_offset): message.body for message in messages
+                    }
+            assert stored.items() >= known.items()
+            known = stored
             wanted = set(acknowledged.values())
             with java.push_consumer(cluster.namesrv, GROUP, TOPIC) as consumer:
                 got = consumer.wait_until(has_all(wanted))
-            assert_known(known, [(one.queue_id, one.queue_offset, one.body) for one in got])
+            assert_known(
+                known, [(message.queue_id, message.queue_offset, message.body) for message in got]
+            )
 
 
 def send_with_java_until_killed(
     java: JavaClient, cluster: ReputCluster, seed: int
 ) -> Mapping[Place, bytes]:
-    """Send with an official producer, and kill the broker meanwhile; return what it was told."""
+    """Send with a Java producer, kill the broker meanwhile; return the acknowledged messages."""
     chance = random.Random(seed)
     sent = [
         JavaMessage(TOPIC, f"{seed} {number} ".encode().ljust(chance.randrange(10, 900), b"x"))
@@ -210,7 +214,7 @@ def has_all(wanted: set[bytes]) -> Callable[[list[JavaReceived]], bool]:
 
 
 def assert_known(known: Mapping[Place, bytes], got: list[tuple[int, int, bytes]]) -> None:
-    """Assert that what was consumed is what is there, and each at its place."""
+    """Assert that the consumed messages are the stored ones, each at its place."""
     by_place = defaultdict(set)
     for queue_id, queue_offset, body in got:
         by_place[queue_id, queue_offset].add(body)

@@ -1,8 +1,8 @@
-"""Every file of a store that is written to, cut and zeroed at every byte, then opened for writing.
+"""Every file of a store, cut and zeroed at every byte, then opened for writing.
 
-A log file of another length is refused (known-bugs.md#file-sizes): nobody knows what it was. What
-follows from the log is made anew, and then all messages are found by queue and by key. A log that
-ends in zeros gives the messages before them.
+A log file of another length is refused (known-bugs.md#file-sizes): its cause is unknown. Derived
+files are rebuilt from the log, and then all messages are found by queue and by key. A log that ends
+in zeros gives the messages before them.
 """
 
 import shutil
@@ -36,7 +36,7 @@ Place = tuple[str, int, int]
 
 
 class SilentDisk(Disk):
-    """Syncs nothing: here nobody loses power."""
+    """A disk that syncs nothing: power is never lost in these tests."""
 
     def sync_file(self, descriptor: int, path: str) -> None: ...
 
@@ -49,7 +49,7 @@ some = store_fixture.some
 
 
 class Sample(NamedTuple):
-    """A small store and what is in it."""
+    """A small store and its messages."""
 
     files: dict[str, bytes]
     records: dict[Place, bytes]
@@ -107,21 +107,21 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def read_all(store: MessageStore) -> dict[Place, bytes]:
-    found = {}
+    messages = {}
     for topic in store.queues.topics():
         for queue_id in store.queues.of_topic(topic):
-            at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            while at < end:
-                result = store.get(topic, queue_id, at)
+            queue_offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            while queue_offset < end:
+                result = store.get(topic, queue_id, queue_offset)
                 for data in result.records:
                     try:
                         one = record.decode(data)
                     except CorruptRecord:
-                        continue  # a consumer notices as well
-                    found[one.topic, one.queue_id, one.queue_offset] = bytes(data)
-                assert result.next_offset > at
-                at = result.next_offset
-    return found
+                        continue  # A consumer notices it as well.
+                    messages[one.topic, one.queue_id, one.queue_offset] = bytes(data)
+                assert result.next_offset > queue_offset
+                queue_offset = result.next_offset
+    return messages
 
 
 def lay_out(root: Path, files: dict[str, bytes]) -> None:
@@ -133,7 +133,7 @@ def lay_out(root: Path, files: dict[str, bytes]) -> None:
 
 
 def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
-    """Open: everything is there, by queue and by key; then it can be closed and opened again."""
+    """Check that a store opens, has all messages by queue and by key, and closes and reopens."""
     with open_store(root) as store:
         assert read_all(store) == sample.records
         for data in sample.records.values():
@@ -144,7 +144,7 @@ def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
         store_fixture.assert_sound(root)
 
 
-# --- cut --------------------------------------------------------------------
+# --- truncated files ----------------------------------------------------------
 
 
 def test_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path) -> None:
@@ -160,17 +160,17 @@ def test_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path)
 
 
 def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
-    """Yield each file that follows from the log, and where to cut it."""
+    """Yield each derived file, and the positions at which to cut it."""
     for i, (path, data) in enumerate(sample.files.items()):
         if path.startswith("commitlog/"):
             continue
         used = len(data.rstrip(b"\0"))
-        # After a crash they are all made anew: less to see.
+        # After a crash all of them are rebuilt: fewer cases differ.
         is_seldom = "abort" in sample.files or (path.startswith("consumequeue/") and i % 5)
         step = 17 if is_seldom else 2
         lengths = {*range(0, min(used, 48), step), *range(48, used, 29), (used + len(data)) // 2}
         if path.startswith("index/"):
-            # The last link of a chain is repeated nowhere, and zero is the end of one.
+            # The last link of a chain has no copy, and zero ends a chain.
             (next_entry,) = struct.unpack_from(">i", data, 36)
             end = 40 + 4 * SETTINGS["max_hash_slot_num"] + 20 * next_entry
             lengths -= {*range(end - 8, end)}
@@ -178,7 +178,7 @@ def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("is_zeroed", [False, True], ids=["cut", "zeroed"])
-def test_a_cut_file_that_follows_from_the_log_is_made_anew(
+def test_a_truncated_derived_file_is_rebuilt(
     sample: Sample, tmp_path: Path, is_zeroed: bool
 ) -> None:
     root = tmp_path / "store"
@@ -194,7 +194,7 @@ def test_a_cut_file_that_follows_from_the_log_is_made_anew(
                 raise
 
 
-def test_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Path) -> None:
+def test_deleted_files_and_folders_are_rebuilt(sample: Sample, tmp_path: Path) -> None:
     root = tmp_path / "store"
     parts = {path for path in sample.files if not path.startswith("commitlog/")}
     for path in list(parts):
@@ -216,8 +216,10 @@ def test_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Path)
 # --- a log that ends in zeros ---------------------------------------------------
 
 
-def test_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path: Path) -> None:
-    """As an old file system leaves a log: the rest of the last file never got there."""
+def test_a_log_that_ends_in_zeros_keeps_the_messages_before_them(
+    sample: Sample, tmp_path: Path
+) -> None:
+    """An old file system leaves a log like this: the rest of the last file was never written."""
     root = tmp_path / "store"
     path = sample.named("commitlog/")[-1]
     start = int(Path(path).name)
@@ -228,21 +230,21 @@ def test_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path:
         whole = sample.files[path]
         lay_out(root, sample.files | {path: whole[:position].ljust(len(whole), b"\0")})
         with open_store(root) as store:
-            found = read_all(store)
+            messages = read_all(store)
             expected = {
                 place: data
                 for place, data in sample.records.items()
                 if physical_end(data) <= start + position
             }
-            for place, data in found.items():
+            for place, data in messages.items():
                 one = record.decode(data)
                 is_cut = one.physical_offset < start + position < physical_end(data)
                 if is_cut and store.recovery.was_clean:
-                    continue  # its body is whole; properties have no checksum
+                    continue  # Its body is complete; properties have no checksum.
                 assert sample.records[place] == data, f"zeros from {position} on: {place} is wrong"
-            assert expected.keys() <= found.keys()
+            assert expected.keys() <= messages.keys()
             put(store, COUNT + 1)
-            assert len(read_all(store)) == len(found) + 1
+            assert len(read_all(store)) == len(messages) + 1
         if position % 50 == 0 and not store.recovery.was_clean:
             store_fixture.assert_sound(
                 root,

@@ -1,5 +1,5 @@
-"""Damage in the middle of the log, at several places; and maps that threads read while their files
-are deleted (known-bugs.md#unmapped-files). Scripts: ``tests/scripts/store/recovery``.
+"""Damage in the middle of the log, at several positions; and maps that threads read while their
+files are deleted (known-bugs.md#unmapped-files). Scripts: ``tests/scripts/store/recovery``.
 """
 
 import os
@@ -35,15 +35,15 @@ def put(store: MessageStore, number: int) -> None:
 
 
 def messages(store: MessageStore) -> list[StoredMessage]:
-    found = []
+    records = []
     for queue_id in (0, 1):
-        at, end = 0, store.max_offset("TopicA", queue_id)
-        while at < end:
-            result = store.get("TopicA", queue_id, at)
-            found += [record.decode(data) for data in result.records]
-            at = result.next_offset
-    unique = {one.physical_offset: one for one in found}
-    return [unique[at] for at in sorted(unique)]
+        queue_offset, end = 0, store.max_offset("TopicA", queue_id)
+        while queue_offset < end:
+            result = store.get("TopicA", queue_id, queue_offset)
+            records += [record.decode(data) for data in result.records]
+            queue_offset = result.next_offset
+    unique = {one.physical_offset: one for one in records}
+    return [unique[queue_offset] for queue_offset in sorted(unique)]
 
 
 def log_path(store: MessageStore, physical_offset: int) -> tuple[Path, int]:
@@ -79,25 +79,29 @@ DAMAGES: list[Callable[[bytearray, int, StoredMessage], None]] = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, 20, 50])
-def test_damage_is_kept_and_told_and_what_is_behind_is_read(
+def test_damage_is_kept_and_reported_and_later_messages_are_read(
     tmp_path: Path, damage: Callable[[bytearray, int, StoredMessage], None], number: int
 ) -> None:
     root = tmp_path / "store"
     config = store_fixture.config(root, **SETTINGS)
     store = MessageStore.open(config=config)
     written = fill(store)
-    store.abandon()  # nothing is durable: all queues and the index must follow from the log
+    store.abandon()  # Nothing is durable: all queues and the index must be derived from the log.
     victim = written[number]
-    path, at = log_path(store, victim.physical_offset)
+    path, position = log_path(store, victim.physical_offset)
     data = bytearray(path.read_bytes())
     before = bytes(data)
-    damage(data, at, victim)
+    damage(data, position, victim)
     path.write_bytes(data)
-    changed = {i + victim.physical_offset - at for i in range(len(data)) if data[i] != before[i]}
+    changed = {
+        i + victim.physical_offset - position for i in range(len(data)) if data[i] != before[i]
+    }
     hit = {
-        one.physical_offset
-        for one in written
-        if not changed.isdisjoint(range(one.physical_offset, one.physical_offset + one.store_size))
+        message.physical_offset
+        for message in written
+        if not changed.isdisjoint(
+            range(message.physical_offset, message.physical_offset + message.store_size)
+        )
     }
     with MessageStore.open(config=config) as store:
         assert store.recovery.end_offset == written[-1].physical_offset + written[-1].store_size
@@ -106,12 +110,12 @@ def test_damage_is_kept_and_told_and_what_is_behind_is_read(
             assert any(
                 hole.physical_offset <= place < hole.physical_offset + hole.length for hole in holes
             )
-        assert [one for one in messages(store) if one.physical_offset not in hit] == [
-            one for one in written if one.physical_offset not in hit
+        assert [message for message in messages(store) if message.physical_offset not in hit] == [
+            message for message in written if message.physical_offset not in hit
         ]
-        for i, one in enumerate(written):
+        for i, message in enumerate(written):
             hits = store.query("TopicA", f"k{i}", 9).records
-            assert len(hits) == (one.physical_offset not in hit)
+            assert len(hits) == (message.physical_offset not in hit)
         put(store, COUNT)
     assert path.read_bytes() == bytes(data), "damage is evidence"
 

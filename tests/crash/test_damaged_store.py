@@ -1,11 +1,11 @@
-"""Stores with every kind of damage: each answer is right or an error that is documented.
+"""Stores with every kind of damage: each answer is right, or a documented error.
 
-A row may differ from what was written only in a field that nothing else in the record repeats, and
-only where the very byte was damaged. Everything else comes out as it was. Nothing hangs and nothing
-raises what is not a ``ReputError``.
+A returned message may differ from the written one only in a field without redundancy, and only if
+that byte was damaged. All other messages are unchanged. No call hangs, and the only exceptions are
+``ReputError``.
 
-What repeats what: lengths, magic and physical offset frame a record; BODYCRC covers the body; with
-``__CRC32#`` all of a record is covered. The other fields stand alone.
+Redundancy: lengths, magic and physical offset frame a record; BODYCRC covers the body; ``__CRC32#``
+covers the whole record. The other fields have no redundancy.
 """
 
 import random
@@ -46,7 +46,7 @@ STAND_ALONE = {
     "topic",
     "property_bytes",
 }
-"""Fields of a message that a damaged byte can change unnoticed."""
+"""Fields of a message whose damage may be undetected."""
 COMPARED = [one.name for one in fields(StoredMessage) if one.name != "properties"]
 
 
@@ -54,16 +54,16 @@ some = store_fixture.some
 
 
 class Sample(NamedTuple):
-    """A small store and what is in it."""
+    """A small store and its messages."""
 
     folder: MemoryFolder
     messages: list[StoredMessage]
     fields: list[str]
-    """What each byte of the log belongs to; empty behind the last record of a file."""
+    """The field of each byte of the log; empty after the last record of a file."""
     owners: list[int]
-    """Which message each byte of the log belongs to; -1 for none."""
+    """The index of each byte's message; -1 for none."""
     records: list[bytes]
-    """The messages as they are stored."""
+    """The messages as stored."""
 
     @property
     def log_paths(self) -> list[str]:
@@ -78,9 +78,9 @@ class Sample(NamedTuple):
         return StoreReader(self.folder)
 
 
-def layout(one: StoredMessage) -> list[tuple[str, int]]:
-    """The fields of a record and their bytes, written down from docs/formats/commit-log.md."""
-    topic = len(one.topic.encode())
+def layout(stored: StoredMessage) -> list[tuple[str, int]]:
+    """Return the fields of a record and their sizes, written from docs/formats/commit-log.md."""
+    topic = len(stored.topic.encode())
     return [
         ("store_size", 4),
         ("magic", 4),
@@ -91,22 +91,22 @@ def layout(one: StoredMessage) -> list[tuple[str, int]]:
         ("physical_offset", 8),
         ("sys_flag", 4),
         ("born_timestamp", 8),
-        ("born_host", 20 if one.sys_flag & 0x10 else 8),
+        ("born_host", 20 if stored.sys_flag & 0x10 else 8),
         ("store_timestamp", 8),
-        ("store_host", 20 if one.sys_flag & 0x20 else 8),
+        ("store_host", 20 if stored.sys_flag & 0x20 else 8),
         ("reconsume_times", 4),
         ("prepared_transaction_offset", 8),
         ("body_length", 4),
-        ("body", len(one.body)),
+        ("body", len(stored.body)),
         ("topic_length", 2 if topic > 127 else 1),
         ("topic", topic),
         ("property_length", 2),
-        ("property_bytes", len(one.property_bytes)),
+        ("property_bytes", len(stored.property_bytes)),
     ]
 
 
 def sample_messages() -> list[StoredMessage]:
-    """All shapes a record can have, over three files of 4 KB."""
+    """Return messages of all shapes, which take three files of 4 KB."""
     v6 = {"born_host": store_builder.HOST_V6, "store_host": store_builder.HOST_V6}
     shapes = [
         message("TopicA", b"plain", keys="k0 shared", tags="TagA", unique_key="A" * 32),
@@ -130,16 +130,16 @@ def make_sample(root: Path, *, record_crc: bool = False) -> Sample:
     assert 3 <= len(list((root / "commitlog").iterdir())) <= 5
     names: list[str] = []
     owners: list[int] = []
-    for i, one in enumerate(built.messages):
-        names += [""] * (one.physical_offset - len(names))
-        owners += [-1] * (one.physical_offset - len(owners))
-        for name, size in layout(one):
+    for i, stored in enumerate(built.messages):
+        names += [""] * (stored.physical_offset - len(names))
+        owners += [-1] * (stored.physical_offset - len(owners))
+        for name, size in layout(stored):
             names += [name] * size
             owners += [i] * size
-        assert len(names) == one.physical_offset + one.store_size
+        assert len(names) == stored.physical_offset + stored.store_size
     room = len(list((root / "commitlog").iterdir())) * FILE_BYTES - len(names)
     folder = MemoryFolder.load(root)
-    records = [record.encode(one) for one in built.messages]
+    records = [record.encode(stored) for stored in built.messages]
     return Sample(folder, built.messages, names + [""] * room, owners + [-1] * room, records)
 
 
@@ -153,7 +153,7 @@ def crc_sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     return make_sample(tmp_path_factory.mktemp("crc") / "store", record_crc=True)
 
 
-# --- what has to hold -----------------------------------------------------
+# --- expectations -------------------------------------------------------------
 
 
 def differences(one: StoredMessage, other: StoredMessage) -> set[str]:
@@ -163,35 +163,39 @@ def differences(one: StoredMessage, other: StoredMessage) -> set[str]:
 def check_rows(
     sample: Sample, reader: StoreReader, damaged: set[int], *, may_end_early: bool = False
 ) -> None:
-    """Compare a walk with what was written; ``damaged`` are the bytes of the log that changed."""
-    touched = {sample.owners[at] for at in damaged} - {-1}
+    """Compare a scan with the written messages; ``damaged`` are the changed bytes of the log."""
+    touched = {sample.owners[physical_offset] for physical_offset in damaged} - {-1}
     batches = list(reader.walk())
     runs = [run for batch in batches for run in batch.damage]
     rest = [tail for tail in (reader.tail.torn, reader.tail.stale) if tail is not None]
-    by_place = {one.physical_offset: i for i, one in enumerate(sample.messages)}
+    by_place = {stored.physical_offset: i for i, stored in enumerate(sample.messages)}
     seen = set()
     for batch in batches:
         for position, size in zip(batch.positions.tolist(), batch.sizes.tolist(), strict=True):
-            at = batch.physical_offset + position
-            assert at in by_place, "no message was here"
-            i = by_place[at]
+            physical_offset = batch.physical_offset + position
+            assert physical_offset in by_place, "no message was here"
+            i = by_place[physical_offset]
             seen.add(i)
             if i in touched:
-                one = record.decode(batch.buffer, position)
-                wrong = differences(one, sample.messages[i])
-                allowed = {sample.fields[at] for at in damaged if sample.owners[at] == i}
-                # Nothing says that the checksum of no body is wrong.
-                alone = STAND_ALONE if one.body else STAND_ALONE | {"body_crc"}
+                stored = record.decode(batch.buffer, position)
+                wrong = differences(stored, sample.messages[i])
+                allowed = {
+                    sample.fields[physical_offset]
+                    for physical_offset in damaged
+                    if sample.owners[physical_offset] == i
+                }
+                # The checksum of an empty body is not compared.
+                alone = STAND_ALONE if stored.body else STAND_ALONE | {"body_crc"}
                 assert wrong <= allowed & alone
             else:
                 assert batch.buffer[position : position + size] == sample.records[i]
-    for i, one in enumerate(sample.messages):
+    for i, stored in enumerate(sample.messages):
         if i in seen:
             continue
-        is_told = any(covers(run, one.physical_offset) for run in [*runs, *rest])
-        is_behind = may_end_early and one.physical_offset >= reader.end_offset
-        assert i in touched or is_behind, f"message {i} is lost, and was not damaged"
-        assert is_told or is_behind, f"message {i} is lost in silence"
+        is_reported = any(covers(run, stored.physical_offset) for run in [*runs, *rest])
+        is_after_end = may_end_early and stored.physical_offset >= reader.end_offset
+        assert i in touched or is_after_end, f"message {i} is lost, and was not damaged"
+        assert is_reported or is_after_end, f"message {i} is lost in silence"
 
 
 def covers(run: Damage, physical_offset: int) -> bool:
@@ -199,51 +203,53 @@ def covers(run: Damage, physical_offset: int) -> bool:
 
 
 def check_lookups(sample: Sample, reader: StoreReader, wanted: Iterable[int]) -> None:
-    """Ask for some messages in every way: the right one comes, or a documented error."""
-    walked = {one.physical_offset: one for one in reader.messages()}
+    """Look up some messages in every way: the result is the message or a documented error."""
+    walked = {stored.physical_offset: stored for stored in reader.messages()}
     for i in wanted:
-        one = sample.messages[i]
-        good = walked.get(one.physical_offset)
+        stored = sample.messages[i]
+        good = walked.get(stored.physical_offset)
         try:
-            assert reader.message_at(one.physical_offset) == good
+            assert reader.message_at(stored.physical_offset) == good
         except (CorruptRecord, NotInStore):
             assert good is None
-        if flags.is_queued(one.sys_flag):
-            where = (one.topic, one.queue_id, one.queue_offset)
+        if flags.is_queued(stored.sys_flag):
+            where = (stored.topic, stored.queue_id, stored.queue_offset)
             try:
-                found = reader.message_in_queue(*where)
+                result = reader.message_in_queue(*where)
             except (CorruptRecord, NotInStore):
                 pass
             else:
-                assert found == good
-                assert (found.topic, found.queue_id, found.queue_offset) == where
-        for key in one.keys:
+                assert result == good
+                assert (result.topic, result.queue_id, result.queue_offset) == where
+        for key in stored.keys:
             try:
-                hits = reader.messages_by_key(one.topic, key)
+                hits = reader.messages_by_key(stored.topic, key)
             except CorruptRecord:
                 continue
             assert all(hit == walked[hit.physical_offset] for hit in hits.messages)
-            assert all(key in hit.keys and hit.topic == one.topic for hit in hits.messages)
-        for text in filter(None, (message_id.offset_id(one), one.unique_key)):
+            assert all(key in hit.keys and hit.topic == stored.topic for hit in hits.messages)
+        for text in filter(None, (message_id.offset_id(stored), stored.unique_key)):
             try:
-                by_id = reader.messages_by_id(text, one.topic)
+                by_id = reader.messages_by_id(text, stored.topic)
             except CorruptRecord:
                 continue
             assert all(hit == walked[hit.physical_offset] for hit in by_id)
         for boundary in Boundary:
-            at = reader.offset_by_time(one.topic, one.queue_id, one.store_timestamp, boundary)
-            queue = reader.queue(one.topic, one.queue_id)
-            assert queue.min_offset <= at <= queue.max_offset
+            queue_offset = reader.offset_by_time(
+                stored.topic, stored.queue_id, stored.store_timestamp, boundary
+            )
+            queue = reader.queue(stored.topic, stored.queue_id)
+            assert queue.min_offset <= queue_offset <= queue.max_offset
 
 
 def changed_log(sample: Sample, physical_offset: int, data: bytes) -> tuple[StoreReader, set[int]]:
-    """A reader of the store with other bytes at an offset of the log, and which bytes differ."""
+    """Return a reader of the store with other bytes at a physical offset, and the changed bytes."""
     path = sample.log_paths[physical_offset // FILE_BYTES]
     whole = bytearray(sample.folder.files[path])
-    at = physical_offset % FILE_BYTES
-    data = data[: FILE_BYTES - at]
-    damaged = {physical_offset + i for i, byte in enumerate(data) if whole[at + i] != byte}
-    whole[at : at + len(data)] = data
+    position = physical_offset % FILE_BYTES
+    data = data[: FILE_BYTES - position]
+    damaged = {physical_offset + i for i, byte in enumerate(data) if whole[position + i] != byte}
+    whole[position : position + len(data)] = data
     return StoreReader(sample.folder.changed(path, whole)), damaged
 
 
@@ -256,7 +262,7 @@ def byte_at(sample: Sample, physical_offset: int) -> int:
 # --- the log --------------------------------------------------------------
 
 
-def test_the_sample_is_whole(sample: Sample, crc_sample: Sample) -> None:
+def test_the_sample_is_complete(sample: Sample, crc_sample: Sample) -> None:
     for one in (sample, crc_sample):
         assert list(one.reader.messages()) == one.messages
         check_rows(one, one.reader, set())
@@ -265,27 +271,34 @@ def test_the_sample_is_whole(sample: Sample, crc_sample: Sample) -> None:
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
 def test_every_byte_of_the_log_changed(sample: Sample, mask: int) -> None:
-    for at in some(range(0, len(sample.fields), 1 if mask == 0xFF else 7)):
-        reader, damaged = changed_log(sample, at, bytes([byte_at(sample, at) ^ mask]))
+    for physical_offset in some(range(0, len(sample.fields), 1 if mask == 0xFF else 7)):
+        reader, damaged = changed_log(
+            sample, physical_offset, bytes([byte_at(sample, physical_offset) ^ mask])
+        )
         check_rows(sample, reader, damaged)
-        if at % 23 == 0:
-            i = sample.owners[at]
+        if physical_offset % 23 == 0:
+            i = sample.owners[physical_offset]
             check_lookups(sample, reader, {max(i - 1, 0), max(i, 0), i + 1} - {COUNT})
 
 
-def test_every_byte_changed_of_records_with_a_checksum_of_their_own(crc_sample: Sample) -> None:
-    """No row differs then, but where the checksum itself can no longer be recognised."""
-    for at in some(range(0, len(crc_sample.fields), 5)):
-        reader, damaged = changed_log(crc_sample, at, bytes([byte_at(crc_sample, at) ^ 0xFF]))
+def test_every_byte_changed_of_records_with_a_record_checksum(crc_sample: Sample) -> None:
+    """No message differs, unless the checksum property itself is no longer recognizable."""
+    for physical_offset in some(range(0, len(crc_sample.fields), 5)):
+        reader, damaged = changed_log(
+            crc_sample, physical_offset, bytes([byte_at(crc_sample, physical_offset) ^ 0xFF])
+        )
         check_rows(crc_sample, reader, damaged)
-        i = crc_sample.owners[at]
+        i = crc_sample.owners[physical_offset]
         if i < 0:
             continue
-        one = crc_sample.messages[i]
-        is_trailer = at >= one.physical_offset + one.store_size - record.CRC_PROPERTY_BYTES
-        end = one.physical_offset + one.store_size
-        for found in reader.messages(one.physical_offset, end):
-            wrong = differences(found, one)
+        stored = crc_sample.messages[i]
+        is_trailer = (
+            physical_offset
+            >= stored.physical_offset + stored.store_size - record.CRC_PROPERTY_BYTES
+        )
+        end = stored.physical_offset + stored.store_size
+        for found in reader.messages(stored.physical_offset, end):
+            wrong = differences(found, stored)
             assert not wrong or (is_trailer and wrong == {"property_bytes"})
 
 
@@ -308,7 +321,7 @@ def test_sectors_of_the_log_lost(sample: Sample, length: int) -> None:
 
 
 def test_the_log_cut_at_every_byte(sample: Sample) -> None:
-    """Each of its files, as by a copy that was not finished."""
+    """Each file of the log is cut, as by an interrupted copy."""
     for number, path in enumerate(sample.log_paths):
         data = sample.folder.files[path]
         for length in some(range(0, FILE_BYTES, 2 if number == 1 else 7)):
@@ -320,7 +333,7 @@ def test_the_log_cut_at_every_byte(sample: Sample) -> None:
 
 
 def data_end(one: StoredMessage) -> int:
-    """Behind the last byte of a record that is not zero: the length of no properties is."""
+    """Return the end of a record's last byte that may be nonzero; a length of 0 is zeros."""
     return one.physical_offset + one.store_size - (0 if one.property_bytes else 2)
 
 
@@ -329,7 +342,7 @@ def data_end(one: StoredMessage) -> int:
 def test_the_last_bytes_of_the_log_never_written(
     sample: Sample, with_abort: bool, with_queues: bool
 ) -> None:
-    """A crash at every byte of the last records: a prefix of the messages comes out."""
+    """A crash at every byte of the last records leaves a prefix of the messages."""
     files: dict[str, bytes | bytearray] = {
         path: data
         for path, data in sample.folder.files.items()
@@ -343,16 +356,16 @@ def test_the_last_bytes_of_the_log_never_written(
     for length in some(range(end - start + 1)):
         cut = bytes(sample.folder.files[path][:length]).ljust(FILE_BYTES, b"\0")
         reader = StoreReader(MemoryFolder({**files, path: cut}))
-        found = list(reader.messages())
-        whole = [one for one in sample.messages if data_end(one) <= start + length]
+        messages = list(reader.messages())
+        whole = [stored for stored in sample.messages if data_end(stored) <= start + length]
         last = len(whole)
-        assert found[:last] == whole
+        assert messages[:last] == whole
         if with_abort:
-            assert found == whole
-        # Stopped cleanly: what queues point at is believed, and properties have no checksum.
-        for one, wanted in zip(found[last:], sample.messages[last:], strict=False):
-            assert differences(one, wanted) <= {"property_bytes", "topic"}
-        assert len(found) <= last + 1
+            assert messages == whole
+        # After a clean stop the reader trusts the queues, and properties have no checksum.
+        for stored, wanted in zip(messages[last:], sample.messages[last:], strict=False):
+            assert differences(stored, wanted) <= {"property_bytes", "topic"}
+        assert len(messages) <= last + 1
         if with_abort and not with_queues:
             assert [run for batch in reader.walk() for run in batch.damage] == []
             if length and reader.tail.torn is not None:
@@ -387,14 +400,14 @@ def test_several_damages_at_once(sample: Sample) -> None:
         folder = sample.folder
         damaged: set[int] = set()
         for _ in range(source.randint(2, 6)):
-            at = source.randrange(len(sample.fields))
+            physical_offset = source.randrange(len(sample.fields))
             length = source.choice((1, 4, 20, 100))
-            path = sample.log_paths[at // FILE_BYTES]
+            path = sample.log_paths[physical_offset // FILE_BYTES]
             whole = bytearray(folder.files[path])
-            place = at % FILE_BYTES
+            place = physical_offset % FILE_BYTES
             length = min(length, FILE_BYTES - place)
             whole[place : place + length] = source.randbytes(length)
-            damaged |= set(range(at, at + length))
+            damaged |= set(range(physical_offset, physical_offset + length))
             folder = folder.changed(path, whole)
         reader = StoreReader(folder)
         check_rows(sample, reader, damaged)
@@ -435,9 +448,9 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
     where = (topic, int(queue_id))
     queue = reader.queue(*where)
     expected = {
-        one.queue_offset: one
-        for one in sample.messages
-        if (one.topic, one.queue_id) == where and flags.is_queued(one.sys_flag)
+        stored.queue_offset: stored
+        for stored in sample.messages
+        if (stored.topic, stored.queue_id) == where and flags.is_queued(stored.sys_flag)
     }
     for number in range(queue.min_offset, queue.max_offset):
         try:
@@ -446,9 +459,9 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
             continue
         assert found == expected[number]
     for boundary in Boundary:
-        for one in list(expected.values())[::9]:
-            at = reader.offset_by_time(*where, one.store_timestamp, boundary)
-            assert queue.min_offset <= at <= queue.max_offset
+        for stored in list(expected.values())[::9]:
+            queue_offset = reader.offset_by_time(*where, stored.store_timestamp, boundary)
+            assert queue.min_offset <= queue_offset <= queue.max_offset
 
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01])
@@ -474,7 +487,7 @@ def test_queues_zeroed_and_cut(sample: Sample) -> None:
 
 
 def test_one_lost_unit_does_not_hide_the_others(sample: Sample) -> None:
-    """Nor does it move the ends of the queue."""
+    """Nor does the lost unit move the ends of the queue."""
     for path in queue_paths(sample):
         _, topic, queue_id, start = path.split("/")
         whole = sample.reader.queue(topic, int(queue_id))
@@ -499,21 +512,21 @@ def test_one_lost_unit_does_not_hide_the_others(sample: Sample) -> None:
 
 
 def damaged_files(data: bytes | bytearray, step: int) -> Iterator[bytes]:
-    """Each byte changed, each 16 bytes zeroed, cut at each byte."""
-    for at in some(range(0, len(data), step)):
+    """Yield the file with each byte changed, each 16 bytes zeroed, and cut at each byte."""
+    for position in some(range(0, len(data), step)):
         changed = bytearray(data)
-        changed[at] ^= 0xFF
+        changed[position] ^= 0xFF
         yield bytes(changed)
         changed = bytearray(data)
-        changed[at : at + 16] = bytes(16)
+        changed[position : position + 16] = bytes(16)
         yield bytes(changed)
-        yield bytes(data[:at])
+        yield bytes(data[:position])
 
 
 def test_damaged_index_files(sample: Sample) -> None:
-    """A lookup gives messages that have the key, or an error; ids are found without an index."""
+    """A lookup gives messages that have the key, or an error; lookups by id need no index."""
     (path, *_) = (path for path in sample.folder.files if path.startswith("index/"))
-    by_place = {one.physical_offset: one for one in sample.messages}
+    by_place = {stored.physical_offset: stored for stored in sample.messages}
     for data in damaged_files(sample.folder.files[path], 3):
         reader = StoreReader(sample.folder.changed(path, data))
         for topic, key in (("TopicA", "shared"), ("TopicA", "k0"), ("TopicB", "k5"), ("T", "x")):
@@ -526,12 +539,12 @@ def test_damaged_index_files(sample: Sample) -> None:
                 assert hit == by_place[hit.physical_offset]
                 assert hit.topic == topic
                 assert key in hit.keys
-        one = sample.messages[12]
-        assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
+        stored = sample.messages[12]
+        assert reader.messages_by_id(message_id.offset_id(stored), stored.topic) == [stored]
 
 
 def test_damaged_checkpoints(sample: Sample) -> None:
-    """It is shown as it is, cut ones are told; the messages do not depend on it."""
+    """A checkpoint is shown as stored, and reported if truncated; messages do not depend on it."""
     for data in damaged_files(bytes(sample.folder.files["checkpoint"][:120]), 1):
         for abort in (False, True):
             folder = sample.folder.changed("checkpoint", data)
@@ -566,7 +579,7 @@ def test_damaged_tables(sample: Sample, name: str) -> None:
 
 
 def test_damaged_folders_are_opened_or_refused(tmp_path: Path) -> None:
-    """Any file of a store replaced by nothing, a folder, garbage."""
+    """Any file of a store is replaced by nothing, a folder, or garbage."""
     built = store_builder.build(tmp_path / "store", sample_messages(), has_next_file=True)
     source = random.Random(9)
     for path in sorted(one for one in built.root.rglob("*") if one.is_file()):
@@ -588,7 +601,7 @@ def test_damaged_folders_are_opened_or_refused(tmp_path: Path) -> None:
 
 
 def check_any_folder(built: store_builder.Built) -> None:
-    by_place = {one.physical_offset: one for one in built.messages}
+    by_place = {stored.physical_offset: stored for stored in built.messages}
     try:
         reader = StoreReader.open(str(built.root))
     except StoreUnavailable:
@@ -605,63 +618,63 @@ def check_any_folder(built: store_builder.Built) -> None:
         reader.delay_progress,
     ):
         try:
-            found = ask()
+            answers = ask()
         except ReputError:
             continue
-        for one in found:
-            if isinstance(one, StoredMessage):
-                assert one == by_place[one.physical_offset]
+        for stored in answers:
+            if isinstance(stored, StoredMessage):
+                assert stored == by_place[stored.physical_offset]
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_bytes_of_a_golden_log_changed(version: str) -> None:
-    """Of a store that Java wrote: only the record with the byte is another, or damage."""
+    """In a store that Java wrote, only the record with the changed byte differs or is damaged."""
     folder = MemoryFolder.load(golden.unpack(version, "clean"))
     file_bytes = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
     original = list(StoreReader(folder).messages())
     source = random.Random(version)
     for _ in range(40):
-        one = source.choice(original)
-        at = one.physical_offset + source.randrange(one.store_size)
-        start = at - at % file_bytes
+        victim = source.choice(original)
+        physical_offset = victim.physical_offset + source.randrange(victim.store_size)
+        start = physical_offset - physical_offset % file_bytes
         path = f"commitlog/{start:020d}"
         data = bytearray(folder.files[path])
-        data[at - start] ^= 1 << source.randrange(8)
+        data[physical_offset - start] ^= 1 << source.randrange(8)
         reader = StoreReader(folder.changed(path, data))
         low, high = max(start, 0), start + file_bytes
         expected = [m for m in original if low <= m.physical_offset < high]
-        found = {m.physical_offset: m for m in reader.messages(low, high)}
+        messages = {m.physical_offset: m for m in reader.messages(low, high)}
         runs = [run for batch in reader.walk(low, high) for run in batch.damage]
         for wanted in expected:
-            if wanted != one:
-                assert found.pop(wanted.physical_offset) == wanted
-        if one.physical_offset in found:
-            names = differences(found.pop(one.physical_offset), one)
+            if wanted != victim:
+                assert messages.pop(wanted.physical_offset) == wanted
+        if victim.physical_offset in messages:
+            names = differences(messages.pop(victim.physical_offset), victim)
             assert names <= STAND_ALONE
             assert len(names) == 1
         else:
             assert [(run.physical_offset, run.end) for run in runs] == [
-                (one.physical_offset, one.physical_offset + one.store_size)
+                (victim.physical_offset, victim.physical_offset + victim.store_size)
             ]
-        assert found == {}
+        assert messages == {}
 
 
-def test_the_layout_of_this_test_is_the_one_of_golden_records() -> None:
-    """What the expectations above rest on."""
+def test_the_layout_of_this_test_equals_that_of_golden_records() -> None:
+    """The expectations above depend on this layout."""
     for version in golden.VERSIONS:
         for i, (_, place) in enumerate(golden.records(version, "clean")):
             if i % 20:
                 continue
-            one = record.decode(place.record)
-            at = 0
-            for name, size in layout(one):
-                part = place.record[at : at + size]
-                at += size
-                if size in (4, 8) and isinstance(getattr(one, name, None), int):
+            stored = record.decode(place.record)
+            position = 0
+            for name, size in layout(stored):
+                part = place.record[position : position + size]
+                position += size
+                if size in (4, 8) and isinstance(getattr(stored, name, None), int):
                     (value,) = struct.unpack(">i" if size == 4 else ">q", part)
-                    assert value == getattr(one, name)
+                    assert value == getattr(stored, name)
                 if name in ("body", "property_bytes"):
-                    assert part == getattr(one, name)
+                    assert part == getattr(stored, name)
                 if name == "topic":
-                    assert part.decode() == one.topic
-            assert at == one.store_size
+                    assert part.decode() == stored.topic
+            assert position == stored.store_size

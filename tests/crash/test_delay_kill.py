@@ -25,7 +25,7 @@ IS_SOAK = hypothesis.settings.default.max_examples > 100
 ROUND_COUNT = 15 if IS_SOAK else 2
 TASK_COUNT = 8
 SENT_MAX = 400
-"""At most so many are acknowledged in a round before the kill."""
+"""Limit of messages that are acknowledged in a round before the kill."""
 TOPIC = "Waiting"
 QUEUES = 4
 LEVEL_MS = (1000, 2000)
@@ -50,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[ReputCluster]:
 async def send_until_killed(
     producer: Producer, cluster: ReputCluster, number: int
 ) -> dict[bytes, int]:
-    """Send what waits until some are acknowledged, kill; return body -> when it may come, ms."""
+    """Send delayed messages until some are acknowledged, kill; return body -> due time in ms."""
     chance = random.Random(number)
     life = chance.randrange(50, SENT_MAX)
     acknowledged: dict[bytes, int] = {}
@@ -72,7 +72,7 @@ async def send_until_killed(
             try:
                 await producer.send(message)
             except RemotingError:
-                return  # it may be there, or not
+                return  # The message may or may not be stored.
             acknowledged[body] = due_ms
             if len(acknowledged) >= life and cluster.is_broker_running:
                 cluster.kill_broker()
@@ -84,19 +84,19 @@ async def send_until_killed(
 
 
 async def all_messages(broker: wire.Remote) -> list[StoredMessage]:
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     for queue_id in range(QUEUES):
-        at = 0
+        queue_offset = 0
         while True:
-            reply = await broker.pull(TOPIC, queue_id, at)
+            reply = await broker.pull(TOPIC, queue_id, queue_offset)
             if reply.code != ResponseCode.SUCCESS:
                 break
-            found += messages_in(reply.body)
-            at = found[-1].queue_offset + 1
-    return found
+            messages += messages_in(reply.body)
+            queue_offset = messages[-1].queue_offset + 1
+    return messages
 
 
-async def test_what_was_acknowledged_comes_and_nothing_is_early(cluster: ReputCluster) -> None:
+async def test_acknowledged_messages_are_delivered_and_none_is_early(cluster: ReputCluster) -> None:
     once = ProducerConfig(retry_times_when_send_failed=0)
     due: dict[bytes, int] = {}
     for number in range(ROUND_COUNT):
@@ -105,12 +105,12 @@ async def test_what_was_acknowledged_comes_and_nothing_is_early(cluster: ReputCl
         await asyncio.to_thread(cluster.start)
     assert len(due) > 50
     async with wire.connected(cluster.address) as broker:
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         for _ in range(LOOKS):
-            found = await all_messages(broker)
-            if due.keys() <= {one.body for one in found}:
+            messages = await all_messages(broker)
+            if due.keys() <= {message.body for message in messages}:
                 break
             await asyncio.sleep(PAUSE_S)
-    assert due.keys() <= {one.body for one in found}
-    for one in found:
-        assert one.store_timestamp >= due.get(one.body, 0), one.body
+    assert due.keys() <= {message.body for message in messages}
+    for message in messages:
+        assert message.store_timestamp >= due.get(message.body, 0), message.body

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.crash
 
 
 class FullDisk(Disk):
-    """Has room for so many more files, ranges and writes; then none, until told."""
+    """A disk with room for N more files, ranges and writes; then full until space is added."""
 
     left = 1 << 30
 
@@ -53,22 +53,24 @@ def message(number: int, **fields: object) -> IncomingMessage:
 
 
 def bodies(store: MessageStore) -> set[int]:
-    found = set()
+    numbers = set()
     for queue_id in (0, 1):
-        at, end = 0, store.max_offset("TopicA", queue_id)
-        while at < end:
-            result = store.get("TopicA", queue_id, at)
-            found |= {int(record.decode(data).body.rstrip(b".")) for data in result.records}
-            at = result.next_offset
-    return found
+        queue_offset, end = 0, store.max_offset("TopicA", queue_id)
+        while queue_offset < end:
+            result = store.get("TopicA", queue_id, queue_offset)
+            numbers |= {int(record.decode(data).body.rstrip(b".")) for data in result.records}
+            queue_offset = result.next_offset
+    return numbers
 
 
-# --- no room ------------------------------------------------------------------
+# --- full disks ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("left", range(0, 30, 3))
-def test_a_full_disk_is_a_status_and_nothing_is_lost(stores: Stores, left: int, flush: str) -> None:
+def test_a_full_disk_is_a_put_status_and_no_message_is_lost(
+    stores: Stores, left: int, flush: str
+) -> None:
     disk, clock = FullDisk(), ManualClock(store_fixture.START_MS)
     store = stores.open(disk=disk, clock=clock, flush_disk_type=flush)
     store.put(message(0))
@@ -119,7 +121,7 @@ store.close()
 """
 
 
-def test_a_limit_of_the_process_is_no_room(tmp_path: Path) -> None:
+def test_a_limit_of_the_process_counts_as_a_full_disk(tmp_path: Path) -> None:
     done = run(LIMITED, str(tmp_path / "store"))
     first, second = done.splitlines()
     stored, status, reason = first.split(" ", 2)
@@ -139,7 +141,7 @@ def run(code: str, *arguments: str) -> str:
     ).stdout
 
 
-# --- whose folder ------------------------------------------------------------------
+# --- locks and permissions ----------------------------------------------------
 
 
 def test_two_stores_of_one_process_do_not_share_a_folder(stores: Stores) -> None:
@@ -159,7 +161,7 @@ signal.pause()
 """
 
 
-def test_the_lock_of_a_java_broker_keeps_us_out(tmp_path: Path) -> None:
+def test_the_lock_of_a_java_broker_excludes_us(tmp_path: Path) -> None:
     """Java's ``FileChannel.lock`` is a POSIX lock on byte 0."""
     root = tmp_path / "store"
     MessageStore.open(config=store_fixture.config(root)).close()
@@ -211,9 +213,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("back_ms", [1, 9_000, 20_000, 86_400_000])
-def test_a_clock_that_goes_back_between_two_lives_loses_nothing(
-    stores: Stores, back_ms: int
-) -> None:
+def test_a_clock_set_back_between_two_runs_loses_no_message(stores: Stores, back_ms: int) -> None:
     stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(store_fixture.START_MS)
     for life in range(4):

@@ -1,8 +1,8 @@
-"""Stores that Java brokers left after a crash or damage: what we make of them, and what Java made.
+"""Stores that Java brokers left after a crash or damage: our recovery compared with Java's.
 
-The twin of an unclean or torn store is the same store after a Java broker had recovered it. Ours
-must have the same queues, with the same units, and find the same messages by key; or more. Where
-it differs, ``DIFFERENCES`` says how and why.
+The counterpart of an unclean or torn store is the same store after the recovery of a Java broker.
+Ours must have the same queues, with the same units, and find the same messages by key; or more.
+``DIFFERENCES`` lists the differences and their reasons.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def open_store(root: Path, version: str, name: str) -> MessageStore:
 
 def units_of(root: Path) -> Units:
     reader = StoreReader.open(str(root))
-    found: Units = {}
+    units_by_queue: Units = {}
     for queue in reader.queues():
         units: dict[int, tuple[int, int]] = {}
         for offset in range(queue.min_offset, queue.max_offset):
@@ -48,20 +48,20 @@ def units_of(root: Path) -> Units:
             if unit is not None and unit.is_written:
                 units[offset] = (unit.physical_offset, unit.size)
         if units:
-            found[queue.topic, queue.queue_id] = units
-    return found
+            units_by_queue[queue.topic, queue.queue_id] = units
+    return units_by_queue
 
 
 def found_by_unique_key(root: Path) -> set[int]:
-    """Physical offsets of the messages that are found by their unique key."""
+    """Return physical offsets of the messages that are found by their unique key."""
     reader = StoreReader.open(str(root))
-    found = set()
+    offsets = set()
     for one in reader.messages():
         key = one.properties.get("UNIQ_KEY")
         if key:
             hits = reader.messages_by_key(one.topic, key)
-            found.update(hit.physical_offset for hit in hits.messages)
-    return found
+            offsets.update(hit.physical_offset for hit in hits.messages)
+    return offsets
 
 
 CASES = [(version, "unclean", "recovered") for version in golden.VERSIONS] + [
@@ -71,33 +71,33 @@ CASES = [(version, "unclean", "recovered") for version in golden.VERSIONS] + [
 ]
 
 DIFFERENCES = {
-    # D5: Java cuts the log at the damaged record, and all valid records behind it.
+    # D5: Java cuts the log at the damaged record, and loses all valid records after it.
     "torn/crc-late-abort": {"more keys"},
     # known-bugs.md#lost-index-files: Java's index begins where its recovery did; entries of older
     # files are lost.
     "torn/no-index": {"more keys"},
     "torn/no-index-abort": {"more keys"},
-    # known-bugs.md#undispatched-messages: Java dispatches from the file of the checkpoint's time
-    # on; all before it is lost.
+    # known-bugs.md#undispatched-messages: Java dispatches from the file of the checkpoint's time;
+    # earlier messages are lost.
     "torn/no-cq-no-index-abort": {"more keys", "more units"},
-    # Java leaves a queue whose only file has no unit any more, and the log none after the
-    # checkpoint's time. We make it anew.
+    # Java keeps a queue whose only file has no unit left, although the log has messages from before
+    # the checkpoint's time. We rebuild the queue.
     "torn/cq-zeroed": {"more units"},
-    # D1: Java goes on behind the units that are left, with units of later messages: 14 is there
-    # what was 25. We make the queue anew.
+    # D1: Java appends units of later messages to the remaining ones: unit 14 points at the message
+    # that was 25. We rebuild the queue.
     "torn/cq-zeroed-abort": {"more units", "other units"},
 }
-"""What we have and Java has not, by store."""
+"""Units and messages that we have and Java lost, by store."""
 
 
 @pytest.mark.parametrize(("version", "name", "twin"), CASES)
-def test_recovery_makes_what_java_makes_or_more(
+def test_recovery_restores_at_least_what_java_restores(
     version: str, name: str, twin: str, tmp_path: Path
 ) -> None:
     root = golden.copy_store(version, name, tmp_path)
     open_store(root, version, "clean" if name.startswith("torn/") else name).close()
     java_root = golden.unpack(version, twin)
-    # What Java's broker stored after its start (due delayed messages) is no matter of recovery.
+    # Due delayed messages that Java's broker stored after its start are no part of recovery.
     end = StoreReader.open(str(root)).end_offset
     if name.startswith("torn/"):
         end = min(end, *golden.torn_variants(version)[name.removeprefix("torn/")]["maxPhyOffset"])
@@ -111,7 +111,7 @@ def test_recovery_makes_what_java_makes_or_more(
     mine, theirs = found_by_unique_key(root), found_by_unique_key(java_root)
     more_units = any(units.keys() - java.get(queue, {}).keys() for queue, units in ours.items())
     assert missing == []
-    assert [at for at in theirs - mine if at < end] == []
+    assert [queue_offset for queue_offset in theirs - mine if queue_offset < end] == []
     differences = {
         "more units": more_units,
         "more keys": bool(mine - theirs),
@@ -120,4 +120,7 @@ def test_recovery_makes_what_java_makes_or_more(
     assert {what for what, is_so in differences.items() if is_so} == DIFFERENCES.get(name, set())
     if others:
         clean = units_of(golden.unpack(version, "clean"))
-        assert all(ours[topic, q][at] == clean[topic, q][at] for topic, q, at in others)
+        assert all(
+            ours[topic, q][queue_offset] == clean[topic, q][queue_offset]
+            for topic, q, queue_offset in others
+        )

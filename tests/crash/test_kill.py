@@ -1,7 +1,7 @@
-"""kill -9 at random moments, again and again, on one store: nothing acknowledged is lost.
+"""kill -9 at random moments, repeatedly, on one store: no acknowledged message is lost.
 
-The child puts under SYNC_FLUSH and prints a line for each message once it is acknowledged; the
-parent kills it, opens the store, and compares. ``make soak`` does it hundreds of times.
+The child puts under SYNC_FLUSH and prints a line for each acknowledged message; the parent kills
+it, opens the store, and compares. ``make soak`` does it hundreds of times.
 """
 
 import os
@@ -25,7 +25,7 @@ from reput.store.verify import FindingKind
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 ROUNDS = 8 if hypothesis.settings.default.max_examples <= 100 else 400
-LIFE_S = 0.1  # at most, from the first acknowledged message on
+LIFE_S = 0.1  # At most, from the first acknowledged message.
 
 CHILD = """
 import random, sys
@@ -47,11 +47,11 @@ while True:
         topic = chance.choice(("TopicA", "TopicB"))
         messages.append(IncomingMessage(topic, body, chance.randrange(3), props.encode(named)))
     results = store.put_many(messages) if len(messages) > 1 else [store.put(messages[0])]
-    told = ""
+    report = ""
     for one, result in zip(messages, results):
         assert result.status is PutStatus.PUT_OK, result
-        told += f"{one.topic} {one.queue_id} {result.queue_offset} {one.body.decode()}\\n"
-    sys.stdout.write(told)
+        report += f"{one.topic} {one.queue_id} {result.queue_offset} {one.body.decode()}\\n"
+    sys.stdout.write(report)
     sys.stdout.flush()
     if chance.random() < 0.2:
         store.step()
@@ -59,7 +59,7 @@ while True:
 
 
 def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
-    """Let a child put for a while; return what it had acknowledged when it was killed."""
+    """Let a child put for a while, kill it; return the messages that it acknowledged."""
     environment = os.environ | {"PYTHONPATH": str(Path(store_fixture.__file__).parent)}
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(root), str(seed), flush],
@@ -67,7 +67,7 @@ def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
         env=environment,
     )
     assert child.stdout is not None
-    told = b""
+    report = b""
     stop: float | None = None
     life = random.Random(seed).random() * LIFE_S
     poll = select.poll()
@@ -77,19 +77,19 @@ def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
         if poll.poll(max(left, 0) * 1000):
             data = os.read(child.stdout.fileno(), 1 << 16)
             assert data, "the child ended by itself"
-            told += data
+            report += data
             stop = stop or time.monotonic() + life
     child.kill()
-    told += child.stdout.read()
+    report += child.stdout.read()
     child.wait()
     child.stdout.close()
-    lines = told.decode().split("\n")
+    lines = report.decode().split("\n")
     return [line.split(" ") for line in lines[:-1]]
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, flush: str) -> None:
-    """Also under ASYNC_FLUSH: what a process wrote, the system keeps."""
+def test_kill_9_loses_no_acknowledged_message(tmp_path: Path, flush: str) -> None:
+    """This holds under ASYNC_FLUSH too: the system keeps the bytes that a killed process wrote."""
     root = tmp_path / "store"
     known: dict[tuple[str, int], dict[int, str]] = {}
     for seed in range(ROUNDS // (1 if flush == "SYNC_FLUSH" else 3)):
@@ -99,7 +99,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, flush: str) 
         store = open_store(root, flush)
         assert not store.recovery.was_clean
         compare(store, known)
-        # The next child finds the store as a crash left it, or as a clean stop did.
+        # The next child finds the store after a crash, or after a clean stop.
         store.close() if seed % 3 == 0 else store.abandon()
     open_store(root, flush).close()
     store_fixture.assert_sound(root, allowed={FindingKind.CLOCK_BACK})
@@ -112,15 +112,15 @@ def open_store(root: Path, flush: str) -> MessageStore:
 
 def compare(store: MessageStore, known: dict[tuple[str, int], dict[int, str]]) -> None:
     for (topic, queue_id), bodies in known.items():
-        at, end = 0, store.max_offset(topic, queue_id)
+        queue_offset, end = 0, store.max_offset(topic, queue_id)
         assert end > max(bodies), f"{topic}/{queue_id} ends at {end}, {max(bodies)} was there"
-        while at < end:
-            result = store.get(topic, queue_id, at)
+        while queue_offset < end:
+            result = store.get(topic, queue_id, queue_offset)
             for data in result.records:
                 one = record.decode(data)
                 body = bodies.setdefault(one.queue_offset, one.body.decode())
                 assert one.body.decode() == body, "another message has its offset"
-            at = result.next_offset
+            queue_offset = result.next_offset
         newest = record.decode(store.get(topic, queue_id, end - 1).records[0])
         hits = store.query(topic, newest.properties["KEYS"], 9).records
         assert [record.decode(hit).queue_offset for hit in hits] == [newest.queue_offset]

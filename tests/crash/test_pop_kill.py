@@ -1,7 +1,7 @@
-"""kill -9 of our broker while a group pops: nothing is lost, and what was done with stays so.
+"""kill -9 of our broker while a group pops: no message is lost, and acknowledged ones stay so.
 
-Under SYNC_FLUSH, as a kill takes nothing that was written but what is in memory: acks of the last
-second, offsets of the last seconds. Those come once more.
+Under SYNC_FLUSH a kill loses only data in memory: acks of the last second, offsets of the last
+seconds. These messages are delivered once more.
 """
 
 import asyncio
@@ -99,23 +99,23 @@ async def work(
     async def consume(member: int) -> None:
         async with Wire(cluster.address) as wire:
             while True:
-                for one in await wire.pop():
+                for message in await wire.pop():
                     choice = chance.random()
                     if choice < 0.8:
-                        reply = await pop_client.ack(wire, one)
-                        acked[one.body] += reply.code == ResponseCode.SUCCESS
+                        reply = await pop_client.ack(wire, message)
+                        acked[message.body] += reply.code == ResponseCode.SUCCESS
                     elif choice < 0.9:
-                        await pop_client.change(wire, one, 500)
+                        await pop_client.change(wire, message, 500)
                     if acked.total() >= life:
                         os.kill(cluster.broker_pid, signal.SIGKILL)
 
     results = await asyncio.gather(
-        produce(), *(consume(one) for one in range(MEMBER_COUNT)), return_exceptions=True
+        produce(), *(consume(message) for message in range(MEMBER_COUNT)), return_exceptions=True
     )
-    assert all(isinstance(one, RemotingError) for one in results), results
+    assert all(isinstance(message, RemotingError) for message in results), results
 
 
-async def test_nothing_is_lost(cluster: ReputCluster) -> None:
+async def test_no_message_is_lost_and_acks_last(cluster: ReputCluster) -> None:
     sent: set[bytes] = set()
     acked: Counter[bytes] = Counter()
     chance = random.Random(1)
@@ -127,15 +127,15 @@ async def test_nothing_is_lost(cluster: ReputCluster) -> None:
             cluster.start()
         async with Wire(cluster.address) as wire:
             while sent - acked.keys():
-                for one in await wire.pop():
-                    assert (await pop_client.ack(wire, one)).code == ResponseCode.SUCCESS
-                    acked[one.body] += 1
-            # What else comes is of the last moments before a kill; then it is quiet, for good.
+                for message in await wire.pop():
+                    assert (await pop_client.ack(wire, message)).code == ResponseCode.SUCCESS
+                    acked[message.body] += 1
+            # The rest is from the last moments before a kill; then none arrives any more.
             clock = asyncio.get_running_loop().time
             quiet_since = clock()
             while clock() - quiet_since < 2 * INVISIBLE_MS / 1000 + 3:
-                for one in await wire.pop():
-                    await pop_client.ack(wire, one)
+                for message in await wire.pop():
+                    await pop_client.ack(wire, message)
                     quiet_since = clock()
         cluster.stop_broker()
         cluster.start()

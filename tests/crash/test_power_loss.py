@@ -1,10 +1,10 @@
-"""Power goes at any moment, and takes any part of what was not synced: what must be there is.
+"""Power fails at any moment, and any part of the unsynced bytes is lost: promised messages survive.
 
-Under SYNC_FLUSH that is every message that a producer was told of, and every message that a
-consumer could have read, at its place (known-bugs.md#dispatch-before-flush). Under ASYNC_FLUSH it
-is what had been synced. In both, queues and index follow from the log
-(known-bugs.md#undispatched-messages, known-bugs.md#lost-index-files), the checkpoint says no more
-than is true (known-bugs.md#checkpoint-ahead), and the next life builds on nothing that was cut
+Under SYNC_FLUSH these are all messages that were acknowledged to producers, and all that a consumer
+could have read, at their places (known-bugs.md#dispatch-before-flush). Under ASYNC_FLUSH they are
+the synced messages. In both modes, queues and index follow from the log
+(known-bugs.md#undispatched-messages, known-bugs.md#lost-index-files), the checkpoint claims no more
+than is durable (known-bugs.md#checkpoint-ahead), and the next run appends to nothing truncated
 (known-bugs.md#stale-tail).
 """
 
@@ -39,11 +39,11 @@ AFTER_HOLES = {
     FindingKind.ENTRY_IN_HOLE,
     FindingKind.QUEUE_OFFSET_TWICE,
 }
-"""What may be found where power took records from the middle of a log."""
+"""Reports that are allowed where the power loss took records from the middle of a log."""
 
 
 class Life:
-    """A store over several lives, and what was promised to whom."""
+    """A store over several runs, and its promises to producers and consumers."""
 
     def __init__(self, root: Path, *, is_sync: bool, **settings: Any) -> None:
         self.root = root
@@ -72,14 +72,14 @@ class Life:
         named = {"UNIQ_KEY": f"U{self.count}", "KEYS": f"k{self.count} shared", "TAGS": "T"}
         return IncomingMessage(topic, body, queue_id, props.encode(named), waits=waits)
 
-    def note(self, one: IncomingMessage, result: PutResult) -> None:
+    def note(self, message: IncomingMessage, result: PutResult) -> None:
         assert result.status is PutStatus.PUT_OK
-        queue = (one.topic, one.queue_id)
-        self.placed.append((result.end_offset, queue, result.queue_offset, one.body))
-        if self.is_sync and one.waits:
-            self.promised.setdefault(queue, {})[result.queue_offset] = one.body
+        queue = (message.topic, message.queue_id)
+        self.placed.append((result.end_offset, queue, result.queue_offset, message.body))
+        if self.is_sync and message.waits:
+            self.promised.setdefault(queue, {})[result.queue_offset] = message.body
 
-    # --- what happens ---------------------------------------------------------
+    # --- events -------------------------------------------------------------------
 
     def put(self, topic: str, queue_id: int, size: int, *, waits: bool) -> None:
         one = self.message(topic, queue_id, size, waits=waits)
@@ -134,30 +134,30 @@ class Life:
                 self.promised.setdefault((topic, queue_id), {})[one.queue_offset] = one.body
 
     def read(self, topic: str, queue_id: int) -> list[StoredMessage]:
-        found = []
-        at, end = 0, self.store.max_offset(topic, queue_id)
-        while at < end:
-            result = self.store.get(topic, queue_id, at)
-            found += [record.decode(one) for one in result.records]
-            assert result.next_offset > at, result
-            at = result.next_offset
-        return found
+        messages = []
+        queue_offset, end = 0, self.store.max_offset(topic, queue_id)
+        while queue_offset < end:
+            result = self.store.get(topic, queue_id, queue_offset)
+            messages += [record.decode(one) for one in result.records]
+            assert result.next_offset > queue_offset, result
+            queue_offset = result.next_offset
+        return messages
 
     def check(self) -> None:
         checkpoint, store = self.store.checkpoint.fields, self.store
         end = store.max_physical_offset
         assert checkpoint.queue_physical_offset <= end
         for (topic, queue_id), bodies in self.sent.items():
-            found = {one.queue_offset: one for one in self.read(topic, queue_id)}
+            messages = {message.queue_offset: message for message in self.read(topic, queue_id)}
             for queue_offset, body in self.promised.get((topic, queue_id), {}).items():
-                assert queue_offset in found, f"{topic}/{queue_id} has lost {queue_offset}"
-                assert found[queue_offset].body == body, "another message has its offset"
-            for one in found.values():
-                assert one.body in bodies, "nobody sent this"
-                assert (one.topic, one.queue_id) == (topic, queue_id)
-                for key in one.properties["KEYS"].split(" ")[:1]:
+                assert queue_offset in messages, f"{topic}/{queue_id} has lost {queue_offset}"
+                assert messages[queue_offset].body == body, "another message has its offset"
+            for message in messages.values():
+                assert message.body in bodies, "a message that was never sent"
+                assert (message.topic, message.queue_id) == (topic, queue_id)
+                for key in message.properties["KEYS"].split(" ")[:1]:
                     hits = store.query(topic, key, 10).records
-                    assert [record.decode(hit).body for hit in hits] == [one.body]
+                    assert [record.decode(hit).body for hit in hits] == [message.body]
 
     def end(self, *, allowed: set[FindingKind] | None = None) -> None:
         self.step(100)
@@ -166,7 +166,7 @@ class Life:
         store_fixture.assert_sound(self.root, allowed=MAY_BE | (allowed or set()))
 
 
-# --- any course of events -----------------------------------------------------
+# --- any order of events ------------------------------------------------------
 
 topics = st.sampled_from(TOPICS)
 sizes = st.one_of(st.integers(8, 200), st.integers(8, 3000))
@@ -183,7 +183,7 @@ lives = st.lists(
     st.tuples(st.lists(deeds, min_size=1, max_size=12), crashes), min_size=1, max_size=4
 )
 few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 6)
-"""Each takes half a second."""
+"""Each example takes half a second."""
 
 
 def act(life: Life, deed: tuple[Any, ...]) -> None:
@@ -209,7 +209,7 @@ def test_no_acknowledged_message_is_lost_under_sync_flush(
 
 @few_examples
 @hypothesis.given(lives=lives, has_crc=st.booleans(), has_pool=st.booleans())
-def test_what_was_synced_is_there_under_async_flush(
+def test_no_synced_message_is_lost_under_async_flush(
     lives: list[Any], has_crc: bool, has_pool: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     life = Life(
@@ -223,8 +223,8 @@ def test_what_was_synced_is_there_under_async_flush(
         for deed in done:
             act(life, deed)
         life.crash(random.Random(seed), loss)
-    # A record whose properties are gone is left out, which only recovery knows; what can be read
-    # has been compared by then, and found by its key.
+    # A record without its properties is left out, and only recovery detects that; the readable
+    # messages have been compared before, and found by key.
     life.end(
         allowed=AFTER_HOLES
         | {FindingKind.UNIT_MISSING, FindingKind.KEY_MISSING, FindingKind.NOT_INDEXED}

@@ -1,4 +1,4 @@
-"""Queues, extension units and index, deleted and derived again: the bytes that Java wrote."""
+"""Queues, extension units and index, deleted and derived again: the same bytes as Java's."""
 
 import dataclasses
 import shutil
@@ -19,25 +19,25 @@ from reput.store.table_files import ConsumerFilterTable
 WHOLE = [
     (version, name) for version, name in golden.STORES if name in ("clean", "ext", "recovered")
 ]
-"""Stores whose log has everything that queues and index point at."""
+"""Stores whose log has all messages that queues and index point at."""
 EXPIRED = [(version, "expired") for version in golden.VERSIONS]
 
 
 def settings(version: str, name: str, root: Path) -> StoreConfig:
-    """The configuration of the broker that wrote a store."""
-    found = dict(golden.manifest(version, name)["config"])
-    found.pop("storePathRootDir", None)
-    found.pop("storePathCommitLog", None)
+    """Return the configuration of the broker that wrote a store."""
+    properties = dict(golden.manifest(version, name)["config"])
+    properties.pop("storePathRootDir", None)
+    properties.pop("storePathCommitLog", None)
     explicit = {
         "store_path_root_dir": str(root),
         "index_tags": version >= "5.4",
         "enable_calc_filter_bit_map": name == "ext",
     }
-    return config.load(StoreConfig, found, environment={}, explicit=explicit).value
+    return config.load(StoreConfig, properties, environment={}, explicit=explicit).value
 
 
 def files_of(root: Path, family: str) -> dict[str, bytes]:
-    """Path below the root to bytes, of all files of a family."""
+    """Return all files of a family: path below the root -> bytes."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted((root / family).rglob("*"))
@@ -46,12 +46,12 @@ def files_of(root: Path, family: str) -> dict[str, bytes]:
 
 
 def index_files(root: Path) -> list[bytes]:
-    """The index files in order; their names are the time they were made."""
+    """Return the index files in order; their names are their creation times."""
     return [path.read_bytes() for path in sorted((root / paths.INDEX).iterdir())]
 
 
 def rebuild(version: str, name: str, into: Path) -> tuple[Path, Path]:
-    """Return the original, and a copy whose derived files reput made again."""
+    """Return the original, and a copy whose derived files reput has rebuilt."""
     original = golden.unpack(version, name)
     copy = golden.copy_store(version, name, into)
     for family in (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT, paths.INDEX):
@@ -64,26 +64,26 @@ def rebuild(version: str, name: str, into: Path) -> tuple[Path, Path]:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("version", "name"), WHOLE)
-def test_queues_are_the_same_bytes(version: str, name: str, tmp_path: Path) -> None:
+def test_rebuilt_queues_have_the_same_bytes(version: str, name: str, tmp_path: Path) -> None:
     original, copy = rebuild(version, name, tmp_path)
     for family in (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT):
-        expected, found = (
+        expected, rebuilt = (
             {
                 path: data
                 for path, data in files_of(root, family).items()
-                # Of this topic some messages were dispatched before there was a filter: see below.
+                # Some messages of this topic were dispatched before there was a filter: see below.
                 if "GoldenOne-ext" not in path
             }
             for root in (original, copy)
         )
-        assert sorted(found) == sorted(expected)
+        assert sorted(rebuilt) == sorted(expected)
         for path, data in expected.items():
-            assert found[path] == data, path
+            assert rebuilt[path] == data, path
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_extension_units_have_the_same_bits(version: str, tmp_path: Path) -> None:
+def test_rebuilt_extension_units_have_the_same_bits(version: str, tmp_path: Path) -> None:
     original, copy = rebuild(version, "ext", tmp_path)
     before, after = (StoreReader.open(str(one)) for one in (original, copy))
     with_bits = 0
@@ -106,16 +106,18 @@ def test_extension_units_have_the_same_bits(version: str, tmp_path: Path) -> Non
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("version", "name"),
-    [(version, name) for version, name in WHOLE if name != "recovered"],  # Java lost keys there
+    [(version, name) for version, name in WHOLE if name != "recovered"],  # Java lost keys here.
 )
-def test_the_index_is_the_same_bytes(version: str, name: str, tmp_path: Path) -> None:
+def test_the_rebuilt_index_has_the_same_bytes(version: str, name: str, tmp_path: Path) -> None:
     original, copy = rebuild(version, name, tmp_path)
-    expected, found = index_files(original), index_files(copy)
-    assert len(found) == len(expected)
+    expected, rebuilt = index_files(original), index_files(copy)
+    assert len(rebuilt) == len(expected)
     if version == "4.5.2":
-        # It counts every entry as a new slot (known-bugs.md#index-slot-count).
-        expected, found = ([_without_slots_used(one) for one in each] for each in (expected, found))
-    assert found == expected
+        # Java counts every entry as a new slot (known-bugs.md#index-slot-count).
+        expected, rebuilt = (
+            [_without_slots_used(one) for one in each] for each in (expected, rebuilt)
+        )
+    assert rebuilt == expected
 
 
 def _without_slots_used(data: bytes) -> bytes:
@@ -125,7 +127,7 @@ def _without_slots_used(data: bytes) -> bytes:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("version", "name"), EXPIRED)
-def test_queues_of_an_expired_log_start_where_it_does(
+def test_queues_of_an_expired_log_start_at_its_first_message(
     version: str, name: str, tmp_path: Path
 ) -> None:
     original, copy = rebuild(version, name, tmp_path)
@@ -142,27 +144,27 @@ def test_queues_of_an_expired_log_start_where_it_does(
 @pytest.mark.crash
 @pytest.mark.parametrize("version", golden.VERSIONS)
 @pytest.mark.parametrize("is_on", [True, False])
-def test_tags_are_found_behind_extension_addresses(
+def test_tags_are_found_through_extension_addresses(
     version: str, is_on: bool, tmp_path: Path
 ) -> None:
-    """Also by a store that has the option off, and where the extension files are gone."""
+    """This includes a store with the option off, and one without the extension files."""
     copy = golden.copy_store(version, "ext", tmp_path)
     options = dataclasses.replace(settings(version, "ext", copy), enable_consume_queue_ext=is_on)
     expected = [
-        one
-        for one in StoreReader.open(str(copy)).messages()
-        if one.topic == "GoldenOne-ext" and one.queue_id == 0 and one.tags == "TagA"
+        message
+        for message in StoreReader.open(str(copy)).messages()
+        if message.topic == "GoldenOne-ext" and message.queue_id == 0 and message.tags == "TagA"
     ]
     assert expected
     with MessageStore.open(config=options) as store:
         for _ in range(2):
-            found: list[bytes] = []
+            records: list[bytes] = []
             queue_offset = 0
             while queue_offset < store.max_offset("GoldenOne-ext", 0):
                 got = store.get(
                     "GoldenOne-ext", 0, queue_offset, tags_codes=[cq_unit.tags_code("TagA")]
                 )
-                found += map(bytes, got.records)
+                records += map(bytes, got.records)
                 queue_offset = got.next_offset
-            assert [record.decode(one) for one in found] == expected
+            assert [record.decode(message) for message in records] == expected
             shutil.rmtree(copy / paths.CONSUME_QUEUE_EXT / "GoldenOne-ext", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""kill -9 of our broker while consumers send messages back: what it took is seen again."""
+"""kill -9 of our broker while consumers send messages back: accepted ones are delivered again."""
 
 import asyncio
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[ReputCluster]:
 
 
 class RetryingClient:
-    """Asks the broker in plain commands."""
+    """A client that sends plain commands to the broker."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self._client = client
@@ -46,24 +46,24 @@ class RetryingClient:
         return await self._client.invoke(self._address, request, TIMEOUT_MS)
 
     async def read(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-        """Return what is in a queue."""
-        found: list[StoredMessage] = []
+        """Return the messages of a queue."""
+        messages: list[StoredMessage] = []
         while True:
             header = PullMessageHeader(
-                consumer_group="check", topic=topic, queue_id=queue_id, queue_offset=len(found),
+                consumer_group="check", topic=topic, queue_id=queue_id, queue_offset=len(messages),
                 max_msg_nums=32, sys_flag=IN_REQUEST, commit_offset=0, suspend_timeout_millis=0,
                 subscription="*", sub_version=0,
             )  # fmt: skip
             reply = await self.ask(RequestCode.PULL_MESSAGE, header)
             if reply.code != ResponseCode.SUCCESS:
-                return found
+                return messages
             data = reply.body
             while data:
-                found.append(record.decode(data))
-                data = data[found[-1].store_size :]
+                messages.append(record.decode(data))
+                data = data[messages[-1].store_size :]
 
     async def send_back(self, message: StoredMessage) -> bool:
-        """Return whether the broker took it; it may have even if not."""
+        """Return whether the broker accepted the message; even if not, it may have stored it."""
         header = SendBackHeader(
             offset=message.physical_offset, group=GROUP, delay_level=1, origin_topic=TOPIC,
             unit_mode=False, max_reconsume_times=16,
@@ -75,13 +75,13 @@ class RetryingClient:
         return reply.code == ResponseCode.SUCCESS
 
 
-async def test_what_was_sent_back_is_seen_again(cluster: ReputCluster) -> None:
+async def test_messages_that_were_sent_back_are_delivered_again(cluster: ReputCluster) -> None:
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(COUNT)])
     taken: set[str] = set()
     async with RemotingClient() as client:
         asker = RetryingClient(client, cluster.address)
-        sent = [one for queue_id in range(4) for one in await asker.read(TOPIC, queue_id)]
+        sent = [stored for queue_id in range(4) for stored in await asker.read(TOPIC, queue_id)]
         assert len(sent) == COUNT
 
         async def send_back(message: StoredMessage) -> None:
@@ -105,7 +105,7 @@ async def test_what_was_sent_back_is_seen_again(cluster: ReputCluster) -> None:
         async with asyncio.timeout(GUARD_S):
             while True:
                 again = await asker.read(names.retry_topic(GROUP))
-                if taken <= {one.properties[ORIGIN_MESSAGE_ID] for one in again}:
+                if taken <= {stored.properties[ORIGIN_MESSAGE_ID] for stored in again}:
                     break
                 await asyncio.sleep(0.1)
-        assert all(one.reconsume_times == 1 for one in again)
+        assert all(stored.reconsume_times == 1 for stored in again)

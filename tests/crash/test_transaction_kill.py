@@ -1,8 +1,8 @@
-"""kill -9 of our broker in the middle of transactions, again and again, on one folder.
+"""kill -9 of our broker in the middle of transactions, repeatedly, on one folder.
 
-With SYNC_FLUSH every half message that was acknowledged ends as its producer says: what it
-committed is delivered, once at least, what it rolled back never, also where the broker did not hear
-of it before it was killed, and asks.
+With SYNC_FLUSH every acknowledged half message ends as its producer decides: a committed one is
+delivered at least once, a rolled back one never. This holds also if the broker was killed before it
+received the decision, and must ask for it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ IS_SOAK = hypothesis.settings.default.max_examples > 100
 ROUND_COUNT = 12 if IS_SOAK else 2
 TASK_COUNT = 16
 DECIDED_MAX = 400
-"""At most so many are decided in a round before the kill."""
+"""Limit of transactions that are decided in a round before the kill."""
 GUARD_S = 60
 TOPIC = "Killed"
 SETTINGS = {
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[ReputCluster]:
 
 
 class Minds:
-    """What became of each local transaction, by the body of its message."""
+    """The outcome of each local transaction, by the body of its message."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -101,7 +101,7 @@ async def send_until_killed(
 
 
 async def delivered(cluster: ReputCluster) -> set[bytes]:
-    found: set[bytes] = set()
+    bodies: set[bytes] = set()
     async with PullConsumer("readers", namesrv=cluster.namesrv) as consumer:
         queues = await consumer.queues(TOPIC)
         await consumer.assign(queues)
@@ -113,11 +113,11 @@ async def delivered(cluster: ReputCluster) -> set[bytes]:
             while count < sum(ends.values()):
                 messages = await consumer.poll(1000)
                 count += len(messages)
-                found |= {one.body for one in messages}
-    return found
+                bodies |= {one.body for one in messages}
+    return bodies
 
 
-async def test_every_transaction_ends_as_its_producer_says(cluster: ReputCluster) -> None:
+async def test_every_transaction_ends_as_its_producer_decides(cluster: ReputCluster) -> None:
     minds = Minds(0)
     client = ClientConfig(namesrv_addr=cluster.namesrv, poll_name_server_ms=200, heartbeat_ms=200)
     once = ProducerConfig(retry_times_when_send_failed=0)

@@ -1,7 +1,7 @@
-"""One thread puts, another waits for the disk, both as fast as they can: nothing is lost.
+"""One thread puts, another waits for the disk, both as fast as they can: no message is lost.
 
-Files are so small that log, queues and index roll all the time, and threads take turns so often
-that each meets the other in the middle of everything.
+Files are so small that log, queues and index roll all the time, and threads switch so often that
+they interleave at every point.
 """
 
 import itertools
@@ -38,7 +38,7 @@ AT_ONCE: dict[str, Any] = {
     "commit_interval_commit_log": 1,
     "commit_commit_log_least_pages": 0,
 }
-"""Everything is due all the time."""
+"""Settings with which all background work is always due."""
 POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
 EXPIRY: dict[str, Any] = {"file_reserved_time": 0}
 
@@ -54,7 +54,7 @@ def _many_switches() -> Iterator[None]:
 
 
 class Writer:
-    """Puts in every way there is, and remembers what was acknowledged."""
+    """A writer that puts in all ways, and records the acknowledged messages."""
 
     def __init__(self, store: MessageStore, *, begins: bool) -> None:
         self.known: Known = defaultdict(dict)
@@ -65,7 +65,7 @@ class Writer:
         self._pending: list[tuple[IncomingMessage, PendingPut]] = []
 
     def put_something(self) -> None:
-        """Put once, and now and then do the writer's half of a step."""
+        """Put once, and sometimes run the writer's half of a step."""
         ways = [self._put, self._put_many, self._put_batch]
         if self._begins:
             ways = [*ways, self._begin, self._begin, self._begin]
@@ -76,7 +76,7 @@ class Writer:
             self.step()
 
     def step(self) -> None:
-        """Do the writer's half of a step, and see which puts it has settled."""
+        """Run the writer's half of a step, and check which puts it has completed."""
         self._store.step_memory()
         while self._pending and (result := self._pending[0][1].result) is not None:
             message, _ = self._pending.pop(0)
@@ -84,7 +84,7 @@ class Writer:
 
     @property
     def waits(self) -> bool:
-        """Whether a put waits for the disk."""
+        """Return whether a put waits for the disk."""
         return bool(self._pending)
 
     def _message(self) -> IncomingMessage:
@@ -135,7 +135,7 @@ class Writer:
 
 
 class DiskThread(threading.Thread):
-    """Does the half of the steps that waits for the disk, until it is told to stop."""
+    """A thread that runs the disk's half of the steps until it is stopped."""
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class DiskThread(threading.Thread):
                 self._store.step_disk()
                 self._store.sync()
                 self.step_count += 1
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test tells
+        except BaseException as error:  # noqa: BLE001 - the test reports every exception
             self.failure = error
 
 
@@ -165,10 +165,10 @@ class DiskThread(threading.Thread):
     ],
 )
 @pytest.mark.parametrize("closes_at_once", [False, True], ids=["joined", "closed"])
-def test_the_disk_half_of_steps_runs_beside_puts(
+def test_the_disk_half_of_steps_runs_concurrently_with_puts(
     tmp_path: Path, settings: dict[str, Any], is_expiring: bool, closes_at_once: bool
 ) -> None:
-    """``closed``: the store is closed while the other thread is at work."""
+    """With ``closed``, the store is closed while the other thread is at work."""
     config = store_fixture.config(
         tmp_path / "store",
         **AT_ONCE,
@@ -209,16 +209,16 @@ def test_the_disk_half_of_steps_runs_beside_puts(
 
 
 def compare(store: MessageStore, known: Known) -> None:
-    """Every message that was acknowledged is there, but for those that have expired."""
+    """Check that every acknowledged message is stored, except expired ones."""
     for (topic, queue_id), bodies in known.items():
-        at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        queue_offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         assert sorted(bodies) == list(range(end))
-        found: dict[int, bytes] = {}
-        while at < end:
-            result = store.get(topic, queue_id, at)
-            assert result.records, f"{topic}/{queue_id} has nothing at {at}"
+        bodies_by_place: dict[int, bytes] = {}
+        while queue_offset < end:
+            result = store.get(topic, queue_id, queue_offset)
+            assert result.records, f"{topic}/{queue_id} has nothing at {queue_offset}"
             for one in map(record.decode, result.records):
-                found[one.queue_offset] = one.body
-            at = result.next_offset
+                bodies_by_place[one.queue_offset] = one.body
+            queue_offset = result.next_offset
         first = store.min_offset(topic, queue_id)
-        assert found == {place: body for place, body in bodies.items() if place >= first}
+        assert bodies_by_place == {place: body for place, body in bodies.items() if place >= first}

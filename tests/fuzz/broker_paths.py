@@ -1,9 +1,9 @@
-"""A pair of brokers for random bytes: one serves them with its fast path, the other without.
+"""A pair of brokers for random bytes: one serves requests with its fast path, the other without.
 
-Brokers are slow to open, so a pair serves the examples of a whole test. An example is a connection:
-what it sends arrives in several reads, cut anywhere. After each read both brokers have answered the
-same bytes and stored the same records; after each example they have counted the same. When the
-pair is closed, the files of both stores are equal.
+Brokers are slow to open, so a pair serves the examples of a whole test. An example is a connection
+whose bytes arrive in several reads, cut anywhere. After each read both brokers have answered the
+same bytes and stored the same records; after each example their counters are equal. When the pair
+is closed, the files of both stores are equal.
 """
 
 import asyncio
@@ -66,18 +66,18 @@ class Paths:
         return self.both.with_kernel.broker.clock.now_ms()
 
     def put(self, message: IncomingMessage) -> None:
-        """Put a message into both stores, past the brokers."""
+        """Store a message in both stores directly, without the brokers."""
         results = [wire.broker.store.put(message, self.now_ms) for wire in self.wires]
         assert results[0] == results[1]
         if results[0].status.is_stored:
             self._records.append(results[0].physical_offset)
 
     def last_records(self, count: int) -> list[int]:
-        """Physical offsets of the last messages that were put past the brokers."""
+        """Return physical offsets of the last messages that were stored directly."""
         return self._records[-count:]
 
     def forget_pops(self) -> None:
-        """Let the fast path forget the pops it has seen."""
+        """Clear the fast path's records of pops."""
         frontend = self.both.with_kernel.broker.frontend
         assert frontend is not None
         frontend._pops.forget()
@@ -100,9 +100,9 @@ class Paths:
     async def _read(self, seed: int, data: bytes) -> None:
         answers = []
         for wire in self.wires:
-            random.seed(seed)  # some requests leave the choice of a queue to the broker
+            random.seed(seed)  # Some requests leave the choice of a queue to the broker.
             answer = wire.feed(data)
-            await asyncio.sleep(0)  # pulls that waited are answered
+            await asyncio.sleep(0)  # Held pulls are answered.
             answers.append((answer, wire.feed(b"")))
         assert answers[0] == answers[1]
         self._compare_records()
@@ -125,14 +125,14 @@ class Paths:
             wire.broker.clock.set(wire.broker.clock.now_ms() + ms)  # type: ignore[attr-defined]
 
     def write_out_queues(self) -> None:
-        """Let the units of queues leave memory: pulls read them ahead, from files."""
+        """Drop the units of queues from memory: pulls read them ahead, from files."""
         for wire in self.wires:
             for queue in wire.broker.store.queues:
                 queue.write_out()
                 queue.drop_tail()
 
     def damage(self, physical_offset: int, change: int) -> None:
-        """Change a byte of the last log file; nothing happens if it is in another one."""
+        """Change a byte of the last log file; do nothing if it is in another file."""
         self._compare_records()
         for wire in self.wires:
             block = wire.broker.store._hot.block
@@ -227,7 +227,7 @@ def open_paths(root: Path, **store_settings: Any) -> Iterator[Paths]:
 def in_turn(count: int, check: Callable[[int], None]) -> None:
     """Check a number of examples, each made from a seed.
 
-    An example depends on those before it: what failed is run again from the first one on. By
+    An example depends on the earlier ones: a failed run is repeated from the first example on. By
     default the examples are the same each time.
     """
     first = 0 if settings.default.derandomize else Random().randrange(2**32)

@@ -1,8 +1,8 @@
-"""Memory for kernels: what they read and write ends at a page that no process may touch.
+"""Memory for kernels: the bytes that they read and write end at a page without access.
 
-A world is a control block and everything that it points at: a log file with little room, queues
-with short tails or none, topics that are not known, an index that is nearly full. The same
-``Random`` makes the same world, at other addresses.
+A world is a control block with everything that it points at: a log file with little room, queues
+with short tails or none, unknown topics, an index that is nearly full. The same ``Random`` makes
+the same world, at other addresses.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ UNTOUCHED = b"\xee"
 
 
 class Fence:
-    """Bytes that end at a page without access: a step too far ends the process."""
+    """Bytes that end at a page without access: an access past the end kills the process."""
 
     def __init__(self, size: int) -> None:
         pages = -(-size // mmap.PAGESIZE) + 1
@@ -100,11 +100,11 @@ ADDRESSES = {
     state.PULL_CODES,
     state.STOP_ROW,
 }
-"""Words that are addresses, and so are never the same."""
+"""Words that are addresses, which differ in every run."""
 
 
 class World:
-    """A control block with all that it points at; the same for the same ``random``."""
+    """A control block with all that it points at; the same ``random`` gives the same world."""
 
     def __init__(self, random: Random, **words: int) -> None:
         self.hot = HotState(is_slow=random.random() < 0.05)
@@ -177,7 +177,7 @@ class World:
             self.hot.mark_touched(address)
 
     def meaning(self) -> dict[str, Any]:
-        """Return everything in the world without addresses."""
+        """Return the contents of the world without addresses."""
         by_address = {address: queue for queue, (address, _) in self.rows.items()}
         topics = {topic: self.hot.topic(topic.encode()) for topic in {t for t, _ in self.rows}}
         for topic, row in topics.items():
@@ -267,7 +267,7 @@ class SendWorld(World):
             block[word] = value
 
     def _provide(self, random: Random) -> None:
-        """Provide all that an append stops for."""
+        """Provide the resource that an append stopped for."""
         for queue in QUEUES:
             if queue not in self.rows:
                 self._make_queue(queue, random)
@@ -307,7 +307,7 @@ class PullWorld(SendWorld):
         super().__init__(random, data, is_complete=True)
         block = self.block
         _, row = self.rows["T", 0]
-        for place in OFFSET_WORDS:  # from one digit to two
+        for place in OFFSET_WORDS:  # From one digit to two.
             row[place] = 7
         self.files = np.zeros(1, np.int64)
         self.ahead: dict[tuple[str, int], Fence] = {}
@@ -339,7 +339,7 @@ class PullWorld(SendWorld):
         self.block[state.READABLE] = self.block[state.LOG_START] + self.block[state.LOG_POSITION]
 
     def write_out(self, random: Random) -> None:
-        """Empty some tails, as a store does, and read some of their units ahead."""
+        """Write out some tails, as a store does, and read some of their units ahead."""
         for queue, tail in self.tails.items():
             _, row = self.rows[queue]
             start, end = row[state.QUEUE_TAIL_OFFSET], row[state.QUEUE_MAX_OFFSET]
@@ -376,7 +376,7 @@ MARKS = b"TAGS\1ck\2TIMER_DELIVER_MS\1"
 
 
 class PopWorld(PullWorld):
-    """A world with messages, and what ``take`` is called with."""
+    """A world with messages, and the arguments of ``take``."""
 
     def __init__(self, random: Random, data: bytes) -> None:
         super().__init__(random, data)
@@ -411,7 +411,7 @@ class PopWorld(PullWorld):
         return self.kept[-1].address
 
     def prepare(self, random: Random) -> None:
-        """Set the arguments that differ from call to call; most of them take the fast path."""
+        """Set the arguments that differ between calls; most calls take the fast path."""
         call = self.call
         queue = random.choice(QUEUES) if random.random() < 0.1 else ("T", 0)
         call[pop_args.QUEUE_ROW], _ = self.rows[queue]
@@ -564,7 +564,7 @@ class CopyLog:
             data = bytearray(some_stored_record(random))
             if position + len(data) > self.size:
                 break
-            if random.random() < 0.1:  # the record ends where the file does
+            if random.random() < 0.1:  # The record ends at the end of the file.
                 position = self.size - len(data)
             struct.pack_into(
                 ">qq", data, record.POSITION_QUEUE_OFFSET, queue_offset, start + position

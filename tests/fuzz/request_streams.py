@@ -1,7 +1,7 @@
-"""Random bytes that clients send: mostly requests that the fast path serves.
+"""Random bytes from clients: mostly requests that the fast path serves.
 
-Others are odd requests, damaged frames, frames whose lengths do not fit, and noise. All follow from
-a ``Random``.
+The rest are odd requests, damaged frames, frames with wrong lengths, and noise. All follow from a
+``Random``.
 """
 
 import base64
@@ -82,7 +82,7 @@ def framed(header: bytes, body: bytes, kind: int) -> bytes:
 
 
 def damaged(random: Random, frame: bytes) -> bytes:
-    """Return a frame with a little of its header changed; its lengths mostly fit."""
+    """Return a frame with some changed header bytes; its lengths mostly fit."""
     kind = frame[4]
     size = int.from_bytes(frame[5:8])
     header, body = bytearray(frame[8 : 8 + size]), frame[8 + size :]
@@ -97,7 +97,7 @@ def damaged(random: Random, frame: bytes) -> bytes:
 
 
 def with_repeats(random: Random, frame: bytes) -> bytes:
-    """Return a binary frame with a field twice, with bytes after its fields, or with a remark."""
+    """Return a binary frame with a repeated field, bytes after its fields, or a remark."""
     size = int.from_bytes(frame[5:8])
     header, body = frame[8 : 8 + size], frame[8 + size :]
     fixed, fields = header[:13], header[21:]
@@ -142,7 +142,7 @@ def json_frame(
     separators = (", ", ": ") if random.random() < 0.1 * odd else (",", ":")
     ascii_only = random.random() > 0.3 * odd
     header = json.dumps(dict(members), separators=separators, ensure_ascii=ascii_only)
-    if random.random() < 0.1 * odd:  # a key, or a field, twice
+    if random.random() < 0.1 * odd:  # A repeated key or field.
         first = json.dumps(dict([random.choice(members)]), separators=(",", ":"))[1:-1]
         header = f"{{{first},{header[1:]}"
     if random.random() < 0.1 * odd and shuffled:
@@ -167,7 +167,7 @@ def some_request(
     can_be_binary: bool = True,
     flags: Sequence[int] = (0,),
 ) -> bytes:
-    """Return a request as a client of some language writes it."""
+    """Return a request in the encoding of some client library."""
     opaque = random.choice([0, 1, 77, 2**31 - 1])
     flag = random.choice(flags)
     remark = None
@@ -188,7 +188,7 @@ def some_request(
 
 
 def with_odd_field(random: Random, odd: float, fields: dict[str, str]) -> dict[str, str]:
-    """Return fields, of which one may be odd, missing, or unknown."""
+    """Return fields, possibly one of them odd, missing, or unknown."""
     fields = dict(fields)
     if random.random() < 0.25 * odd:
         name = random.choice(list(fields))
@@ -310,7 +310,7 @@ def heartbeat(random: Random) -> bytes:
 
 
 Reader = tuple[str, str | None]
-"""A group, and what it pulls; None: its heartbeat says that."""
+"""A group and its subscription; None: the one of its heartbeat."""
 
 
 def some_readers(random: Random) -> list[Reader]:
@@ -320,7 +320,7 @@ def some_readers(random: Random) -> list[Reader]:
 def some_pull(
     random: Random, odd: float, offsets: Sequence[int], readers: Sequence[Reader] = ()
 ) -> bytes:
-    """Return a pull of a reader, mostly of queue 0 of T, from one of some queue offsets."""
+    """Return a pull of a reader, mostly of queue 0 of T, at some queue offset."""
     topic, queue_id = "T", 0
     if random.random() < 0.2:
         topic, queue_id = random.choice(TOPICS), random.choice(QUEUE_IDS)
@@ -506,7 +506,7 @@ def some_send_back(random: Random, odd: float, offsets: Sequence[int]) -> bytes:
 
 
 def with_damage(random: Random, frames: Sequence[bytes]) -> bytes:
-    """Return frames one after another, of which some may be damaged, and the last one cut."""
+    """Return concatenated frames, some of them damaged, the last one perhaps truncated."""
     parts = list(frames)
     for _ in range(random.choice([0, 0, 0, 1, 2]) if parts else 0):
         place = random.randrange(len(parts))

@@ -1,6 +1,6 @@
-"""The kernel ``batch_records`` against its reference: right, wrong and cut batches.
+"""The kernel ``batch_records`` and its reference implementation on valid, invalid and cut batches.
 
-Each example follows from one number: ``check_batch(4711)`` runs it again.
+Each example follows from a number: ``check_batch(4711)`` runs it again.
 """
 
 from random import Random
@@ -31,7 +31,7 @@ def some_properties(random: Random) -> bytes:
 
 
 def some_batch(random: Random) -> bytes:
-    """A batch; every other one has a wrong length in it, or is cut."""
+    """Return a batch; every other one has a wrong length, or is cut."""
     messages = [
         batch.InnerMessage(
             random.getrandbits(31), random.randbytes(random.choice([0, 1, 50])),
@@ -41,16 +41,16 @@ def some_batch(random: Random) -> bytes:
     ]  # fmt: skip
     data = bytearray(batch.encode(messages))
     if data and random.random() < 0.5:
-        at = random.randrange(len(data))
+        position = random.randrange(len(data))
         wrong = random.choice(SIZES).to_bytes(4, "big", signed=True)
         if random.random() < 0.5:
-            at = random.choice([0, batch.HEAD.size - 4])
-        data[at : at + 4] = wrong[: len(data) - at]
+            position = random.choice([0, batch.HEAD.size - 4])
+        data[position : position + 4] = wrong[: len(data) - position]
     return bytes(data[: random.randint(0, len(data))] if random.random() < 0.3 else data)
 
 
 def check_batch(seed: int) -> int:
-    """Compare both; return how many records they made."""
+    """Compare both implementations; return the number of records that they made."""
     random = Random(seed)
     dropped = [name.encode() + b"\2" for name in sorted(props.OF_BROKERS)]
     texts = [
@@ -66,17 +66,17 @@ def check_batch(seed: int) -> int:
     for fence, text in zip(fences, texts, strict=True):
         fence.write(0, text)
         arguments += [fence.address, len(text)]
-    found = []
+    results = []
     for kernel in (hot.batch_records, reference.batch_records):
-        told = np.zeros(3, np.int64)
-        counted = kernel(*arguments, record_max, 0, hot.address_of(told))
-        target = Fence(int(told[1]))  # of just the bytes that were counted
+        counts = np.zeros(3, np.int64)
+        counted = kernel(*arguments, record_max, 0, hot.address_of(counts))
+        target = Fence(int(counts[1]))  # Exactly the counted size.
         told_again = np.zeros(3, np.int64)
         made = kernel(*arguments, record_max, target.address, hot.address_of(told_again))
-        assert (made, *told_again) == (counted, *told)
-        found.append((made, *told.tolist(), target.data))
-    assert found[0] == found[1]
-    return int(found[0][0])
+        assert (made, *told_again) == (counted, *counts)
+        results.append((made, *counts.tolist(), target.data))
+    assert results[0] == results[1]
+    return int(results[0][0])
 
 
 @given(SEEDS)
@@ -85,6 +85,6 @@ def test_batch(seed: int) -> None:
     check_batch(seed)
 
 
-def test_many_are_records() -> None:
-    """Else the test above would test little."""
+def test_many_batches_become_records() -> None:
+    """Otherwise the test above would test little."""
     assert sum(check_batch(seed) for seed in range(100)) > 100

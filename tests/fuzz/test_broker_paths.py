@@ -1,4 +1,4 @@
-"""The fast path of a broker against its processors, on random bytes: see ``broker_paths``."""
+"""The fast path of a broker and its processors on random bytes: see ``broker_paths``."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ STORES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both brokers look at queues and retries in the same order."""
+    """Make both brokers try queues and retries in the same order."""
     monkeypatch.setattr("reput.broker.pop.pops.random.random", lambda: 0.5)
 
 
@@ -148,7 +148,7 @@ HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRAN_PREPARED_QUEUE
 
 
 def put_halves(paths: Paths, random: Random) -> None:
-    """Put a half message; some are of a kind that no client sends."""
+    """Store a half message; some have a form that no client sends."""
     topic = random.choice([*streams.TOPICS, "RMQ_SYS_TRACE_TOPIC", "T", "T", "a.b", "Nobody"])
     queue_id = random.choice(["0", "3", "-1", "x", "2147483648", "4294967296", "007"])
     text = HALF % (random.choice(PRODUCERS), topic, queue_id if random.random() < 0.3 else "0")
@@ -205,7 +205,7 @@ RETRIED = ("", "RETRY_TOPIC\1Orders\2", "ORIGIN_MESSAGE_ID\1AC\2", "WAIT\1true\2
 
 
 def put_consumed(paths: Paths, random: Random) -> None:
-    """Put a message to send back; some are of a kind that no client sends."""
+    """Store a message to send back; some have a form that no client sends."""
     properties = "".join(random.choice(RETRIED) for _ in range(random.choice([0, 1, 2])))
     message = IncomingMessage(
         random.choice(["T", "U", "Orders"]), b"consumed", 0, properties.encode()[:32_767],
@@ -234,7 +234,7 @@ def test_messages_that_are_sent_back(paths: Paths) -> None:
     assert paths.counts.send_backs > EXAMPLES, "else this would test little"
 
 
-# --- everything -----------------------------------------------------------------------------
+# --- all kinds of requests ----------------------------------------------------
 
 
 def test_all_in_one_read(paths: Paths) -> None:
@@ -242,7 +242,7 @@ def test_all_in_one_read(paths: Paths) -> None:
 
 
 def test_records_with_checksums(tmp_path: Path) -> None:
-    """Kernels do not write them: all falls back."""
+    """Kernels do not write these records: all requests fall back."""
     with broker_paths.open_paths(tmp_path, **TIMERS, enabled_append_prop_crc=True) as paths:
         in_turn(EXAMPLES // 4, lambda seed: check_all(paths, seed))
 
@@ -270,7 +270,7 @@ def check_all(paths: Paths, seed: int) -> None:
 
 
 def test_headers_that_are_cut(tmp_path: Path) -> None:
-    """Cut at any byte, with lengths that fit: by default at every third one."""
+    """The cut is at any byte, with lengths that fit; by default at every third byte."""
     step = 1 if EXAMPLES > 100 else 3
     with broker_paths.open_paths(tmp_path, **TIMERS) as paths:
         frames = []

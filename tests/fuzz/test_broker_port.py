@@ -1,6 +1,6 @@
 """Random bytes on the broker's port get an answer or a close, and other clients are served.
 
-The frames of ``remoting`` are tested in ``test_remoting``; here they meet the kernel of sends.
+``test_remoting`` tests the frames of ``remoting``; here they reach the kernel of sends.
 """
 
 import asyncio
@@ -70,15 +70,15 @@ async def wire(
 
 
 async def read_frames(reader: asyncio.StreamReader, count: int) -> list[Command]:
-    found = []
+    frames = []
     for _ in range(count):
         (size,) = struct.unpack(">i", await reader.readexactly(4))
-        found.append(commands.decode(await reader.readexactly(size)))
-    return found
+        frames.append(commands.decode(await reader.readexactly(size)))
+    return frames
 
 
 async def is_well(subject: Subject) -> None:
-    """Check that other clients are served, and that nothing is left of the closed connection."""
+    """Check that other clients are served, and that no state of the closed connection is left."""
     reply = await subject.send("T", b"still here")
     assert reply.code == ResponseCode.SUCCESS
     async with asyncio.timeout(20):
@@ -104,7 +104,7 @@ GARBAGE = [
 async def test_garbage_closes_its_connection_only(subject: Subject, garbage: bytes) -> None:
     await subject.send("T")
     async with wire(subject) as (reader, writer):
-        # What came before it is answered.
+        # The frames before it are answered.
         writer.write(send_frame(7) + garbage)
         (reply,) = await read_frames(reader, 1)
         assert (reply.opaque, reply.code) == (7, ResponseCode.SUCCESS)
@@ -153,13 +153,13 @@ async def test_a_storm_of_connections(subject: Subject) -> None:
             (reply,) = await read_frames(reader, 1)
             assert reply.code == ResponseCode.SUCCESS
 
-    # "T"/3 has a message from the fixture; one that is not there makes pulls wait.
+    # "T"/3 has a message from the fixture; without it, pulls would be held.
     for _ in range(10):
         await asyncio.gather(*(come_and_go() for _ in range(50)))
     await is_well(subject)
 
 
-async def test_one_who_does_not_read_is_not_written_to_without_end(subject: Subject) -> None:
+async def test_pending_replies_to_a_client_that_does_not_read_are_bounded(subject: Subject) -> None:
     for _ in range(32):
         await subject.send("T", b"x" * 8_000, queue_id=3)
     pull = pull_frame(1, 0)
@@ -176,7 +176,7 @@ async def test_one_who_does_not_read_is_not_written_to_without_end(subject: Subj
         transport = channel._transport
         assert transport is not None
         assert transport.get_write_buffer_size() < 8 << 20
-        # Others are served meanwhile.
+        # Other clients are served meanwhile.
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
         writer.transport.abort()
     await is_well(subject)

@@ -1,4 +1,4 @@
-"""Records that kernels copy against records that a broker makes of decoded messages.
+"""Records that kernels copy equal records that a broker encodes from decoded messages.
 
 Delayed messages and timer messages leave the topic where they wait. In one broker kernels read and
 copy them; the copier of the other broker does nothing, as on a machine without compiled kernels.
@@ -122,7 +122,7 @@ Step = Callable[[Any, int], bool]
 
 
 def check(paths: Paths, seed: int, topic: str, step: Step, odd: float = 1) -> None:
-    """Put some messages into the topic where they wait, and deliver the due ones."""
+    """Store some messages in the topic where they wait, and deliver the due ones."""
     random = Random(seed)
     for _ in range(random.choice([1, 4, 9])):
         timer_ms = None

@@ -1,8 +1,8 @@
-"""Compiled kernels and their reference implementation agree, on damaged bytes as well.
+"""Compiled kernels and their reference implementation agree, on damaged bytes too.
 
 Hypothesis makes a log file of records with every oddity of the format, between them zeros, garbage
-and bytes that look like heads; then damage. Both implementations return the same, no whole record
-is lost, and nothing outside of the given memory is read or written.
+and bytes that look like heads; then damage. Both implementations return the same result, no intact
+record is lost, and no byte outside of the given memory is read or written.
 """
 
 import itertools
@@ -31,20 +31,20 @@ try:
 except native.KernelsUnavailable:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
-# The profile of the session (``--hypothesis-profile``), or the one the environment names.
+# The profile of the run (``--hypothesis-profile``), or the one of the environment.
 PROFILE = settings.get_profile(
     os.environ.get("HYPOTHESIS_PROFILE", settings.get_current_profile_name())
 )
 
 
 def examples(count: int) -> settings:
-    """``count`` examples for each 100 of the profile; a third of that with the default profile."""
+    """Set ``count`` examples per 100 of the profile; a third of that with the default profile."""
     percent = PROFILE.max_examples if PROFILE.max_examples > 100 else 33
     return settings(
         PROFILE,
         max_examples=max(count * percent // 100, 1),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        phases=[phase for phase in PROFILE.phases if phase is not Phase.explain],  # minutes
+        phases=[phase for phase in PROFILE.phases if phase is not Phase.explain],  # Minutes.
     )
 
 
@@ -53,11 +53,11 @@ def examples(count: int) -> settings:
 ODD_BYTES = st.sampled_from(
     [
         b"\xff",
-        b"\xc3",  # cut
-        b"\xc0\x80",  # overlong
-        b"\xed\xa0\x80",  # a surrogate
-        b"\xf4\x90\x80\x80",  # over U+10FFFF
-        b"\xf0\x9f\x98",  # cut
+        b"\xc3",  # Truncated.
+        b"\xc0\x80",  # Overlong.
+        b"\xed\xa0\x80",  # A surrogate.
+        b"\xf4\x90\x80\x80",  # Over U+10FFFF.
+        b"\xf0\x9f\x98",  # Truncated.
         b"a\x80b",
         b"\xe0\x80\x80",
     ]
@@ -85,24 +85,26 @@ WORDS = st.lists(st.one_of(TEXTS, st.sampled_from([b"", b"", b"k", b"key2"])), m
 PAIRS = st.one_of(
     st.tuples(KNOWN_NAMES, st.one_of(WORDS, PROPERTY_VALUES)).map(b"\x01".join),
     st.tuples(PROPERTY_NAMES, PROPERTY_VALUES).map(b"\x01".join),
-    PROPERTY_NAMES,  # no separator
+    PROPERTY_NAMES,  # No separator.
 )
 
 
 def property_strings() -> st.SearchStrategy[bytes]:
-    """Return pairs, with the last separator or without."""
+    """Return pairs, with or without the last separator."""
     ends = st.sampled_from([b"", b"\x02"])
     return st.tuples(st.lists(PAIRS, max_size=7).map(b"\x02".join), ends).map(b"".join)
 
 
 PROPERTIES = st.one_of(
     property_strings(),
-    property_strings(),  # so that the others are half of all
+    property_strings(),  # So that the other kinds are half of the examples.
     property_strings(),
-    st.sampled_from([b"", b"TAGS\x01\xc3", b"a\x01\xe2\x82", b"KEYS\x01k \xf0\x9f\x98"]),  # cut
-    # Over 64 pairs, and more pairs of one name than of any other.
+    st.sampled_from(
+        [b"", b"TAGS\x01\xc3", b"a\x01\xe2\x82", b"KEYS\x01k \xf0\x9f\x98"]
+    ),  # Truncated.
+    # Over 64 pairs, and more pairs of one name than of all other names.
     st.integers(60, 90).map(lambda n: b"".join(b"k%d\x01v%d\x02" % (i % 70, i) for i in range(n))),
-    # The most pairs that a string can hold.
+    # The largest number of pairs that a string can hold.
     st.integers(1, 40).map(lambda n: b"\x02".join([b"a\x01b"] * n)),
     st.one_of(
         st.binary(max_size=40),
@@ -116,7 +118,7 @@ ADDRESSES = st.one_of(
     st.binary(min_size=16, max_size=16),
     st.sampled_from([bytes(4), bytes(16), b"\xff" * 16, b"\xfd" + bytes(14) + b"\x02"]),
 )
-# Drawn at once: one by one they would take most of the time.
+# Drawn together: separate draws would take most of the time.
 FIXED_FIELDS = struct.Struct(">4i4q2i")
 COMPRESSION_TYPES = st.sampled_from(
     [0, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD, flags.COMPRESSION_ZLIB, 0x400, 0x700]
@@ -125,7 +127,7 @@ COMPRESSION_TYPES = st.sampled_from(
 
 @st.composite
 def stored_bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Return a stored body and its compression bits, which may not fit."""
+    """Return a stored body and its compression bits, which may be wrong."""
     plain = draw(st.one_of(st.binary(max_size=24), st.integers(0, 300).map(lambda n: b"ab" * n)))
     if draw(st.integers(0, 2)):
         return plain, 0
@@ -138,12 +140,12 @@ def stored_bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @dataclass(frozen=True)
 class Draft:
-    """A record without its place."""
+    """A record without its offset."""
 
     message: StoredMessage
     topic: bytes
     trailer: str
-    """Of ``__CRC32#``: "", "right", "wrong" or "odd"."""
+    """Kind of the ``__CRC32#`` property: "", "right", "wrong" or "odd"."""
     body_crc_error: int
     inner: "Draft | None" = None
     """A record within the body, at its right offset: only a scan from outside skips it."""
@@ -231,7 +233,7 @@ class Log(NamedTuple):
     base: int
     """Physical offset of the first byte."""
     records: tuple[tuple[int, int], ...]
-    """Position and size of the records that were written."""
+    """Position and size of the written records."""
 
 
 HEAD_WORDS = [
@@ -253,20 +255,20 @@ BASES = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn, *, fillers: bool = True) -> Log:
-    """Return a log file: records, fillers between them, and one of the ends of files."""
+    """Return a log file: records, fillers between them, and one of the endings of files."""
     base = draw(BASES)
     kinds = ["record"] * 6 + ["nested"] + ["filler"] * (2 if fillers else 0)
     makers = {"record": drafts(), "nested": drafts(inner=drafts()), "filler": FILLERS}
     data = b""
     places = []
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6)):
-        one = draw(makers[kind])
-        if isinstance(one, Draft):
-            packed = one.at(base + len(data))
+        filler = draw(makers[kind])
+        if isinstance(filler, Draft):
+            packed = filler.at(base + len(data))
             places.append((len(data), len(packed)))
             data += packed
         else:
-            data += one
+            data += filler
     ending = draw(st.sampled_from(["", "zeros", "blank", "filler"]))
     if ending == "zeros":
         data += bytes(draw(st.integers(1, 100)))
@@ -280,36 +282,38 @@ def logs(draw: st.DrawFn, *, fillers: bool = True) -> Log:
 
 @st.composite
 def damaged_logs(draw: st.DrawFn, *, in_place: bool = False) -> Log:
-    """Return a log after some damage; ``in_place`` moves no other byte."""
+    """Return a damaged log; ``in_place`` shifts no other byte."""
     log = draw(logs())
     data = bytearray(log.data)
     kinds = ["flip", "put", "zero", "copy", "word"] + ([] if in_place else ["insert", "delete"])
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         if not data:
             break
-        at = draw(st.integers(0, len(data) - 1))
-        length = min(draw(st.one_of(st.integers(1, 12), st.integers(1, 200))), len(data) - at)
+        position = draw(st.integers(0, len(data) - 1))
+        length = min(draw(st.one_of(st.integers(1, 12), st.integers(1, 200))), len(data) - position)
         if kind == "flip":
-            data[at] ^= draw(st.integers(1, 255))
+            data[position] ^= draw(st.integers(1, 255))
         elif kind == "put":
             new = draw(st.binary(min_size=1, max_size=12))[:length]
-            data[at : at + len(new)] = new
+            data[position : position + len(new)] = new
         elif kind == "zero":
-            data[at : at + length] = bytes(length)
+            data[position : position + length] = bytes(length)
         elif kind == "copy":
             source = draw(st.integers(0, len(data) - length))
-            data[at : at + length] = data[source : source + length]
+            data[position : position + length] = data[source : source + length]
         elif kind == "word":
             new = draw(st.sampled_from(HEAD_WORDS))[:length]
-            data[at : at + len(new)] = new
+            data[position : position + len(new)] = new
         elif kind == "insert":
-            data[at:at] = draw(FILLERS)
+            data[position:position] = draw(FILLERS)
         else:
-            del data[at : at + length]
+            del data[position : position + length]
     intact = log.records
     if in_place:
         intact = tuple(
-            (at, size) for at, size in intact if data[at : at + size] == log.data[at : at + size]
+            (position, size)
+            for position, size in intact
+            if data[position : position + size] == log.data[position : position + size]
         )
     return Log(bytes(data), log.base, intact)
 
@@ -348,12 +352,12 @@ def looks(draw: st.DrawFn) -> Look:
 
 
 def whole(log: Log) -> Look:
-    """Return a scan of all of a log, without a check of checksums."""
+    """Return a scan of a whole log, without a check of checksums."""
     return Look(log, log.data, None, 0, len(log.data), False)
 
 
 def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
-    """Return segments as tuples, so that a difference can be read."""
+    """Return segments as tuples, for readable differences."""
     assert segments.positions.dtype == np.int64
     assert segments.sizes.dtype == np.int32
     assert segments.verdicts.dtype == np.uint8
@@ -373,7 +377,7 @@ def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
 
 @examples(400)
 @given(looks())
-def test_both_kernels_walk_alike(look: Look) -> None:
+def test_both_kernels_scan_alike(look: Look) -> None:
     compiled, plain = look.scan(native), look.scan(reference)
     assert listed(compiled) == listed(plain)
     assert compiled.next_position == plain.next_position
@@ -381,13 +385,13 @@ def test_both_kernels_walk_alike(look: Look) -> None:
 
 @examples(200)
 @given(looks())
-def test_segments_tile_what_was_walked_and_agree_with_classify(look: Look) -> None:
+def test_segments_tile_the_scanned_range_and_agree_with_classify(look: Look) -> None:
     segments = look.scan(native)
-    at = look.start
+    start = look.start
     for position, size, verdict in listed(segments):
-        assert position == at < look.stop
+        assert position == start < look.stop
         assert size > 0
-        at += size
+        start += size
         judged, bytes_judged = record.classify(
             look.part,
             position,
@@ -398,41 +402,41 @@ def test_segments_tile_what_was_walked_and_agree_with_classify(look: Look) -> No
         assert judged is verdict
         if verdict in (Verdict.MESSAGE, Verdict.BLANK, Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC):
             assert bytes_judged == size
-    assert segments.next_position == at
+    assert segments.next_position == start
     end = min(look.stop, len(look.part))
-    if at < end:
-        # The walk stops early only where too little is there to judge.
+    if start < end:
+        # The scan stops early only where too few bytes are left for a verdict.
         assert look.file_end is not None
         assert look.file_end > len(look.part)
         judged, _ = record.classify(
-            look.part, at, look.log.base + at, file_end=look.file_end, check_crc=False
+            look.part, start, look.log.base + start, file_end=look.file_end, check_crc=False
         )
         assert judged is Verdict.TRUNCATED
 
 
 @examples(150)
 @given(looks(), st.integers(1, 3))
-def test_walk_with_little_room_can_be_taken_up(look: Look, room: int) -> None:
+def test_a_scan_with_little_room_can_be_resumed(look: Look, room: int) -> None:
     for kernels in (native, reference):
         whole = look.scan(kernels)
-        found: list[tuple[int, int, Verdict]] = []
-        at = look.start
+        segments: list[tuple[int, int, Verdict]] = []
+        position = look.start
         while True:
-            some = look._replace(start=at).scan(kernels, room=room)
+            some = look._replace(start=position).scan(kernels, room=room)
             assert len(some.positions) <= room
-            found += listed(some)
+            segments += listed(some)
             if not len(some.positions):
                 break
-            assert some.next_position > at
-            at = some.next_position
-        assert found == listed(whole)
-        assert at == whole.next_position
+            assert some.next_position > position
+            position = some.next_position
+        assert segments == listed(whole)
+        assert position == whole.next_position
 
 
 @examples(250)
 @given(damaged_logs(in_place=True), st.booleans())
 def test_no_record_outside_the_damage_is_lost(log: Log, check_crc: bool) -> None:
-    """One bad record must not cost the rest (known-bugs.md#dispatch-skips-a-buffer)."""
+    """A bad record must not cost the other ones (known-bugs.md#dispatch-skips-a-buffer)."""
     segments = native.scan(
         log.data, 0, len(log.data), physical_offset=log.base, check_crc=check_crc
     )
@@ -453,38 +457,38 @@ WHOLE = (Verdict.MESSAGE, Verdict.BLANK, Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC
 def walk_in_windows(
     log: Log, window_bytes: int, kernels: Any
 ) -> Iterator[tuple[int, int, Verdict]]:
-    """Read a file window by window, as ``reput.store`` does; positions are those in the file."""
-    at = 0
+    """Read a file window by window, like ``reput.store``; positions are those in the file."""
+    start = 0
     width = window_bytes
-    while at < len(log.data):
-        window = log.data[at : at + width]
+    while start < len(log.data):
+        window = log.data[start : start + width]
         segments = kernels.scan(
             window,
             0,
             len(window),
-            physical_offset=log.base + at,
-            file_end=len(log.data) - at,
+            physical_offset=log.base + start,
+            file_end=len(log.data) - start,
         )
         for position, size, verdict in listed(segments):
-            yield at + position, size, verdict
+            yield start + position, size, verdict
         if segments.next_position:
-            at += segments.next_position
+            start += segments.next_position
             width = window_bytes
         else:
-            assert at + len(window) < len(log.data), "nothing is left to read, and no progress"
+            assert start + len(window) < len(log.data), "nothing is left to read, and no progress"
             width *= 2
 
 
 @examples(200)
 @given(damaged_logs(), st.one_of(st.integers(1, 60), st.integers(60, 500)))
-def test_walk_in_windows_finds_what_one_walk_finds(log: Log, window_bytes: int) -> None:
+def test_a_scan_in_windows_finds_the_records_of_a_whole_scan(log: Log, window_bytes: int) -> None:
     whole = native.scan(log.data, 0, len(log.data), physical_offset=log.base)
-    expected = [one for one in listed(whole) if one[2] in WHOLE]
-    inside_a_head = [at + 2 for at, _ in log.records]  # between bytes of TOTALSIZE that are zero
+    expected = [segment for segment in listed(whole) if segment[2] in WHOLE]
+    inside_a_head = [at + 2 for at, _ in log.records]  # Between bytes of TOTALSIZE that are zero.
     for width in (window_bytes, *inside_a_head):
         walked = list(walk_in_windows(log, width, native))
         assert walked == list(walk_in_windows(log, width, reference))
-        assert [one for one in walked if one[2] in WHOLE] == expected
+        assert [segment for segment in walked if segment[2] in WHOLE] == expected
         ends = [0, *(position + size for position, size, _ in walked)]
         assert [position for position, _, _ in walked] == ends[:-1]
         assert ends[-1] == len(log.data)
@@ -495,7 +499,7 @@ def test_walk_in_windows_finds_what_one_walk_finds(log: Log, window_bytes: int) 
 def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
     end = len(look.part)
     anywhere = st.integers(0, end - 1) if end else st.nothing()
-    starts = [at for at, _ in look.log.records if at < end]
+    starts = [position for position, _ in look.log.records if position < end]
     drawn = data.draw(st.lists(anywhere, max_size=6 if end else 0))
     positions = np.array([*starts, *drawn, *range(end)[-5:]], np.int64)
     where = {
@@ -505,15 +509,15 @@ def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
     }
     compiled = native.judge(look.part, positions, **where)
     assert listed(compiled) == listed(reference.judge(look.part, positions, **where))
-    for at, size, verdict in listed(compiled):
+    for position, size, verdict in listed(compiled):
         judged, bytes_judged = record.classify(
             look.part,
-            at,
-            look.log.base + at,
+            position,
+            look.log.base + position,
             file_end=look.file_end,
             check_crc=look.check_crc,
         )
-        if judged is Verdict.ZEROS:  # a record should be there
+        if judged is Verdict.ZEROS:  # The expected position of a record.
             assert verdict in (Verdict.BAD_ZEROS, Verdict.BAD_SIZE)
             assert size == 0
         else:
@@ -531,16 +535,18 @@ def test_both_find_the_same_next_record(look: Look) -> None:
 
 @examples(100)
 @given(logs(fillers=False), st.data())
-def test_find_record_finds_the_first_from_anywhere(log: Log, data: st.DataObject) -> None:
+def test_find_record_finds_the_next_record_from_any_position(log: Log, data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(log.data)))
-    found = native.find_record(log.data, position, physical_offset=log.base)
+    next_position = native.find_record(log.data, position, physical_offset=log.base)
     following = [at for at, _ in log.records if at >= position]
     if following:
-        assert found <= following[0]
-        verdict, _ = record.classify(log.data, found, log.base + found, check_crc=False)
+        assert next_position <= following[0]
+        verdict, _ = record.classify(
+            log.data, next_position, log.base + next_position, check_crc=False
+        )
         assert verdict is Verdict.MESSAGE
     else:
-        assert found >= position
+        assert next_position >= position
 
 
 @examples(100)
@@ -585,8 +591,8 @@ def described(value: Any) -> Any:
 
 def all_columns(columns: Any) -> dict[str, Any]:
     """Return the results of all methods."""
-    found = {name: columns.numbers(name) for name in NUMBERS}
-    found |= {
+    values = {name: columns.numbers(name) for name in NUMBERS}
+    values |= {
         "topics": columns.topics(),
         "topic_ids": columns.topic_ids(),
         "bodies": columns.bodies(),
@@ -605,7 +611,7 @@ def all_columns(columns: Any) -> dict[str, Any]:
         "key_hashes": columns.key_hashes(),
         "key_hashes_with_tags": columns.key_hashes(with_tags=True),
     }
-    return {"count": columns.count} | {name: described(value) for name, value in found.items()}
+    return {"count": columns.count} | {name: described(value) for name, value in values.items()}
 
 
 def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -636,7 +642,7 @@ def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
     indices = st.lists(
         st.integers(-count, count - 1) if count else st.nothing(), max_size=8 * bool(count)
     ).map(lambda values: np.array(values, np.int64))
-    all_columns(compiled)  # what has been computed for all rows must not show in a part
+    all_columns(compiled)  # Columns computed for all rows must not appear in a part.
     for rows in (data.draw(masks), data.draw(indices)):
         part = all_columns(compiled.take(rows))
         assert part == all_columns(plain.take(rows))
@@ -645,25 +651,27 @@ def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
 
 @examples(50)
 @given(logs(fillers=False))
-def test_records_come_back_as_they_were_written(log: Log) -> None:
-    """Compare with the codec directly: the reference shares no helpers with it."""
-    columns = native.Columns(log.data, np.array([at for at, _ in log.records], np.int64))
+def test_records_round_trip_through_columns(log: Log) -> None:
+    """Compare with the codec directly: it shares no code with the reference implementation."""
+    columns = native.Columns(
+        log.data, np.array([position for position, _ in log.records], np.int64)
+    )
     properties = columns.properties()
     names, values = (described(runs)[0] for runs in properties[1:])
-    for row, (at, size) in enumerate(log.records):
-        one = record.decode(log.data, at, check_crc=False)
+    for row, (position, size) in enumerate(log.records):
+        message = record.decode(log.data, position, check_crc=False)
         assert columns.numbers("store_size")[row] == size
         for name in NUMBERS:
-            assert columns.numbers(name)[row] == getattr(one, name), name
+            assert columns.numbers(name)[row] == getattr(message, name), name
         first, last = properties.offsets[row : row + 2]
         found = dict(zip(names[first:last], values[first:last], strict=True))
         assert found == {
             name.encode(): value.encode()
-            for name, value in props.decode(one.property_bytes).items()
+            for name, value in props.decode(message.property_bytes).items()
         }
 
 
-# --- memory: nothing is read outside the buffer ---------------------------
+# --- memory: no byte outside the buffer is read -------------------------------
 
 GUARDED = '''
 """Run the kernels on buffers next to a page without access, before or after them."""
@@ -741,17 +749,24 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
     def collect(look: Look) -> None:
         where = (look.start, look.stop, look.log.base, look.file_end, look.check_crc)
         cases.append((look.part, *where))
-        # Each record alone: nothing follows a text that ends inside a character.
+        # Each record alone: no byte follows a text that ends inside a character.
         cases.extend(
-            (look.log.data[at : at + size], 0, size, look.log.base + at, None, False)
-            for at, size in look.log.records
+            (
+                look.log.data[position : position + size],
+                0,
+                size,
+                look.log.base + position,
+                None,
+                False,
+            )
+            for position, size in look.log.records
         )
         # A record truncated at several positions: the first missing byte is read first.
-        for at, size in look.log.records[-1:]:
-            file_end = None if look.check_crc else at + size
+        for position, size in look.log.records[-1:]:
+            file_end = None if look.check_crc else position + size
             cases.extend(
-                (look.log.data[:end], at, end, look.log.base, file_end, True)
-                for end in range(at + 1, at + size, 17 + size // 20)
+                (look.log.data[:end], position, end, look.log.base, file_end, True)
+                for end in range(position + 1, position + size, 17 + size // 20)
             )
 
     collect()
@@ -763,18 +778,18 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
     assert int(rows) > 100
 
 
-def test_one_byte_too_many_is_noticed(tmp_path: Path) -> None:
-    """The guard works: the same run dies on a buffer that reaches into the next page."""
+def test_a_read_past_the_buffer_is_detected(tmp_path: Path) -> None:
+    """The guard works: the same run crashes on a buffer that extends into the next page."""
     done = run_guarded([(b"\0" * 9, 0, 9, 0, None, True)], tmp_path, "--overstep")
     assert done.returncode in (-signal.SIGSEGV, -signal.SIGBUS)
     assert "assert" not in done.stderr.lower()
 
 
-# --- memory: nothing is written outside the arrays ------------------------
+# --- memory: no byte outside the arrays is written ----------------------------
 
 
 class GuardedNumpy:
-    """numpy, but new arrays are between guard bytes and hold garbage, not zeros."""
+    """numpy whose new arrays are between guard bytes and contain garbage instead of zeros."""
 
     GUARD = 64
 
@@ -805,7 +820,7 @@ class GuardedNumpy:
             assert (block[-self.GUARD :] == 0xA5).all()
 
 
-# The most of everything: pairs of two characters, words of one, addresses of the widest form.
+# The extremes: pairs of two characters, words of one, addresses of the widest form.
 WIDEST = Draft(
     StoredMessage(
         topic="",
@@ -844,7 +859,7 @@ WORDY = Draft(
 
 
 def look_at(draft: Draft, count: int) -> Look:
-    """Return a scan of a log of the same record ``count`` times."""
+    """Return a scan of a log with the same record ``count`` times."""
     data = b""
     places = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Frames made by Hypothesis: a written frame is read back, and no frame does harm."""
+"""Frames made by Hypothesis: encoded frames decode to the same command, and no frame does harm."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ BUFFER_BYTES = 128
 
 ints = st.integers(-(1 << 31), (1 << 31) - 1)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-"""No half of a surrogate pair: neither JSON nor UTF-8 has them."""
+"""Text without halves of surrogate pairs: neither JSON nor UTF-8 has them."""
 some_text = text.filter(bool)
 
 
@@ -24,7 +24,7 @@ some_text = text.filter(bool)
 def any_command(draw: st.DrawFn) -> Command:
     serialization = draw(st.sampled_from(Serialization))
     is_binary = serialization is Serialization.ROCKETMQ
-    # The binary header has no difference between empty and none.
+    # The binary header does not distinguish empty from none.
     value = some_text if is_binary else text
     fields = st.dictionaries(text, value, min_size=is_binary, max_size=5)
     return Command(
@@ -46,36 +46,36 @@ def content(frame: bytes) -> bytes:
 
 
 @given(any_command())
-def test_what_is_written_is_read_back(command: Command) -> None:
+def test_encode_decode_round_trip(command: Command) -> None:
     for buffer in (bytes, bytearray, memoryview):
         assert commands.decode(buffer(content(commands.encode(command)))) == command
 
 
 @given(any_command(), st.data())
-def test_damaged_frames_are_none_or_are_read(command: Command, data: st.DataObject) -> None:
+def test_damaged_frames_are_refused_or_decoded(command: Command, data: st.DataObject) -> None:
     frame = bytearray(content(commands.encode(command)))
     for _ in range(data.draw(st.integers(1, 4))):
         kind = data.draw(st.sampled_from(["flip", "cut", "insert", "number"]))
-        at = data.draw(st.integers(0, max(len(frame) - 1, 0)))
+        position = data.draw(st.integers(0, max(len(frame) - 1, 0)))
         if kind == "flip" and frame:
-            frame[at] ^= 1 << data.draw(st.integers(0, 7))
+            frame[position] ^= 1 << data.draw(st.integers(0, 7))
         elif kind == "cut":
-            del frame[at:]
+            del frame[position:]
         elif kind == "insert":
-            frame[at:at] = data.draw(st.binary(max_size=8))
+            frame[position:position] = data.draw(st.binary(max_size=8))
         elif kind == "number":
             number = data.draw(st.sampled_from([0, -1, 1 << 30, -(1 << 31), 0xFFFFFF]))
-            frame[at : at + 4] = struct.pack(">i", number)
+            frame[position : position + 4] = struct.pack(">i", number)
     try:
-        found = commands.decode(bytes(frame))
+        decoded = commands.decode(bytes(frame))
     except NotAFrame:
         return
-    assert isinstance(found, Command)
-    assert isinstance(found.is_reply, bool)
+    assert isinstance(decoded, Command)
+    assert isinstance(decoded.is_reply, bool)
 
 
 @given(st.binary(max_size=300), st.sampled_from(Serialization), st.booleans())
-def test_random_headers_are_none_or_are_read(
+def test_random_headers_are_refused_or_decoded(
     data: bytes, serialization: Serialization, is_framed: bool
 ) -> None:
     mark = struct.pack(">i", serialization << 24 | len(data)) if is_framed else b""
@@ -101,11 +101,11 @@ json_values = st.recursive(
 def test_any_json_is_a_command_or_no_frame(fields: dict[str, object]) -> None:
     header = json.dumps(fields).encode()
     try:
-        found = commands.decode(struct.pack(">i", len(header)) + header)
+        command = commands.decode(struct.pack(">i", len(header)) + header)
     except NotAFrame:
         return
-    if found.ext_fields is not None:
-        assert all(isinstance(value, str) for value in found.ext_fields.values())
+    if command.ext_fields is not None:
+        assert all(isinstance(value, str) for value in command.ext_fields.values())
 
 
 @given(
@@ -113,12 +113,12 @@ def test_any_json_is_a_command_or_no_frame(fields: dict[str, object]) -> None:
     st.lists(st.integers(1, 2 * BUFFER_BYTES), min_size=1),
     st.lists(st.integers(0, 3), min_size=1),
 )
-def test_frames_are_the_same_whatever_the_pieces(
+def test_frames_do_not_depend_on_the_pieces(
     frames: list[bytes], pieces: list[int], stops: list[int]
 ) -> None:
-    """Also where the reader stops in between, and continues later with the rest."""
+    """This holds also if the reader stops in between, and continues later."""
     data = b"".join(struct.pack(">i", len(one)) + one for one in frames)
-    buffer, found = FrameBuffer(bytearray(BUFFER_BYTES)), []
+    buffer, taken = FrameBuffer(bytearray(BUFFER_BYTES)), []
     turn = 0
 
     def take(view: memoryview, end: int) -> bool:
@@ -126,14 +126,14 @@ def test_frames_are_the_same_whatever_the_pieces(
         nonlocal turn
         turn += 1
         count = stops[turn % len(stops)] or 1 << 30
-        at = 0
-        while count and (place := find_frame(view, at, end)) is not None and place[1] <= end:
-            found.append(bytes(view[place[0] : place[1]]))
-            at = place[1]
+        position = 0
+        while count and (place := find_frame(view, position, end)) is not None and place[1] <= end:
+            taken.append(bytes(view[place[0] : place[1]]))
+            position = place[1]
             count -= 1
-        place = find_frame(view, at, end)
+        place = find_frame(view, position, end)
         is_all = place is None or place[1] > end
-        buffer.keep(view, at, end)
+        buffer.keep(view, position, end)
         return is_all
 
     while data:
@@ -145,4 +145,4 @@ def test_frames_are_the_same_whatever_the_pieces(
         is_all = take(*buffer.filled(len(piece)))
         while not is_all:
             is_all = take(*buffer.kept())
-    assert found == frames
+    assert taken == frames

@@ -1,7 +1,7 @@
-"""The kernels that append, dispatch and pull against their reference implementation.
+"""The kernels that append, dispatch and pull agree with their reference implementation.
 
-Each is called in one of two equal worlds. Addresses in these differ, and are not compared. Each
-example follows from one number: ``check_append(4711)`` runs it again.
+Each is called in one of two equal worlds, whose addresses differ and are not compared. Each example
+follows from a number: ``check_append(4711)`` runs it again.
 """
 
 import ctypes
@@ -37,20 +37,20 @@ def assert_alike(
     native_call: Callable[[World], Any],
     plain_call: Callable[[World], Any],
 ) -> World:
-    """Make two worlds, call in each, compare; return one of them as it is now."""
-    one, other = make(), make()
-    assert native_call(one) == plain_call(other)
-    found, expected = one.meaning(), other.meaning()
+    """Make two worlds, call a function in each, compare them; return one of them afterwards."""
+    world, other = make(), make()
+    assert native_call(world) == plain_call(other)
+    found, expected = world.meaning(), other.meaning()
     for part in expected:
         assert found[part] == expected[part], part
-    return one
+    return world
 
 
 # --- messages -------------------------------------------------------------------
 
 
 def some_property_bytes(random: Random) -> bytes:
-    """Property strings of clients that know what they do, and of others."""
+    """Return a property string, mostly a valid one."""
     pairs = []
     for _ in range(random.choice([0, 1, 2, 3, 6])):
         name = random.choice(
@@ -72,7 +72,7 @@ def some_property_bytes(random: Random) -> bytes:
 
 
 def some_record(random: Random, *, has_crc: bool = False) -> bytes:
-    """A record as the store makes it, before it has its place."""
+    """Return a record as the store encodes it, before it has its offset."""
     addresses = [bytes([127, 0, 0, 1]), bytes(15) + b"\1"]
     topic, queue_id = random.choice(QUEUES)
     message = IncomingMessage(
@@ -121,20 +121,20 @@ def check_append(seed: int) -> None:
 
 
 def assert_log_is_whole(world: World, start: int) -> None:
-    """What was appended are records that stand where they say, checksums and all."""
-    at, end = start, world.block[state.LOG_POSITION]
+    """Check that the appended bytes are records with right offsets and checksums."""
+    position, end = start, world.block[state.LOG_POSITION]
     data = world.log.data
-    while at < end:
-        offset = world.block[state.LOG_START] + at
-        verdict, size = record.classify(data, at, offset)
+    while position < end:
+        offset = world.block[state.LOG_START] + position
+        verdict, size = record.classify(data, position, offset)
         assert verdict is record.Verdict.MESSAGE
-        at += size
-    assert at == end
+        position += size
+    assert position == end
     assert not any(data[end:])
 
 
 def hot_native(name: str) -> Any:
-    """The compiled kernel, whatever ``hot`` has chosen."""
+    """Return the compiled kernel, whatever ``hot`` has chosen."""
     kinds = {"append": [ctypes.c_int64, ctypes.c_char_p], "pull": [ctypes.c_int64]}
     if name in kinds:
         return native.plain_function(name, kinds[name], is_short=True)
@@ -151,7 +151,7 @@ def test_dispatch(seed: int) -> None:
 
 
 def check_dispatch(seed: int) -> None:
-    """Dispatch a log: sound, damaged, cut, with blank and with queue offsets that do not fit."""
+    """Dispatch a log: sound, damaged, cut, with a blank, or with queue offsets that do not fit."""
     random = Random(seed)
     base = random.choice([0, 4096, 1 << 40])
     data = some_log(random, base)
@@ -174,7 +174,7 @@ def check_dispatch(seed: int) -> None:
 
 
 def some_log(random: Random, base: int) -> bytes:
-    """Return consecutive records, each with its place; then perhaps damage."""
+    """Return consecutive records, each with its offset; then perhaps damage."""
     log = bytearray()
     for _ in range(random.choice([1, 2, 6])):
         one = bytearray(some_record(random))
@@ -202,7 +202,7 @@ def test_pull(seed: int) -> None:
 
 
 def check_pull(seed: int) -> None:
-    """Pull by units that are right, wrong, or lead where there is nothing."""
+    """Pull by units that are right, wrong, or point at no record."""
     random = Random(seed)
     start = random.choice([0, 3]) * 4096
     places, files = some_files(random, start)
@@ -246,7 +246,7 @@ def check_pull(seed: int) -> None:
         )
         fence_of_units = Fence(len(units))
         fence_of_units.write(0, units)
-        world.log = Fence(words["PULL_ROOM"])  # the reply, where ``meaning`` looks at it
+        world.log = Fence(words["PULL_ROOM"])  # The reply, at the position that ``meaning`` reads.
         world.block[state.FILES] = hot.address_of(addresses)
         world.block[state.PULL_UNITS] = fence_of_units.address
         world.block[state.PULL_BUFFER] = world.log.address
@@ -260,27 +260,27 @@ def check_pull(seed: int) -> None:
         lambda world: reference.pull(world.hot.argument),
     )
     reply = after.log.data[: after.block[state.RESULT_BYTES]]
-    at = count = 0
-    while at < len(reply):
-        one = record.decode(reply, at, check_crc=False)
+    position = count = 0
+    while position < len(reply):
+        one = record.decode(reply, position, check_crc=False)
         assert (one.physical_offset, one.store_size) in places
-        at, count = at + one.store_size, count + 1
-    assert (at, count) == (len(reply), after.block[state.RESULT_COUNT])
+        position, count = position + one.store_size, count + 1
+    assert (position, count) == (len(reply), after.block[state.RESULT_COUNT])
 
 
 def some_files(random: Random, start: int) -> tuple[list[tuple[int, int]], list[bytes]]:
-    """Log files of 4096 bytes, and (physical offset, size) of the records in them."""
+    """Return log files of 4096 bytes, and (physical offset, size) of the records in them."""
     places, files = [], []
     for number in range(random.choice([1, 2, 4])):
         log = bytearray()
         while True:
-            one = bytearray(some_record(random))
-            if len(log) + len(one) > 4096:
+            data = bytearray(some_record(random))
+            if len(log) + len(data) > 4096:
                 break
             offset = start + 4096 * number + len(log)
-            one[20:36] = (len(places) % 7).to_bytes(8) + offset.to_bytes(8)
-            places.append((offset, len(one)))
-            log += one
+            data[20:36] = (len(places) % 7).to_bytes(8) + offset.to_bytes(8)
+            places.append((offset, len(data)))
+            log += data
         files.append(bytes(log).ljust(4096, b"\0"))
     return places, files
 

@@ -1,7 +1,7 @@
-"""Rounds of hostile traffic: several connections at once, each with manners of its own.
+"""Rounds of hostile traffic: several connections at once, each with its own behaviour.
 
-All of a round follows from its seed and number: ``script`` returns what each connection writes, and
-``play`` writes it. What the servers answer is read and thrown away, or not read at all.
+A round follows from its seed and number: ``script`` returns the bytes that each connection writes,
+and ``play`` writes them. Answers of the servers are read and dropped, or not read at all.
 """
 
 import contextlib
@@ -18,44 +18,44 @@ from hostile import mutations, requests
 from hostile.wire import Draft
 
 PIPELINED = "pipelined"
-"""Everything at once; replies are read."""
+"""All frames at once; replies are read."""
 ONE_BY_ONE = "one by one"
-"""The next frame when a reply has come, or none for some time."""
+"""The next frame after a reply, or after some time without one."""
 UNREAD = "unread"
-"""Everything at once; replies are not read until the round ends."""
+"""All frames at once; replies are not read until the round ends."""
 TRICKLED = "trickled"
 """A few bytes at a time."""
 RESET = "reset"
-"""A part of it, then the connection is reset."""
+"""A part of the frames, then the connection is reset."""
 
 MANNERS = [PIPELINED, PIPELINED, ONE_BY_ONE, ONE_BY_ONE, UNREAD, TRICKLED, RESET]
 REPLY_S = 0.05
-"""How long one by one waits for a reply: not every request has one."""
+"""Time that "one by one" waits for a reply, in s: not every request has one."""
 TRICKLE_S = 0.002
 WRITE_BYTES = 1 << 16
 
 
 @dataclass
 class Script:
-    """What one connection writes."""
+    """The frames that a connection writes."""
 
     manners: str
     frames: list[tuple[str, bytes]]
-    """What it is, and its bytes."""
+    """Description and bytes of each frame."""
 
 
 @dataclass
 class Played:
-    """What was written in a round."""
+    """Results of a round."""
 
     frames: list[tuple[float, str, int]] = field(default_factory=list)
-    """Time at which a frame's last byte was written, what it is, its bytes."""
+    """Time at which a frame's last byte was written, its description, its length."""
     replies_bytes: int = 0
     closed: int = 0
-    """Connections that the server closed."""
+    """Number of connections that the server closed."""
 
     def near(self, start: float, end: float) -> list[str]:
-        """Return what was written shortly before a time, or in it."""
+        """Return the frames that were written in an interval, or shortly before it."""
         return [
             f"{label} ({size} bytes, {(moment - start) * 1000:+.0f} ms)"
             for moment, label, size in self.frames
@@ -70,10 +70,10 @@ def script(
 
     Args:
         server: ``broker`` or ``namesrv``.
-        seed: Of the run.
-        number: Of the round.
-        codes: Requests to make the frames of; None: all, and recorded frames.
-        count: Frames of a connection at most.
+        seed: Seed of the run.
+        number: Number of the round.
+        codes: Request codes of the frames; None: all codes, and recorded frames.
+        count: Maximum number of frames of a connection.
     """
     rng = random.Random(f"{server}/{seed}/{number}")
     drafts: Mapping[int, list[Draft]] = requests.SERVERS[server]
@@ -85,7 +85,7 @@ def script(
         manners = rng.choice(MANNERS)
         frames = [mutations.frame(rng, drafts, others) for _ in range(rng.randint(1, count))]
         if manners == PIPELINED and rng.random() < 0.3:
-            # The same small request again and again: what a broken client does.
+            # The same small request repeatedly, like a broken client.
             label, data = rng.choice(frames)
             if len(data) < 4_096:
                 frames += [(f"{label}, repeated", data)] * rng.choice([100, 1_000])
@@ -94,7 +94,7 @@ def script(
 
 
 class _Player:
-    """One connection that plays its script."""
+    """A connection that plays its script."""
 
     def __init__(self, port: int, played: Script, log: Played) -> None:
         self.manners = played.manners
@@ -112,7 +112,7 @@ class _Player:
         self.socket.setblocking(False)
 
     def events(self, now: float) -> int:
-        """Return what it waits for."""
+        """Return the events that the connection waits for."""
         events = 0 if self.manners == UNREAD else selectors.EVENT_READ
         if self._todo and now >= self._waits_until:
             events |= selectors.EVENT_WRITE
@@ -160,7 +160,7 @@ class _Player:
 
 
 def play(port: int, scripts: list[Script], limit_s: float = 3.0, quiet_s: float = 0.3) -> Played:
-    """Play a round: until all is written and nothing comes back for some time, or time is over."""
+    """Play a round, until all is written and no byte arrives for some time, or time is over."""
     log = Played()
     players = [_Player(port, one, log) for one in scripts]
     deadline = time.monotonic() + limit_s

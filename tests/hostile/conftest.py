@@ -1,8 +1,8 @@
 """Servers that the tests of a file share.
 
-By default those with everything switched on; with ``REPUT_HOSTILE_SECONDS`` (``make hostile``)
-those with default settings as well. With ``REPUT_HOSTILE_ALONE`` each test has its own servers, so
-that what one leaves behind is seen at its own end, and not at the end of all.
+By default these have everything switched on; with ``REPUT_HOSTILE_SECONDS`` (``make hostile``)
+there are servers with default settings as well. With ``REPUT_HOSTILE_ALONE`` each test has its own
+servers, so that lasting effects are found at the end of the test that caused them.
 """
 
 import os
@@ -23,7 +23,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> str:
 def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
-    """Both servers, watched; at the end they are stopped, verified, killed and started again."""
+    """Run both servers under watch; at the end stop, verify, kill and restart them."""
     folder = tmp_path_factory.mktemp(f"hostile-{request.param}")
     with Scene(folder, PROFILES[request.param]) as found:
         yield found

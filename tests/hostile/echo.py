@@ -1,4 +1,4 @@
-"""A server that answers at once: how long it takes is the machine's own noise.
+"""A server that answers at once: its response times are the noise of the machine.
 
 python -m hostile.echo    in ``tests/``; prints its port and serves until its stdin ends
 """
@@ -11,7 +11,7 @@ import uvloop
 
 
 class Echo(asyncio.Protocol):
-    """Writes back what arrives."""
+    """Protocol that writes back the received bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no asyncio.Transport.

@@ -3,8 +3,8 @@
     python -m hostile.guard_pages SECONDS SEED [NAME]
 
 All memory of a kernel (requests, records, units, scratch, replies, rows) ends, or begins, at a page
-without access: a step too far ends the process. The name of a check and its seed are printed before
-it runs, for the report of a failure.
+without access: an access out of bounds kills the process. The name of a check and its seed are
+printed before it runs, for the report of a failure.
 """
 
 import ctypes
@@ -31,11 +31,11 @@ _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 
 _NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SIDE = Random()
-"""Which side of the memory that is made next is exact."""
+"""Chooses the side at which new memory touches its guard page."""
 
 
 class GuardedBytes(Fence):
-    """Bytes between two pages without access; they end or begin at one of these."""
+    """Bytes between two pages without access; they touch one of these."""
 
     def __init__(self, size: int) -> None:
         page = mmap.PAGESIZE
@@ -56,16 +56,16 @@ def guard() -> None:
 
 def with_lies(random: Random, data: bytes) -> bytes:
     """Return bytes with wrong numbers of two, four or eight bytes in some places."""
-    found = bytearray(data)
+    changed = bytearray(data)
     for _ in range(random.choice([0, 1, 1, 2, 5])):
         size = random.choice([1, 2, 4, 4, 4, 8])
-        if len(found) <= size:
+        if len(changed) <= size:
             break
         # Most lengths are in heads.
-        at = random.randrange(min(len(found) - size, random.choice([12, 120, 1 << 30])))
-        value = random.choice(_NUMBERS) + random.choice([0, 0, len(found), -len(found)])
-        found[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
-    return bytes(found)
+        at = random.randrange(min(len(changed) - size, random.choice([12, 120, 1 << 30])))
+        value = random.choice(_NUMBERS) + random.choice([0, 0, len(changed), -len(changed)])
+        changed[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
+    return bytes(changed)
 
 
 def receive(seed: int) -> None:
@@ -115,14 +115,14 @@ def walk(seed: int) -> None:
     buffer = hot.view_at(fence.address, len(data))
     start = random.choice([0, 0, random.randrange(len(data))])
     file_end = random.choice([None, None, len(data) + 100])
-    found = native.scan(buffer, start, len(data), physical_offset=base, file_end=file_end)
-    assert start <= found.next_position <= max(len(data), file_end or 0)
+    segments = native.scan(buffer, start, len(data), physical_offset=base, file_end=file_end)
+    assert start <= segments.next_position <= max(len(data), file_end or 0)
     native.find_record(buffer, start, physical_offset=base, file_end=file_end)
     native.data_end(buffer, start)
     native.checksum(buffer)
     positions = np.array([random.randrange(len(data)) for _ in range(9)], np.int64)
     native.judge(buffer, positions, physical_offset=base, file_end=file_end)
-    columns = native.Columns(buffer, found.positions[found.verdicts == 0])
+    columns = native.Columns(buffer, segments.positions[segments.verdicts == 0])
     columns.topics()
     columns.bodies()
     columns.properties()

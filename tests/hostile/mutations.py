@@ -1,4 +1,4 @@
-"""What hostile clients do to well-formed requests: seeded, so that what was found is found again.
+"""Changes that hostile clients make to valid requests: seeded, so that findings are reproducible.
 
     mutate(random.Random(seed), draft, sources) -> bytes of a frame, or of several
 
@@ -84,7 +84,7 @@ JSON_TEXTS = _json_texts()
 
 
 def value(rng: random.Random) -> Any:
-    """Return something for any place."""
+    """Return a hostile value for any place."""
     choice = rng.random()
     if choice < 0.4:
         return rng.choice(NUMBERS)
@@ -98,7 +98,7 @@ def value(rng: random.Random) -> Any:
 
 
 def hostile_properties(rng: random.Random) -> str:
-    """Return a property string that says what only brokers should say, or is none."""
+    """Return an invalid property string, or one with properties that only brokers may set."""
     choice = rng.randrange(6)
     if choice == 0:
         count = rng.choice([64, 65, 1_000, 8_000, 100_000])
@@ -135,7 +135,7 @@ def drop_field(rng: random.Random, draft: Draft) -> None:
 
 
 def add_fields(rng: random.Random, draft: Draft) -> None:
-    """Add fields that nobody asked for."""
+    """Add unknown fields."""
     count = rng.choice([1, 10, 999, 1_001, 20_000])
     more = {f"x{number}": "y" for number in range(count)}
     draft.fields = {**(draft.fields or {}), **more}
@@ -149,27 +149,31 @@ def change_properties(rng: random.Random, draft: Draft) -> None:
 
 
 def _leaves(document: Any) -> list[tuple[Any, Any]]:
-    """Return (container, key) of everything in a document."""
-    found: list[tuple[Any, Any]] = []
+    """Return (container, key) of each value in a document."""
+    leaves: list[tuple[Any, Any]] = []
     todo = [document]
     while todo:
         container = todo.pop()
         keys = list(container) if isinstance(container, dict) else range(len(container))
         for key in keys:
-            found.append((container, key))
+            leaves.append((container, key))
             if isinstance(container[key], (dict, list)):
                 todo.append(container[key])
-    return found
+    return leaves
 
 
 def change_body_value(rng: random.Random, draft: Draft) -> None:
-    if isinstance(draft.document, dict) and draft.document:  # it may have lost all
+    if (
+        isinstance(draft.document, dict) and draft.document
+    ):  # Other mutations may have removed all values.
         container, key = rng.choice(_leaves(draft.document))
         container[key] = value(rng)
 
 
 def drop_body_value(rng: random.Random, draft: Draft) -> None:
-    if isinstance(draft.document, dict) and draft.document:  # it may have lost all
+    if (
+        isinstance(draft.document, dict) and draft.document
+    ):  # Other mutations may have removed all values.
         container, key = rng.choice(_leaves(draft.document))
         del container[key]
 
@@ -224,7 +228,7 @@ def grow_body(rng: random.Random, draft: Draft) -> None:
 
 
 def damage_body(rng: random.Random, draft: Draft) -> None:
-    """Flip bits, cut, or put lying numbers over bytes."""
+    """Flip bits, cut, or overwrite bytes with wrong numbers."""
     body = bytearray(draft.body_bytes())
     draft.document = None
     if body:
@@ -305,7 +309,7 @@ MUTATIONS: Sequence[tuple[Mutation, int]] = [
     (replace_header, 1),
     (lie_about_length, 1),
 ]
-"""Each with how often it is taken, relative to the others."""
+"""Each mutation with its relative frequency."""
 
 _FUNCTIONS = [mutation for mutation, _ in MUTATIONS]
 _WEIGHTS = [weight for _, weight in MUTATIONS]
@@ -313,17 +317,21 @@ _WEIGHTS = [weight for _, weight in MUTATIONS]
 
 def mutate(rng: random.Random, draft: Draft) -> Draft:
     """Return a request with one to three mutations; sometimes with none."""
-    found = draft.copy()
+    mutated = draft.copy()
     for mutation in rng.choices(_FUNCTIONS, _WEIGHTS, k=rng.choice([0, 1, 1, 1, 2, 3])):
-        mutation(rng, found)
-        found.mutations.append(mutation.__name__)
-    if "opaque" not in found.mutations and isinstance(found.opaque, int) and found.opaque == 1:
-        found.opaque = rng.randrange(1, 2**31)
-    return found
+        mutation(rng, mutated)
+        mutated.mutations.append(mutation.__name__)
+    if (
+        "opaque" not in mutated.mutations
+        and isinstance(mutated.opaque, int)
+        and mutated.opaque == 1
+    ):
+        mutated.opaque = rng.randrange(1, 2**31)
+    return mutated
 
 
 def damage(rng: random.Random, frame: bytes) -> bytes:
-    """Return a frame with bits flipped, cut or with bytes put in; its length stays right mostly."""
+    """Return a frame with flipped, cut or inserted bytes; its length mostly stays right."""
     data = bytearray(frame)
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(4, len(data))
@@ -345,7 +353,7 @@ def damage(rng: random.Random, frame: bytes) -> bytes:
 def frame(
     rng: random.Random, drafts: Mapping[int, list[Draft]], others: Sequence[tuple[str, bytes]]
 ) -> tuple[str, bytes]:
-    """Return a hostile frame, and what it is: of any code, or of a recorded frame."""
+    """Return a hostile frame and its description; some are made of recorded frames."""
     if others and rng.random() < 0.1:
         name, data = rng.choice(others)
         return f"recorded {name}", damage(rng, data)

@@ -1,17 +1,17 @@
-"""A client that asks a server a small request again and again, and writes down how long it waits.
+"""A client that sends a small request to a server repeatedly, and logs the response times.
 
     python -m hostile.probe PORT PID FILE REQUEST    in ``tests/``; ends with its stdin
 
 Each line of the file is one of these; times are seconds of the monotonic clock::
 
     ping START WAIT OWN         a ping that waited for more than ``NOTABLE_S``
-    waiting START WAIT OWN      one that still waits, once a second
-    alive TIME COUNT            replies come, ten times a second
+    waiting START WAIT OWN      a ping that still waits, once a second
+    alive TIME COUNT            replies arrive, ten times a second
     closed TIME                 the connection has ended
 
 OWN is the part of the wait that the server itself has caused: its CPU time, and the time in which
-it slept or waited for a disk. What is missing to WAIT is time in which other processes of the
-machine had the CPU.
+it slept or waited for a disk. The rest of WAIT is time in which other processes of the machine had
+the CPU.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from pathlib import Path
 
 NOTABLE_S = 0.005
 PAUSE_S = 0.008
-"""Between two pings."""
+"""Pause between two pings, in s."""
 STEP_S = 0.002
-"""How often the server's state is looked at while it does not answer."""
+"""Interval at which the server's state is sampled while it does not answer, in s."""
 CONNECT_S = 5.0
 
 
 class Server:
-    """What the system says of a server's process."""
+    """The state of a server's process, from the system."""
 
     def __init__(self, pid: int) -> None:
         # CPUCLOCK_SCHED of a process, see clock_getcpuclockid(3).
@@ -39,40 +39,40 @@ class Server:
         self._stat = Path(f"/proc/{pid}/task/{pid}/stat")
 
     def cpu_s(self) -> float:
-        """Return its CPU time."""
+        """Return the CPU time of the process, in s."""
         return time.clock_gettime(self._clock)
 
     def wants_cpu(self) -> bool:
-        """Return whether its main thread runs, or would if it had a CPU."""
+        """Return whether the main thread runs, or is runnable."""
         return self._stat.read_text().rpartition(")")[2].split()[0] == "R"
 
 
 class Probe:
-    """Asks, and writes down."""
+    """Sends the pings and writes the log."""
 
     def __init__(self, port: int, pid: int, path: str, request: bytes) -> None:
         self._port = port
         self._server = Server(pid)
-        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115 - open as long as we run
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115 - open as long as the process
         self._request = request
         self._stdin = sys.stdin.fileno()
         self._count = 0
         self._alive_s = 0.0
 
     def run(self) -> None:
-        """Ask until stdin ends."""
-        while not self._is_told_to_stop(0):
+        """Send pings until stdin ends."""
+        while not self._is_stop_requested(0):
             try:
                 with socket.create_connection(("127.0.0.1", self._port), CONNECT_S) as connection:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    while not self._is_told_to_stop(PAUSE_S):
+                    while not self._is_stop_requested(PAUSE_S):
                         self._ping(connection)
             except OSError:
                 self._write(f"closed {time.monotonic():.6f}")
-                if self._is_told_to_stop(0.05):
+                if self._is_stop_requested(0.05):
                     return
 
-    def _is_told_to_stop(self, wait_s: float) -> bool:
+    def _is_stop_requested(self, wait_s: float) -> bool:
         return bool(select.select([self._stdin], [], [], wait_s)[0])
 
     def _ping(self, connection: socket.socket) -> None:
@@ -106,7 +106,7 @@ class Probe:
     @staticmethod
     def _own_part(wait_s: float, cpu_s: float, wants_cpu: bool) -> float:
         ran_s = min(wait_s, cpu_s)
-        # Longer than a step: this process itself came late.
+        # Longer than a step: the probe itself was late.
         return ran_s if wants_cpu else max(ran_s, min(wait_s, STEP_S * 1.5))
 
     def _write(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""A well-formed request of each code that servers know: what hostile ones are made of.
+"""Valid requests of each code that the servers have: the material of hostile ones.
 
 ``BROKER`` and ``NAMESRV`` have a list of drafts for each code. ``recorded`` returns the frames that
 official clients wrote, from ``tests/data/remoting``.
@@ -26,7 +26,7 @@ GROUP = "hostile_group"
 CLIENT = "hostile@1"
 BROKER_NAME = "broker-a"
 NOBODY = "broker-x"
-"""A broker's name at the name server: not that of the broker that serves others."""
+"""A broker name at the name server, different from the broker that serves other clients."""
 HANDLE = f"0 1700000000000 60000 0 0 {BROKER_NAME} 0 0"
 OFFSET_ID = "7F000001000051AF0000000000000000"
 
@@ -53,7 +53,7 @@ def send_fields(*, is_v2: bool = True, **changes: Any) -> dict[str, Any]:
 
 
 def send(properties: str | None = None, body: bytes = b"hostile", **changes: Any) -> Draft:
-    """Return a send; the changes are the header's."""
+    """Return a send; ``changes`` are fields of the header."""
     if properties is not None:
         changes["properties"] = properties
     return Draft(Code.SEND_MESSAGE_V2, send_fields(**changes), body=body)
@@ -450,7 +450,7 @@ BROKER: Mapping[int, list[Draft]] = {
     Code.TRIGGER_DELETE_FILES: [Draft(27)],
     Code.DELETE_EXPIRED_COMMITLOG: [Draft(329)],
 }
-"""Request code -> well-formed requests to a broker."""
+"""Request code -> valid requests to a broker."""
 
 
 # --- name server ----------------------------------------------------------------------------------
@@ -540,23 +540,23 @@ NAMESRV: Mapping[int, list[Draft]] = {
     Code.QUERY_DATA_VERSION: [Draft(322, registration_fields(), document=_VERSION)],
     Code.ADD_WRITE_PERM_OF_BROKER: [Draft(327, {"brokerName": NOBODY})],
 }
-"""Request code -> well-formed requests to a name server."""
+"""Request code -> valid requests to a name server."""
 
 SERVERS: Mapping[str, Mapping[int, list[Draft]]] = {"broker": BROKER, "namesrv": NAMESRV}
 
 _NEVER = frozenset({Code.UPDATE_BROKER_CONFIG, Code.UPDATE_NAMESRV_CONFIG})
-"""Recorded settings are an operator's: they may stop a server from serving others."""
+"""Recorded settings are an operator's: they may stop a server from serving other clients."""
 
 
 def recorded() -> list[tuple[str, bytes]]:
-    """Return recorded frames with their lengths, and which file each is from."""
-    found = []
+    """Return recorded frames, length included, with the name of the file."""
+    frames = []
     for path in sorted(DATA.glob("*/*.frame")):
         frame = path.read_bytes()
         code = commands.decode(frame[4:]).code
         if code not in _NEVER:
-            found.append((f"{path.parent.name}/{path.name}", frame))
-    return found
+            frames.append((f"{path.parent.name}/{path.name}", frame))
+    return frames
 
 
 INTERNAL_PROPERTIES = sorted(
@@ -564,4 +564,4 @@ INTERNAL_PROPERTIES = sorted(
     for name, value in vars(props).items()
     if name.isupper() and isinstance(value, str) and len(value) > 1
 )
-"""The names of properties that mean something to a broker."""
+"""Names of properties that are significant to a broker."""

@@ -1,12 +1,12 @@
-"""Hostile clients for as long as one likes, and a single round or frame of theirs again.
+"""Run hostile clients for any time, or repeat a single round or frame.
 
     cd tests
     python -m hostile.run --seconds 3600              # a summary in JSON goes to stdout
     python -m hostile.run --seed 7 --round 12 --server broker --profile everything
     python -m hostile.run --seed 7 --round 12 --server broker --frame 2/17
 
-Rounds of the two servers take turns. Each prints what went wrong, and the command that plays it
-again, to stderr; the exit code says whether anything did.
+Rounds of the two servers alternate. Each prints its problems to stderr, with the command that
+repeats it; the exit code is 1 if there were any.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def play_round(
     frame: str = "",
     limit_s: float = 3.0,
 ) -> tuple[Watch, attack.Played]:
-    """Play a round, or one frame of it, and return what was seen."""
+    """Play a round, or a frame of it; return the observations and the written frames."""
     scripts = attack.script(server, seed, number)
     if frame:
         connection, index = map(int, frame.split("/"))
@@ -49,7 +49,7 @@ def play_round(
 
 
 def report(watch: Watch, played: attack.Played, command: str) -> str:
-    """Return what went wrong in a round, and how to see it again."""
+    """Return a report of a round's problems, with the command that repeats it."""
     lines = [f"{watch.subject}:", *(f"  {problem}" for problem in watch.problems)]
     for stall in watch.stalls[:2]:
         near = played.near(stall.start, stall.start + stall.wait)
@@ -105,25 +105,25 @@ class Run:
 
 def run(scene: Scene, profile: str, seed: int, *, seconds: float, first: int = 0) -> Run:
     """Play rounds for some time."""
-    found = Run(profile, seed)
+    results = Run(profile, seed)
     end = time.monotonic() + seconds
-    told = time.monotonic()
+    reported_at = time.monotonic()
     number = first
-    while time.monotonic() < end and len(found.failures) < 50:
+    while time.monotonic() < end and len(results.failures) < 50:
         for server in SERVERS:
-            found.add(server, number, *play_round(scene, server, seed, number))
+            results.add(server, number, *play_round(scene, server, seed, number))
         number += 1
         if number % KILL_EVERY == 0:
             scene.unwatch()
             scene.kill_broker()
             scene.start()
             scene.watch_all()
-            found.counts["kills"] += 1
-        if time.monotonic() > told + 30:
-            told = time.monotonic()
-            worst = {name: stalls[0][0] for name, stalls in found.worst.items() if stalls}
-            print(f"{found.counts} worst ms {worst}", file=sys.stderr, flush=True)  # noqa: T201
-    return found
+            results.counts["kills"] += 1
+        if time.monotonic() > reported_at + 30:
+            reported_at = time.monotonic()
+            worst = {name: stalls[0][0] for name, stalls in results.worst.items() if stalls}
+            print(f"{results.counts} worst ms {worst}", file=sys.stderr, flush=True)  # noqa: T201
+    return results
 
 
 def main() -> int:
@@ -140,22 +140,22 @@ def main() -> int:
     try:
         with Scene(folder, PROFILES[arguments.profile]) as scene:
             if arguments.round is not None:
-                found = Run(arguments.profile, arguments.seed)
+                results = Run(arguments.profile, arguments.seed)
                 watch, played = play_round(
                     scene, arguments.server, arguments.seed, arguments.round,
                     frame=arguments.frame,
                 )  # fmt: skip
-                found.add(arguments.server, arguments.round, watch, played)
+                results.add(arguments.server, arguments.round, watch, played)
             else:
-                found = run(scene, arguments.profile, arguments.seed, seconds=arguments.seconds)
+                results = run(scene, arguments.profile, arguments.seed, seconds=arguments.seconds)
             try:
                 traffic = scene.check_end()
             except AssertionError as error:
                 traffic = {}
-                found.failures.append(f"at the end: {error}")
-            summary = {**found.summary(), "traffic": traffic}
+                results.failures.append(f"at the end: {error}")
+            summary = {**results.summary(), "traffic": traffic}
             print(json.dumps(summary, indent=2))  # noqa: T201
-            return 1 if found.failures else 0
+            return 1 if results.failures else 0
     finally:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)

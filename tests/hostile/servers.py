@@ -1,4 +1,4 @@
-"""A broker and a name server as processes, and all that watches them while they are attacked.
+"""A broker and a name server as processes, watched while they are attacked.
 
     with Scene(folder, PROFILES["everything"]) as scene:
         with scene.watching("what is done") as watch:
@@ -6,9 +6,9 @@
         watch.check()
         scene.check_end()
 
-Probes of their own processes ask both servers all the time (``hostile.probe``); a third one asks a
-server that does nothing (``hostile.echo``), and so measures the machine. A producer and a consumer
-run beside them (``hostile.traffic``).
+Probe processes ping both servers all the time (``hostile.probe``); a third probe pings a server
+that does nothing (``hostile.echo``), and so measures the machine. A producer and a consumer run
+beside them (``hostile.traffic``).
 """
 
 import contextlib
@@ -36,20 +36,20 @@ from reput_cluster import ReputCluster
 TESTS = Path(__file__).resolve().parents[1]
 
 STALL_MAX_S = 0.200 if "PYTEST_XDIST_WORKER" in os.environ else 0.050
-"""How long a request of somebody else may wait, beyond what the machine itself makes it wait.
+"""Limit of the wait of another client's request, in s, beyond the noise of the machine.
 
-The bound is 50 ms, and ``make hostile`` checks it on a machine of its own. Beside other tests the
-same work takes up to eight times as much CPU time (shared caches, page faults, a host that takes
-the CPU away): what takes 200 ms even so has lost its bound.
+The bound is 50 ms, and ``make hostile`` checks it on an otherwise idle machine. Beside other tests
+the same work takes up to eight times as much CPU time (shared caches, page faults, a host that
+takes the CPU away): a request that waits 200 ms even so exceeds the bound.
 """
 MEMORY_MAX = 300 << 20
-"""Anonymous memory of a server, bytes."""
+"""Limit of the anonymous memory of a server, in bytes."""
 LOG_BYTES_MAX = 4 << 20
-"""What a server may log in a minute of attacks, bytes."""
+"""Limit of a server's log output in a minute of attacks, in bytes."""
 HEALTH_S = 10.0
-"""How long /health may be red before it counts: loops turn once a second."""
+"""Time that /health may be red before it counts, in s: loops run once a second."""
 SETTLE_S = 60.0
-"""How long a probe may get no reply before the server counts as dead."""
+"""Time that a probe may get no reply before the server counts as dead, in s."""
 
 PROBED_TOPIC = "Probed"
 
@@ -67,31 +67,31 @@ PROFILES: Mapping[str, Settings] = {
         "recallMessageEnable": True,
         "traceTopicEnable": True,
         "indexTags": True,
-        # Half messages are asked about, and delayed ones rolled, within the run.
+        # Half messages are checked, and delayed ones rolled, within the run.
         "transactionCheckInterval": 1_000,
         "transactionTimeOut": 1_000,
         "timerRollWindowSlot": 5,
         "flushConsumerOffsetInterval": 1_000,
     },
 }
-"""Name -> what is set in broker.conf."""
+"""Name -> settings in broker.conf."""
 
 _TRACEBACK = re.compile(rb"Traceback \(most recent call last\)|exception=")
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping that waited for long; seconds."""
+    """A ping with a long wait; times in s."""
 
     start: float
     wait: float
     own: float
-    """The part that the server itself has caused."""
+    """The part of the wait that the server itself has caused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What a ping waited, without the machine's noise; seconds."""
+    """The wait of a ping without the machine's noise; times in s."""
 
     server: str
     start: float
@@ -103,7 +103,7 @@ class Stall:
 
 
 class ProbeProcess:
-    """A probe, and what it has written down."""
+    """A probe and its log."""
 
     def __init__(self, name: str, port: int, pid: int, request: bytes, folder: Path) -> None:
         self.name = name
@@ -113,7 +113,7 @@ class ProbeProcess:
         self._rest = ""
         self.pings: list[Ping] = []
         self.waiting: Ping | None = None
-        """The ping that is under way, if it has waited for a second."""
+        """The pending ping, if it has waited for a second."""
         self.alive_s = 0.0
         self.count = 0
         arguments = [str(port), str(pid), str(self._path), request.hex()]
@@ -122,7 +122,7 @@ class ProbeProcess:
         )
 
     def read(self) -> None:
-        """Read what it wrote since the last time."""
+        """Read the new lines of the log."""
         self._rest += self._file.read()
         *lines, self._rest = self._rest.split("\n")
         for line in lines:
@@ -138,7 +138,7 @@ class ProbeProcess:
                 self.waiting = Ping(*values)
 
     def settle(self, after_s: float, limit_s: float) -> bool:
-        """Wait for a reply after a time; return whether one came."""
+        """Wait for a reply after a time; return whether there was one."""
         deadline = time.monotonic() + limit_s
         while True:
             self.read()
@@ -158,25 +158,25 @@ class ProbeProcess:
 
 @dataclass
 class Watch:
-    """What was seen while something was done."""
+    """Observations during an action."""
 
     subject: str
     start: float
     stalls: list[Stall] = field(default_factory=list)
-    """Those that count, the longest first."""
+    """The stalls that count, the longest first."""
     worst: dict[str, float] = field(default_factory=dict)
-    """Server -> the longest stall, seconds."""
+    """Server -> its longest stall, in s."""
     memory: dict[str, int] = field(default_factory=dict)
-    """Server -> anonymous memory at its end, bytes."""
+    """Server -> its anonymous memory at the end, in bytes."""
     growth: dict[str, int] = field(default_factory=dict)
-    """Server -> by how much that grew, bytes."""
+    """Server -> growth of its anonymous memory, in bytes."""
     problems: list[str] = field(default_factory=list)
 
     def check(self, *, growth_max: int | None = None) -> None:
-        """Fail if anything was wrong.
+        """Fail if there was any problem.
 
         Args:
-            growth_max: By how much the memory of a server may have grown, bytes.
+            growth_max: Allowed growth of the memory of a server, in bytes.
         """
         problems = list(self.problems)
         if growth_max is not None:
@@ -192,9 +192,9 @@ class Scene(ReputCluster):
     """A broker and a name server, watched.
 
     Args:
-        folder: For the store, logs, and what probes write.
-        settings: More for broker.conf.
-        traffic: Whether a producer and a consumer run beside.
+        folder: Folder of the store, the logs, and the files of the probes.
+        settings: Additional lines of broker.conf.
+        traffic: Whether a producer and a consumer run beside the attacks.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Scene(ReputCluster):
     def pids(self) -> dict[str, int]:
         return {"broker": self.broker_pid, "namesrv": self.namesrv_pid}
 
-    # --- what watches ---------------------------------------------------------------------------
+    # --- watching -----------------------------------------------------------------
 
     def watch_all(self) -> None:
         """Start probes and traffic."""
@@ -262,7 +262,7 @@ class Scene(ReputCluster):
             assert probe.settle(time.monotonic(), SETTLE_S), f"{name} does not answer\n{self.log()}"
 
     def unwatch(self) -> None:
-        """End the probes; traffic goes on."""
+        """End the probes; traffic continues."""
         for probe in self._probes.values():
             probe.close()
         self._probes = {}
@@ -276,7 +276,7 @@ class Scene(ReputCluster):
 
     @contextlib.contextmanager
     def watching(self, subject: str) -> Iterator[Watch]:
-        """Watch both servers while something is done; see ``Watch.check``."""
+        """Watch both servers during an action; see ``Watch.check``."""
         memory = self.memory()
         watch = Watch(subject, time.monotonic())
         yield watch
@@ -333,24 +333,24 @@ class Scene(ReputCluster):
         )
         return Stall(name, ping.start, ping.wait, max(0.0, min(ping.own, ping.wait - noise)))
 
-    # --- how it is ------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------
 
     def is_running(self, name: str) -> bool:
         process = self._broker_process if name == "broker" else self._namesrv_process
         return process is not None and process.poll() is None
 
     def memory(self) -> dict[str, int]:
-        """Return the anonymous memory of each server that runs, bytes."""
-        found = {}
+        """Return the anonymous memory of each running server, in bytes."""
+        memory_by_server = {}
         for name, pid in self.pids().items():
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                     if line.startswith("RssAnon:"):
-                        found[name] = int(line.split()[1]) << 10
-        return found
+                        memory_by_server[name] = int(line.split()[1]) << 10
+        return memory_by_server
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """Return the status of /health, and what it says."""
+        """Return the status and the text of /health."""
         url = f"http://127.0.0.1:{self.metrics_port}/health"
         try:
             with urllib.request.urlopen(url, timeout=HEALTH_S) as reply:
@@ -362,7 +362,7 @@ class Scene(ReputCluster):
             return 0, {"problems": [str(error)]}
 
     def ill(self) -> str:
-        """Return what /health says is wrong, if it says so for ``HEALTH_S``."""
+        """Return the problems in /health, if it reports them for ``HEALTH_S``."""
         deadline = time.monotonic() + HEALTH_S
         while True:
             status, text = self.health()
@@ -373,14 +373,14 @@ class Scene(ReputCluster):
             pause(0.5)
 
     def metrics(self) -> str:
-        """Return what /metrics says."""
+        """Return the text of /metrics."""
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=HEALTH_S) as reply:
             text: str = reply.read().decode()
             return text
 
     def log_problems(self, seconds: float) -> list[str]:
-        """Return what is wrong with what was logged since the last time."""
+        """Return problems in the lines that were logged since the last call."""
         problems = []
         for name in ("broker", "namesrv"):
             path = self.folder / f"{name}.log"
@@ -403,22 +403,22 @@ class Scene(ReputCluster):
     # --- the end --------------------------------------------------------------------------------
 
     def check_traffic(self) -> dict[str, Any]:
-        """End the producer and the consumer; everything acknowledged must have arrived."""
+        """End the producer and the consumer; check that all acknowledged messages have arrived."""
         if self._traffic is None:
             return {}
         out, _ = self._traffic.communicate(timeout=SETTLE_S)
         self._traffic = None
-        found: dict[str, Any] = json.loads(out)
-        assert not found["wrong"], found
-        assert found["acknowledged"] > 0, found
-        assert found["consumed"] >= found["acknowledged"], found
-        return found
+        summary: dict[str, Any] = json.loads(out)
+        assert not summary["wrong"], summary
+        assert summary["acknowledged"] > 0, summary
+        assert summary["consumed"] >= summary["acknowledged"], summary
+        return summary
 
     def check_end(self) -> dict[str, Any]:
-        """Stop, verify and start again; kill, and start again.
+        """Stop, verify and restart; kill, and restart.
 
         Returns:
-            What the traffic has counted.
+            The counts of the traffic.
         """
         self.unwatch()
         traffic = self.check_traffic()
@@ -436,7 +436,7 @@ class Scene(ReputCluster):
         return traffic
 
     def check_verified(self) -> None:
-        """Verify the store, which nobody has open."""
+        """Verify the store, which no process has open."""
         command = [sys.executable, "-m", "reput", "store", "verify", str(self.store)]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
         assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
@@ -465,5 +465,5 @@ def pause(seconds: float) -> None:
 
 
 def open_descriptors(pid: int) -> int:
-    """Return how many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - counted

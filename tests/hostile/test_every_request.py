@@ -1,9 +1,9 @@
 """Hostile frames of every request code, against real servers.
 
-Whatever is sent, pings of others wait at most ``STALL_MAX_S`` longer than the machine makes them,
-memory stays below 300 MB, /health stays green, nothing acknowledged is lost, no traceback is
-logged; in the end the servers stop, the store is verified, and they start again after a stop and
-after a kill.
+Whatever the frames contain, pings of other clients wait at most ``STALL_MAX_S`` beyond the noise of
+the machine, memory stays below 300 MB, /health stays green, no acknowledged message is lost, no
+traceback is logged; in the end the servers stop, the store is verified, and they start again after
+a stop and after a kill.
 
 ``make hostile`` plays rounds of mixed requests for ``REPUT_HOSTILE_SECONDS``.
 """
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("ho
 PROCESSORS = {"broker": BROKER_PROCESSORS, "namesrv": NAMESRV_PROCESSORS}
 CODES = [(server, RequestCode(code)) for server in PROCESSORS for code in PROCESSORS[server]]
 SEED = 1
-"""Of the short run: the same frames each time."""
+"""Seed of the short run: the same frames each time."""
 ROUNDS = 6
 SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
 
@@ -36,7 +36,7 @@ def check(watch: Watch, played: attack.Played, again: str) -> None:
 
 
 @pytest.mark.parametrize("server", PROCESSORS)
-def test_every_code_has_well_formed_requests(server: str) -> None:
+def test_every_code_has_valid_requests(server: str) -> None:
     assert set(requests.SERVERS[server]) == set(PROCESSORS[server])
     for code, drafts in requests.SERVERS[server].items():
         assert drafts
@@ -75,9 +75,9 @@ def test_long_run(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     seed = int(os.environ.get("REPUT_HOSTILE_SEED", random.SystemRandom().randrange(10**6)))
     with Scene(tmp_path / profile, PROFILES[profile]) as scene:
         with capsys.disabled():
-            found = run.run(scene, profile, seed, seconds=SECONDS / len(PROFILES))
+            results = run.run(scene, profile, seed, seconds=SECONDS / len(PROFILES))
         traffic = scene.check_end()
-    summary = {**found.summary(), "traffic": traffic}
+    summary = {**results.summary(), "traffic": traffic}
     with capsys.disabled():
         print(json.dumps(summary))  # noqa: T201
-    assert not found.failures, f"seed {seed}:\n" + "\n".join(found.failures[:5])
+    assert not results.failures, f"seed {seed}:\n" + "\n".join(results.failures[:5])

@@ -1,9 +1,9 @@
-"""Attacks that once stopped, stalled or grew a server, one by one, against real processes.
+"""Attacks that once stopped, stalled or grew a server, each against real processes.
 
-Each says which request did it. While it is served, pings of others wait at most ``STALL_MAX_S``
-longer than the machine makes them wait; memory grows by a bounded amount; /health stays green.
-Afterwards the servers stop, the store is verified, and they start again, after a stop and after a
-kill.
+Each docstring names the finding. During the attack, pings of other clients wait at most
+``STALL_MAX_S`` beyond the noise of the machine; memory grows by a bounded amount; /health stays
+green. Afterwards the servers stop, the store is verified, and they start again, after a stop and
+after a kill.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def port_of(scene: Scene, server: str) -> int:
     return scene.port if server == "broker" else scene.namesrv_port
 
 
-# --- JSON that takes long to look at ------------------------------------------------------------
+# --- JSON that takes long to parse --------------------------------------------
 
 BROKER_BODIES = [
     Code.HEART_BEAT,
@@ -130,7 +130,7 @@ def test_end_of_a_connection_with_many_producer_groups(scene: Scene, count: int)
     watch.check(growth_max=GROWTH_MAX)
 
 
-# --- one connection that sends much --------------------------------------------------------------
+# --- a connection that sends much ---------------------------------------------
 
 PIPELINED = {
     "settings": (Draft(Code.GET_BROKER_CONFIG), 40_000),
@@ -144,7 +144,7 @@ PIPELINED = {
 
 @pytest.mark.parametrize("kind", PIPELINED)
 def test_a_pipeline_of_small_requests(scene: Scene, kind: str) -> None:
-    """B13: everything that one connection sent was handled before anybody else."""
+    """B13: all pending bytes of a connection were handled before other clients were served."""
     draft, count = PIPELINED[kind]
     frame = draft.encode()
     with scene.watching(kind) as watch, Connection(scene.port) as connection:
@@ -163,13 +163,13 @@ def test_together_numbers_requests() -> None:
     assert b'"opaque": 2,' in data
 
 
-# --- what is stored, and read by loops and at the next start -------------------------------------
+# --- stored data that loops and the next start read ---------------------------
 
 LONE_SURROGATE = "\ud800"
 
 
 def test_group_that_is_no_utf8(scene: Scene) -> None:
-    """B1: its retry topic ended registration, and four requests, for ever."""
+    """B1: its retry topic ended registration, and four requests, permanently."""
     with scene.watching("surrogate") as watch:
         reply = outcome(
             scene.port, Draft(Code.HEART_BEAT, document=requests.heartbeat_document(LONE_SURROGATE))
@@ -192,7 +192,7 @@ BAD_GROUPS = ["../../g", "a\nb", "\x01", 'a"b', "..", "x" * 10_000, "a/b", "", "
 
 @pytest.mark.parametrize("group", BAD_GROUPS, ids=range(len(BAD_GROUPS)))
 def test_names_of_groups(scene: Scene, group: str) -> None:
-    """F6, B36: nothing checked the names of groups."""
+    """F6, B36: the names of groups were not checked."""
     with scene.watching(repr(group)[:50]) as watch:
         drafts = [
             Draft(Code.HEART_BEAT, document=requests.heartbeat_document(group)),
@@ -222,7 +222,7 @@ def test_names_of_groups(scene: Scene, group: str) -> None:
 
 @pytest.mark.parametrize("count", [33, 30_000_000, 10**9, 2**31 - 1])
 def test_forged_checkpoint(scene: Scene, count: int) -> None:
-    """B2: the broker took gigabytes for it, and did not start again."""
+    """B2: the broker took gigabytes for it, and did not restart."""
     body = json.dumps(
         {
             "bm": 0, "c": "g", "it": 1, "n": count, "pt": 1, "q": 0, "ro": 0, "so": 0,
@@ -262,7 +262,7 @@ def test_half_message_with_a_forged_first_offset(scene: Scene, number: int | str
 
 
 def next_physical_offset(scene: Scene) -> int:
-    """Return where a message ends that is sent now: where the next one will probably begin."""
+    """Return the end of a message that is sent now: probably the offset of the next one."""
     reply = outcome(scene.port, requests.send("", b"x"))
     assert reply is not None
     assert reply.code == 0
@@ -274,7 +274,7 @@ def next_physical_offset(scene: Scene) -> int:
 
 
 def forged_half(topic: str, queue_offset: int, physical_offset: int, queue_id: str = "0") -> bytes:
-    """Return a record that looks like a half message of a topic."""
+    """Return a record in the form of a half message of a topic."""
     host = Host(bytes([127, 0, 0, 1]), 1)
     properties = requests.property_text(
         TRAN_MSG="true", PGROUP="p", REAL_TOPIC=topic, REAL_QID=queue_id, UNIQ_KEY="u"
@@ -300,10 +300,10 @@ def forged_half(topic: str, queue_offset: int, physical_offset: int, queue_id: s
 
 
 def store_record(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> int:
-    """Store a record in a body, at the place that it says; return that place."""
+    """Store a record in a body, at the physical offset that it contains; return that offset."""
     for _ in range(20):
         begin = next_physical_offset(scene)
-        # A record's fixed part up to its body, with two addresses of IPv4.
+        # A record's fixed part up to its body, with two IPv4 addresses.
         record = forged_half(topic, queue_offset, begin + 88, queue_id)
         reply = outcome(scene.port, requests.send("", record))
         assert reply is not None
@@ -319,7 +319,7 @@ def store_record(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> 
     "queue_id", ["0", "2147483646", "-1", "9" * 5_000], ids=lambda text: text[:12]
 )
 def test_record_inside_a_body(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> None:
-    """B4, B28: it was believed to be a half message, and could be put into any topic."""
+    """B4, B28: it was taken for a half message, and could be put into any topic."""
     with scene.watching("forged half") as watch:
         begin = store_record(scene, topic, queue_offset, queue_id)
         for is_check in ("true", "false"):
@@ -349,8 +349,8 @@ def test_batch_ack_with_many_bits(scene: Scene, size: int, queue: int) -> None:
     watch.check(growth_max=GROWTH_MAX)
 
 
-def test_attempts_that_cannot_be_counted_on(scene: Scene) -> None:
-    """B7: a message of 2^31-1 attempts, popped and not acknowledged, stopped pops for ever."""
+def test_a_message_with_the_most_attempts(scene: Scene) -> None:
+    """B7: a message of 2^31-1 attempts, popped and not acknowledged, stopped pops permanently."""
     topic = "HostileAttempts"
     with scene.watching("attempts") as watch:
         for attempts in (2**31 - 1, -(2**31), -1):
@@ -365,7 +365,7 @@ def test_attempts_that_cannot_be_counted_on(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", requests.INTERNAL_PROPERTIES)
 def test_forged_internal_property(scene: Scene, name: str) -> None:
-    """B3, B7, B8, B25, B26: what only brokers should say of a message."""
+    """B3, B7, B8, B25, B26: properties that only brokers may set."""
     values = ["9" * 5_000, "-1", "9223372036854775808", "a@b@c", "..", "x" * 300, "2147483647", "0"]
     with scene.watching(name) as watch, Connection(scene.port) as connection:
         for value in values:
@@ -386,8 +386,8 @@ def test_forged_internal_property(scene: Scene, name: str) -> None:
     watch.check(growth_max=GROWTH_MAX)
 
 
-def test_everything_again_after_a_restart(scene: Scene) -> None:
-    """B2, B3, B7, B8, B25: what was stored before must not stop a loop after a restart either."""
+def test_stored_attacks_after_a_restart(scene: Scene) -> None:
+    """B2, B3, B7, B8, B25: data from before must not stop a loop after a restart either."""
     scene.unwatch()
     scene.stop_broker()
     scene.check_verified()
@@ -398,12 +398,12 @@ def test_everything_again_after_a_restart(scene: Scene) -> None:
     watch.check()
 
 
-# --- much of something --------------------------------------------------------------------------
+# --- large numbers ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [64, 8_000, 50_000, 1_000_000])
 def test_many_properties(scene: Scene, count: int) -> None:
-    """B15: each name was looked for in all before it."""
+    """B15: each name was searched in all earlier ones."""
     text = "".join(f"{number:x}\x01v\x02" for number in range(count))
     with scene.watching(f"{count} properties") as watch:
         outcome(scene.port, requests.send(text))
@@ -443,8 +443,8 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_names_that_nobody_knows(scene: Scene, kind: str) -> None:
-    """B17, B19: each cost memory for ever, and a table that was saved whole."""
+def test_unknown_names_take_bounded_memory(scene: Scene, kind: str) -> None:
+    """B17, B19: each name took memory permanently, and caused a save of a whole table."""
     make = UNKNOWN[kind]
     count = 3_000
     with scene.watching(kind) as watch, Connection(scene.port) as connection:
@@ -604,7 +604,7 @@ def test_filter(scene: Scene, kind: str) -> None:
 
 
 def test_chain_of_one_key(scene: Scene) -> None:
-    """B20: a message with one key 10,000 times, and a query over the chain that it makes."""
+    """B20: a message with the same key 10,000 times, and a query over the resulting chain."""
     keys = " ".join(["k"] * 16_000)
     with scene.watching("chain") as watch, Connection(scene.port) as connection:
         for _ in range(2):
@@ -627,7 +627,7 @@ def test_chain_of_one_key(scene: Scene) -> None:
 # --- clients that do not read, or do not finish ---------------------------------------------------
 
 
-def test_held_pulls_of_one_that_does_not_read(scene: Scene) -> None:
+def test_held_pulls_of_a_client_that_does_not_read(scene: Scene) -> None:
     """B14: ten thousand pulls were answered at once."""
     topic = "HostileHeld"
     assert outcome(scene.port, requests.send("", topic=topic)) is not None
@@ -648,7 +648,7 @@ def test_held_pulls_of_one_that_does_not_read(scene: Scene) -> None:
 
 
 def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
-    """B10: each request of 200 bytes pushed a message of 4 MB to it."""
+    """B10: each request of 200 bytes pushed a message of 4 MB to the member."""
     reply = outcome(scene.port, requests.send("", b"x" * 4_000_000))
     assert reply is not None
     assert reply.ext_fields is not None
@@ -673,7 +673,7 @@ def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
 def test_connections_that_do_not_read(scene: Scene, server: str) -> None:
-    """B29: 30 KB asked for a gigabyte of replies."""
+    """B29: 30 KB of requests caused a gigabyte of replies."""
     port = port_of(scene, server)
     code = {"broker": Code.GET_ALL_TOPIC_CONFIG, "namesrv": Code.GET_BROKER_CLUSTER_INFO}[server]
     with scene.watching("unread") as watch, contextlib.ExitStack() as stack:
@@ -687,7 +687,7 @@ def test_connections_that_do_not_read(scene: Scene, server: str) -> None:
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
 def test_frames_that_never_end(scene: Scene, server: str) -> None:
-    """F9, B29: a hundred frames of 15 MB, but for their last byte."""
+    """F9, B29: a hundred frames of 15 MB, each without its last byte."""
     port = port_of(scene, server)
     frame = Draft(Code.GET_MAX_OFFSET, body=bytes(15 << 20)).encode()[:-1]
     with scene.watching("unfinished") as watch, contextlib.ExitStack() as stack:
@@ -701,7 +701,7 @@ def test_frames_that_never_end(scene: Scene, server: str) -> None:
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
 def test_a_byte_at_a_time(scene: Scene, server: str) -> None:
-    """B29: each byte was looked at with all before it."""
+    """B29: each new byte was examined with all earlier ones."""
     frame = Draft(Code.GET_MAX_OFFSET, body=bytes(300_000)).encode()
     with scene.watching("slow") as watch, Connection(port_of(scene, server)) as connection:
         connection.write(frame[:250_000])
@@ -712,7 +712,7 @@ def test_a_byte_at_a_time(scene: Scene, server: str) -> None:
 
 
 def test_silent_http_connections(scene: Scene) -> None:
-    """B30: one kept /health from everybody else."""
+    """B30: one connection blocked /health for all other clients."""
     with scene.watching("http") as watch, contextlib.ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(Connection(scene.metrics_port))
@@ -723,7 +723,7 @@ def test_silent_http_connections(scene: Scene) -> None:
 
 
 def test_a_thousand_idle_connections(scene: Scene) -> None:
-    """B9, B29: they cost a bounded amount, and sends to new topics go on."""
+    """B9, B29: they cost a bounded amount, and sends to new topics continue."""
     with scene.watching("idle") as watch, contextlib.ExitStack() as stack:
         for _ in range(800):
             stack.enter_context(Connection(scene.port))
@@ -747,7 +747,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("key", FIXED)
-def test_settings_that_nobody_may_change_over_the_network(scene: Scene, key: str) -> None:
+def test_settings_that_may_not_be_changed_over_the_network(scene: Scene, key: str) -> None:
     """F4."""
     with scene.watching(key) as watch:
         body = f"{key}={FIXED[key]}\n".encode()
@@ -802,7 +802,7 @@ def test_zlib_bomb(scene: Scene) -> None:
 
 
 def test_many_brokers_on_a_connection_that_ends(scene: Scene) -> None:
-    """B24: they were forgotten in quadratic time."""
+    """B24: they were removed in quadratic time."""
     with (
         scene.watching("brokers") as watch,
         Connection(scene.namesrv_port) as connection,
@@ -816,7 +816,7 @@ def test_many_brokers_on_a_connection_that_ends(scene: Scene) -> None:
 
 
 def test_large_values_of_the_key_value_table(scene: Scene) -> None:
-    """B24: the file of all of them was written again each time."""
+    """B24: the file of all values was written again for each one."""
     with scene.watching("kv") as watch, Connection(scene.namesrv_port) as connection:
         for number in range(60):
             fields = {"namespace": "H", "key": f"k{number}", "value": "v" * 1_000_000}
@@ -858,9 +858,9 @@ FORGEABLE = frozenset(
         Code.DELETE_SUBSCRIPTIONGROUP, Code.CLONE_GROUP_OFFSET, Code.RECALL_MESSAGE,
     }
 )  # fmt: skip
-"""Codes whose work is logged with names of the request."""
+"""Request codes whose handling is logged with names from the request."""
 
 
 def let_loops_turn(seconds: float) -> None:
-    """Give loops, which turn once a second, the time to meet what was stored."""
+    """Give loops, which run once a second, the time to process the stored data."""
     pause(seconds)

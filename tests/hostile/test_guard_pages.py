@@ -1,7 +1,7 @@
-"""No kernel reads or writes outside of what it was given, whatever stands there.
+"""No kernel reads or writes outside of its memory, whatever the memory contains.
 
 A few seconds of hostile input, the same each time; ten minutes of other input with ``REPUT_SOAK``.
-What failed is run again with the command that the failure names.
+A failure names the command that repeats it.
 """
 
 import os
@@ -18,7 +18,7 @@ from reput.store.kernels import native
 
 TESTS = Path(__file__).parents[1]
 PATH = os.pathsep.join([str(Path(reput.__file__).parents[1]), str(TESTS)])
-"""The package that runs here, also where another one is installed."""
+"""The package under test, even if another one is installed."""
 IS_SOAK = "REPUT_SOAK" in os.environ
 SECONDS = 600 if IS_SOAK else 6
 SEED = random.randrange(1 << 40) if IS_SOAK else 1
@@ -30,7 +30,7 @@ except native.KernelsUnavailable:
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    """Run checks in a process of their own; return its code, its last line, and its errors."""
+    """Run checks in a separate process; return its exit code, last line, and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "hostile.guard_pages", *arguments],
         cwd=TESTS,
@@ -46,16 +46,16 @@ def test_kernels_between_guard_pages() -> None:
     seed = int(os.environ.get("REPUT_GUARD_SEED", SEED))
     print(f"seed {seed}")  # noqa: T201
     code, last, errors = run(str(SECONDS), str(seed))
-    name, _, one = last.partition(" ")
+    name, _, last_seed = last.partition(" ")
     how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-    again = f"cd tests && PYTHONPATH=. python -m hostile.guard_pages 0 {one} {name}"
-    assert code == 0, f"{name} {how}, seed {one}; again: {again}\n{errors}"
+    again = f"cd tests && PYTHONPATH=. python -m hostile.guard_pages 0 {last_seed} {name}"
+    assert code == 0, f"{name} {how}, seed {last_seed}; again: {again}\n{errors}"
     assert name == "done"
-    print(one)  # noqa: T201
+    print(last_seed)  # noqa: T201
 
 
-def test_a_step_too_far_is_seen() -> None:
-    """On both sides, and that with the seed: else the test above would say nothing."""
+def test_an_access_out_of_bounds_is_detected() -> None:
+    """An access out of bounds is detected on both sides, and its seed is reported."""
     code = (
         "from hostile import guard_pages\n"
         "guard_pages.guard()\n"

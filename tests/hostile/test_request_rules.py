@@ -1,8 +1,8 @@
-"""Every request code has a rule: which limits bound what it costs, and how its work takes turns.
+"""Every request code has a rule: the limits that bound its cost, and how its work is sliced.
 
-A processor without a row fails here, and so does a row that is no longer true. Every request is
-bounded by its frame (16 MiB), its header (``HEADER_BYTES``, ``HEADER_FIELDS``) and what its client
-reads (``REPLY_BYTES``, ``UNREAD_BYTES_PER_CONNECTION``); the rows name what bounds the rest.
+A processor without a rule fails here, and so does a rule that is no longer true. Every request is
+bounded by its frame (16 MiB), its header (``HEADER_BYTES``, ``HEADER_FIELDS``) and the bytes that
+its client reads (``REPLY_BYTES``, ``UNREAD_BYTES_PER_CONNECTION``); the rules name further bounds.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.hostile
 
 
 class Turns(enum.Enum):
-    """How the work of a request takes turns with that of others."""
+    """How the work of a request alternates with that of other requests."""
 
     SLICED = "a generator, run in slices of 5 ms"
     CONSTANT = "at once: a few look-ups, or work that the named limits keep below a slice"
@@ -40,12 +40,12 @@ class Turns(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What bounds a request."""
+    """The bounds of a request."""
 
     turns: Turns
     bounds: tuple[Limit, ...]
     why: str = ""
-    """For what is done at once: what it looks at."""
+    """For work done at once: the data that it reads."""
 
 
 def sliced(*bounds: Limit) -> Rule:
@@ -226,26 +226,28 @@ def test_the_rule_is_true(server: str, code: Code) -> None:
     assert is_generator == (rule.turns is Turns.SLICED), f"{processor.__qualname__}: {rule.turns}"
     assert rule.bounds, "no limit is named"
     assert set(rule.bounds) <= set(limits.LIMITS)
-    assert bool(rule.why) != is_generator, "what is done at once says what it looks at"
+    assert bool(rule.why) != is_generator, (
+        "a rule for work done at once names the data that it reads"
+    )
     if rule.turns is Turns.LATER:
-        # The reply is sent by what works on it: the processor has none to return.
+        # A task sends the reply: the processor has none to return.
         assert "None" in str(inspect.signature(processor).return_annotation)
 
 
-# --- what is done at once does not grow with what the broker holds --------------------------------
+# --- work done at once does not grow with the broker's state ------------------
 
 TOPICS = 2_000
 CALLS = 20
 GROWTH_MAX = 4
-"""How many times as long a request may take; a walk over all topics takes hundreds of times."""
+"""Limit of the growth of a request's time; a walk over all topics grows by a factor of hundreds."""
 FLOOR_S = 0.0002
-"""Below this, CPU time a call, nothing is compared: it is the clock's and the allocator's noise."""
+"""CPU time of a call, in s, below which times are not compared: noise of clock and allocator."""
 
 AT_ONCE = [code for code, rule in BROKER.items() if rule.turns is Turns.CONSTANT]
 
 
 def cpu_s(subject: Subject, code: Code) -> float:
-    """Return the CPU time of a call of what serves a code; the least of some tries."""
+    """Return the CPU time of a call of a code's processor; the minimum of some tries."""
     (draft, *_) = requests.BROKER[code]
     channel = next(iter(subject.broker._servers[0].channels))
     best = 1.0
@@ -260,7 +262,7 @@ def cpu_s(subject: Subject, code: Code) -> float:
 
 
 @pytest.mark.slow
-async def test_what_is_done_at_once_does_not_grow_with_the_broker(tmp_path: Path) -> None:
+async def test_work_done_at_once_does_not_grow_with_the_broker(tmp_path: Path) -> None:
     async with running(tmp_path) as subject:
         await subject.send(requests.TOPIC)
         before = {code: cpu_s(subject, code) for code in AT_ONCE}
@@ -279,7 +281,7 @@ async def test_what_is_done_at_once_does_not_grow_with_the_broker(tmp_path: Path
 def test_a_body_that_has_lost_all_its_values_can_be_mutated(
     mutation: Callable[[random.Random, Draft], None],
 ) -> None:
-    """Two mutations of one request: a long run ended at such a one."""
+    """Two mutations of one request removed all values, which ended a long run."""
     draft = Draft(1, document={"only": 1})
     mutations.drop_body_value(random.Random(1), draft)
     assert draft.document == {}

@@ -1,10 +1,10 @@
-"""A producer and a consumer as they should be, beside whatever else happens to a broker.
+"""A well-behaved producer and consumer, beside any attack on a broker.
 
     python -m hostile.traffic PORT    in ``tests/``; ends with its stdin, prints JSON
 
-Messages go to the queues of one topic in turn; each body says which it is. What is acknowledged is
-remembered by its place, and the consumer reads each queue from its beginning: ``wrong`` lists what
-is not as it was acknowledged.
+Messages go to the queues of a topic in rotation; each body has its number. Acknowledged messages
+are recorded with their places, and the consumer reads each queue from its beginning: ``wrong``
+lists differences from the acknowledged messages.
 """
 
 import itertools
@@ -26,11 +26,11 @@ QUEUES = 4
 PAUSE_S = 0.02
 REPLY_S = 30.0
 END_S = 60.0
-"""How long the consumer may take to its end."""
+"""Time that the consumer may take to read to its end, in s."""
 
 
 class Traffic:
-    """Sends and pulls over one connection each."""
+    """Sends and pulls over a connection each."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -45,7 +45,7 @@ class Traffic:
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        """Send and pull until stdin ends, and read the rest."""
+        """Send and pull until stdin ends, then read the rest."""
         for number in itertools.count():
             if select.select([sys.stdin], [], [], PAUSE_S)[0]:
                 break
@@ -156,14 +156,14 @@ class Traffic:
 def main() -> None:
     traffic = Traffic(int(sys.argv[1]))
     traffic.run()
-    found = {
+    summary = {
         "acknowledged": traffic.acknowledged_count,
         "consumed": traffic.consumed,
         "errors": traffic.errors,
         "refusals": traffic.refusals,
         "wrong": traffic.wrong[:20],
     }
-    print(json.dumps(found))  # noqa: T201
+    print(json.dumps(summary))  # noqa: T201
 
 
 if __name__ == "__main__":

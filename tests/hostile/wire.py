@@ -1,7 +1,7 @@
-"""Requests as a hostile client writes them: whatever they say, they can be encoded.
+"""Requests in the encoding of a hostile client: any content can be encoded.
 
-``reput.format.command.encode`` writes right frames only. A ``Draft`` has fields of any JSON type,
-a body as a document or as bytes, and lies about its lengths.
+``reput.format.command.encode`` writes only valid frames. A ``Draft`` has fields of any JSON type,
+a body as a document or as bytes, and wrong lengths.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ JSON, BINARY = 0, 1
 
 @dataclass
 class Draft:
-    """A request to be."""
+    """A request before it is encoded."""
 
     code: int
     fields: dict[str, Any] | None = None
-    """Of the header; any JSON values."""
+    """Fields of the header; any JSON values."""
     document: Any = None
     """The body as JSON; None: ``body`` is the body."""
     body: bytes = b""
@@ -38,15 +38,15 @@ class Draft:
     language: Any = "JAVA"
     serialization: int = JSON
     raw_header: bytes | None = None
-    """In place of a header made of the fields."""
+    """Header bytes that replace the encoded fields."""
     length_lie: int = 0
-    """What the frame's length says too much."""
+    """Number that is added to the frame's length."""
     header_length_lie: int = 0
     mutations: list[str] = field(default_factory=list)
-    """What was done to it, for reports."""
+    """Names of the applied mutations, for reports."""
 
     def copy(self) -> "Draft":
-        """Return one that can be changed alone."""
+        """Return a copy that shares no mutable state."""
         document = json.loads(json.dumps(self.document)) if self.document is not None else None
         fields = None if self.fields is None else dict(self.fields)
         return replace(self, fields=fields, document=document, mutations=list(self.mutations))
@@ -94,7 +94,7 @@ class Draft:
         return head + struct.pack(">ii", 0, len(fields)) + fields
 
     def describe(self) -> str:
-        """Return what it is, in a line."""
+        """Return a description in one line."""
         size = len(self.body) if self.document is None else -1
         body = f" body {size}" if size > 0 else ""
         return f"{self.code}{body} {'+'.join(self.mutations) or 'well-formed'}"
@@ -105,7 +105,7 @@ class Closed(Exception):
 
 
 class Connection:
-    """A plain connection of a client that is not in a hurry."""
+    """A plain connection of a patient client."""
 
     def __init__(self, port: int, *, receive_buffer: int = 0) -> None:
         self.socket = socket.socket()
@@ -126,16 +126,16 @@ class Connection:
         self.socket.close()
 
     def abort(self) -> None:
-        """Close it with a reset."""
+        """Close the connection with a reset."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def write(self, data: bytes, limit_s: float = 30.0, *, reads: bool = True) -> bool:
-        """Write, and read meanwhile what comes; return whether all was taken.
+        """Write, and read the received bytes meanwhile; return whether all bytes were taken.
 
         Raises:
-            Closed: The server does not want it.
+            Closed: The server has closed the connection.
         """
         view = memoryview(data)
         deadline = time.monotonic() + limit_s
@@ -166,10 +166,10 @@ class Connection:
         self._buffer += data
 
     def frames(self, limit_s: float = 30.0) -> Iterator[Command]:
-        """Yield what comes, until nothing has come for some time.
+        """Yield received frames, until none has come for some time.
 
         Raises:
-            Closed: The server has closed.
+            Closed: The server has closed the connection.
         """
         self.socket.setblocking(False)
         while True:
@@ -194,8 +194,8 @@ class Connection:
         """Return the reply to a request.
 
         Raises:
-            Closed: The server has closed instead.
-            TimeoutError: None came.
+            Closed: The server has closed the connection instead.
+            TimeoutError: There was no reply.
         """
         if not self.write(draft.encode(), limit_s):
             raise TimeoutError(f"{draft.describe()} was not taken in {limit_s} s")
@@ -206,7 +206,7 @@ class Connection:
 
 
 def outcome(port: int, draft: Draft, limit_s: float = 120.0) -> Command | None:
-    """Return the reply to a request on a connection of its own; None if the server closed it."""
+    """Return the reply to a request on a separate connection; None if the server closed it."""
     with Connection(port) as connection:
         try:
             return connection.ask(draft, limit_s)
@@ -215,7 +215,7 @@ def outcome(port: int, draft: Draft, limit_s: float = 120.0) -> Command | None:
 
 
 def together(drafts: Iterable[Draft]) -> bytes:
-    """Return requests one behind the other, numbered."""
+    """Return concatenated requests, numbered."""
     data = []
     for number, draft in enumerate(drafts, 1):
         draft.opaque = number

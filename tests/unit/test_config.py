@@ -1,4 +1,4 @@
-"""Settings: the file's syntax, names, types, precedence; and nothing skipped silently."""
+"""Settings: the file's syntax, names, types, precedence; and no setting is silently ignored."""
 
 import difflib
 import enum
@@ -46,7 +46,7 @@ class OtherPart:
     listen_port: int = 10911
 
 
-# --- the syntax; tests/interop/test_store_config.py asks java.util.Properties itself ---
+# --- the syntax; tests/interop/test_store_config.py compares with java.util.Properties ---
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_file_is_read_as_latin_1_as_java_does(tmp_path: Path) -> None:
     assert found.value == Part(root_dir="/däta", queue_count=8)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"gone\.conf"):
         load(Part, tmp_path / "gone.conf")
 
@@ -176,10 +176,10 @@ def test_typed_values_pass_and_are_checked() -> None:
         Part(queue_count=0)
 
 
-def test_a_part_as_its_file_has_it() -> None:
+def test_a_part_in_the_form_of_its_file() -> None:
     part = Part(queue_count=7, is_fast=True, colour=Colour.DARK_BLUE)
-    found = config.texts(part)
-    assert found == {
+    texts = config.texts(part)
+    assert texts == {
         "queueCount": "7",
         "diskRatio": "75",
         "isFast": "true",
@@ -188,11 +188,11 @@ def test_a_part_as_its_file_has_it() -> None:
         "logDir": None,
         "colour": "DARK_BLUE",
     }
-    given = {key: text for key, text in found.items() if text is not None}
+    given = {key: text for key, text in texts.items() if text is not None}
     assert load(Part, given).value == part
 
 
-# --- who wins ----------------------------------------------------------------
+# --- precedence ---------------------------------------------------------------
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -211,10 +211,10 @@ def test_one_setting_under_two_names_is_refused_in_one_place() -> None:
     assert found.value.disk_ratio == 70
 
 
-# --- what is not known -------------------------------------------------------
+# --- unknown keys -------------------------------------------------------------
 
 
-def test_unknown_keys_are_returned_with_what_was_likely_meant() -> None:
+def test_unknown_keys_are_returned_with_suggestions() -> None:
     found = load(Part, {"queuecount": "8", "zebra": "1"}, environment={"REPUT_IS_FATS": "true"})
     assert found.value == Part()
     assert [str(one) for one in found.unknown] == [
@@ -238,12 +238,12 @@ def test_one_file_for_several_parts() -> None:
     assert [one.key for one in settings.unknown()] == ["listenport"]
 
 
-# --- what a client may send as settings -----------------------------------------------------------
+# --- settings from clients ----------------------------------------------------
 
 
 def quadratic_lines(text: str) -> list[str]:
-    """The lines of a properties text, read as Java's ``LineReader`` does: part by part."""
-    found: list[str] = []
+    """Return the lines of a properties text as Java's ``LineReader`` does, in quadratic time."""
+    lines: list[str] = []
     begun: str | None = None
     for part in re.split(r"\r\n|\r|\n", text):
         line = part.lstrip(" \t\f")
@@ -255,17 +255,17 @@ def quadratic_lines(text: str) -> list[str]:
         if (len(line) - len(line.rstrip("\\"))) % 2:
             begun = line[:-1]
         elif line:
-            found.append(line)
-    return [*found, begun] if begun else found
+            lines.append(line)
+    return [*lines, begun] if begun else lines
 
 
 @given(st.text(st.sampled_from("a=# \\\\\\!\n\r\t"), max_size=40))
-def test_lines_are_continued_as_ever(text: str) -> None:
+def test_line_continuations_are_those_of_java(text: str) -> None:
     assert list(config._logical_lines(text)) == quadratic_lines(text)
 
 
-def test_a_line_that_is_continued_very_often_takes_linear_time() -> None:
-    """1 MB of it took five seconds."""
+def test_a_line_with_many_continuations_takes_linear_time() -> None:
+    """1 MB of such lines took five seconds."""
 
     def cpu_seconds(count: int) -> float:
         begun = time.process_time()
@@ -277,8 +277,8 @@ def test_a_line_that_is_continued_very_often_takes_linear_time() -> None:
     assert large < 24 * small + 0.01
 
 
-def test_unknown_keys_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparing one with the known ones takes milliseconds, or seconds if it is long."""
+def test_only_a_prefix_of_an_unknown_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing a key with the known ones takes milliseconds, or seconds if the key is long."""
     compared: list[str] = []
     matches = difflib.get_close_matches
 
@@ -297,7 +297,7 @@ def test_unknown_keys_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(str(unknown[1])) < 300
 
 
-def test_an_error_repeats_the_beginning_of_a_long_value_only() -> None:
+def test_an_error_quotes_only_the_beginning_of_a_long_value() -> None:
     for given_values in ({"queueCount": "x" * 60_000}, {"colour": "x" * 60_000}):
         with pytest.raises(InvalidOption, match="allowed:") as raised:
             load(Part, given_values)

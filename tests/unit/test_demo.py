@@ -1,4 +1,4 @@
-"""What the report tells of a demo: its numbers on the page, and whatever went wrong."""
+"""The demo's report: its numbers are on the page, and every failure is shown."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ START_MS = 1_795_227_600_000
 
 
 def story() -> Story:
-    """One in which all went well, its numbers all different."""
+    """Return a story without failures, whose numbers are all different."""
     return Story(
         Traffic(
             message_count=2_001,
@@ -46,15 +46,15 @@ def page(told: Story) -> str:
     return demo_page.render(report, told)
 
 
-def test_all_of_it_is_on_the_page() -> None:
+def test_all_numbers_are_on_the_page() -> None:
     text = page(story())
-    for told in (
+    for number in (
         *("2,001, each acknowledged, 1,000 a second", "2,001 by group readers, 4,002 a second"),
         *("2,503 of 2,503 from", "0.5 MiB of Parquet, each once, 501 a second, lag at most 803"),
         *("2,507 queue units and 5,009 index entries from the log in 1.2 s", "byte-identical: yes"),
         *("2,511 messages in 1.8 s: 0 lost; 2,511 dispatched", "lag 0"),
     ):
-        assert told in text, told
+        assert number in text, number
     assert "In order" in text
     assert text.count("<polyline") == 3
 
@@ -69,7 +69,7 @@ def test_all_of_it_is_on_the_page() -> None:
         ("audited", {"lost": 7}, "the audit found 7 lost messages"),
     ],
 )
-def test_what_went_wrong_is_said_first(part: str, change: dict[str, int], problem: str) -> None:
+def test_failures_come_first(part: str, change: dict[str, int], problem: str) -> None:
     whole = story()
     assert whole.problems == []
     told = dataclasses.replace(whole, **{part: dataclasses.replace(getattr(whole, part), **change)})
@@ -80,7 +80,7 @@ def test_what_went_wrong_is_said_first(part: str, change: dict[str, int], proble
     assert problem in text
 
 
-def test_parts_that_were_not_done_are_not_told() -> None:
+def test_skipped_parts_are_omitted() -> None:
     text = page(Story())
     assert "What was done" not in text
     assert "<polyline" not in text

@@ -1,4 +1,4 @@
-"""What an installed reput is: light to start, and compiled without numba at hand."""
+"""An installed reput starts quickly, and runs compiled kernels without numba."""
 
 import importlib.util
 import json
@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE")
 SHARED_OBJECTS = {"reput/format/kernels/_kernels.so", "reput/store/kernels/_kernels.so"}
 
-pytestmark = pytest.mark.xdist_group("packaging")  # one wheel, built once
+pytestmark = pytest.mark.xdist_group("packaging")  # One wheel, built once.
 
 HEAVY = ("numpy", "pyarrow", "pyspark", "numba", "pandas")
 
 
 def run_python(code: str, **env: str) -> str:
-    """Run code in a new interpreter and return what it printed."""
+    """Run code in a new interpreter and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -40,11 +40,11 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the sources.
+    """Build a wheel from a copy of the sources.
 
-    From a copy, because the build writes the shared objects beside their sources, where other tests
-    have them mapped. Those that ``make venv`` compiled go with it: what is of these sources is not
-    compiled again.
+    The build writes the shared objects beside their sources, where other tests have them mapped;
+    hence the copy. It includes the objects that ``make venv`` compiled: objects that match these
+    sources are not compiled again.
     """
     if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
         pytest.skip("no C linker: the wheel would be a pure one")

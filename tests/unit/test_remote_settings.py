@@ -1,4 +1,4 @@
-"""Which settings may be changed over the network."""
+"""The settings that may be changed over the network."""
 
 import dataclasses
 
@@ -24,14 +24,14 @@ def keys() -> list[str]:
     return [config.key_of(one.name) for part in parts for one in dataclasses.fields(part)]
 
 
-def test_whatever_is_a_path_a_name_a_port_or_ours_is_protected() -> None:
+def test_paths_names_ports_and_our_settings_are_protected() -> None:
     words = ("path", "port", "address", "folder", "home", "reput", "brokerid", "brokername")
     for key in keys():
         if any(word in key.lower() for word in words):
             assert remote_settings.is_protected(key), key
 
 
-def test_what_operators_change_over_the_network_is_not() -> None:
+def test_settings_that_operators_change_remotely_are_not_protected() -> None:
     assert set(keys()) >= CHANGED_BY_OPERATORS
     assert not [key for key in CHANGED_BY_OPERATORS if remote_settings.is_protected(key)]
 

@@ -1,4 +1,4 @@
-"""Small files: a whole one at any moment."""
+"""Small files: the file is complete at any moment."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,10 @@ STEPS = ("write draft", "sync draft", "rename", "sync folder")
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has ended."""
 
 
-def test_the_old_one_is_kept_as_backup(tmp_path: Path) -> None:
+def test_the_old_file_is_kept_as_backup(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     small_file.replace_file(str(path), b"one")
     assert path.read_bytes() == b"one"
@@ -28,7 +28,7 @@ def test_the_old_one_is_kept_as_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", range(6))
-def test_a_crash_leaves_the_old_or_the_new_one(
+def test_a_crash_leaves_the_old_or_the_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     path = tmp_path / "file"
@@ -56,7 +56,7 @@ def test_a_crash_leaves_the_old_or_the_new_one(
         assert path.read_bytes() == b"new"
 
 
-def test_everything_is_synced_before_it_has_its_name(
+def test_the_file_is_synced_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

@@ -1,4 +1,4 @@
-"""Batch bodies: what clients send, and the inner batches of a 5.5.0 BatchCQ topic."""
+"""Batch bodies: client requests, and the inner batches of a 5.5.0 BatchCQ topic."""
 
 import struct
 import zlib
@@ -26,21 +26,21 @@ def batch_records() -> list[StoredMessage]:
 
 
 def test_inner_messages_of_java() -> None:
-    """The producer sent bodies of 40 to 43 bytes, tag ``b``, keys bk0 to bk3, three times."""
+    """The inner messages are the producer's: bodies of 40 to 43 bytes, tag b, keys bk0 to bk3."""
     records = batch_records()
     assert len(records) == 3
     for record in records:
         inner = batch.decode(record.body)
-        assert [len(one.body) for one in inner] == [40, 41, 42, 43]
-        assert [one.flag for one in inner] == [0] * 4
-        found = [props.decode(one.property_bytes) for one in inner]
-        assert [one["KEYS"] for one in found] == ["bk0", "bk1", "bk2", "bk3"]
-        assert {one["TAGS"] for one in found} == {"b"}
-        assert {one["WAIT"] for one in found} == {"true"}
-        # One id each, counted up; the batch has the next one.
-        ids = [one["UNIQ_KEY"] for one in found] + [record.properties["UNIQ_KEY"]]
-        counters = [int(one[-4:], 16) for one in ids]
-        assert {one[:-12] for one in ids} == {ids[0][:-12]}
+        assert [len(message.body) for message in inner] == [40, 41, 42, 43]
+        assert [message.flag for message in inner] == [0] * 4
+        properties = [props.decode(message.property_bytes) for message in inner]
+        assert [message["KEYS"] for message in properties] == ["bk0", "bk1", "bk2", "bk3"]
+        assert {message["TAGS"] for message in properties} == {"b"}
+        assert {message["WAIT"] for message in properties} == {"true"}
+        # Each message has its own id, counted up; the batch has the next one.
+        ids = [message["UNIQ_KEY"] for message in properties] + [record.properties["UNIQ_KEY"]]
+        counters = [int(message[-4:], 16) for message in ids]
+        assert {message[:-12] for message in ids} == {ids[0][:-12]}
         assert counters == list(range(counters[0], counters[0] + 5))
         assert batch.encode(inner) == record.body
 
@@ -55,7 +55,7 @@ def test_first_inner_message_byte_by_byte() -> None:
     )
 
 
-def test_unwrap_gives_the_messages_of_the_queue() -> None:
+def test_unwrap_returns_the_messages_of_the_queue() -> None:
     (queue,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
     units = queue["batchUnits"]
     for record, unit in zip(batch_records(), units, strict=True):
@@ -78,7 +78,7 @@ def test_unwrap_gives_the_messages_of_the_queue() -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.STORES)
-def test_every_other_record_is_its_own_only_message(version: str, name: str) -> None:
+def test_a_record_that_is_no_batch_unwraps_to_itself(version: str, name: str) -> None:
     batches = 0
     for expected, place in golden.records(version, name):
         message = decode_record(place.record, check_crc=False)
@@ -91,7 +91,7 @@ def test_every_other_record_is_its_own_only_message(version: str, name: str) -> 
 
 
 def test_unwrap_of_a_compressed_batch() -> None:
-    """No client sends one today; the flags would allow it."""
+    """A compressed batch is unwrapped: no client sends one today, but the flags allow it."""
     record = batch_records()[0]
     packed = replace(
         record,
@@ -103,7 +103,7 @@ def test_unwrap_of_a_compressed_batch() -> None:
 
 
 @pytest.mark.parametrize("base", ["", "-1", "7", "²", "9" * 5000])
-def test_the_queue_offset_counts_whatever_inner_base_says(base: str) -> None:
+def test_the_queue_offset_overrides_inner_base(base: str) -> None:
     record = batch_records()[1]
     assert record.properties["INNER_BASE"] == "4"
     strange = replace(record, properties={**record.properties, "INNER_BASE": base})
@@ -130,7 +130,7 @@ def test_layout_by_hand() -> None:
     assert batch.FIXED_BYTES == 22
 
 
-def test_magic_and_crc_are_not_looked_at() -> None:
+def test_magic_and_crc_are_ignored() -> None:
     data = struct.pack(">iiiii", 27, 123, 456, 7, 5) + b"hello" + b"\x00\x00"
     assert batch.decode(data) == [InnerMessage(7, b"hello", b"")]
 
@@ -140,14 +140,14 @@ def test_no_messages() -> None:
     assert batch.encode([]) == b""
 
 
-def test_properties_that_fit_no_field() -> None:
+def test_properties_too_long_for_their_field_are_refused() -> None:
     batch.encode([InnerMessage(0, b"", bytes(32767))])
     with pytest.raises(ValueError, match="32768 bytes, over 32767"):
         batch.encode([InnerMessage(0, b"", bytes(32768))])
 
 
 def test_cut_at_every_byte() -> None:
-    """A cut between two messages cannot be seen; any other is."""
+    """A cut between two messages cannot be detected; any other cut is detected."""
     body = batch_records()[0].body
     ends = [154, 154 + 155, 154 + 155 + 156]
     for cut in range(1, len(body)):
@@ -178,7 +178,7 @@ def test_flip_every_byte() -> None:
         max_size=5,
     )
 )
-def test_what_is_encoded_is_decoded(messages: list[InnerMessage]) -> None:
+def test_encode_decode_round_trip(messages: list[InnerMessage]) -> None:
     assert batch.decode(batch.encode(messages)) == messages
 
 

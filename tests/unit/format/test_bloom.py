@@ -1,4 +1,4 @@
-"""Bloom positions, against what brokers have saved."""
+"""Bloom filter positions, compared with the saved ones of brokers."""
 
 import json
 from itertools import pairwise
@@ -11,14 +11,14 @@ from reput.format.bloom import BloomFilter
 
 
 def test_the_defaults_of_rocketmq() -> None:
-    # Facts 1.3, from a broker that ran: 112 bits, and group CGO on TopicA.
+    # Facts 1.3, from a running broker: 112 bits, and group CGO on TopicA.
     made = BloomFilter.of(20, 32)
     assert made == BloomFilter(bits=112, positions=3)
     assert made.positions_of("CGO", "TopicA") == (36, 98, 22)
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_positions_are_those_that_brokers_saved(version: str) -> None:
+def test_positions_equal_those_that_brokers_saved(version: str) -> None:
     root = golden.unpack(version, "ext")
     saved = json.loads((root / "config/consumerFilter.json").read_text())
     checked = 0
@@ -41,7 +41,7 @@ def test_positions_are_those_that_brokers_saved(version: str) -> None:
         (b"The quick brown fox jumps over the lazy cog", 0x658CA970FF85269A),
     ],
 )
-def test_the_hash(text: bytes, expected: int) -> None:
+def test_hash_vectors(text: bytes, expected: int) -> None:
     assert bloom.murmur3(text) == expected
 
 

@@ -1,4 +1,4 @@
-"""JSON bodies: hostile ones of each kind are refused soon, numbers are Java's, real ones pass."""
+"""JSON bodies: hostile bodies are refused early, numbers are Java's, real bodies pass."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ OF_NAME_SERVERS = [DataVersion, RegisterBrokerBody, TopicConfigTable, TopicRoute
 KINDS: list[type] = [*OF_REQUESTS, *OF_NAME_SERVERS, BatchAckBody]
 
 
-def test_every_kind_of_a_request_is_limited() -> None:
+def test_the_body_of_every_request_is_limited() -> None:
     assert set(RequestBody.__subclasses__()) == set(OF_REQUESTS)
     for kind in OF_REQUESTS:
         assert kind.lenient_limit.maximum <= limits.MIB
@@ -68,7 +68,7 @@ def test_every_kind_of_a_request_is_limited() -> None:
     ids=["quotes", "lists", "maps", "opened", "escaped", "surrogates", "object keys", "digits",
          "bytes", "null", "list", "empty"],
 )  # fmt: skip
-def test_what_is_no_body_is_refused(kind: type, data: bytes) -> None:
+def test_invalid_bodies_are_refused(kind: type, data: bytes) -> None:
     with pytest.raises((InvalidBody, LimitExceeded)) as raised:
         bodies.decode(kind, data)
     assert len(str(raised.value)) < 500
@@ -92,7 +92,7 @@ HEARTBEAT: dict[str, Any] = {
 
 
 def changed(path: list[Any], value: Any, *, ordinals: bool = False) -> bytes:
-    """Return a heartbeat in which one value is another; by ordinals it is read the lenient way."""
+    """Return a heartbeat with a value replaced; ordinals make the decoder use the lenient mode."""
     data = json.loads(json.dumps(HEARTBEAT))
     if ordinals:
         data["consumerDataSet"][0]["consumeType"] = 1
@@ -118,7 +118,7 @@ SUBSCRIPTION = ["consumerDataSet", 0, "subscriptionDataSet", 0]
     ],
 )
 def test_half_a_surrogate_pair_is_refused(path: list[Any], ordinals: bool) -> None:
-    """What cannot be encoded would fail every reply, table and registration that has it."""
+    """Such a string cannot be encoded: replies, tables and registrations with it would fail."""
     whole = bodies.decode(HeartbeatData, changed(path, "\U0001f600", ordinals=ordinals))
     assert "\U0001f600" in str(whole)
     with pytest.raises(InvalidBody, match="surrogate"):
@@ -143,7 +143,7 @@ def test_half_a_surrogate_pair_in_the_key_of_a_map_is_refused() -> None:
 @given(
     value=st.integers() | st.sampled_from([sign * 10**n for n in (40, 4299) for sign in (1, -1)])
 )
-def test_numbers_are_those_of_java(
+def test_numbers_have_the_ranges_of_java(
     path: list[Any],
     least: int,
     most: int,
@@ -159,7 +159,7 @@ def test_numbers_are_those_of_java(
 
 
 @pytest.mark.parametrize("value", [10**30, -(10**30), [{"x": 1 << 63}]])
-def test_what_is_kept_as_it_came_has_no_other_numbers(value: Any) -> None:
+def test_raw_json_has_only_numbers_that_java_reads(value: Any) -> None:
     """Java could not read the table."""
     for fields in ({"groupRetryPolicy": {"a": value}}, {"subscriptionDataSet": [{"a": value}]}):
         data = json.dumps({"groupName": "g", **fields}).encode()
@@ -186,7 +186,7 @@ def test_a_long_standard_body_is_read_and_a_long_one_in_the_dialect_is_refused()
 
 
 def test_a_long_reply_in_the_dialect_is_read() -> None:
-    """Those of Java's brokers about topics of many queues are: {{...}:5}."""
+    """Java's brokers write long tables in the dialect for topics with many queues: {{...}:5}."""
     entries = (f'{{"brokerName":"b","queueId":{i},"topic":"T"}}:{i}' for i in range(10_000))
     data = f'{{"offsetTable":{{{",".join(entries)}}}}}'.encode()
     assert len(data) > limits.LENIENT_JSON_BYTES.maximum
@@ -196,8 +196,8 @@ def test_a_long_reply_in_the_dialect_is_read() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"x":' + b"[" * 100_000, b'{"x":' + b'{"a":' * 25_000], ids=["lists", "maps"]
 )
-def test_deep_nesting_where_nobody_looks_is_refused(data: bytes) -> None:
-    """Of a member that is ignored; the decoder raised RecursionError."""
+def test_deep_nesting_in_an_ignored_member_is_refused(data: bytes) -> None:
+    """A deeply nested member that is ignored is refused; the decoder raised RecursionError."""
     for kind in KINDS:
         with pytest.raises((InvalidBody, LimitExceeded)):
             bodies.decode(kind, data)

@@ -1,4 +1,4 @@
-"""Bodies: the checksum, and what producers compress with. Golden bodies: test_message.py."""
+"""Bodies: the checksum, and the compressions of producers. Golden bodies: test_message.py."""
 
 import tracemalloc
 import zlib
@@ -55,7 +55,7 @@ def test_compression_name(sys_flag: int, name: str) -> None:
 
 
 def test_golden_stores_hold_every_compression() -> None:
-    """That they unpack to what Java unpacks is checked for each record in test_message.py."""
+    """The golden records use every compression; test_message.py compares each body with Java's."""
     seen: Counter[str] = Counter()
     for version, name in golden.STORES:
         for message in golden.messages(version, name):
@@ -67,7 +67,7 @@ def test_golden_stores_hold_every_compression() -> None:
 
 
 def golden_body(sys_flag: int) -> tuple[bytes, int]:
-    """A stored body that Java compressed, and how long Java says it is."""
+    """Return a stored body that Java compressed, and its length according to Java."""
     version = "4.5.2" if sys_flag == ZLIB_OLD else "4.9.7"
     expected, place = next(
         one for one in golden.records(version, "clean") if one[0]["sysFlag"] == sys_flag
@@ -87,13 +87,13 @@ def test_round_trip(sys_flag: int) -> None:
         assert bodies.decompress(memoryview(packed), sys_flag) == plain
 
 
-def test_formats_are_those_other_readers_know() -> None:
+def test_compressed_bodies_are_readable_by_other_libraries() -> None:
     assert zlib.decompress(bodies.compress(PLAIN, ZLIB)) == PLAIN
     assert lz4.frame.decompress(bodies.compress(PLAIN, LZ4)) == PLAIN
     assert zstandard.ZstdDecompressor().decompress(bodies.compress(PLAIN, ZSTD)) == PLAIN
 
 
-def test_uncompressed_and_empty_bodies_are_as_they_are() -> None:
+def test_uncompressed_and_empty_bodies_are_unchanged() -> None:
     assert bodies.decompress(PLAIN, 0) == PLAIN
     assert bodies.compress(PLAIN, 0) == PLAIN
     assert bodies.decompress(memoryview(PLAIN), 0x38) == PLAIN
@@ -110,7 +110,7 @@ def test_unknown_type() -> None:
 
 @ON_EVERY_TYPE
 def test_cut_at_every_byte(sys_flag: int) -> None:
-    """A body that ends early is never passed off as a whole one."""
+    """A truncated body is never returned as a complete one."""
     packed, _ = golden_body(sys_flag)
     step = 1 + len(packed) // 200
     for cut in [*range(1, len(packed) - 64, step), *range(max(1, len(packed) - 64), len(packed))]:
@@ -120,7 +120,7 @@ def test_cut_at_every_byte(sys_flag: int) -> None:
 
 @ON_EVERY_TYPE
 def test_flip_every_byte(sys_flag: int) -> None:
-    """Some damage cannot be seen without BODYCRC; the answer is bytes or CorruptRecord."""
+    """Some damage is undetectable without BODYCRC; the result is bytes or CorruptRecord."""
     packed = bodies.compress(PLAIN, sys_flag)
     for at in range(len(packed)):
         for mask in (0x01, 0x80, 0xFF):
@@ -157,7 +157,7 @@ def test_limit(sys_flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @ON_EVERY_TYPE
 def test_a_small_body_takes_little_memory(sys_flag: int) -> None:
-    """The limit is 128 MiB, and is not set aside."""
+    """The limit is 128 MiB, and that memory is not allocated in advance."""
     packed = bodies.compress(PLAIN, sys_flag)
     bodies.decompress(packed, sys_flag)
     tracemalloc.start()
@@ -168,13 +168,13 @@ def test_a_small_body_takes_little_memory(sys_flag: int) -> None:
 
 
 @pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
-def test_frames_that_follow_one_another(sys_flag: int) -> None:
-    """Java's streams read them all."""
+def test_concatenated_frames_are_all_read(sys_flag: int) -> None:
+    """Java's streams read all concatenated frames."""
     packed = bodies.compress(b"one", sys_flag) + bodies.compress(PLAIN, sys_flag)
     assert bodies.decompress(packed, sys_flag) == b"one" + PLAIN
     with pytest.raises(CorruptRecord):
         bodies.decompress(packed[:-1], sys_flag)
 
 
-def test_bytes_behind_the_end_of_zlib_are_not_looked_at() -> None:
+def test_bytes_after_the_end_of_zlib_are_ignored() -> None:
     assert bodies.decompress(bodies.compress(PLAIN, ZLIB) + b"more", ZLIB) == PLAIN

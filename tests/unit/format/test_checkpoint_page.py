@@ -1,4 +1,4 @@
-"""The checkpoint: as Java's ``StoreCheckpoint`` reads it."""
+"""The checkpoint file, compared with what Java's ``StoreCheckpoint`` reads."""
 
 import struct
 
@@ -18,24 +18,24 @@ STORES = golden.STORES + [
 
 
 @pytest.mark.parametrize(("version", "name"), STORES)
-def test_every_checkpoint_is_what_java_says(version: str, name: str) -> None:
+def test_every_checkpoint_equals_javas(version: str, name: str) -> None:
     page = golden.files(version, name)["checkpoint"]
-    said = golden.manifest(version, name)["checkpoint"]
+    expected = golden.manifest(version, name)["checkpoint"]
     checkpoint = checkpoint_page.unpack(page)
     assert checkpoint == Checkpoint(
-        physical_timestamp=said["physicMsgTimestamp"],
-        queue_timestamp=said["logicsMsgTimestamp"],
-        index_timestamp=said["indexMsgTimestamp"],
-        # 4.x does not know these, and leaves zeros.
-        master_flushed_offset=said.get("masterFlushedOffset", 0),
-        confirmed_physical_offset=said.get("confirmPhyOffset", 0),
-        queue_physical_offset=said.get("logicsPhysicalOffset", 0),
+        physical_timestamp=expected["physicMsgTimestamp"],
+        queue_timestamp=expected["logicsMsgTimestamp"],
+        index_timestamp=expected["indexMsgTimestamp"],
+        # 4.x does not have these fields, and leaves zeros.
+        master_flushed_offset=expected.get("masterFlushedOffset", 0),
+        confirmed_physical_offset=expected.get("confirmPhyOffset", 0),
+        queue_physical_offset=expected.get("logicsPhysicalOffset", 0),
     )
-    assert checkpoint.min_timestamp == said["minTimestamp"]
+    assert checkpoint.min_timestamp == expected["minTimestamp"]
     assert checkpoint_page.pack(checkpoint) == page
 
 
-def test_golden_stores_have_every_field_but_the_masters() -> None:
+def test_golden_stores_have_every_field_except_the_masters() -> None:
     seen = [
         checkpoint_page.unpack(golden.files(version, name)["checkpoint"])
         for version, name in golden.STORES

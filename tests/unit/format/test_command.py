@@ -1,4 +1,4 @@
-"""Frames that nobody should send: each ends in a command, a refusal or ``NotAFrame``."""
+"""Invalid and hostile frames: each results in a command, a refusal or ``NotAFrame``."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:
 
 
 def json_frame(fields: bytes, flag: int = 0) -> bytes:
-    """Return a frame whose extFields are this JSON."""
+    """Return a frame with this JSON as its extFields."""
     return frame(b'{"code":11,"flag":%d,"opaque":7,"extFields":%b}' % (flag, fields), body=b"body")
 
 
@@ -44,7 +44,7 @@ def binary_fields(count: int) -> bytes:
     )
 
 
-# --- what is no frame -----------------------------------------------------------
+# --- bytes that are no frame --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def binary_fields(count: int) -> bytes:
     ],
     ids=lambda header: header[:40].decode("ascii", "replace"),
 )
-def test_what_is_no_header_is_no_frame(header: bytes) -> None:
+def test_an_invalid_header_is_no_frame(header: bytes) -> None:
     with pytest.raises(NotAFrame) as raised:
         commands.decode(frame(header))
     assert len(str(raised.value)) < 500
@@ -86,17 +86,17 @@ JSON_VALUES = st.recursive(
 
 
 def checked(data: bytes) -> None:
-    """A frame is decoded to what can be encoded, or is none."""
+    """Check that a frame is refused or decodes to a command that can be encoded."""
     try:
-        found = commands.decode(data)
+        command = commands.decode(data)
     except NotAFrame:
         return
-    (found.remark or "").encode()
-    for name, value in (found.ext_fields or {}).items():
+    (command.remark or "").encode()
+    for name, value in (command.ext_fields or {}).items():
         name.encode()
         value.encode()
-    reply = commands.reply(found, remark=found.remark, ext_fields=found.ext_fields)
-    assert commands.decode(commands.encode(reply)[4:]).opaque == found.opaque
+    reply = commands.reply(command, remark=command.remark, ext_fields=command.ext_fields)
+    assert commands.decode(commands.encode(reply)[4:]).opaque == command.opaque
 
 
 @given(
@@ -162,12 +162,12 @@ FEW_LONG = object_of(1, b'"' + b"v" * LONG + b'"')
     ],
 )
 def test_a_request_over_a_limit_can_be_answered(data: bytes, limit: limits.Limit) -> None:
-    found = commands.decode(data)
-    assert found.refusal is not None
-    assert found.refusal.limit == limit.name
-    assert (found.code, found.opaque, found.body) == (11, 7, b"body")
-    assert found.ext_fields is None
-    assert found.serialization == (Serialization.ROCKETMQ if data[0] else Serialization.JSON)
+    command = commands.decode(data)
+    assert command.refusal is not None
+    assert command.refusal.limit == limit.name
+    assert (command.code, command.opaque, command.body) == (11, 7, b"body")
+    assert command.ext_fields is None
+    assert command.serialization == (Serialization.ROCKETMQ if data[0] else Serialization.JSON)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_as_many_fields_as_allowed(data: bytes) -> None:
 
 @pytest.mark.parametrize("serialization", Serialization)
 def test_the_longest_properties_fit(serialization: Serialization) -> None:
-    """Of a send: 32,767 bytes, of which each takes six in JSON."""
+    """The longest properties of a send are 32,767 bytes, each of which takes six in JSON."""
     properties = "\x01\x02" * 16_383
     sent = Command(310, 7, ext_fields={"i": properties, "b": "T"}, serialization=serialization)
     found = commands.decode(commands.encode(sent)[4:])
@@ -225,7 +225,7 @@ def test_a_reply_over_a_limit_is_no_frame(data: bytes) -> None:
     ids=["no head", "junk", "fields", "list", "escapes"],
 )
 def test_the_longest_headers_cost_little(header: bytes) -> None:
-    """CPU time, with room for slow machines: all of it took seconds."""
+    """The bound is CPU time, with room for slow machines: without the limits it took seconds."""
     data = frame(header)
     begun = time.process_time()
     with contextlib.suppress(NotAFrame):
@@ -234,8 +234,8 @@ def test_the_longest_headers_cost_little(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-def test_what_fits_no_header_is_not_encoded(serialization: Serialization) -> None:
-    """The length of a header has three bytes: one byte more would say another serialization."""
+def test_a_header_that_is_too_long_is_not_encoded(serialization: Serialization) -> None:
+    """The length of a header has three bytes: one more would change the serialization byte."""
     sent = Command(0, 7, ext_fields={"a": "v" * (1 << 24)}, serialization=serialization)
     with pytest.raises(ValueError, match="at most 16777215 fit"):
         commands.encode(sent)

@@ -1,4 +1,4 @@
-"""Frames that RocketMQ itself wrote, and what it makes of them; see ``interop.record_frames``."""
+"""Frames that RocketMQ wrote, and their decoded form in RocketMQ; see ``interop.record_frames``."""
 
 import json
 from pathlib import Path
@@ -41,11 +41,11 @@ def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def test_nothing_is_missing() -> None:
     files = {str(path.relative_to(DATA)) for path in DATA.glob("*/*.frame")}
-    assert files == {one["file"] for one in MANIFEST}
+    assert files == {frame["file"] for frame in MANIFEST}
     for version in ("4.9.7", "5.5.0"):
-        mine = [one for one in MANIFEST if one["file"].startswith(version)]
-        assert {one["serialization"] for one in mine} == {"JSON", "ROCKETMQ"}
-        codes_seen = {one["code"] for one in mine if not one["flag"] & command.IS_REPLY}
+        mine = [frame for frame in MANIFEST if frame["file"].startswith(version)]
+        assert {frame["serialization"] for frame in mine} == {"JSON", "ROCKETMQ"}
+        codes_seen = {frame["code"] for frame in mine if not frame["flag"] & command.IS_REPLY}
         assert codes_seen >= {10, 310, 320, 11, 34, 35, 36, 38, 40, 41, 14, 15, 103, 105}
 
 
@@ -53,12 +53,12 @@ def test_nothing_is_missing() -> None:
 def test_decode(entry: dict[str, Any], kind: type) -> None:
     frame = frame_of(entry)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    found = command.decode(kind(frame[4:]))
-    # No field at all and an empty map of them are the same to whoever reads them.
-    found.ext_fields = found.ext_fields or None
+    decoded = command.decode(kind(frame[4:]))
+    # No fields and an empty map of fields are the same to readers.
+    decoded.ext_fields = decoded.ext_fields or None
     wanted = expected(entry)
     wanted.ext_fields = wanted.ext_fields or None
-    assert found == wanted
+    assert decoded == wanted
 
 
 def test_encode_gives_the_same_bytes_in_binary_and_the_same_json(entry: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def test_encode_gives_the_same_bytes_in_binary_and_the_same_json(entry: dict[str
     assert mine[8 + header_length(mine) :] == bytes.fromhex(entry["body"])
 
 
-def test_a_frame_that_is_cut_is_none(entry: dict[str, Any]) -> None:
+def test_a_truncated_frame_is_no_frame(entry: dict[str, Any]) -> None:
     frame = frame_of(entry)
     for end in {4, 5, 7, 8, 9, 8 + header_length(frame) // 2, 7 + header_length(frame)}:
         with pytest.raises(command.NotAFrame):

@@ -1,4 +1,4 @@
-"""Consume-queue units: every one of the golden queues, extension and batch units among them."""
+"""Consume-queue units of all golden queues, extension units and batch units included."""
 
 import hashlib
 import struct
@@ -25,14 +25,15 @@ OPENED = [
 
 
 def queue_bytes(files: dict[str, bytes], kind: str, queue: dict[str, Any]) -> tuple[int, bytes]:
-    """Where the files of a queue begin, and their bytes one after the other."""
+    """Return the position at which the files of a queue begin, and their concatenated bytes."""
     prefix = f"{kind}/{queue['topic']}/{queue['queueId']}/"
-    found = {
+    queue_files = {
         int(path.removeprefix(prefix)): data
         for path, data in files.items()
         if path.startswith(prefix)
     }
-    return min(found, default=0), b"".join(found[start] for start in sorted(found))
+    joined = b"".join(queue_files[start] for start in sorted(queue_files))
+    return min(queue_files, default=0), joined
 
 
 def plain_queues(version: str, name: str) -> Iterator[tuple[dict[str, Any], int, bytes]]:
@@ -46,7 +47,7 @@ def plain_queues(version: str, name: str) -> Iterator[tuple[dict[str, Any], int,
 
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
-def test_every_unit_is_what_java_says(version: str, name: str) -> None:
+def test_every_unit_equals_javas(version: str, name: str) -> None:
     for queue, start, data in plain_queues(version, name):
         first, last = (queue[bound] * cq_unit.SIZE - start for bound in ("minOffset", "maxOffset"))
         if first == last:
@@ -59,19 +60,19 @@ def test_every_unit_is_what_java_says(version: str, name: str) -> None:
         assert b"".join(map(cq_unit.pack, units)) == stored
         assert all(unit.is_written != unit.is_pre_blank for unit in units)
         if last < len(data):
-            behind = cq_unit.unpack(data, last)
+            next_unit = cq_unit.unpack(data, last)
             recovered = name.endswith("recovered")
-            assert not behind.is_written or recovered, "old units stay behind a cut"
+            assert not next_unit.is_written or recovered, "old units stay after a cut"
 
 
-@pytest.mark.parametrize(("version", "name"), [one for one in OPENED if "/" not in one[1]])
-def test_units_fit_their_messages(version: str, name: str) -> None:
-    """Size, place in the queue, hash of the tags; of delayed messages, the time they are due."""
+@pytest.mark.parametrize(("version", "name"), [unit for unit in OPENED if "/" not in unit[1]])
+def test_units_match_their_messages(version: str, name: str) -> None:
+    """Size, queue offset and tags code match; the code of a delayed message is its due time."""
     messages = {m["commitLogOffset"]: m for m in golden.messages(version, name)}
     kinds: Counter[str] = Counter()
     for queue, _, _ in plain_queues(version, name):
-        for queue_offset, one in enumerate(queue["units"], queue["minOffset"]):
-            offset, size, code = one["unit"] if isinstance(one, dict) else one
+        for queue_offset, unit in enumerate(queue["units"], queue["minOffset"]):
+            offset, size, code = unit["unit"] if isinstance(unit, dict) else unit
             if offset not in messages:
                 assert offset < golden.manifest(version, name)["minPhyOffset"]
                 kinds["expired"] += 1
@@ -81,10 +82,10 @@ def test_units_fit_their_messages(version: str, name: str) -> None:
             if not queue["topic"].startswith("%LMQ%"):
                 assert message["queueOffset"] == queue_offset
                 assert message["topic"] == queue["topic"]
-            if isinstance(one, dict):
+            if isinstance(unit, dict):
                 kinds["ext"] += 1
                 assert cq_unit.is_ext_address(code)
-                code = one["ext"]["tagsCode"]
+                code = unit["ext"]["tagsCode"]
             else:
                 assert not cq_unit.is_ext_address(code)
             if queue["topic"] == "SCHEDULE_TOPIC_XXXX":
@@ -106,14 +107,14 @@ def test_tags_code_vectors(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_two_tags_may_share_a_code(version: str) -> None:
-    """A unit is a hint: the text must be compared."""
+def test_two_tags_may_have_the_same_code(version: str) -> None:
+    """A tags code is a hint: the reader must compare the tags."""
     codes = golden.manifest(version, "clean")["tagsCodes"]
     assert codes["Aa"] == codes["BB"] == cq_unit.tags_code("Aa") == cq_unit.tags_code("BB")
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_records_of_a_killed_broker_are_in_queues_or_known_not_to_be(version: str) -> None:
+def test_records_of_a_killed_broker_are_in_queues_or_listed_as_missing(version: str) -> None:
     seen: set[int] = set()
     for path, data in golden.files(version, "unclean").items():
         if path.startswith("consumequeue/"):
@@ -132,7 +133,7 @@ def test_records_of_a_killed_broker_are_in_queues_or_known_not_to_be(version: st
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_pre_blanks(version: str) -> None:
-    """Queues made again of a log that starts late: filler up to the first message."""
+    """Queues rebuilt from a log that starts late have filler units up to the first message."""
     blanks = 0
     for queue, start, data in plain_queues(version, "expired-nocq-recovered"):
         first = queue["minOffset"] * cq_unit.SIZE - start
@@ -151,7 +152,7 @@ def test_pre_blanks(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_every_ext_unit_is_what_java_says(version: str) -> None:
+def test_every_ext_unit_equals_javas(version: str) -> None:
     files = golden.files(version, "ext")
     config = golden.manifest(version, "ext")["config"]
     file_bytes = int(config["mappedFileSizeConsumeQueueExt"])
@@ -159,24 +160,24 @@ def test_every_ext_unit_is_what_java_says(version: str) -> None:
     for queue in golden.manifest(version, "ext")["queues"]:
         start, data = queue_bytes(files, "consumequeue_ext", queue)
         assert start == 0
-        at = 0
-        for one in queue["units"]:
-            address = one["unit"][2]
+        position = 0
+        for unit in queue["units"]:
+            address = unit["unit"][2]
             place = cq_unit.ext_offset(address)
             assert cq_unit.ext_address(place) == address
-            if place != at:  # the last one ended its file
-                assert cq_unit.unpack_ext(data, at) is None
-                assert data[at : at + 2] == b"\xff\xff"
-                assert place == at + file_bytes - at % file_bytes
+            if place != position:  # The previous unit was the last of its file.
+                assert cq_unit.unpack_ext(data, position) is None
+                assert data[position : position + 2] == b"\xff\xff"
+                assert place == position + file_bytes - position % file_bytes
             unit = cq_unit.unpack_ext(data, place)
-            bit_map = bytes.fromhex(one["ext"]["bitMap"] or "")
-            said = one["ext"]
+            bit_map = bytes.fromhex(unit["ext"]["bitMap"] or "")
+            said = unit["ext"]
             assert unit == ExtUnit(said["size"], said["tagsCode"], said["msgStoreTime"], bit_map)
             assert cq_unit.pack_ext(unit) == data[place : place + unit.size]
-            at = place + unit.size
+            position = place + unit.size
             sizes.add(unit.size)
-        if at % file_bytes and data:
-            assert cq_unit.unpack_ext(data, at) is None
+        if position % file_bytes and data:
+            assert cq_unit.unpack_ext(data, position) is None
     assert sizes == {20, 34}
 
 
@@ -194,7 +195,7 @@ def test_ext_addresses() -> None:
         assert cq_unit.is_ext_address(code) == Unit(0, 1, code).is_ext_address == is_address
 
 
-def test_ext_units_that_are_none() -> None:
+def test_bytes_that_are_no_ext_unit() -> None:
     assert cq_unit.unpack_ext(b"\xff\xff") is None
     assert cq_unit.unpack_ext(bytes(2)) is None
     assert cq_unit.unpack_ext(b"xx\xff\xff\x00", 2) is None
@@ -228,25 +229,25 @@ def test_ext_unit_that_is_too_long() -> None:
 # --- batch units ----------------------------------------------------------
 
 
-def test_every_batch_unit_is_what_java_says() -> None:
+def test_every_batch_unit_equals_javas() -> None:
     files = golden.files("5.5.0", "v5")
     messages = {m["commitLogOffset"]: m for m in golden.messages("5.5.0", "v5")}
     (queue,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
     _, data = queue_bytes(files, "batchconsumequeue", queue)
-    for i, said in enumerate(queue["batchUnits"]):
-        at = i * cq_unit.BATCH_SIZE
-        unit = cq_unit.unpack_batch(data, at)
+    for i, expected in enumerate(queue["batchUnits"]):
+        position = i * cq_unit.BATCH_SIZE
+        unit = cq_unit.unpack_batch(data, position)
         assert unit == BatchUnit(
-            said["commitLogOffset"],
-            said["size"],
-            said["tagsCode"],
-            messages[said["commitLogOffset"]]["storeTimestamp"],
-            said["queueOffset"],
-            said["batchNum"],
-            said["compactedOffset"],
+            expected["commitLogOffset"],
+            expected["size"],
+            expected["tagsCode"],
+            messages[expected["commitLogOffset"]]["storeTimestamp"],
+            expected["queueOffset"],
+            expected["batchNum"],
+            expected["compactedOffset"],
         )
         assert unit.is_written
-        assert cq_unit.pack_batch(unit) == data[at : at + cq_unit.BATCH_SIZE]
+        assert cq_unit.pack_batch(unit) == data[position : position + cq_unit.BATCH_SIZE]
     end = len(queue["batchUnits"]) * cq_unit.BATCH_SIZE
     assert not cq_unit.unpack_batch(data, end).is_written
     assert len(data) % cq_unit.BATCH_SIZE == 0
@@ -278,7 +279,7 @@ def test_is_written(unit: Unit, is_written: bool) -> None:
     ("offset", "size", "count", "is_written"),
     [(0, 1, 1, True), (0, 0, 1, False), (0, 1, 0, False), (-1, 1, 1, False), (0, -1, 1, False)],
 )
-def test_is_written_of_batch_units(offset: int, size: int, count: int, is_written: bool) -> None:
+def test_is_written_for_batch_units(offset: int, size: int, count: int, is_written: bool) -> None:
     assert BatchUnit(offset, size, 0, 0, 0, count, -1).is_written is is_written
 
 

@@ -1,4 +1,4 @@
-"""Fields of headers: each number is one that Java's type holds, and errors say which are."""
+"""Header fields: each number has the range of its Java type, and errors name the field."""
 
 import struct
 import typing
@@ -15,23 +15,23 @@ KINDS = sorted(Header.__subclasses__(), key=lambda kind: kind.__name__)
 
 
 def numbers_of(kind: type[Header]) -> dict[str, msgspec.Meta]:
-    """Return wire name -> range of the fields that are numbers."""
+    """Return the ranges of the numeric fields by wire name."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = {}
+    ranges = {}
     for name, wire_name in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
         is_plain = hasattr(hints[name], "__metadata__")
         for hint in (hints[name],) if is_plain else (hints[name], *typing.get_args(hints[name])):
             assert hint is not int, f"{kind.__name__}.{name} has no range"
             for meta in getattr(hint, "__metadata__", ()):
-                found[wire_name] = meta
-    return found
+                ranges[wire_name] = meta
+    return ranges
 
 
 FIELDS = [(kind, name) for kind in KINDS for name in numbers_of(kind)]
 
 
 def fields_of(kind: type[Header], **changes: str) -> dict[str, str]:
-    """Return fields that a header is made of: "0" is a text, a number and no truth value."""
+    """Return fields that make a valid header: "0" is a text and a number, but no boolean."""
     hints = typing.get_type_hints(kind)
     values = {
         wire_name: "false" if bool in (hints[name], *typing.get_args(hints[name])) else "0"
@@ -80,10 +80,10 @@ def test_each_number_has_the_range_of_an_int_or_a_long(kind: type[Header], name:
         (headers.SendBackHeader, "delayLevel", 32),
     ],
 )
-def test_the_types_are_those_of_the_classes_of_java(
+def test_the_types_equal_those_of_the_java_classes(
     kind: type[Header], name: str, bits: int
 ) -> None:
-    """Read off ``org.apache.rocketmq.common.protocol.header``."""
+    """The expected types are copied from ``org.apache.rocketmq.common.protocol.header``."""
     assert numbers_of(kind)[name].le == (1 << (bits - 1)) - 1
 
 
@@ -93,9 +93,7 @@ def test_the_types_are_those_of_the_classes_of_java(
         st.sampled_from(sorted({name for _, name in FIELDS})), st.text() | st.integers().map(str)
     ),
 )
-def test_whatever_the_fields_are_it_is_a_header_or_an_error(
-    kind: type[Header], changes: dict[str, str]
-) -> None:
+def test_any_fields_make_a_header_or_an_error(kind: type[Header], changes: dict[str, str]) -> None:
     try:
         found = headers.decode(kind, fields_of(kind) | changes)
     except InvalidHeader:

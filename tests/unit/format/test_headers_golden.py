@@ -48,7 +48,7 @@ V2_NAMES = {
     "m": "batch",
 }
 OF_5 = {"committed", "boundaryType"}
-"""What only 5.x has, and a 4.x broker does not know."""
+"""Fields that only 5.x has, and a 4.x broker ignores."""
 
 WITH_HEADER = [one for one in MANIFEST if one["header"]]
 
@@ -60,7 +60,7 @@ def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def values_of(header: headers.Header) -> dict[str, Any]:
-    """A header's values under Java's names."""
+    """Return a header's values under Java's names."""
     names = type(header).__struct_encode_fields__
     return {
         wire: getattr(header, name)
@@ -70,26 +70,26 @@ def values_of(header: headers.Header) -> dict[str, Any]:
 
 def test_decode(entry: dict[str, Any]) -> None:
     if entry["header"] == V2:
-        found = values_of(headers.decode_v2(entry["extFields"]))
+        decoded = values_of(headers.decode_v2(entry["extFields"]))
         java = {
             V2_NAMES[name]: value for name, value in entry["fields"].items() if name in V2_NAMES
         }
     else:
-        found = values_of(headers.decode(OURS[entry["header"]], entry["extFields"]))
+        decoded = values_of(headers.decode(OURS[entry["header"]], entry["extFields"]))
         java = entry["fields"]
     for name, value in java.items():
-        # Java's null is our default: what is not said.
+        # Java's null is our default: an absent field.
         if value is not None and name not in OF_5:
-            assert found.get(name) == value, name
+            assert decoded.get(name) == value, name
 
 
-def test_encode_says_what_java_said(entry: dict[str, Any]) -> None:
+def test_encode_writes_the_fields_that_java_wrote(entry: dict[str, Any]) -> None:
     if entry["header"] == V2:
-        found = headers.encode_v2(headers.decode_v2(entry["extFields"]))
+        encoded = headers.encode_v2(headers.decode_v2(entry["extFields"]))
     else:
-        found = headers.encode(headers.decode(OURS[entry["header"]], entry["extFields"]))
-    # Added beside the header: MSG_REGION, TRACE_ON.
+        encoded = headers.encode(headers.decode(OURS[entry["header"]], entry["extFields"]))
+    # Java adds these outside the header: MSG_REGION, TRACE_ON.
     beside = {"MSG_REGION", "TRACE_ON", *OF_5}
-    assert found.items() >= {
+    assert encoded.items() >= {
         (name, value) for name, value in entry["extFields"].items() if name not in beside
     }

@@ -23,7 +23,7 @@ OPENED = [
 
 
 class IndexFile:
-    """One file and how many slots it has."""
+    """An index file and the number of its slots."""
 
     def __init__(self, name: str, data: bytes, slot_count: int) -> None:
         self.name = name
@@ -32,19 +32,19 @@ class IndexFile:
         self.header = index_entry.unpack_header(data)
 
     def newest(self, slot: int) -> int:
-        """The number in a slot."""
+        """Return the entry number that is stored in a slot."""
         at = index_entry.slot_position(slot)
         (number,) = index_entry.SLOT.unpack_from(self.data, at)
         return int(number)
 
     def entry(self, number: int) -> Entry:
-        """The entry with that number."""
+        """Return the entry with this number."""
         return index_entry.unpack_entry(
             self.data, index_entry.entry_position(number, self.slot_count)
         )
 
     def chain(self, slot: int) -> Iterator[tuple[int, Entry]]:
-        """Numbers and entries of a slot, newest first, ended where Java ends it."""
+        """Yield numbers and entries of a slot, newest first, up to the entry where Java stops."""
         number = self.newest(slot)
         while 0 < number < self.header.next_entry:
             entry = self.entry(number)
@@ -55,7 +55,7 @@ class IndexFile:
 
 
 def index_files(version: str, name: str) -> list[IndexFile]:
-    """Oldest first."""
+    """Return the files, oldest first."""
     config = golden.manifest(version, name)["config"]
     return [
         IndexFile(path.removeprefix("index/"), data, int(config["maxHashSlotNum"]))
@@ -65,7 +65,7 @@ def index_files(version: str, name: str) -> list[IndexFile]:
 
 
 def keys_of(version: str, message: dict[str, Any]) -> list[str]:
-    """What the broker hashes for a message, in its order."""
+    """Return the texts that the broker hashes for a message, in its order."""
     words = [message["uniqKey"], *(message["keys"] or "").split(" ")]
     keys = [index_entry.key_of(message["topic"], word) for word in words if word]
     if version == "5.5.0" and message["tags"]:
@@ -77,19 +77,19 @@ def keys_of(version: str, message: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
-def test_every_header_is_what_java_says(version: str, name: str) -> None:
+def test_every_header_equals_javas(version: str, name: str) -> None:
     files = index_files(version, name)
     expected = golden.manifest(version, name)["index"]
     assert [file.name for file in files] == [one["name"] for one in expected]
-    for file, said in zip(files, expected, strict=True):
+    for file, expected_header in zip(files, expected, strict=True):
         header = file.header
-        assert header.begin_timestamp == said["beginTimestamp"]
-        assert header.end_timestamp == said["endTimestamp"]
-        assert header.begin_physical_offset == said["beginPhyOffset"]
-        assert header.end_physical_offset == said["endPhyOffset"]
-        assert header.slots_used == said["hashSlotCount"]
-        assert max(header.next_entry, 1) == said["indexCount"]
-        assert header.entry_count == said["indexCount"] - 1
+        assert header.begin_timestamp == expected_header["beginTimestamp"]
+        assert header.end_timestamp == expected_header["endTimestamp"]
+        assert header.begin_physical_offset == expected_header["beginPhyOffset"]
+        assert header.end_physical_offset == expected_header["endPhyOffset"]
+        assert header.slots_used == expected_header["hashSlotCount"]
+        assert max(header.next_entry, 1) == expected_header["indexCount"]
+        assert header.entry_count == expected_header["indexCount"] - 1
         assert index_entry.pack_header(header) == file.data[:40]
         config = golden.manifest(version, name)["config"]
         end = index_entry.entry_position(int(config["maxIndexNum"]), file.slot_count)
@@ -104,7 +104,7 @@ def test_every_entry_is_reached_once_and_leads_to_its_record(version: str, name:
     if name.startswith("torn/"):
         variant = name.removeprefix("torn/").removesuffix("-recovered")
         lost = set(golden.torn_variants(version)[variant]["recordsLost"])
-        # Most are as they were before the damage.
+        # Most files are unchanged by the damage.
         known = [file.data for file in index_files(version, "clean")]
     for file in index_files(version, name):
         if file.data in known:
@@ -123,7 +123,7 @@ def test_every_entry_is_reached_once_and_leads_to_its_record(version: str, name:
                 assert index_entry.pack_entry(entry) == file.data[at : at + 20]
                 assert entry.key_hash % file.slot_count == slot
                 if entry.physical_offset not in messages:
-                    # The record went with the start of the log, or with what was cut.
+                    # The record was in the deleted start of the log, or in the truncated end.
                     start = golden.manifest(version, name)["minPhyOffset"]
                     assert entry.physical_offset < start or entry.physical_offset in lost
                     continue
@@ -141,7 +141,7 @@ def test_every_entry_is_reached_once_and_leads_to_its_record(version: str, name:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_entries_are_the_keys_of_the_log_in_order(version: str) -> None:
-    """Nothing is missing, nothing is twice: the whole index follows from the messages."""
+    """The whole index follows from the messages: no entry is missing or duplicate."""
     stored = [
         (entry.key_hash, entry.physical_offset)
         for file in index_files(version, "clean")
@@ -156,28 +156,28 @@ def test_entries_are_the_keys_of_the_log_in_order(version: str) -> None:
 
 
 def search(files: list[IndexFile], query: dict[str, Any]) -> list[int]:
-    """What ``IndexService.queryOffset`` does, said in our words."""
+    """Return the physical offsets that ``IndexService.queryOffset`` returns."""
     begin, end, most = query["begin"], query["end"], query["max"]
     hashed = index_entry.key_hash(index_entry.key_of(query["topic"], query["key"]))
-    found: list[int] = []
+    physical_offsets: list[int] = []
     for file in reversed(files):
         header = file.header
         if header.begin_timestamp <= end and header.end_timestamp >= begin:
             for _, entry in file.chain(hashed % file.slot_count):
-                if len(found) >= most or entry.seconds < 0:
+                if len(physical_offsets) >= most or entry.seconds < 0:
                     break
                 time = header.begin_timestamp + entry.seconds * 1000
                 if entry.key_hash == hashed and begin <= time <= end:
-                    found.append(entry.physical_offset)
+                    physical_offsets.append(entry.physical_offset)
                 if time < begin:
                     break
-        if header.begin_timestamp < begin or len(found) >= most:
+        if header.begin_timestamp < begin or len(physical_offsets) >= most:
             break
-    return found
+    return physical_offsets
 
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
-def test_lookups_find_what_java_finds(version: str, name: str) -> None:
+def test_lookups_return_the_same_offsets_as_java(version: str, name: str) -> None:
     files = index_files(version, name)
     queries = golden.manifest(version, name)["queries"]
     found = {(q["topic"], q["key"], q["begin"]): search(files, q) for q in queries}
@@ -185,8 +185,8 @@ def test_lookups_find_what_java_finds(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_a_hit_may_be_another_key(version: str) -> None:
-    """``Aa`` and ``BB`` have one hash, in one topic and as topics: the message must be asked."""
+def test_a_hit_may_belong_to_another_key(version: str) -> None:
+    """``Aa`` and ``BB`` have the same hash, as keys and as topics: readers check the message."""
     messages = {m["commitLogOffset"]: m for m in golden.messages(version, "clean")}
     foreign = 0
     for query in golden.manifest(version, "clean")["queries"]:
@@ -210,7 +210,7 @@ def test_key_hash_vectors() -> None:
     assert index_entry.key_hash("") == 0
 
 
-def test_the_hash_that_has_no_absolute_is_zero() -> None:
+def test_the_hash_without_absolute_value_becomes_zero() -> None:
     assert java.string_hash("polygenelubricants") == -(1 << 31)
     assert index_entry.key_hash("polygenelubricants") == 0
 
@@ -235,7 +235,7 @@ def test_key_texts() -> None:
 
 
 def test_positions() -> None:
-    """Entries take 20 bytes; number s stands at s * 20 behind the slots, not at (s - 1) * 20."""
+    """Entries take 20 bytes; number s is at s * 20 after the slots, not at (s - 1) * 20."""
     assert (index_entry.HEADER.size, index_entry.SLOT.size, index_entry.ENTRY.size) == (40, 4, 20)
     assert index_entry.slot_position(0) == 40
     assert index_entry.slot_position(7) == 68
@@ -261,8 +261,8 @@ int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 
 
 @given(st.builds(Header, int64, int64, int64, int64, int32, int32), st.binary(max_size=9))
-def test_header_round_trip(header: Header, behind: bytes) -> None:
-    assert index_entry.unpack_header(index_entry.pack_header(header) + behind) == header
+def test_header_round_trip(header: Header, following: bytes) -> None:
+    assert index_entry.unpack_header(index_entry.pack_header(header) + following) == header
 
 
 @given(st.builds(Entry, int32, int64, int32, int32), st.binary(max_size=9))

@@ -21,7 +21,7 @@ from reput.format import java
         ("polygenelubricants", -(1 << 31)),
         # Two UTF-16 units: 0xD83D * 31 + 0xDE2F.
         ("\U0001f62f", 0xD83D * 31 + 0xDE2F),
-        # A lone one.
+        # A lone surrogate.
         ("\ud83d", 0xD83D),
     ],
 )
@@ -36,7 +36,7 @@ def test_string_hash_of_golden_tags(version: str, name: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_string_hash_is_the_sum_it_is_said_to_be(text: str) -> None:
+def test_string_hash_equals_the_documented_sum(text: str) -> None:
     units = [unit for char in text for unit in utf16(ord(char))]
     total = sum(unit * 31 ** (len(units) - 1 - i) for i, unit in enumerate(units))
     assert java.string_hash(text) == (total + (1 << 31)) % (1 << 32) - (1 << 31)
@@ -88,7 +88,7 @@ X = "\ufffd"
         ("f0808080", X + X + X + X),
         ("f5808080", X + X + X + X),
         ("f4908080", X + X + X + X),
-        # An encoded surrogate is one mark, however much of it there is.
+        # An encoded surrogate becomes a single replacement character, whatever its length.
         ("eda080", X),
         ("edbfbf", X),
         ("eda0", X),
@@ -124,7 +124,7 @@ def test_decode_never_raises(data: bytes) -> None:
     [
         ("a\ud83db", b"a?b"),
         ("\udc00", b"?"),
-        # Two halves that stand side by side are one character in any Java string.
+        # Two adjacent halves are one character in any Java string.
         ("\ud83d\ude2f", "\U0001f62f".encode()),
         ("\ude2f\ud83d", b"??"),
     ],

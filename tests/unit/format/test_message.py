@@ -1,4 +1,4 @@
-"""Records: what Java wrote is read as Java reads it, and damage has the verdict it should have."""
+"""Records: those of Java decode as in Java, and damage gets the expected verdict."""
 
 import hashlib
 import json
@@ -37,14 +37,14 @@ RECOVERED = [
     for name in golden.torn_recovered(version)
 ]
 
-# --- what Java wrote ------------------------------------------------------
+# --- records that Java wrote --------------------------------------------------
 
 
 def as_in_manifest(version: str, message: StoredMessage) -> dict[str, object]:
-    """What a manifest says of a record, from ours."""
+    """Return the manifest's description of one of our records."""
     properties = golden.known_properties(version, dict(message.properties))
     plain_body = message.plain_body()
-    said: dict[str, object] = {
+    description: dict[str, object] = {
         "commitLogOffset": message.physical_offset,
         "storeSize": message.store_size,
         "queueId": message.queue_id,
@@ -71,12 +71,12 @@ def as_in_manifest(version: str, message: StoredMessage) -> dict[str, object]:
         "properties": properties,
     }
     if message.version == 2:
-        said["magic"] = MAGIC_V2
-    return said
+        description["magic"] = MAGIC_V2
+    return description
 
 
 @pytest.mark.parametrize(("version", "name"), golden.STORES + RECOVERED)
-def test_every_record_is_what_java_says(version: str, name: str) -> None:
+def test_every_record_equals_javas(version: str, name: str) -> None:
     count = 0
     for expected, place in golden.records(version, name):
         crc_ok = expected["crcOk"]
@@ -91,23 +91,32 @@ def test_every_record_is_what_java_says(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.STORES + RECOVERED)
-def test_every_file_ends_where_java_says(version: str, name: str) -> None:
+def test_every_file_ends_where_javas_does(version: str, name: str) -> None:
     log = golden.manifest(version, name)["log"]
     files = log_files(version, name)
-    listed = [{"name": f"{at:020}", "size": len(data)} for at, data in files.items()]
-    assert listed[: len(log["files"])] == log["files"], "a next file may lie behind the end"
+    listed = [
+        {"name": f"{physical_offset:020}", "size": len(data)}
+        for physical_offset, data in files.items()
+    ]
+    assert listed[: len(log["files"])] == log["files"], "a further file may follow the end"
     file_bytes = log["files"][0]["size"]
 
-    def judge(at: int) -> tuple[Verdict, int]:
-        return classify(files[at - at % file_bytes], at % file_bytes, at)
+    def judge(physical_offset: int) -> tuple[Verdict, int]:
+        return classify(
+            files[physical_offset - physical_offset % file_bytes],
+            physical_offset % file_bytes,
+            physical_offset,
+        )
 
     for blank in log["blanks"]:
-        at, size = blank["commitLogOffset"], blank["size"]
-        assert judge(at) == (Verdict.BLANK, size)
-        assert files[at - at % file_bytes][at % file_bytes :].startswith(pack_blank(size))
+        physical_offset, size = blank["commitLogOffset"], blank["size"]
+        assert judge(physical_offset) == (Verdict.BLANK, size)
+        assert files[physical_offset - physical_offset % file_bytes][
+            physical_offset % file_bytes :
+        ].startswith(pack_blank(size))
     if log["end"] == "zeros to the end of the file":
-        at = log["endOffset"]
-        assert judge(at) == (Verdict.ZEROS, file_bytes - at % file_bytes)
+        physical_offset = log["endOffset"]
+        assert judge(physical_offset) == (Verdict.ZEROS, file_bytes - physical_offset % file_bytes)
 
 
 def log_files(version: str, name: str) -> dict[int, bytes]:
@@ -119,7 +128,7 @@ def log_files(version: str, name: str) -> dict[int, bytes]:
 
 
 def walk(version: str, name: str) -> Iterator[tuple[Verdict, int, int]]:
-    """Each thing of a log that has a size, with its offset and size."""
+    """Yield the verdict on each record and blank of a log, with its offset and size."""
     for base, data in log_files(version, name).items():
         position = 0
         while position < len(data):
@@ -135,20 +144,22 @@ def walk(version: str, name: str) -> Iterator[tuple[Verdict, int, int]]:
 def test_one_flipped_bit_in_a_body_is_one_bad_record(version: str, variant: str) -> None:
     sizes = {m["commitLogOffset"]: m["storeSize"] for m in golden.messages(version, "clean")}
     whole = {Verdict.MESSAGE, Verdict.BLANK, Verdict.ZEROS}
-    ((verdict, at, size),) = (
+    ((verdict, physical_offset, size),) = (
         one for one in walk(version, f"torn/{variant}") if one[0] not in whole
     )
     assert verdict is Verdict.BAD_CRC
-    assert sizes[at] == size
+    assert sizes[physical_offset] == size
     lost = golden.torn_variants(version)[variant]["recordsLost"]
-    assert min(lost, default=at) == at, "Java cuts the log there, or does not look"
+    assert min(lost, default=physical_offset) == physical_offset, (
+        "Java cuts the log there, or does not look"
+    )
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 @pytest.mark.parametrize(
     ("variant", "verdicts"),
     [
-        # The second half of the record is zeros: its body, or what follows the body.
+        # The second half of the record is zeros: its body, or the fields after the body.
         ("torn-tail", {Verdict.BAD_CRC, Verdict.BAD_LENGTH}),
         ("size-late", {Verdict.BAD_LENGTH}),
     ],
@@ -161,7 +172,7 @@ def test_torn_and_wrong_sizes(version: str, variant: str, verdicts: set[Verdict]
 
 
 def test_a_committed_message_names_its_half_message() -> None:
-    """D37: RECONSUMETIMES takes 4 bytes; were it 8, the offset behind it would be wrong."""
+    """D37: RECONSUMETIMES takes 4 bytes; with 8, the offset after it would be wrong."""
     seen = 0
     for version in golden.VERSIONS:
         unique_keys = {
@@ -175,40 +186,40 @@ def test_a_committed_message_names_its_half_message() -> None:
     assert seen
 
 
-# --- records with a checksum of their own ---------------------------------
+# --- records with a checksum --------------------------------------------------
 
 CRC_RECORDS = [
     pytest.param(bytes.fromhex(one["record"]), one, id=str(one["commitLogOffset"]))
     for one in json.loads((golden.DATA / "5.5.0" / "crc-records.json").read_bytes())
 ]
-"""Written by RocketMQ 5.5.0's store with ``enabledAppendPropCRC`` on."""
+"""Records written by RocketMQ 5.5.0's store with ``enabledAppendPropCRC`` on."""
 
 
 def without_crc_property(record: bytes) -> bytes:
-    """The record as it would have been without ``__CRC32#``; its lengths made right."""
+    """Return the record without ``__CRC32#``, with its lengths adjusted."""
     message = decode(record)
     return encode(replace(message, property_bytes=message.property_bytes[:-CRC_PROPERTY_BYTES]))
 
 
-@pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_record_checksum_of_java_is_right(data: bytes, said: dict[str, str]) -> None:
-    offset = int(said["commitLogOffset"])
+@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+def test_record_checksum_of_java_is_right(data: bytes, manifest: dict[str, str]) -> None:
+    offset = int(manifest["commitLogOffset"])
     assert classify(data, 0, offset) == (Verdict.MESSAGE, len(data))
     message = decode(data)
-    assert message.properties["__CRC32#"] == said["crcProperty"]
+    assert message.properties["__CRC32#"] == manifest["crcProperty"]
     assert encode(message) == data
 
 
-@pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_we_write_the_checksum_as_java_does(data: bytes, said: dict[str, str]) -> None:
+@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+def test_we_write_the_checksum_as_java_does(data: bytes, manifest: dict[str, str]) -> None:
     assert append_crc_property(without_crc_property(data)) == data
 
 
-@pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_a_checksum_of_zero_is_compared_too(data: bytes, said: dict[str, str]) -> None:
-    assert set(said["crcProperty"]) != {"0"}
+@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+def test_a_checksum_of_zero_is_compared_too(data: bytes, manifest: dict[str, str]) -> None:
+    assert set(manifest["crcProperty"]) != {"0"}
     zero = data[:-11] + b"0000000000" + b"\x02"
-    offset = int(said["commitLogOffset"])
+    offset = int(manifest["commitLogOffset"])
     assert classify(zero, 0, offset) == (Verdict.BAD_RECORD_CRC, len(data))
     with pytest.raises(CorruptRecord, match="__CRC32#"):
         decode(zero)
@@ -216,7 +227,7 @@ def test_a_checksum_of_zero_is_compared_too(data: bytes, said: dict[str, str]) -
 
 
 def test_a_right_checksum_of_zero_is_right() -> None:
-    # CRC-32 is linear: the value of four bytes that makes it anything can be found bit by bit.
+    # CRC-32 is linear: the four bytes that give any wanted sum can be solved for bit by bit.
     data = bytearray(without_crc_property(CRC_RECORDS[0].values[0]))
     data += bytes(CRC_PROPERTY_BYTES)
     size = len(data)
@@ -233,7 +244,7 @@ def test_a_right_checksum_of_zero_is_right() -> None:
 
 
 def solve_flag(data: bytes) -> int:
-    """The FLAG (bytes 16 to 20) with which BODYCRC's sum over ``data`` is 0."""
+    """Return the FLAG (bytes 16 to 20) with which BODYCRC's sum over ``data`` is 0."""
 
     def sum_with(flag: int) -> int:
         return bodies.crc(data[:16] + flag.to_bytes(4, "big") + data[20:])
@@ -269,7 +280,7 @@ def test_the_size_check_includes_the_checksum() -> None:
                 append_crc_property(long)
 
 
-def test_no_checksum_behind_a_missing_separator() -> None:
+def test_a_checksum_after_a_missing_separator_is_ignored() -> None:
     bare = encode(replace(a_message(), property_bytes=b"a\x01b"))
     with pytest.raises(ValueError, match="separator"):
         append_crc_property(bare)
@@ -278,13 +289,13 @@ def test_no_checksum_behind_a_missing_separator() -> None:
 @pytest.mark.parametrize(
     "trailer",
     [
-        b"__CRC32#\x0112345x7890\x02",  # not digits
-        b"__CRC32#\x021234567890\x02",  # not a property
-        b"__CRC32#\x011234567890\x01",  # not ended
-        b"\0" * 20,  # reserved and never written
+        b"__CRC32#\x0112345x7890\x02",  # Not digits.
+        b"__CRC32#\x021234567890\x02",  # Not a property.
+        b"__CRC32#\x011234567890\x01",  # No separator at the end.
+        b"\0" * 20,  # Reserved, and never written.
     ],
 )
-def test_what_is_no_checksum_is_not_compared(trailer: bytes) -> None:
+def test_an_invalid_checksum_property_is_not_compared(trailer: bytes) -> None:
     data = encode(replace(a_message(), property_bytes=b"a\x01b\x02" + trailer))
     assert classify(data, 0, 0)[0] is Verdict.MESSAGE
 
@@ -300,7 +311,7 @@ def test_a_checksum_that_is_not_last_is_not_compared() -> None:
 
 
 def samples() -> Iterator[object]:
-    """One record of each shape: hosts, versions, compression; and two with a checksum."""
+    """Return a record of each shape (hosts, versions, compression), and two with a checksum."""
     chosen = [("4.5.2", "clean", 106736), ("4.9.7", "clean", 105739), ("5.5.0", "v5", 83800)]
     for version, sys_flag in (("4.9.7", 16), ("4.9.7", 48), ("5.5.0", 32), ("5.5.0", 825)):
         smallest = min(
@@ -319,14 +330,14 @@ SAMPLES = pytest.mark.parametrize("data", list(samples()))
 
 
 def parts(data: bytes) -> list[tuple[str, int, int]]:
-    """Name, start and end of each field, by the table of facts and not by the codec."""
+    """Return name, start and end of each field, from the table of facts and not from the codec."""
     (sys_flag,) = struct.unpack_from(">i", data, 36)
     is_v2 = data[4:8] == bytes.fromhex("daa320ab")
-    found: list[tuple[str, int, int]] = []
+    fields: list[tuple[str, int, int]] = []
 
     def add(name: str, size: int) -> int:
-        start = found[-1][2] if found else 0
-        found.append((name, start, start + size))
+        start = fields[-1][2] if fields else 0
+        fields.append((name, start, start + size))
         return start
 
     for name, size in (
@@ -353,8 +364,8 @@ def parts(data: bytes) -> list[tuple[str, int, int]]:
     ):
         start = add(length, size)
         add(name, int.from_bytes(data[start : start + size], "big"))
-    assert found[-1][2] == len(data)
-    return found
+    assert fields[-1][2] == len(data)
+    return fields
 
 
 def has_crc(data: bytes) -> bool:
@@ -365,8 +376,8 @@ def own_offset(data: bytes) -> int:
     return int.from_bytes(data[28:36], "big")
 
 
-def expected_of_flip(data: bytes, field: str, at: int, flipped: bytes) -> Verdict:
-    """The verdict on a record in which byte ``at`` has changed."""
+def expected_of_flip(data: bytes, field: str, position: int, flipped: bytes) -> Verdict:
+    """Return the verdict on a record whose byte at ``position`` has changed."""
     seen_by_record_crc = Verdict.BAD_RECORD_CRC if has_crc(data) else Verdict.MESSAGE
     if field == "TOTALSIZE":
         size = int.from_bytes(flipped[:4], "big", signed=True)
@@ -381,15 +392,15 @@ def expected_of_flip(data: bytes, field: str, at: int, flipped: bytes) -> Verdic
         return Verdict.BAD_PHYSICAL_OFFSET
     if field in ("BODYLEN", "TOPICLEN", "PROPSLEN"):
         return Verdict.BAD_LENGTH
-    if field == "SYSFLAG" and at == 39:
-        v6_hosts, v6_hosts_now = (byte[at] & 0x30 for byte in (data, flipped))
+    if field == "SYSFLAG" and position == 39:
+        v6_hosts, v6_hosts_now = (byte[position] & 0x30 for byte in (data, flipped))
         if v6_hosts.bit_count() != v6_hosts_now.bit_count():
             return Verdict.BAD_LENGTH
-        # The other host has 16 bytes now: the lengths are the same, and stand where they stood.
-    if field == "properties" and at >= len(data) - CRC_PROPERTY_BYTES and has_crc(data):
-        is_digit = len(data) - 11 <= at < len(data) - 1 and 0x30 <= flipped[at] <= 0x39
+        # The other host now has 16 bytes: the lengths are the same, and at the same positions.
+    if field == "properties" and position >= len(data) - CRC_PROPERTY_BYTES and has_crc(data):
+        is_digit = len(data) - 11 <= position < len(data) - 1 and 0x30 <= flipped[position] <= 0x39
         return Verdict.BAD_RECORD_CRC if is_digit else Verdict.MESSAGE
-    return seen_by_record_crc  # fields without redundancy
+    return seen_by_record_crc  # Fields without redundancy.
 
 
 @SAMPLES
@@ -414,15 +425,15 @@ def test_the_property_string_alone(data: bytes) -> None:
 def test_flip_every_byte(data: bytes) -> None:
     offset = own_offset(data)
     for field, start, end in parts(data):
-        for at in range(start, end):
+        for position in range(start, end):
             for mask in (0x01, 0x02, 0x04, 0x08, 0x0C, 0x10, 0x20, 0x40, 0x80, 0xFF):
-                flipped = data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
-                expected = expected_of_flip(data, field, at, flipped)
+                flipped = data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
+                expected = expected_of_flip(data, field, position, flipped)
                 verdict, size = classify(flipped, 0, offset)
-                assert verdict is expected, (field, at, mask)
+                assert verdict is expected, (field, position, mask)
                 has_size = verdict in (Verdict.MESSAGE, Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
                 assert size == (len(data) if has_size else 0)
-                # decode has no place to compare with: a pull reply does not say where it stood.
+                # decode has no offset to compare with: pull replies have no positions.
                 is_read = verdict in (Verdict.MESSAGE, Verdict.BAD_PHYSICAL_OFFSET)
                 if is_read and not (field == "PHYSICALOFFSET" and has_crc(data)):
                     assert decode(flipped).store_size == len(data)
@@ -436,10 +447,10 @@ def test_cut_at_every_byte(data: bytes) -> None:
     offset = own_offset(data)
     for cut in range(1, len(data)):
         part = data[:cut]
-        # The file ends here: nothing more will come.
+        # The file ends here: no more bytes will come.
         expected = (Verdict.BAD_SIZE, 0) if any(part) else (Verdict.ZEROS, cut)
         assert classify(part, 0, offset) == expected
-        # The file goes on.
+        # The file continues.
         size = len(data) if cut >= JUDGED_BYTES else 0
         assert classify(part, 0, offset, file_end=len(data)) == (Verdict.TRUNCATED, size)
         with pytest.raises(CorruptRecord):
@@ -448,7 +459,7 @@ def test_cut_at_every_byte(data: bytes) -> None:
 
 
 @SAMPLES
-def test_cut_part_that_stands_elsewhere_is_not_read_on_for(data: bytes) -> None:
+def test_a_cut_record_with_a_wrong_offset_is_damage(data: bytes) -> None:
     offset = own_offset(data)
     for cut in range(JUDGED_BYTES, len(data)):
         verdict, size = classify(data[:cut], 0, offset + 1, file_end=1 << 20)
@@ -457,7 +468,7 @@ def test_cut_part_that_stands_elsewhere_is_not_read_on_for(data: bytes) -> None:
 
 @SAMPLES
 def test_torn_at_every_byte(data: bytes) -> None:
-    """The rest of the record is zeros, as after a crash: seen, unless only properties are lost."""
+    """A record whose rest is zeros is detected, unless only properties are lost."""
     offset = own_offset(data)
     starts = {name: start for name, start, _ in parts(data)}
     for cut in range(len(data)):
@@ -510,7 +521,7 @@ def test_every_damage_has_a_reason() -> None:
     assert {v for v in Verdict if v >= Verdict.TRUNCATED} <= set(REASONS)
 
 
-# --- what is written ------------------------------------------------------
+# --- encoding -----------------------------------------------------------------
 
 
 def a_message() -> StoredMessage:
@@ -533,7 +544,7 @@ V6 = Host(bytes.fromhex("fd00") + bytes(13) + b"\x02", 10911)
 
 
 def test_smallest_record() -> None:
-    """97 = 91 fixed bytes, 5 of body, 1 of topic."""
+    """The smallest record has 97 bytes: 91 fixed bytes, 5 of body, 1 of topic."""
     data = encode(a_message())
     assert len(data) == 97
     assert data[:8] == struct.pack(">iI", 97, 0xDAA320A7)
@@ -551,12 +562,12 @@ def test_topics_over_127_bytes_make_v2_records(size: int) -> None:
     assert len(data) == 96 + size + (size > 127)
 
 
-def test_topic_that_fits_no_field() -> None:
+def test_a_topic_too_long_for_its_field_is_refused() -> None:
     with pytest.raises(ValueError, match="topic takes 32768 bytes"):
         encode(replace(a_message(), topic="t" * 32768))
 
 
-def test_properties_that_fit_no_field_are_refused() -> None:
+def test_properties_too_long_for_their_field_are_refused() -> None:
     longest = b"a\x01" + b"b" * (props.LENGTH_MAX - 2)
     assert decode(encode(replace(a_message(), property_bytes=longest))).property_bytes == longest
     with pytest.raises(ValueError, match="32768 bytes, over 32767"):
@@ -608,7 +619,7 @@ def test_hosts_and_flags_must_agree(host: Host, sys_flag: int) -> None:
         encode(replace(a_message(), born_host=host, sys_flag=sys_flag))
 
 
-def test_properties_are_not_looked_for_in_the_topic() -> None:
+def test_properties_are_not_searched_in_the_topic() -> None:
     topic = "a\x01b\x02TAGS\x01wrong"
     message = decode(encode(replace(a_message(), topic=topic, property_bytes=b"TAGS\x01right\x02")))
     assert message.topic == topic
@@ -621,7 +632,7 @@ def test_hosts_as_text() -> None:
     assert (V6.is_v6, Host(bytes(4), 0).is_v6) == (True, False)
 
 
-# --- anything -------------------------------------------------------------
+# --- arbitrary input ----------------------------------------------------------
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -660,7 +671,7 @@ def stored_messages(draw: st.DrawFn) -> StoredMessage:
 
 
 @given(stored_messages())
-def test_what_is_encoded_is_decoded(message: StoredMessage) -> None:
+def test_encode_decode_round_trip(message: StoredMessage) -> None:
     data = encode(message)
     is_v2 = message.version == 2 or len(message.topic.encode()) > 127
     expected = replace(message, store_size=len(data), version=2 if is_v2 else 1)
@@ -670,7 +681,7 @@ def test_what_is_encoded_is_decoded(message: StoredMessage) -> None:
 
 
 @given(stored_messages())
-def test_a_checksum_that_was_added_is_right(message: StoredMessage) -> None:
+def test_an_added_checksum_is_right(message: StoredMessage) -> None:
     properties = dict(message.properties)
     properties.pop(props.CRC32, None)
     bare = encode(replace(message, property_bytes=props.encode(properties)))
@@ -690,7 +701,7 @@ def damaged_records(draw: st.DrawFn) -> bytes:
 
 
 @given(damaged_records() | st.binary(min_size=1, max_size=300), st.integers(0, 400))
-def test_any_bytes_have_a_verdict_and_nothing_else(data: bytes, more: int) -> None:
+def test_any_bytes_have_a_verdict(data: bytes, more: int) -> None:
     for file_end in (None, len(data) + more):
         for check_crc in (True, False):
             verdict, size = classify(
@@ -708,5 +719,5 @@ def test_any_bytes_have_a_verdict_and_nothing_else(data: bytes, more: int) -> No
 
 
 def is_not_utf8(message: StoredMessage, data: bytes) -> bool:
-    """Whether the topic was malformed, which is the one thing that is not kept byte for byte."""
+    """Return whether the topic is malformed UTF-8, the only text that does not round-trip."""
     return "\ufffd" in message.topic

@@ -18,7 +18,7 @@ def test_vector() -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.STORES)
-def test_ids_are_those_of_java(version: str, name: str) -> None:
+def test_ids_equal_those_of_java(version: str, name: str) -> None:
     lengths = set()
     for expected, place in golden.records(version, name):
         message = decode_record(place.record)
@@ -35,8 +35,8 @@ def test_ids_are_those_of_java(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_ids_that_producers_were_given(version: str) -> None:
-    """What the broker answered on a send is where the message is, and what it is."""
+def test_ids_returned_to_producers(version: str) -> None:
+    """The ids that brokers returned for sends lead to the messages."""
     stored = {m["offsetMsgId"]: m["uniqKey"] for m in golden.messages(version, "clean")}
     checked = 0
     for answer in golden.sent(version, "clean"):
@@ -68,7 +68,7 @@ def test_ids_that_producers_were_given(version: str) -> None:
         "\uff10" * 32,
     ],
 )
-def test_what_is_no_offset_id_is_refused(text: str) -> None:
+def test_an_invalid_offset_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="message id"):
         message_id.decode_offset_id(text)
 

@@ -1,4 +1,4 @@
-"""Names that RocketMQ keeps for itself, and names that users may choose."""
+"""Reserved names of RocketMQ, and the names that users may choose."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 import golden
 from reput.format import names
 
-# What the brokers of the golden stores made for themselves.
+# Topics that the brokers of the golden stores created.
 MADE_BY_BROKERS = {
     "SCHEDULE_TOPIC_XXXX",
     "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -22,7 +22,7 @@ MADE_BY_BROKERS = {
     "rmq_sys_REVIVE_LOG_DefaultCluster",
     "rmq_sys_SYNC_BROKER_MEMBER_broker-a",
 }
-# Named after cluster and broker: nothing in the name gives them away.
+# Named after cluster and broker: the name alone does not show that they are system topics.
 NAMED_AFTER_OTHERS = {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"}
 
 
@@ -111,5 +111,5 @@ def test_names_of_groups(group: str) -> None:
         ("RMQ_SYS_TRANS_HALF_TOPIC", True),
     ],
 )
-def test_who_may_have_light_queues(topic: str, may: bool) -> None:
+def test_topics_that_may_have_light_queues(topic: str, may: bool) -> None:
     assert names.may_have_light_queues(topic) is may

@@ -1,6 +1,6 @@
-"""Handles, checkpoints and acks that are wrong, and what RocketMQ 5.5.0 wrote.
+"""Invalid handles, checkpoints and acks, and bytes that RocketMQ 5.5.0 wrote.
 
-Whether all else is as Java has it: tests/interop/test_pop_codec.py.
+tests/interop/test_pop_codec.py compares all else with Java.
 """
 
 import base64
@@ -27,7 +27,7 @@ from reput.limits import Limit
         ("0 1 2 3.5 0 b 0 0", "'3.5'"),
     ],
 )
-def test_handles_that_are_none(text: str, wrong: str) -> None:
+def test_invalid_handles(text: str, wrong: str) -> None:
     with pytest.raises(InvalidHeader, match=wrong):
         pop_codec.parse_handle(text, 0, 0)
 
@@ -56,7 +56,7 @@ def bits_of(bit_map: bytes) -> BatchAck:
         (b"\xff" * 1_000_000, limits.ACK_SPAN),
     ],
 )
-def test_more_bits_than_a_checkpoint_has(bit_map: bytes, limit: Limit) -> None:
+def test_bits_outside_a_checkpoint(bit_map: bytes, limit: Limit) -> None:
     with pytest.raises(LimitExceeded, match=limit.name):
         _ = bits_of(bit_map).distances
 
@@ -78,22 +78,22 @@ def test_a_short_handle_takes_its_message_from_the_request() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"so":1}', b"\xff", b"[]"])
-def test_bodies_that_are_none(body: bytes) -> None:
+def test_invalid_bodies(body: bytes) -> None:
     with pytest.raises(InvalidBody, match="no checkpoint"):
         pop_codec.decode_checkpoint(body)
     with pytest.raises(InvalidBody, match="no acknowledgement"):
         pop_codec.decode_ack(body)
 
 
-def test_an_old_checkpoint_has_messages_that_follow_each_other() -> None:
-    """``PopCheckPoint.ackOffsetByIndex``: 5.0 wrote no distances."""
+def test_an_old_checkpoint_has_consecutive_messages() -> None:
+    """``PopCheckPoint.ackOffsetByIndex``: 5.0 wrote no distances; messages are consecutive."""
     found = pop_codec.decode_checkpoint(
         b'{"bm":0,"c":"G","it":60000,"n":3,"pt":1,"q":0,"ro":0,"so":7,"t":"T"}'
     )
     assert found.queue_offsets == [7, 8, 9]
 
 
-def test_a_batch_of_acks_that_is_wrong() -> None:
+def test_an_invalid_batch_of_acks() -> None:
     ack = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "?"}
     (one,) = bodies.decode(BatchAckBody, bodies.encode({"acks": [ack]})).acks
     with pytest.raises(InvalidBody, match=r"b is '\?'"):
@@ -102,7 +102,7 @@ def test_a_batch_of_acks_that_is_wrong() -> None:
         pop_codec.topic_of("3", "T", "G")
 
 
-def test_what_retry_topics_are_of() -> None:
+def test_topic_of_a_retry_topic() -> None:
     assert names.popped_topic("%RETRY%G_T", "G") == "T"
     assert names.popped_topic("%RETRY%G+T", "G") == "T"
     assert names.popped_topic("T", "G") == "T"
@@ -110,8 +110,8 @@ def test_what_retry_topics_are_of() -> None:
 
 
 @pytest.mark.parametrize("queue_offsets", [range(7, 39), range(8, 10), [7], [7, 9, 20]])
-def test_a_checkpoint_that_is_filled_in_is_one_that_is_made(queue_offsets: Sequence[int]) -> None:
-    """``encode`` gives what Java reads and writes: ``tests/interop/test_pop_codec.py``."""
+def test_a_checkpoint_from_the_template_equals_an_encoded_one(queue_offsets: Sequence[int]) -> None:
+    """The filled template equals ``encode``; tests/interop/test_pop_codec.py has Java's bytes."""
     for group, is_suspended in (("G", False), ('100% "grün"', True)):
         made = CheckpointRecord(
             broker_name="broker-a", group=group, diffs=[one - 7 for one in queue_offsets],
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_is_filled_in_is_one_that_is_made(queue_offsets: Seque
         assert filled_in == pop_codec.encode(made)
 
 
-def test_a_reply_that_is_filled_in_is_one_that_is_made() -> None:
+def test_a_reply_from_the_template_equals_an_encoded_one() -> None:
     header = PopMessageReplyHeader(
         pop_time=1_700_000_000_000, invisible_time=60_000, revive_qid=3, rest_num=12,
         start_offset_info="0 1 7", msg_offset_info="0 1 7,8,20",

@@ -1,4 +1,4 @@
-"""Property strings: read like Java, written so that nobody damages them."""
+"""Property strings: decoded like Java, and encoded so that no reader misparses them."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,14 +18,14 @@ from reput.format.message import decode as decode_record
         (b"a\x01b\x02", {"a": "b"}),
         (b"a\x01b\x02c\x01d", {"a": "b", "c": "d"}),
         (b"a\x01b\x02\x02\x02c\x01d\x02", {"a": "b", "c": "d"}),
-        # A pair counts only if both sides are there.
+        # A pair counts only if name and value are present.
         (b"a\x01\x02c\x01d", {"c": "d"}),
         (b"\x01b\x02c\x01d", {"c": "d"}),
         (b"a\x02c\x01d", {"c": "d"}),
         (b"a", {}),
         (b"\x01", {}),
         (b"\x02", {}),
-        # The value goes to the end of the pair.
+        # The value extends to the end of the pair.
         (b"a\x01b\x01c", {"a": "b\x01c"}),
         (b"a\x01\x01", {"a": "\x01"}),
         # The last of equal names wins.
@@ -71,7 +71,7 @@ def test_decode_never_raises(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("version", "is_there"), [("4.5.2", {True}), ("4.9.7", {False}), ("5.5.0", {True})]
 )
-def test_who_writes_the_last_separator(version: str, is_there: set[bool]) -> None:
+def test_versions_that_write_the_last_separator(version: str, is_there: set[bool]) -> None:
     endings = set()
     for _, place in golden.records(version, "clean"):
         message = decode_record(place.record)
@@ -80,7 +80,7 @@ def test_who_writes_the_last_separator(version: str, is_there: set[bool]) -> Non
     assert is_there <= endings
 
 
-def test_appending_damages_nothing() -> None:
+def test_appending_keeps_the_other_properties() -> None:
     tags, more = b"TAGS\x01TagA", b"CLUSTER\x01c"
     expected = {"TAGS": "TagA", "CLUSTER": "c"}
     for first in (tags, tags + b"\x02"):
@@ -92,7 +92,7 @@ def test_appending_damages_nothing() -> None:
     assert b"\x02\x02" not in props.append(tags + b"\x02", more)
 
 
-def test_what_we_write_ends_with_a_separator() -> None:
+def test_an_encoded_string_ends_with_a_separator() -> None:
     assert props.encode({"a": "b"}) == b"a\x01b\x02"
     assert props.encode({"a": "b"}, last_separator=False) == b"a\x01b"
     assert props.encode({"a": "b", "c": "d"}, last_separator=False) == b"a\x01b\x02c\x01d"
@@ -111,7 +111,7 @@ def test_what_we_write_ends_with_a_separator() -> None:
         {"good": "x", "a": ""},
     ],
 )
-def test_what_would_fall_apart_is_refused(properties: dict[str, str]) -> None:
+def test_text_with_a_separator_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
         props.encode(properties)
 
@@ -128,7 +128,7 @@ def test_longest_string_that_fits(last_separator: bool) -> None:
         props.encode({"a": "b" * (room + 1)}, last_separator=last_separator)
 
 
-def test_bytes_are_counted_and_not_characters() -> None:
+def test_the_limit_counts_bytes_and_not_characters() -> None:
     with pytest.raises(ValueError, match="at most 32767"):
         props.encode({"a": "馬" * 11000})
 
@@ -149,7 +149,7 @@ texts = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min
 
 
 @given(st.dictionaries(texts, texts, max_size=8), st.booleans())
-def test_what_is_encoded_is_decoded(properties: dict[str, str], last_separator: bool) -> None:
+def test_encode_decode_round_trip(properties: dict[str, str], last_separator: bool) -> None:
     data = props.encode(properties, last_separator=last_separator)
     assert props.decode(data) == properties
     assert list(props.decode(data)) == list(properties)
@@ -188,12 +188,12 @@ def test_split_keys(keys: str | None, words: list[str]) -> None:
 
 
 @given(st.text(alphabet="ab\x01\x02é", max_size=40), st.text(alphabet="ab", min_size=1, max_size=2))
-def test_a_getter_finds_what_decode_does(text: str, name: str) -> None:
+def test_a_getter_agrees_with_decode(text: str, name: str) -> None:
     assert props.getter(text)(name) == props.decode(text.encode()).get(name)
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_a_getter_finds_all_of_golden_stores(version: str) -> None:
+def test_a_getter_agrees_with_decode_on_golden_stores(version: str) -> None:
     for _, place in golden.records(version, "clean"):
         one = decode_record(place.record)
         get = props.getter(java.decode_utf8(one.property_bytes))
@@ -204,13 +204,13 @@ _VALUES = st.text(st.characters(min_codepoint=3, exclude_categories=["Cs"]), min
 
 
 @given(st.dictionaries(st.sampled_from(["A", "AB", "B", "REAL_TOPIC"]), _VALUES), st.booleans())
-def test_one_property_is_found_as_among_all(properties: dict[str, str], ends: bool) -> None:
+def test_a_single_lookup_agrees_with_decode(properties: dict[str, str], ends: bool) -> None:
     data = props.encode(properties, last_separator=ends)
     for name in ("A", "AB", "B", "REAL_TOPIC", "C"):
         found = props.find(data, name)
         assert (None if found is None else found.decode()) == props.decode(data).get(name)
 
 
-def test_of_equal_names_the_last_is_found() -> None:
+def test_the_last_of_equal_names_wins() -> None:
     assert props.find(b"A\x011\x02AB\x019\x02A\x012\x02B\x01A\x013", "A") == b"2"
     assert props.find(b"A\x01", "A") is None

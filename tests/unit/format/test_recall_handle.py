@@ -1,4 +1,4 @@
-"""Handles; those of Java's own class: ``tests/interop/test_timer.py``."""
+"""Recall handles; tests/interop/test_timer.py compares them with Java's class."""
 
 import base64
 import contextlib
@@ -14,7 +14,7 @@ words = st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"])
 
 
 @given(st.builds(RecallHandle, words, words, words, words))
-def test_what_is_written_is_read(handle: RecallHandle) -> None:
+def test_handle_round_trip(handle: RecallHandle) -> None:
     text = handles.encode(handle)
     assert handles.decode(text) == handle
     assert handles.decode(text.rstrip("=")) == handle
@@ -36,7 +36,7 @@ def test_the_text_of_a_handle() -> None:
         base64.urlsafe_b64encode(b"v1 T b 5").decode(),
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_invalid_handles_are_refused(text: str) -> None:
     with pytest.raises(InvalidHeader, match="recall handle is invalid"):
         handles.decode(text)
 

@@ -1,4 +1,4 @@
-"""SQL92 filters, as the page says and beyond; the jar itself is asked in tests/interop."""
+"""SQL92 filters: the examples of docs and more; tests/interop compares them with the jar."""
 
 import pickle
 import re
@@ -18,7 +18,7 @@ VALUES = {"true": True, "false": False, "null": None}
 
 
 def table(columns: str) -> list[list[str]]:
-    """The cells of the table of the page with these columns."""
+    """Return the cells of the documented table with these columns."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(rf"^\| {columns} \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert found, columns
@@ -40,13 +40,13 @@ def value(expression: str, **message: str) -> bool | None:
     ("expression", "message", "wanted"), table(r"expression \| properties \| value")
 )
 def test_example(expression: str, message: str, wanted: str) -> None:
-    one = compile_filter(expression.strip("`"))
+    filter_ = compile_filter(expression.strip("`"))
     if wanted == "error":
         with pytest.raises(EvaluationError):
-            one.evaluate(properties(message))
+            filter_.evaluate(properties(message))
     else:
-        assert one.evaluate(properties(message)) is VALUES[wanted]
-    assert one.matches(properties(message)) == (wanted == "true")
+        assert filter_.evaluate(properties(message)) is VALUES[wanted]
+    assert filter_.matches(properties(message)) == (wanted == "true")
 
 
 @pytest.mark.parametrize(("expression", "reason"), table(r"expression \| reason"))
@@ -70,12 +70,12 @@ def test_every_keyword_is_on_the_page() -> None:
 # --- words -----------------------------------------------------------------
 
 
-def test_blanks_and_comments_stand_anywhere() -> None:
+def test_blanks_and_comments_are_allowed_anywhere() -> None:
     assert value("/**/a\t--x\n=\r\n5/* * / ** */\f--'\r", a="5")
     assert value("a=5--x\r\nAND/***/b='--x\n/*'", a="5", b="--x\n/*")
 
 
-def test_names_and_strings_do_not_reach_the_source() -> None:
+def test_names_and_strings_are_not_part_of_the_generated_source() -> None:
     for text in ("{0}", "'", '"', "\\", "\n", "\\n", "{", "%s", "\0", "k0", "\ud800", "é😀"):
         literal = "'" + text.replace("'", "''") + "'"
         assert value(f"a = {literal} AND a CONTAINS {literal} AND a IN ({literal})", a=text)
@@ -111,16 +111,16 @@ def test_ignored_tail(expression: str, tail: str | None) -> None:
         with pytest.raises(Sql92Error):
             compile_filter(expression)
         return
-    one = compile_filter(expression)
-    assert one.ignored_tail == tail
-    assert one.expression == expression
+    filter_ = compile_filter(expression)
+    assert filter_.ignored_tail == tail
+    assert filter_.expression == expression
     assert expression.endswith(tail)
-    assert one.warning.endswith(f"ignores what follows, {tail!r}" if tail else "")
-    assert bool(one.warning) == bool(tail)
+    assert filter_.warning.endswith(f"ignores what follows, {tail!r}" if tail else "")
+    assert bool(filter_.warning) == bool(tail)
     shortened = compile_filter(expression.removesuffix(tail))
     assert (shortened.ignored_tail, shortened.warning) == ("", "")
     for a in ("5", "0", "6"):
-        assert shortened.evaluate({"a": a}) == one.evaluate({"a": a})
+        assert shortened.evaluate({"a": a}) == filter_.evaluate({"a": a})
 
 
 # --- values ----------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_integer(text: str) -> None:
     assert value("a < 5000000000", a=text)
 
 
-def test_integers_have_their_ends() -> None:
+def test_integers_have_limits() -> None:
     for text in ("2147483647", "-2147483648"):
         assert value("a <> 5", a=text)
     for text in ("2147483648", "-2147483649", "9" * 5000):
@@ -204,18 +204,18 @@ def letter(expression: str) -> str:
 
 
 def test_and_or_not() -> None:
-    for one, left in OPERANDS.items():
-        assert letter(f"NOT ({one})") == {"T": "F", "F": "T"}.get(left, left)
+    for operand, left in OPERANDS.items():
+        assert letter(f"NOT ({operand})") == {"T": "F", "F": "T"}.get(left, left)
         for other, right in OPERANDS.items():
             pair = left + right
             both = "F" if left == "F" else "E" if "E" in pair else min(pair, key="FNT".index)
             either = "T" if left == "T" else "E" if "E" in pair else max(pair, key="FNT".index)
-            assert letter(f"{one} AND {other}") == both, pair
-            assert letter(f"{one} OR {other}") == either, pair
+            assert letter(f"{operand} AND {other}") == both, pair
+            assert letter(f"{operand} OR {other}") == either, pair
 
 
 @given(st.lists(st.sampled_from(sorted(OPERANDS)), min_size=3, max_size=7), st.data())
-def test_brackets_within_a_chain_change_nothing(operands: list[str], data: st.DataObject) -> None:
+def test_brackets_within_a_chain_have_no_effect(operands: list[str], data: st.DataObject) -> None:
     for operator in ("AND", "OR"):
         at = data.draw(st.integers(0, len(operands) - 2))
         end = data.draw(st.integers(at + 2, len(operands)))
@@ -227,7 +227,7 @@ def test_brackets_within_a_chain_change_nothing(operands: list[str], data: st.Da
 # --- limits ----------------------------------------------------------------
 
 
-def test_long_chains_and_lists_are_fine() -> None:
+def test_long_chains_and_lists_are_accepted() -> None:
     names = [f"a{i}" for i in range(190)]
     message = dict.fromkeys(names, "5")
     assert compile_filter(" AND ".join(f"{name} = 5" for name in names)).matches(message)
@@ -276,23 +276,23 @@ def test_a_filter_that_is_too_long_is_refused_before_it_is_read(
 
 
 def test_minus_signs_take_linear_time() -> None:
-    """Each copied the text of what stands behind it: 16,000 took four seconds."""
-    one = compile_filter("a = " + "- " * 1_001 + "1")
-    assert one.matches({"a": "-1"})
+    """Each sign copied the rest of the text: 16,000 signs took four seconds."""
+    filter_ = compile_filter("a = " + "- " * 1_001 + "1")
+    assert filter_.matches({"a": "-1"})
     with pytest.raises(Sql92Error) as refused:
         compile_filter("- " * 3 + "1 IN ('x')")
     assert str(refused.value) == "Expected a property for In expression, got: (- (- (- 1)))"
 
 
-def test_reasons_repeat_the_beginning_of_long_texts_only() -> None:
+def test_reasons_quote_only_the_beginning_of_long_texts() -> None:
     with pytest.raises(Sql92Error) as refused:
         compile_filter("'" + "x" * 10_000 + "' > 5")
     assert len(str(refused.value)) < 300
     assert len(compile_filter("a b " + "c" * 10_000).warning) < 900
 
 
-def test_many_reads_see_what_few_see() -> None:
-    """With many of them the properties are decoded first."""
+def test_many_reads_and_few_reads_agree() -> None:
+    """With many reads, the properties are decoded once in advance."""
     text = "a\x015\x02b\x01\x02c\x01x\x01y\x02a\x016\x02\x01z\x02d"
     for condition in ("a = 6", "b IS NULL", "c = 'x\x01y'", "d IS NULL", "a = 5", "e IS NULL"):
         few = compile_filter(condition)
@@ -301,12 +301,12 @@ def test_many_reads_see_what_few_see() -> None:
 
 
 def test_a_message_costs_no_read_for_each_word() -> None:
-    """Of each read of many all properties were searched: 20 ms for a message."""
+    """Each of many reads searched all properties: 20 ms for a message."""
     text = "\x02".join(f"p{i}\x01v" for i in range(4_000))
-    one = compile_filter(" OR ".join(f"a{i} = 1" for i in range(290)))
+    filter_ = compile_filter(" OR ".join(f"a{i} = 1" for i in range(290)))
     begun = time.process_time()
     for _ in range(20):
-        assert not one.matches_text(text)
+        assert not filter_.matches_text(text)
     assert time.process_time() - begun < 0.2
 
 
@@ -326,15 +326,15 @@ def test_nesting_has_a_limit(
     start: str, level: str, middle: str, end: str, levels_each: int
 ) -> None:
     count = sql92.NESTING_MAX // levels_each
-    one = compile_filter(start + level * (count - 3) + middle + end * (count - 3))
-    assert one.matches({"a": "true"}) in (True, False)
+    filter_ = compile_filter(start + level * (count - 3) + middle + end * (count - 3))
+    assert filter_.matches({"a": "true"}) in (True, False)
     for too_many in (count + 3, count + 15):
         with pytest.raises(Sql92Error, match="nested deeper than"):
             compile_filter(start + level * too_many + middle + end * too_many)
 
 
 def test_between_does_not_double_its_left_side() -> None:
-    """Java does, so that each level of this takes twice the time of the one inside."""
+    """Java evaluates the left side twice, so each nesting level doubles the time."""
 
     class Counted(dict[str, str]):
         count = 0
@@ -355,14 +355,14 @@ def test_between_does_not_double_its_left_side() -> None:
 
 
 def test_filter_is_cached_pickled_and_shown() -> None:
-    one = compile_filter("a > 5 b")
-    assert compile_filter("a > 5 b") is one
-    other = pickle.loads(pickle.dumps(one))
-    assert other is one, "it is kept"
-    other = sql92.Filter(*one.__reduce__()[1])
+    filter_ = compile_filter("a > 5 b")
+    assert compile_filter("a > 5 b") is filter_
+    other = pickle.loads(pickle.dumps(filter_))
+    assert other is filter_, "it is kept"
+    other = sql92.Filter(*filter_.__reduce__()[1])
     assert (other.expression, other.ignored_tail) == ("a > 5 b", "b")
     assert other.matches({"a": "6"})
-    assert repr(one) == "Filter('a > 5 b')"
+    assert repr(filter_) == "Filter('a > 5 b')"
 
 
 def test_errors_are_value_errors() -> None:
@@ -387,14 +387,14 @@ WORDS = [
         st.sampled_from("ab"), st.one_of(st.sampled_from(["5", "x", "true"]), st.text())
     ),
 )
-def test_nothing_else_comes_out(text: str, message: dict[str, str]) -> None:
+def test_a_filter_returns_a_value_or_an_error(text: str, message: dict[str, str]) -> None:
     try:
-        one = compile_filter(text)
+        filter_ = compile_filter(text)
     except Sql92Error:
         return
     try:
-        result = one.evaluate(message)
+        result = filter_.evaluate(message)
     except EvaluationError:
         result = None
     assert result in (True, False, None)
-    assert one.matches(message) is (result is True)
+    assert filter_.matches(message) is (result is True)

@@ -1,4 +1,4 @@
-"""The bits of sysFlag, by their numbers in RocketMQ and by what golden records have."""
+"""The bits of sysFlag: their values in RocketMQ, and those of golden records."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_bits_of_golden_records(version: str, name: str) -> None:
         assert bool(bits & flags.STORE_HOST_V6) == message["storeHost"].startswith("[")
         if not bits & flags.COMPRESSED:
             assert message["bodyLength"] == message["storedBodyLength"]
-        # A half message has lost its bits, or no queue would have it.
+        # A half message is stored without its transaction bits; else no queue would have it.
         assert flags.is_queued(bits)
         is_committed = flags.transaction_type(bits) == flags.TRANSACTION_COMMIT
         assert is_committed == (message["preparedTransactionOffset"] > 0)

@@ -1,4 +1,4 @@
-"""What is kept of texts: what is used, and no more than fits."""
+"""The cache of texts keeps the recently used ones, within its bounds."""
 
 import tracemalloc
 
@@ -17,7 +17,7 @@ def cache_of(calls: list[str], count_max: int = 8, letters_max: int = 80) -> Tex
 
 
 @given(st.lists(st.text(max_size=30), max_size=60))
-def test_it_returns_what_the_function_does_within_its_bounds(texts: list[str]) -> None:
+def test_the_cache_returns_the_functions_results_within_its_bounds(texts: list[str]) -> None:
     calls: list[str] = []
     cache = cache_of(calls)
     for text in texts:
@@ -26,7 +26,7 @@ def test_it_returns_what_the_function_does_within_its_bounds(texts: list[str]) -
         assert sum(map(len, cache._newer)) + sum(map(len, cache._older)) <= 80
 
 
-def test_what_is_used_stays() -> None:
+def test_recently_used_texts_are_kept() -> None:
     calls: list[str] = []
     cache = cache_of(calls)
     for i in range(100):
@@ -51,7 +51,7 @@ def test_a_long_text_is_not_kept() -> None:
     assert len(cache) == 1
 
 
-def test_what_is_raised_is_not_remembered() -> None:
+def test_an_exception_is_not_cached() -> None:
     calls: list[str] = []
 
     def make(text: str) -> str:

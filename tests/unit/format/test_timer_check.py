@@ -1,4 +1,4 @@
-"""timercheck against those of Java's stores."""
+"""timercheck files, compared with those of Java's stores."""
 
 import pytest
 
@@ -8,18 +8,18 @@ from reput.format import timer_check
 from reput.format.timer_check import TimerCheck
 
 
-def test_java_wrote_it() -> None:
+def test_files_of_java() -> None:
     data = golden.files("5.5.0", "v5")["config/timercheck"]
     expected = golden.manifest("5.5.0", "v5")["timerCheckpoint"]
-    found = timer_check.decode(data)
-    assert found[:4] == (
+    check = timer_check.decode(data)
+    assert check[:4] == (
         expected["lastReadTimeMs"],
         expected["lastTimerLogFlushPos"],
         expected["lastTimerQueueOffset"],
         expected["masterTimerQueueOffset"],
     )
-    assert timer_check.encode_file(found) == data
-    assert data.startswith(timer_check.encode(found))
+    assert timer_check.encode_file(check) == data
+    assert data.startswith(timer_check.encode(check))
 
 
 def test_a_short_file() -> None:

@@ -1,4 +1,4 @@
-"""Settings of the name server: Java's names and defaults, and changes while it runs."""
+"""Settings of the name server: Java's names and defaults, and changes at runtime."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,7 @@ from reput.namesrv import config
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.remote_settings import RemoteSettings
 
-# Defaults of 4.9.7's and 5.5.0's NamesrvConfig and NettyServerConfig, as their getters say.
+# Defaults of 4.9.7's and 5.5.0's NamesrvConfig and NettyServerConfig, from their getters.
 DEFAULTS = {
     "orderMessageEnable": "false",
     "returnOrderTopicConfigToBroker": "true",
@@ -22,7 +22,7 @@ DEFAULTS = {
     "waitSecondsForService": "45",
     "configBlackList": "configBlackList;configStorePath;kvConfigPath",
     "bindAddress": "0.0.0.0",
-    "listenPort": "9876",  # NamesrvStartup's
+    "listenPort": "9876",  # Of NamesrvStartup.
     "serverChannelMaxIdleTimeSeconds": "120",
 }
 
@@ -44,7 +44,7 @@ def change(current: CurrentConfig, text: str) -> dict[str, str]:
     return plan.changes
 
 
-def test_defaults_are_those_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_equal_those_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
     ours = {
@@ -61,7 +61,7 @@ def test_defaults_are_those_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NamesrvConfig().rocketmq_home == "/opt/rocketmq"
 
 
-def test_a_file_is_where_changes_go(tmp_path: Path) -> None:
+def test_changes_are_written_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.conf"
     path.write_text("# ours\nlistenPort = 19876\nserverWorkerThreads=8\nlistenPrt=1\n")
     current, unknown = config.load(str(path), environment={"REPUT_ORDER_MESSAGE_ENABLE": "true"})
@@ -75,7 +75,7 @@ def test_a_file_is_where_changes_go(tmp_path: Path) -> None:
     written = parse_properties(path.read_text("ascii"))
     assert written["waitSecondsForService"] == "1"
     assert written["listenPort"] == "19876"
-    # Nothing of what was there is lost, and the comments are in the backup.
+    # No earlier setting is lost, and the comments are in the backup.
     assert written["serverWorkerThreads"] == "8"
     assert written["listenPrt"] == "1"
     assert "# ours" in (tmp_path / "namesrv.conf.bak").read_text()
@@ -118,7 +118,7 @@ def test_wrong_values_are_refused(
     assert not Path(before.config_store_path).exists()
 
 
-def test_passwords_in_the_file_are_not_told_and_not_lost(tmp_path: Path) -> None:
+def test_passwords_in_the_file_are_hidden_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.conf"
     path.write_text("tls.server.keyPassword=hidden\nproductEnvName=center\n")
     current, _ = config.load(str(path))
@@ -128,14 +128,14 @@ def test_passwords_in_the_file_are_not_told_and_not_lost(tmp_path: Path) -> None
     assert "tls.server.keyPassword=hidden\n" in path.read_text()
 
 
-def test_what_cannot_be_written_is_not_changed(tmp_path: Path, current: CurrentConfig) -> None:
+def test_a_change_that_cannot_be_written_is_refused(tmp_path: Path, current: CurrentConfig) -> None:
     (tmp_path / "namesrv.properties").mkdir()
     with pytest.raises(WriteFailed):
         change(current, "orderMessageEnable=true")
     assert not current.value.order_message_enable
 
 
-def test_text_is_read_back_as_it_was() -> None:
+def test_text_round_trip() -> None:
     odd = " \\ =:\t#ü\U0001f600\nx"
     current = CurrentConfig(NamesrvConfig(rocketmq_home=odd), {odd: odd})
     pairs = parse_properties(current.text())

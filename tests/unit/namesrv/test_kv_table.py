@@ -1,4 +1,4 @@
-"""Shared settings: what Java's file holds, never a lost one, and only what there is room for."""
+"""Shared settings: Java's file is read, no setting is lost, and the size is limited."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvChange, KvTable
 
 OF_JAVA = '{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicA":"broker-a:4"},"empty":{}}}'
-"""As ``KVConfigSerializeWrapper.toJson`` of 4.9.7 prints it."""
+"""The output of ``KVConfigSerializeWrapper.toJson`` of 4.9.7."""
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def path(tmp_path: Path) -> Path:
 
 
 class Kv:
-    """A table and what saves it."""
+    """A table and its writer."""
 
     def __init__(self, table: KvTable) -> None:
         self.table = table
         self.saver = KvSaver(table)
 
     def begin(self, *words: str | None) -> "asyncio.Future[None]":
-        """Begin a change: namespace, key, value, or None in its place."""
+        """Begin a change: namespace, key, value, or None instead of a value."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(error: ReputError | None) -> None:
@@ -48,7 +48,7 @@ class Kv:
             await self.begin(*words)
 
 
-async def test_what_was_put_is_on_disk(path: Path) -> None:
+async def test_a_put_value_is_on_disk(path: Path) -> None:
     kv = Kv(KvTable(str(path)))
     await kv.change("n", "b", "1")
     await kv.change("n", "a", "ü\U0001f600")
@@ -69,7 +69,7 @@ def test_the_file_of_a_java_name_server(path: Path) -> None:
     "text",
     ["", "{", "[]", "{}", '{"configTable":{"n":1}}', '{"configTable":{"n":{"k":1}}}', "\xff"],
 )
-def test_an_unreadable_file_stops_the_start_and_stays(path: Path, text: str) -> None:
+def test_an_unreadable_file_prevents_the_start_and_is_kept(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text, "latin-1")
     with pytest.raises(InvalidOption, match=r"kvConfigPath.*kvConfig\.json.*configTable"):
@@ -77,13 +77,15 @@ def test_an_unreadable_file_stops_the_start_and_stays(path: Path, text: str) -> 
     assert path.read_text("latin-1") == text
 
 
-def test_a_folder_in_its_place(path: Path) -> None:
+def test_a_folder_in_place_of_the_file(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(InvalidOption, match="Is a directory"):
         KvTable(str(path))
 
 
-def test_a_missing_file_with_a_backup_is_said(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_with_a_backup_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path.parent.mkdir()
     path.with_name("kvConfig.json.bak").write_text(OF_JAVA)
     with caplog.at_level(logging.WARNING):
@@ -91,7 +93,7 @@ def test_a_missing_file_with_a_backup_is_said(path: Path, caplog: pytest.LogCapt
     assert "kvConfig.json.bak" in caplog.text
 
 
-async def test_what_cannot_be_written_is_not_set(path: Path) -> None:
+async def test_a_value_that_cannot_be_written_is_not_set(path: Path) -> None:
     kv = Kv(KvTable(str(path)))
     await kv.change("n", "k", "v")
     draft = path.with_name(f"kvConfig.json.{os.getpid()}.tmp")
@@ -102,18 +104,18 @@ async def test_what_cannot_be_written_is_not_set(path: Path) -> None:
     with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
         await kv.change("n", "k", None)
     assert kv.table.get("n", "k") == "v"
-    await kv.change("n", "k", "v")  # as it is already
+    await kv.change("n", "k", "v")  # The value it already has.
     draft.rmdir()
     await kv.change("n", "k", "w")
     assert kv.saver.failure == ""
     assert KvTable(str(path)).get("n", "k") == "w"
 
 
-# --- beside the loop ----------------------------------------------------------------------------
+# --- outside of the event loop ------------------------------------------------
 
 
 class SlowTable(KvTable):
-    """Writes when it is told to, and counts."""
+    """A table whose writes wait for permission, and are counted."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -126,14 +128,14 @@ class SlowTable(KvTable):
         super().write(pairs)
 
 
-async def test_changes_that_come_while_it_is_written_are_written_together(path: Path) -> None:
+async def test_changes_during_a_write_are_written_together(path: Path) -> None:
     table = SlowTable(str(path))
     kv = Kv(table)
     first = kv.begin("n", "first", "1")
-    await asyncio.sleep(0)  # the first one is under way
+    await asyncio.sleep(0)  # The first write is in progress.
     others = [kv.begin("n", f"k{i}", "1") for i in range(500)]
     again = kv.begin("n", "first", "1")
-    assert table.get("n", "first") is None, "what is not on disk is not there to be read"
+    assert table.get("n", "first") is None, "a value that is not on disk cannot be read"
     assert not first.done()
     table.may_write.set()
     async with asyncio.timeout(30):
@@ -142,7 +144,7 @@ async def test_changes_that_come_while_it_is_written_are_written_together(path: 
     assert len(KvTable(str(path)).namespace("n") or {}) == 501
 
 
-async def test_an_error_in_a_callback_keeps_nobody_else_from_the_reply(path: Path) -> None:
+async def test_an_error_in_a_callback_does_not_prevent_other_replies(path: Path) -> None:
     kv = Kv(KvTable(str(path)))
 
     def fail(error: ReputError | None) -> None:
@@ -155,7 +157,7 @@ async def test_an_error_in_a_callback_keeps_nobody_else_from_the_reply(path: Pat
     assert len(KvTable(str(path)).namespace("n") or {}) == 3
 
 
-async def test_too_many_changes_that_wait_are_refused(path: Path) -> None:
+async def test_too_many_pending_changes_are_refused(path: Path) -> None:
     table = SlowTable(str(path))
     kv = Kv(table)
     waiting = [kv.begin("n", "k", str(i)) for i in range(limits.KV_CHANGES_WAITING.maximum)]
@@ -167,7 +169,7 @@ async def test_too_many_changes_that_wait_are_refused(path: Path) -> None:
         await asyncio.gather(*waiting)
 
 
-async def test_a_failed_save_takes_along_what_was_in_it_alone(path: Path) -> None:
+async def test_a_failed_save_fails_only_its_own_changes(path: Path) -> None:
     class Failing(SlowTable):
         def write(self, pairs: dict[str, dict[str, str]]) -> None:
             self.may_write.wait(30)
@@ -189,7 +191,7 @@ async def test_a_failed_save_takes_along_what_was_in_it_alone(path: Path) -> Non
     assert KvTable(str(path)).namespace("n") == {"kept": "1"} == table.namespace("n")
 
 
-# --- room ---------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------
 
 
 def test_the_file_is_bounded(path: Path) -> None:
@@ -216,7 +218,7 @@ def test_names_can_be_written(path: Path) -> None:
             table.stage(change)
 
 
-def test_a_file_that_is_too_large_already_is_read(path: Path) -> None:
+def test_an_oversized_file_is_still_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_text(json.dumps({"configTable": {"n": {"k": "v" * 1_000, "l": "v"}}}))
     table = KvTable(str(path), limits.KV_TABLE_BYTES.at(100))

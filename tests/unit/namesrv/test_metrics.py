@@ -27,7 +27,7 @@ PLAIN = Path(__file__).parents[2] / "data" / "remoting" / "register_4.9.7_plain.
 
 
 class Running:
-    """A name server, what serves its metrics, and a client."""
+    """A name server, the listener of its metrics, and a client."""
 
     def __init__(self, server: NameServer, client: RemotingClient, clock: ManualClock) -> None:
         self.server = server
@@ -80,33 +80,33 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         await one.http.stop()
 
 
-async def test_what_is_registered_is_counted(running: Running) -> None:
+async def test_registrations_are_counted(running: Running) -> None:
     await running.register("h:1")
     await running.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"})
-    found = await running.samples()
-    assert found["reput_healthy"] == 1
-    assert found["reput_namesrv_brokers"] == 1
-    assert found["reput_namesrv_addresses"] == 1
-    assert found["reput_namesrv_topics"] == 3
-    assert found["reput_namesrv_takeovers_total"] == 0
-    assert found["reput_namesrv_kv_keys"] == 2
-    assert found["reput_namesrv_kv_bytes"] > 0
-    assert found["reput_connections"] == 1
+    samples = await running.samples()
+    assert samples["reput_healthy"] == 1
+    assert samples["reput_namesrv_brokers"] == 1
+    assert samples["reput_namesrv_addresses"] == 1
+    assert samples["reput_namesrv_topics"] == 3
+    assert samples["reput_namesrv_takeovers_total"] == 0
+    assert samples["reput_namesrv_kv_keys"] == 2
+    assert samples["reput_namesrv_kv_bytes"] > 0
+    assert samples["reput_connections"] == 1
 
 
 async def test_refusals_are_counted(running: Running) -> None:
-    found = await running.samples()
+    samples = await running.samples()
     for limit in limits.LIMITS:
-        assert found[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
+        assert samples[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
     text = b"a" * (limits.SETTINGS_BYTES.maximum + 1)
     assert await running.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=text) == 1
-    found = await running.samples()
-    assert found['reput_limit_refusals_total{limit="settings_bytes"}'] == 1
+    samples = await running.samples()
+    assert samples['reput_limit_refusals_total{limit="settings_bytes"}'] == 1
     _, text_of_health = await running.get("/health")
     assert json.loads(text_of_health)["refusals"] == {"settings_bytes": 1}
 
 
-async def test_two_brokers_that_claim_one_place_are_a_warning(running: Running) -> None:
+async def test_two_brokers_that_claim_the_same_id_cause_a_warning(running: Running) -> None:
     await running.register("h:1")
     await running.register("h:2")
     status, text = await running.get("/health")
@@ -121,7 +121,7 @@ async def test_two_brokers_that_claim_one_place_are_a_warning(running: Running) 
     assert health.check(running.server).warnings == ()
 
 
-async def test_what_is_wrong_is_red(running: Running, tmp_path: Path) -> None:
+async def test_problems_make_health_fail(running: Running, tmp_path: Path) -> None:
     (tmp_path / "kvConfig.json").mkdir()
     fields = {"namespace": "n", "key": "k", "value": "v"}
     assert await running.ask(RequestCode.PUT_KV_CONFIG, fields) == 1
@@ -140,7 +140,7 @@ async def test_what_is_wrong_is_red(running: Running, tmp_path: Path) -> None:
     assert problem == "removing silent brokers failed: ValueError: no"
 
 
-async def test_a_file_that_cannot_be_written_is_said_at_the_start(
+async def test_an_unwritable_file_is_logged_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "home").write_text("no folder")

@@ -1,4 +1,4 @@
-"""Each request of the name server: what is asked, what Java 4.9.7 answers."""
+"""Each request of the name server, with the answer of Java 4.9.7."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ class _Peer:
 
 
 class Server:
-    """The parts, asked without sockets."""
+    """The parts of a name server, without sockets."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = ManualClock(1_700_000_000_000)
@@ -97,7 +97,7 @@ class Server:
         return checked(reply)
 
     async def change_kv(self, code: int, fields: dict[str, str]) -> Command:
-        """Ask for a change of shared settings: it is answered when it is on disk."""
+        """Request a change of shared settings; the answer comes when it is on disk."""
         request = Command(code, 7, ext_fields=fields)
         assert PROCESSORS[code](self.parts, cast(Channel, self.peer), request) is None
         async with asyncio.timeout(30):
@@ -105,7 +105,7 @@ class Server:
         return checked(self.peer.answers.pop())
 
     async def change_settings(self, body: bytes) -> Command:
-        """Ask for a change of settings: it is answered when it is on disk."""
+        """Request a change of settings; the answer comes when it is on disk."""
         request = Command(RequestCode.UPDATE_NAMESRV_CONFIG, 7, body=body)
         processor = PROCESSORS[RequestCode.UPDATE_NAMESRV_CONFIG]
         assert processor(self.parts, cast(Channel, self.peer), request) is None
@@ -142,7 +142,7 @@ def test_every_code_is_served() -> None:
 
 
 def test_crc_of_java() -> None:
-    """``UtilAll.crc32`` of 4.9.7 returns these for the recorded bodies."""
+    """``UtilAll.crc32`` of 4.9.7 returns these values for the recorded bodies."""
     assert zlib.crc32(COMPRESSED) & 0x7FFFFFFF == 340192395
     assert zlib.crc32(PLAIN) & 0x7FFFFFFF == 1933577629
 
@@ -172,7 +172,7 @@ async def test_settings(server: Server) -> None:
         server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"a\\\n" * 30_000)
 
 
-# --- what is logged ---------------------------------------------------------------
+# --- logging ------------------------------------------------------------------
 
 
 async def test_names_from_the_wire_are_quoted_in_the_log(
@@ -194,7 +194,7 @@ async def test_names_from_the_wire_are_quoted_in_the_log(
         assert len(line) < 1_500
 
 
-def test_a_flood_of_requests_is_a_few_lines(
+def test_a_flood_of_requests_writes_a_few_lines(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -203,7 +203,7 @@ def test_a_flood_of_requests_is_a_few_lines(
     assert len(caplog.messages) < 10
 
 
-# --- what is long -----------------------------------------------------------------
+# --- long requests and replies ------------------------------------------------
 
 
 def topic_json(name: str) -> dict[str, Any]:
@@ -213,15 +213,15 @@ def topic_json(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_list_that_no_frame_holds_is_refused(
+def test_a_list_that_fits_no_frame_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"{i:0100}" for i in range(1_000)]
-    said = Registration(
+    registration = Registration(
         cluster="C", broker_name="b", broker_id=0, address="h:1",
         topics=[msgspec.convert(topic_json(name), TopicConfigData) for name in names],
     )  # fmt: skip
-    run_whole(server.parts.routes.register(said, "c", 0))
+    run_whole(server.parts.routes.register(registration, "c", 0))
     assert server.body(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": names}
     monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(50_000))
     with pytest.raises(LimitExceeded, match=r"brokers return their own topics.*limit reply_bytes"):
@@ -241,16 +241,16 @@ def test_a_list_that_no_frame_holds_is_refused(
         (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T00000"}),
     ],
 )
-def test_long_replies_are_made_in_steps(
+def test_long_replies_are_built_in_steps(
     server: Server, code: int, fields: dict[str, str] | None
 ) -> None:
     for i in range(3_000):
-        said = Registration(
+        registration = Registration(
             cluster="C", broker_name=f"b{i}", broker_id=0, address=f"h:{i}",
             topics=[msgspec.convert(topic_json(name), TopicConfigData) for name in
                     ("T00000", f"T{i:05}")],
         )  # fmt: skip
-        run_whole(server.parts.routes.register(said, f"c{i}", 0))
+        run_whole(server.parts.routes.register(registration, f"c{i}", 0))
     work = PROCESSORS[code](
         server.parts, cast(Channel, server.peer), Command(code, 7, ext_fields=fields)
     )
@@ -258,7 +258,7 @@ def test_long_replies_are_made_in_steps(
     assert sum(1 for _ in work) >= 3
 
 
-def test_bodies_are_bounded_before_they_are_read(server: Server) -> None:
+def test_bodies_are_bounded_before_decoding(server: Server) -> None:
     topic = {"topic": "T"}
     body = b"[" * (limits.BODY_BYTES.maximum + 1)
     with pytest.raises(LimitExceeded, match="limit body_bytes"):

@@ -1,7 +1,7 @@
-"""The body of REGISTER_BROKER, against bytes that Java made.
+"""The body of REGISTER_BROKER, compared with bytes that Java wrote.
 
-``tests/data/remoting/register_*`` is what ``RegisterBrokerBody.encode`` of that version returns for
-three topics (5.5.0: two), with ``true`` and with ``false``.
+``tests/data/remoting/register_*`` is the output of ``RegisterBrokerBody.encode`` of that version
+for three topics (5.5.0: two), with ``true`` and with ``false``.
 """
 
 import json
@@ -53,7 +53,7 @@ def test_compressed_by_4_9() -> None:
 
 
 def test_plain_of_4_9() -> None:
-    """The plain form has what the compressed one loses: order and system flag."""
+    """The plain form contains what the compressed one loses: order and system flag."""
     data = (DATA / "register_4.9.7_plain.json").read_bytes()
     table = bodies.decode(RegisterBrokerBody, data).topic_config_serialize_wrapper
     ordered = table.topic_config_table["Ordered"]
@@ -61,7 +61,7 @@ def test_plain_of_4_9() -> None:
 
 
 def test_compressed_by_5_5() -> None:
-    """Attributes behind the words, with spaces; the mapping of static topics at the end."""
+    """Attributes follow the words, with spaces; the mapping of static topics is at the end."""
     body = run_whole(bodies.decompress_registration(OF_5))
     plain = bodies.decode(RegisterBrokerBody, (DATA / "register_5.5.0_plain.json").read_bytes())
     assert body == plain
@@ -71,7 +71,7 @@ def test_compressed_by_5_5() -> None:
 
 
 def test_no_filter_servers() -> None:
-    """``JSON.toJSONString`` of a list that is null."""
+    """``JSON.toJSONString`` writes a list that is null in this way."""
     data = zlib.compress(
         struct.pack(">i", 2) + b"{}" + struct.pack(">i", 0) + struct.pack(">i", 4) + b"null"
     )
@@ -79,12 +79,12 @@ def test_no_filter_servers() -> None:
 
 
 @pytest.mark.parametrize("end", range(0, len(OF_4), 7))
-def test_a_cut_one_is_refused(end: int) -> None:
+def test_a_truncated_body_is_refused(end: int) -> None:
     with pytest.raises(InvalidBody):
         run_whole(bodies.decompress_registration(OF_4[:end]))
 
 
-def test_every_cut_inside_is_refused() -> None:
+def test_a_body_cut_at_any_position_is_refused() -> None:
     plain = zlib.decompress(OF_4)
     for end in range(len(plain)):
         with pytest.raises(InvalidBody):
@@ -94,7 +94,7 @@ def test_every_cut_inside_is_refused() -> None:
 @pytest.mark.parametrize(
     "words", [b"A 1 1 6", b"A x 1 6 SINGLE_TAG", b"A 1 1 6 SINGLE_TAG {", b"\xff", b""]
 )
-def test_a_wrong_topic_is_named(words: bytes) -> None:
+def test_an_invalid_topic_is_named(words: bytes) -> None:
     data = struct.pack(">i", 2) + b"{}" + struct.pack(">ii", 1, len(words)) + words
     with pytest.raises(InvalidBody):
         run_whole(
@@ -107,13 +107,13 @@ def test_a_negative_size_is_refused() -> None:
         run_whole(bodies.decompress_registration(zlib.compress(struct.pack(">i", -1))))
 
 
-def test_a_size_that_no_part_has_is_refused() -> None:
+def test_an_impossible_size_is_refused() -> None:
     with pytest.raises(LimitExceeded, match="limit registration_part_bytes"):
         run_whole(bodies.decompress_registration(zlib.compress(struct.pack(">i", 1 << 30))))
 
 
-def test_a_bomb_is_refused_and_is_never_whole_in_memory() -> None:
-    """64 MiB were put together at once: 30 ms in which nobody else was served."""
+def test_a_zip_bomb_is_refused_and_never_whole_in_memory() -> None:
+    """64 MiB were inflated at once: 30 ms in which no other request was served."""
     bomb = zlib.compress(zlib.decompress(OF_4) + bytes(100 << 20))
     steps = bodies.decompress_registration(bomb)
     tracemalloc.start()
@@ -127,16 +127,16 @@ def test_a_bomb_is_refused_and_is_never_whole_in_memory() -> None:
 
 
 def test_input_that_inflates_to_nothing_is_read_in_small_steps() -> None:
-    """Empty blocks of zlib: megabytes of them were walked through in one step."""
+    """Megabytes of empty zlib blocks were read in a single step."""
     empty_blocks = b"\0\0\0\xff\xff" * (1 << 20)
     steps = bodies.decompress_registration(zlib.compress(b"")[:2] + empty_blocks)
     pauses: list[None] = []
     with pytest.raises(InvalidBody, match="is cut"):
-        pauses.extend(steps)  # keeps what came before
+        pauses.extend(steps)  # Keeps the earlier bytes.
     assert len(pauses) >= len(empty_blocks) / (64 << 10) - 1
 
 
-# --- what is long -----------------------------------------------------------------
+# --- long bodies --------------------------------------------------------------
 
 
 def topic_json(name: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def topic_json(name: str) -> dict[str, Any]:
 
 
 def registration(topics: str, **more: Any) -> bytes:
-    """A registration with a table of topics as it is given."""
+    """Return a registration with the given table of topics."""
     table = f'{{"dataVersion":{{"counter":42,"timestamp":1}},"topicConfigTable":{topics}}}'
     rest = "".join(f',"{key}":{json.dumps(value)}' for key, value in more.items())
     return f'{{"topicConfigSerializeWrapper":{table}{rest}}}'.encode()
@@ -161,7 +161,7 @@ NAMES = [f'topic-{i:05}-ü\U0001f600\\"' for i in range(5_000)]
 
 
 @pytest.mark.parametrize(("separators", "indent"), [((",", ":"), None), ((", ", ": "), 3)])
-def test_a_long_one_is_read_in_steps_as_a_short_one_is_whole(
+def test_a_long_body_read_in_steps_equals_one_read_whole(
     separators: tuple[str, str], indent: int | None
 ) -> None:
     table = {name: topic_json(name) for name in NAMES}
@@ -177,7 +177,7 @@ def test_a_long_one_is_read_in_steps_as_a_short_one_is_whole(
     )
 
 
-def test_a_long_compressed_one_is_read_in_steps() -> None:
+def test_a_long_compressed_body_is_read_in_steps() -> None:
     words = b"".join(
         struct.pack(">i", 29) + b"topic-%06d " % i + b"8 8 6 SINGLE_TAG" for i in range(20_000)
     )
@@ -207,7 +207,7 @@ LONG = limits.LENIENT_JSON_BYTES.maximum
     ],
     ids=range(11),
 )
-def test_a_long_hostile_one_is_refused_in_small_steps(topics: str, error: str) -> None:
+def test_a_long_hostile_body_is_refused_in_small_steps(topics: str, error: str) -> None:
     body = registration(topics)
     if not error:
         assert read(body).topic_config_serialize_wrapper.topic_config_table == {}
@@ -227,7 +227,7 @@ def test_more_topics_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("number", ["9" * 4_000, "2147483648", "-2147483649"])
-def test_numbers_are_javas(number: str) -> None:
+def test_numbers_have_javas_ranges(number: str) -> None:
     words = f"A {number} 1 6 SINGLE_TAG".encode()
     data = struct.pack(">i", 2) + b"{}" + struct.pack(">ii", 1, len(words)) + words
     with pytest.raises(InvalidBody):

@@ -1,4 +1,4 @@
-"""The route table: what 4.9's does, and a flat model in any order of events."""
+"""The route table: the behaviour of 4.9, and a flat model in any order of events."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ def topic(name: str, *, queues: int = 4, perm: int = 6, sys_flag: int = 0) -> To
     )
 
 
-def said(
+def registration_of(
     *names: str,
     version: int = 1,
     broker: str = "broker-a",
@@ -66,10 +66,10 @@ def addresses(routes: RouteTable, name: str) -> dict[int, str] | None:
 
 
 def test_filter_servers(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A", filter_servers=["f:1"]), "c", 0))
-    run_whole(routes.register(said("A", filter_servers=None), "c", 0))
+    run_whole(routes.register(registration_of("A", filter_servers=["f:1"]), "c", 0))
+    run_whole(routes.register(registration_of("A", filter_servers=None), "c", 0))
     assert run_whole(routes.route("A")).filter_server_table == {MASTER: ["f:1"]}  # type: ignore[union-attr]
-    run_whole(routes.register(said("A", filter_servers=[]), "c", 0))
+    run_whole(routes.register(registration_of("A", filter_servers=[]), "c", 0))
     assert run_whole(routes.route("A")).filter_server_table == {}  # type: ignore[union-attr]
 
 
@@ -77,7 +77,7 @@ def test_filter_servers(routes: RouteTable) -> None:
 
 
 def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), [1], 0))
+    run_whole(routes.register(registration_of("A"), [1], 0))
     assert routes.disconnect([1]) == []
 
 
@@ -87,7 +87,9 @@ def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
 def test_write_permission(routes: RouteTable) -> None:
     run_whole(
         routes.register(
-            said(topics=[topic("A", perm=6), topic("B", perm=4), topic("C", perm=7)]), "", 0
+            registration_of(topics=[topic("A", perm=6), topic("B", perm=4), topic("C", perm=7)]),
+            "",
+            0,
         )
     )
     before = run_whole(routes.route("A"))
@@ -104,24 +106,24 @@ def test_write_permission(routes: RouteTable) -> None:
     assert before.queue_datas[0].perm == 6, "a route that was handed out changes no more"
 
 
-def test_equal_tables_are_listed_equally() -> None:
-    both = [said("A", "B"), said("A", broker="b", address=SLAVE)]
-    one, other = RouteTable(), RouteTable()
+def test_equal_tables_have_equal_listings() -> None:
+    both = [registration_of("A", "B"), registration_of("A", broker="b", address=SLAVE)]
+    table, other = RouteTable(), RouteTable()
     for registration in both:
-        run_whole(one.register(registration, "", 0))
+        run_whole(table.register(registration, "", 0))
     for registration in reversed(both):
         run_whole(other.register(registration, "", 0))
-    assert run_whole(one.route("A")) == run_whole(other.route("A"))
-    assert [broker.broker_name for broker in one.brokers() if broker] == ["b", "broker-a"]
+    assert run_whole(table.route("A")) == run_whole(other.route("A"))
+    assert [broker.broker_name for broker in table.brokers() if broker] == ["b", "broker-a"]
 
 
-# --- in turns ---------------------------------------------------------------------
+# --- long work in steps -------------------------------------------------------
 
 
-def test_a_large_registration_lets_others_have_their_turn(routes: RouteTable) -> None:
+def test_a_large_registration_yields_to_other_work(routes: RouteTable) -> None:
     count = 10_000
     names = [f"topic-{i:05}" for i in range(count)]
-    steps = list(routes.register(said(*names), "c", 0))
+    steps = list(routes.register(registration_of(*names), "c", 0))
     assert len(steps) >= count // 100
     assert run_whole(routes.topics()) == names
     assert len(list(routes.topics())) >= count // 1_000
@@ -132,45 +134,47 @@ def test_a_large_registration_lets_others_have_their_turn(routes: RouteTable) ->
     assert routes.topic_count == 0
 
 
-def test_a_broker_that_leaves_while_it_registers_is_gone(routes: RouteTable) -> None:
+def test_a_broker_that_unregisters_while_registering_is_removed(routes: RouteTable) -> None:
     names = [f"T{i}" for i in range(1_000)]
-    work = routes.register(said(*names), "c", 0)
+    work = routes.register(registration_of(*names), "c", 0)
     next(work)
     routes.disconnect("c")
-    run_whole(routes.register(said("T5", broker="broker-b", address=SLAVE), "s", 0))
+    run_whole(routes.register(registration_of("T5", broker="broker-b", address=SLAVE), "s", 0))
     run_whole(work)
     assert run_whole(routes.topics()) == ["T5"]
     run_whole(routes.tidy())
     assert routes.topic_count == 1
 
 
-def test_a_registration_that_was_cut_off_is_told_again(routes: RouteTable) -> None:
-    run_whole(routes.register(said(topics=[topic("A", queues=1)]), "c", 0))
+def test_an_interrupted_registration_is_requested_again(routes: RouteTable) -> None:
+    run_whole(routes.register(registration_of(topics=[topic("A", queues=1)]), "c", 0))
     names = [topic(f"T{i}") for i in range(1_000)]
-    work = routes.register(said(topics=[*names, topic("A", queues=9)], version=2), "c", 0)
+    work = routes.register(
+        registration_of(topics=[*names, topic("A", queues=9)], version=2), "c", 0
+    )
     next(work)
     work.close()
-    assert routes.is_changed(MASTER, said(version=2).data_version)
-    run_whole(routes.register(said(topics=[topic("A", queues=9)], version=2), "c", 0))
+    assert routes.is_changed(MASTER, registration_of(version=2).data_version)
+    run_whole(routes.register(registration_of(topics=[topic("A", queues=9)], version=2), "c", 0))
     route = run_whole(routes.route("A"))
     assert route is not None
     assert route.queue_datas[0].read_queue_nums == 9
 
 
-def test_a_broker_that_is_back_before_all_is_tidy_keeps_its_topics(routes: RouteTable) -> None:
+def test_a_broker_that_returns_before_the_cleanup_keeps_its_topics(routes: RouteTable) -> None:
     names = [f"T{i:03}" for i in range(300)]
-    run_whole(routes.register(said(*names), "c", 0))
+    run_whole(routes.register(registration_of(*names), "c", 0))
     routes.disconnect("c")
     tidying = routes.tidy()
     next(tidying)
-    run_whole(routes.register(said(*names[::2]), "c", 0))
+    run_whole(routes.register(registration_of(*names[::2]), "c", 0))
     run_whole(tidying)
     assert run_whole(routes.topics()) == names[::2]
     assert routes.topic_count == 150
 
 
-def test_what_is_left_is_linear_in_brokers_that_leave() -> None:
-    """Work is counted in looks at brokers: each leaves by itself."""
+def test_cleanup_is_linear_in_the_brokers_that_leave() -> None:
+    """Work is counted in visits to brokers: each leaves separately."""
     looked_at = 0
 
     class Counted(RouteTable):
@@ -181,7 +185,9 @@ def test_what_is_left_is_linear_in_brokers_that_leave() -> None:
 
     routes = Counted()
     for i in range(2_000):
-        run_whole(routes.register(said(broker=f"b{i}", address=f"h:{i}"), f"c{i % 20}", 0))
+        run_whole(
+            routes.register(registration_of(broker=f"b{i}", address=f"h:{i}"), f"c{i % 20}", 0)
+        )
     for i in range(10):
         routes.disconnect(f"c{i}")
     while routes.expire(EXPIRY_MS + 1):
@@ -202,13 +208,13 @@ CONNECTIONS = st.sampled_from(["x", "y", "z"])
 
 @dataclass
 class Model:
-    """The same as flat facts, each with all of its keys."""
+    """The route table as flat facts, each with its whole key."""
 
-    places: dict[tuple[str, int], str] = field(default_factory=dict)  # name, id -> address
+    places: dict[tuple[str, int], str] = field(default_factory=dict)  # Name, id -> address.
     cluster_of: dict[str, str] = field(default_factory=dict)
     in_cluster: set[tuple[str, str]] = field(default_factory=set)
     alive: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # ms, version, connection
-    perms: dict[tuple[str, str], int] = field(default_factory=dict)  # topic, name
+    perms: dict[tuple[str, str], int] = field(default_factory=dict)  # Topic, name.
 
     def forget(self, *addresses: str) -> None:
         self.alive = {one: value for one, value in self.alive.items() if one not in addresses}
@@ -225,7 +231,7 @@ class Model:
 class RouteMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        route_table._PART = 1  # others have their turn between any two topics
+        route_table._PART = 1  # Other work runs between any two topics.
         self.routes = RouteTable()
         self.model = Model()
         self.now_ms = 0
@@ -249,15 +255,15 @@ class RouteMachine(RuleBasedStateMachine):
         topics: dict[str, int],
         connection: str,
     ) -> None:
-        registration = said(
+        registration = registration_of(
             broker=name,
             broker_id=broker_id,
             address=address,
             version=version,
             cluster=cluster,
-            topics=[topic(one, perm=perm) for one, perm in topics.items()],
+            topics=[topic(topic_name, perm=perm) for topic_name, perm in topics.items()],
         )
-        found = run_whole(self.routes.register(registration, connection, self.now_ms))
+        result = run_whole(self.routes.register(registration, connection, self.now_ms))
         model = self.model
         is_first = (name, broker_id) not in model.places
         for other in range(3):
@@ -268,14 +274,14 @@ class RouteMachine(RuleBasedStateMachine):
         model.in_cluster.add((cluster, name))
         was = model.alive.get(address)
         takes_all = is_first or was is None or was[1] != version
-        for one, perm in topics.items():
-            if broker_id == 0 and (takes_all or (one, name) not in model.perms):
-                model.perms[one, name] = perm
+        for topic_name, perm in topics.items():
+            if broker_id == 0 and (takes_all or (topic_name, name) not in model.perms):
+                model.perms[topic_name, name] = perm
         model.alive[address] = (self.now_ms, version, connection)
-        assert found.is_new == (was is None)
+        assert result.is_new == (was is None)
         master = model.places.get((name, 0))
         wanted = master if broker_id and master in model.alive else None
-        assert found.master_address == wanted
+        assert result.master_address == wanted
 
     @rule(name=NAMES, address=ADDRESSES)
     def unregister(self, name: str, address: str) -> None:
@@ -296,11 +302,11 @@ class RouteMachine(RuleBasedStateMachine):
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         late = sorted(
-            one
-            for one, (last_ms, _, _) in self.model.alive.items()
+            broker
+            for broker, (last_ms, _, _) in self.model.alive.items()
             if self.now_ms - last_ms > 120_000
         )
-        assert [one.address for one in self.routes.expire(self.now_ms)] == late
+        assert [broker.address for broker in self.routes.expire(self.now_ms)] == late
         self.model.forget(*late)
 
     @rule(address=ADDRESSES)
@@ -327,27 +333,29 @@ class RouteMachine(RuleBasedStateMachine):
         assert run_whole(change(name)) == len(keys)
 
     @rule(steps=st.integers(1, 4))
-    def tidying_goes_on(self, steps: int) -> None:
+    def tidying_continues(self, steps: int) -> None:
         for _ in itertools.islice(self.routes.tidy(), steps):
             pass
 
     @invariant()
-    def routes_are_those_of_the_model(self) -> None:
+    def routes_equal_those_of_the_model(self) -> None:
         model = self.model
-        assert run_whole(self.routes.topics()) == sorted({one for one, _ in model.perms})
+        assert run_whole(self.routes.topics()) == sorted(
+            {topic_name for topic_name, _ in model.perms}
+        )
         for name in ("T1", "T2", "T3"):
-            brokers = sorted(broker for one, broker in model.perms if one == name)
+            brokers = sorted(broker for topic_name, broker in model.perms if topic_name == name)
             route = run_whole(self.routes.route(name))
             if not brokers:
                 assert route is None
                 continue
             assert route is not None
-            found = [(one.broker_name, one.perm) for one in route.queue_datas]
-            assert found == [(broker, model.perms[name, broker]) for broker in brokers]
-            assert [one.broker_name for one in route.broker_datas] == brokers
+            perms = [(data.broker_name, data.perm) for data in route.queue_datas]
+            assert perms == [(broker, model.perms[name, broker]) for broker in brokers]
+            assert [data.broker_name for data in route.broker_datas] == brokers
 
     def teardown(self) -> None:
-        """Nothing is left of brokers that are gone."""
+        """Check that no state of removed brokers is left."""
         run_whole(self.routes.tidy())
         assert self.routes.is_tidy
         for address in list(self.model.alive):
@@ -361,21 +369,25 @@ class RouteMachine(RuleBasedStateMachine):
         route_table._PART = _PART
 
     @invariant()
-    def the_cluster_is_that_of_the_model(self) -> None:
+    def the_cluster_equals_that_of_the_model(self) -> None:
         model = self.model
-        brokers = [one for one in self.routes.brokers() if one is not None]
-        found = {
-            (one.broker_name, broker_id): address
-            for one in brokers
-            for broker_id, address in one.broker_addrs.items()
+        brokers = [broker for broker in self.routes.brokers() if broker is not None]
+        places = {
+            (broker.broker_name, broker_id): address
+            for broker in brokers
+            for broker_id, address in broker.broker_addrs.items()
         }
-        assert found == model.places
-        clusters = {one.broker_name: one.cluster for one in brokers}
+        assert places == model.places
+        clusters = {broker.broker_name: broker.cluster for broker in brokers}
         assert clusters == model.cluster_of
         members = {(c, name) for c, names in self.routes.clusters().items() for name in names}
         assert members == model.in_cluster
         for cluster in ("c1", "c2"):
-            wanted = {one for one, name in model.perms if (cluster, name) in model.in_cluster}
+            wanted = {
+                topic_name
+                for topic_name, name in model.perms
+                if (cluster, name) in model.in_cluster
+            }
             assert run_whole(self.routes.topics_of_cluster(cluster)) == sorted(wanted)
 
 

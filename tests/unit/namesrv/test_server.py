@@ -1,4 +1,4 @@
-"""A name server on a port: connections that come and go, and time."""
+"""A name server on a port: connections that open and close, and timeouts."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_silent_broker_is_gone_and_its_connection_closed(
+async def test_a_silent_broker_is_removed_and_its_connection_closed(
     server: NameServer, clock: ManualClock
 ) -> None:
     address = f"127.0.0.1:{server.port}"
@@ -67,7 +67,7 @@ async def test_a_silent_broker_is_gone_and_its_connection_closed(
         await until(lambda: client.channel(address) is None)
 
 
-async def test_the_loop_looks_for_silent_brokers(tmp_path: Path, clock: ManualClock) -> None:
+async def test_the_event_loop_expires_silent_brokers(tmp_path: Path, clock: ManualClock) -> None:
     config = NamesrvConfig(
         bind_address="127.0.0.1",
         listen_port=0,
@@ -80,7 +80,7 @@ async def test_the_loop_looks_for_silent_brokers(tmp_path: Path, clock: ManualCl
         await until(lambda: run_whole(server.routes.topics()) == [])
 
 
-async def test_several_in_one_process(tmp_path: Path) -> None:
+async def test_several_servers_in_one_process(tmp_path: Path) -> None:
     first, second = (NameServer(settings(tmp_path / name)) for name in "ab")
     async with first, second, RemotingClient() as client:
         assert first.port != second.port
@@ -89,7 +89,7 @@ async def test_several_in_one_process(tmp_path: Path) -> None:
         assert not run_whole(second.routes.topics())
 
 
-async def test_stopping_twice_and_starting_again(tmp_path: Path) -> None:
+async def test_stop_twice_and_start_again(tmp_path: Path) -> None:
     server = NameServer(settings(tmp_path))
     await server.stop()
     await server.start()
@@ -117,7 +117,7 @@ def large_registration(count: int, address: str = ADDRESS) -> Command:
     return Command(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body, version=500)
 
 
-async def test_a_broker_with_100_000_topics_comes_and_goes_while_others_are_served(
+async def test_others_are_served_while_a_broker_with_100_000_topics_comes_and_goes(
     server: NameServer,
 ) -> None:
     address, count = f"127.0.0.1:{server.port}", 100_000
@@ -137,7 +137,7 @@ async def test_a_broker_with_100_000_topics_comes_and_goes_while_others_are_serv
             reply = await broker.invoke(address, request, 60_000)
             assert reply.code == ResponseCode.SUCCESS, reply.remark
             assert server.routes.topic_count == count
-            # Each slice of 5 ms lets the other one be served.
+            # Each slice of 5 ms lets the other client be served.
             assert answered >= 20
             listed = await broker.invoke(
                 address, Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 60_000

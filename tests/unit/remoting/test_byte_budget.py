@@ -1,4 +1,4 @@
-"""What connections make a server keep, per address and in all."""
+"""Memory that connections may occupy in a server, per address and in total."""
 
 from hypothesis import given, strategies as st
 
@@ -9,14 +9,14 @@ IN_ALL = Limit("in_all", "bytes", 100)
 PER_ADDRESS = Limit("per_address", "bytes of an address", 60)
 
 
-def test_within_limits_nobody_is_dropped() -> None:
+def test_no_connection_is_dropped_within_the_limits() -> None:
     budget: ByteBudget[str] = ByteBudget(IN_ALL, PER_ADDRESS)
     assert budget.set("a", "10.0.0.1", 60) is None
     assert budget.set("b", "10.0.0.2", 40) is None
     assert budget.total_bytes == 100
 
 
-def test_the_largest_of_an_address_is_dropped() -> None:
+def test_the_largest_connection_of_an_address_is_dropped() -> None:
     budget: ByteBudget[str] = ByteBudget(IN_ALL, PER_ADDRESS)
     budget.set("large elsewhere", "10.0.0.9", 39)
     budget.set("small", "10.0.0.1", 21)
@@ -24,14 +24,14 @@ def test_the_largest_of_an_address_is_dropped() -> None:
     assert budget.set("new", "10.0.0.1", 5) == ("large", PER_ADDRESS)
 
 
-def test_the_oldest_of_equals_is_dropped() -> None:
+def test_the_oldest_of_equal_connections_is_dropped() -> None:
     budget: ByteBudget[str] = ByteBudget(IN_ALL, PER_ADDRESS)
     for number in range(3):
         budget.set(f"c{number}", f"10.0.0.{number}", 33)
     assert budget.set("c3", "10.0.0.3", 33) == ("c0", IN_ALL)
 
 
-def test_what_shrinks_or_goes_makes_room() -> None:
+def test_a_smaller_or_closed_connection_makes_room() -> None:
     budget: ByteBudget[str] = ByteBudget(IN_ALL, PER_ADDRESS)
     budget.set("a", "10.0.0.1", 60)
     budget.set("a", "10.0.0.1", 10)
@@ -47,7 +47,7 @@ def test_what_shrinks_or_goes_makes_room() -> None:
         max_size=60,
     )
 )
-def test_sums_are_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
+def test_sums_equal_those_of_a_plain_table(steps: list[tuple[int, int]]) -> None:
     budget: ByteBudget[int] = ByteBudget(IN_ALL, PER_ADDRESS)
     table: dict[int, int] = {}
     for connection, kept in steps:

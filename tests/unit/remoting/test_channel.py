@@ -1,4 +1,4 @@
-"""A connection, seen from inside: addresses, joined writes, its end."""
+"""A connection from inside: addresses, joined writes, its end."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ from reput.remoting.server_state import ServerState
         (("10.1.2.3", 10911), "10.1.2.3:10911", b"\x0a\1\2\3"),
         (("::1", 5, 0, 0), "[::1]:5", bytes(15) + b"\1"),
         (("fe80::1%eth0", 5, 0, 2), "[fe80::1%eth0]:5", b"\xfe\x80" + bytes(13) + b"\1"),
-        # IPv4 on a socket for both: clients and records know it as IPv4.
+        # IPv4 on a dual-stack socket: clients and records use the IPv4 form.
         (("::ffff:10.1.2.3", 5, 0, 0), "10.1.2.3:5", b"\x0a\1\2\3"),
     ],
 )
@@ -30,16 +30,16 @@ def test_addresses(name: Any, text: str, address: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [None, ()])
-def test_a_connection_that_is_gone_has_no_address(name: Any) -> None:
+def test_a_closed_connection_has_no_address(name: Any) -> None:
     assert _address(name) == ("", Host(bytes(4), 0))
 
 
 NO_TURNS_S = 3600
-"""A slice that no test reaches: all frames of a read are handled at once."""
+"""A time slice that no test exceeds: all frames of a read are handled at once."""
 
 
 class Transport(asyncio.Transport):
-    """Takes what is written, as far as it is told to."""
+    """A transport that accepts a given number of bytes, and keeps the written ones."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.1", 7), "sockname": ("10.0.0.2", 8)})
@@ -72,7 +72,7 @@ class Transport(asyncio.Transport):
 
 
 class Owner:
-    """Answers each request; keeps what it is told."""
+    """An owner that answers each request, and records its calls."""
 
     def __init__(self) -> None:
         self.requests: list[Command] = []
@@ -111,14 +111,14 @@ def feed(channel: Channel, data: bytes) -> None:
 
 
 def frames_in(data: bytes) -> list[Command]:
-    found, at = [], 0
+    frames, at = [], 0
     while (place := find_frame(data, at, len(data))) is not None:
-        found.append(commands.decode(data[place[0] : place[1]]))
+        frames.append(commands.decode(data[place[0] : place[1]]))
         at = place[1]
-    return found
+    return frames
 
 
-async def test_replies_to_one_read_leave_in_one_write() -> None:
+async def test_replies_to_one_read_are_sent_in_one_write() -> None:
     channel, transport, owner = opened()
     feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(10)))
     assert owner.channel is channel
@@ -127,7 +127,7 @@ async def test_replies_to_one_read_leave_in_one_write() -> None:
     assert (channel.peer, str(channel.local_host)) == ("10.0.0.1:7", "10.0.0.2:8")
 
 
-async def test_what_is_written_in_one_turn_leaves_in_one_write() -> None:
+async def test_writes_of_one_turn_are_sent_together() -> None:
     channel, transport, _ = opened()
     for number in range(10):
         channel.send(Command(1, number))
@@ -137,7 +137,7 @@ async def test_what_is_written_in_one_turn_leaves_in_one_write() -> None:
     assert [one.opaque for one in frames_in(written)] == list(range(10))
 
 
-async def test_what_was_written_leaves_before_the_end() -> None:
+async def test_pending_writes_are_sent_before_the_close() -> None:
     channel, transport, _ = opened()
     channel.send(Command(1, 5))
     channel.close()
@@ -150,19 +150,19 @@ async def test_what_was_written_leaves_before_the_end() -> None:
     assert len(transport.written) == 1
 
 
-async def test_frames_behind_one_that_is_none_are_not_handled() -> None:
+async def test_frames_after_an_invalid_frame_are_not_handled() -> None:
     channel, transport, owner = opened()
     good = commands.encode(Command(1, 1))
     feed(channel, good + b"\xff\xff\xff\xff" + good)
     assert len(owner.requests) == 1
-    assert len(transport.written) == 1  # its reply
+    assert len(transport.written) == 1  # Its reply.
     assert channel.is_closed
     channel.connection_lost(None)
     assert "frame of -1 bytes" in str(owner.ends[0])
 
 
 async def test_frames_wait_while_replies_are_not_taken() -> None:
-    """Also those that were read already; nothing is lost, and nothing overtakes."""
+    """Frames that were already read wait too; none is lost or overtakes another."""
     channel, transport, owner = opened()
     owner.reply_bytes = 300_000
     write = transport.write
@@ -174,7 +174,7 @@ async def test_frames_wait_while_replies_are_not_taken() -> None:
     transport.write = write_and_pause  # type: ignore[method-assign]
     feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(20)) + b"\0\0")
     handled = len(owner.requests)
-    assert handled == 4  # until there was more than 1 MiB of replies
+    assert handled == 4  # Until there was more than 1 MiB of replies.
     assert not transport.is_reading
     assert not channel.is_writable
     for _ in range(4):
@@ -187,11 +187,11 @@ async def test_frames_wait_while_replies_are_not_taken() -> None:
     assert transport.is_reading
     assert [one.opaque for one in owner.requests] == list(range(20))
     assert [one.opaque for one in frames_in(b"".join(transport.written))] == list(range(20))
-    feed(channel, commands.encode(Command(1, 99))[2:])  # what was cut is still known
+    feed(channel, commands.encode(Command(1, 99))[2:])  # The truncated frame is still kept.
     assert owner.requests[-1].opaque == 99
 
 
-async def test_a_client_goes_on_reading() -> None:
+async def test_a_client_continues_to_read() -> None:
     channel, transport, owner = opened(is_server=False)
     channel.pause_writing()
     assert transport.is_reading
@@ -200,7 +200,7 @@ async def test_a_client_goes_on_reading() -> None:
     assert len(owner.requests) == 20
 
 
-async def test_the_end_while_frames_wait() -> None:
+async def test_a_close_while_frames_wait() -> None:
     channel, transport, owner = opened()
     owner.reply_bytes = 2_000_000
     transport.write = lambda _: channel.pause_writing()  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ async def test_the_end_while_frames_wait() -> None:
     assert isinstance(owner.ends[0], ConnectionResetError)
 
 
-async def test_who_waits_to_write_is_told_of_the_end() -> None:
+async def test_a_waiting_writer_is_notified_of_the_close() -> None:
     channel, _, _ = opened()
     channel.pause_writing()
     waiting = asyncio.ensure_future(channel.writable())
@@ -223,7 +223,7 @@ async def test_who_waits_to_write_is_told_of_the_end() -> None:
     await waiting
 
 
-async def test_asking() -> None:
+async def test_requests_to_the_peer() -> None:
     channel, transport, _ = opened()
     first, second = (
         channel.send_request(Command(1), 30_000),
@@ -242,7 +242,7 @@ async def test_asking() -> None:
 
 
 @both_loops
-async def test_one_timer_serves_all_who_wait() -> None:
+async def test_one_timer_serves_all_pending_requests() -> None:
     channel, _, _ = opened()
     long, short = channel.send_request(Command(1), 60_000), channel.send_request(Command(2), 10)
     with pytest.raises(RequestTimedOut, match="did not answer request 2 within 10 ms"):
@@ -254,7 +254,7 @@ async def test_one_timer_serves_all_who_wait() -> None:
 
 
 @pytest.mark.parametrize("is_server", [True, False])
-async def test_a_bug_while_bytes_are_handled_ends_the_connection_alone(
+async def test_an_exception_while_handling_bytes_closes_only_that_connection(
     is_server: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel, transport, owner = opened(is_server=is_server)

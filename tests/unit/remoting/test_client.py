@@ -1,4 +1,4 @@
-"""The client against servers that answer, do not, answer out of order, go away and come back."""
+"""The client against servers that answer, stay silent, answer out of order, close and return."""
 
 import asyncio
 import random
@@ -29,11 +29,11 @@ def request(code: int, **more: Any) -> Command:
     return Command(code, **more)
 
 
-# --- asking ---------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------
 
 
 @both_loops
-async def test_many_in_flight_and_each_gets_its_own_reply() -> None:
+async def test_each_of_many_requests_in_flight_gets_its_reply() -> None:
     async with Subject() as subject, RemotingClient() as client:
         replies = await asyncio.gather(
             *[
@@ -41,7 +41,7 @@ async def test_many_in_flight_and_each_gets_its_own_reply() -> None:
                 for n in range(10_000)
             ]
         )
-        assert [one.body for one in replies] == [b"%d" % n for n in range(10_000)]
+        assert [reply.body for reply in replies] == [b"%d" % n for n in range(10_000)]
         assert len(subject.opened) == 1
 
 
@@ -70,7 +70,7 @@ async def test_a_reply_with_an_error_code_is_a_reply() -> None:
 
 @both_loops
 async def test_large_requests_and_replies_both_ways_at_once() -> None:
-    """More than fits any buffer: a client that stopped reading to write would stop both."""
+    """The data exceeds every buffer: a client that stopped reading while writing would deadlock."""
     async with Subject() as subject, RemotingClient() as client:
         body = bytes(1 << 20)
         replies = await asyncio.gather(
@@ -92,7 +92,7 @@ async def test_one_way() -> None:
 
 
 @both_loops
-async def test_a_request_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+async def test_a_request_that_cannot_be_encoded_leaves_no_state() -> None:
     async with Subject() as subject, RemotingClient() as client:
         bad = request(1 << 20, serialization=Serialization.ROCKETMQ)
         with pytest.raises(ValueError, match="does not fit a binary header"):
@@ -124,9 +124,9 @@ async def test_no_reply_in_time() -> None:
 
 
 @both_loops
-async def test_many_that_time_out_each_do() -> None:
+async def test_each_of_many_requests_times_out() -> None:
     async with Subject() as subject, RemotingClient() as client:
-        await client.invoke(subject.address, request(subject_of.ECHO), 5_000)  # connects
+        await client.invoke(subject.address, request(subject_of.ECHO), 5_000)  # Connects.
         results = await asyncio.gather(
             *[
                 client.invoke(subject.address, request(subject_of.SILENT), 5 + n % 40)
@@ -139,20 +139,20 @@ async def test_many_that_time_out_each_do() -> None:
 
 
 @both_loops
-async def test_a_reply_that_comes_too_late_is_nobodys() -> None:
+async def test_a_late_reply_is_ignored() -> None:
     async with Subject() as subject, RemotingClient() as client:
         with pytest.raises(RequestTimedOut):
             await client.invoke(subject.address, request(subject_of.LATER), 1)
         await until(lambda: bool(subject.later))
         channel, one = subject.later[0]
         channel.send(commands.reply(one, body=b"late"))
-        channel.send(Command(0, 12345, flag=1))  # to a question that nobody asked
+        channel.send(Command(0, 12345, flag=1))  # A reply without a request.
         reply = await client.invoke(subject.address, request(subject_of.ECHO, body=b"x"), LONG_MS)
         assert reply.body == b"x"
 
 
 @both_loops
-async def test_one_who_gives_up_disturbs_nobody() -> None:
+async def test_a_cancelled_request_does_not_disturb_others() -> None:
     async with Subject() as subject, RemotingClient() as client:
         given_up, patient = [
             asyncio.ensure_future(
@@ -191,7 +191,7 @@ async def test_a_server_that_does_not_read() -> None:
 
 
 @both_loops
-async def test_a_lost_connection_is_told_to_all_who_wait_and_then_made_again() -> None:
+async def test_a_lost_connection_fails_all_pending_requests_and_is_reopened() -> None:
     async with Subject() as subject, RemotingClient() as client:
         for round_ in range(1, 4):
             asked = [
@@ -213,7 +213,7 @@ async def test_a_lost_connection_is_told_to_all_who_wait_and_then_made_again() -
 
 
 @both_loops
-async def test_those_who_come_together_share_a_connection() -> None:
+async def test_concurrent_requests_share_a_connection() -> None:
     async with Subject() as subject, RemotingClient() as client:
         await asyncio.gather(
             *[client.invoke(subject.address, request(subject_of.ECHO), LONG_MS) for _ in range(50)]
@@ -222,7 +222,7 @@ async def test_those_who_come_together_share_a_connection() -> None:
 
 
 @both_loops
-async def test_nobody_listens() -> None:
+async def test_an_address_without_listener_is_unreachable() -> None:
     async with Subject() as subject:
         address = subject.address
     async with RemotingClient() as client:
@@ -230,11 +230,11 @@ async def test_nobody_listens() -> None:
             *[client.invoke(address, request(subject_of.ECHO)) for _ in range(5)],
             return_exceptions=True,
         )
-        for one in results:
-            assert isinstance(one, Unreachable)
-            assert one.address == address
-            assert "refused" in one.reason.lower()
-            assert one.retriable
+        for error in results:
+            assert isinstance(error, Unreachable)
+            assert error.address == address
+            assert "refused" in error.reason.lower()
+            assert error.retriable
 
 
 @both_loops
@@ -260,9 +260,9 @@ class _LoopThatNeverConnects:
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", ":1", "host:x", "host:65536", "a:-1", "1.2.3.4:१"]
 )
-def test_what_is_no_address(address: str) -> None:
+def test_invalid_addresses(address: str) -> None:
     if address == "1.2.3.4:१":
-        assert split_address(address) == ("1.2.3.4", 1)  # int() knows all digits
+        assert split_address(address) == ("1.2.3.4", 1)  # int() accepts all digits of Unicode.
         return
     with pytest.raises(InvalidOption, match="host:port"):
         split_address(address)
@@ -282,7 +282,7 @@ def test_addresses(address: str, host: str, port: int) -> None:
 
 
 @both_loops
-async def test_an_idle_connection_is_closed_and_made_again() -> None:
+async def test_an_idle_connection_is_closed_and_reopened() -> None:
     async with Subject() as subject, RemotingClient(idle_ms=40) as client:
         await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
         await until(lambda: not subject.server.channels)
@@ -318,7 +318,7 @@ async def test_a_server_that_closes_in_the_middle_of_a_reply() -> None:
 
 
 @both_loops
-async def test_closing_tells_all_who_wait() -> None:
+async def test_close_fails_all_pending_requests() -> None:
     async with Subject() as subject:
         client = RemotingClient()
         asked = [
@@ -339,7 +339,7 @@ async def test_closing_tells_all_who_wait() -> None:
 
 
 @both_loops
-async def test_closing_while_a_connection_is_made() -> None:
+async def test_close_while_connecting() -> None:
     async with Subject() as subject:
         client = RemotingClient()
         asked = asyncio.ensure_future(client.invoke(subject.address, request(subject_of.ECHO)))
@@ -350,8 +350,10 @@ async def test_closing_while_a_connection_is_made() -> None:
             await asked
 
 
-async def test_a_connection_that_ends_before_it_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would hear of its end again, and closing the client would wait for that."""
+async def test_a_connection_that_is_lost_before_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lost notification would let the closing of the client wait forever."""
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
 
@@ -371,7 +373,7 @@ async def test_a_connection_that_ends_before_it_is_noted(monkeypatch: pytest.Mon
 
 
 @both_loops
-async def test_closing_does_not_wait_for_a_server_that_does_not_read() -> None:
+async def test_close_does_not_wait_for_a_server_that_does_not_read() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         await done.wait()
@@ -395,18 +397,18 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_read() -> None:
 
 
 @both_loops
-async def test_the_server_asks_and_the_client_answers() -> None:
-    def sync(address: str, one: Command) -> Command | None:
+async def test_the_client_answers_requests_of_the_server() -> None:
+    def sync(address: str, command: Command) -> Command | None:
         assert address == subject.address
-        if one.code == subject_of.BROKEN:
+        if command.code == subject_of.BROKEN:
             raise RuntimeError("a bug")
-        if one.code == subject_of.REFUSED:
+        if command.code == subject_of.REFUSED:
             raise RequestRefused(17, "not here")
-        return None if one.code == subject_of.SILENT else commands.reply(one, body=b"sync")
+        return None if command.code == subject_of.SILENT else commands.reply(command, body=b"sync")
 
-    async def later(address: str, one: Command) -> Command | None:
+    async def later(address: str, command: Command) -> Command | None:
         await asyncio.sleep(0)
-        return sync(address, one)
+        return sync(address, command)
 
     for handler in (sync, later):
         async with Subject() as subject, RemotingClient(handler=handler) as client:
@@ -417,7 +419,7 @@ async def test_the_server_asks_and_the_client_answers() -> None:
                 return await c.invoke(request(code), timeout_ms)
 
             replies = await asyncio.gather(*[ask(subject_of.ECHO) for _ in range(100)])
-            assert {one.body for one in replies} == {b"sync"}
+            assert {reply.body for reply in replies} == {b"sync"}
             broken = await ask(subject_of.BROKEN)
             assert (broken.code, broken.remark) == (1, "RuntimeError: a bug")
             refused = await ask(subject_of.REFUSED)
@@ -427,7 +429,7 @@ async def test_the_server_asks_and_the_client_answers() -> None:
 
 
 @both_loops
-async def test_a_client_without_handler_says_so() -> None:
+async def test_a_client_without_handler_answers_with_an_error() -> None:
     async with Subject() as subject, RemotingClient() as client:
         await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
         reply = await subject.opened[0].invoke(request(40), LONG_MS)
@@ -435,11 +437,13 @@ async def test_a_client_without_handler_says_so() -> None:
 
 
 @both_loops
-async def test_both_sides_ask_at_once() -> None:
-    """Their opaques are the same numbers; a reply is not taken for a request."""
+async def test_both_sides_send_requests_at_once() -> None:
+    """Both sides use the same opaques; a reply is not mistaken for a request."""
     async with (
         Subject() as subject,
-        RemotingClient(handler=lambda _, one: commands.reply(one, body=b"client")) as client,
+        RemotingClient(
+            handler=lambda _, command: commands.reply(command, body=b"client")
+        ) as client,
     ):
         await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
         (channel,) = subject.opened
@@ -449,11 +453,11 @@ async def test_both_sides_ask_at_once() -> None:
         ]
         theirs = [channel.invoke(request(subject_of.ECHO), LONG_MS) for _ in range(200)]
         replies = await asyncio.gather(*mine, *theirs)
-        assert [one.body for one in replies] == [b"server"] * 200 + [b"client"] * 200
+        assert [reply.body for reply in replies] == [b"server"] * 200 + [b"client"] * 200
 
 
 @both_loops
-async def test_a_lost_client_is_told_to_the_server_that_asks() -> None:
+async def test_a_lost_client_fails_the_requests_of_the_server() -> None:
     async with Subject() as subject:
         async with RemotingClient(handler=lambda _, __: None) as client:
             await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)

@@ -1,4 +1,4 @@
-"""Lines for what clients do wrong: few, however many do it."""
+"""Log lines for faults of clients: few, whatever the number of clients."""
 
 import logging
 
@@ -28,7 +28,7 @@ def faults(now: Now, caplog: pytest.LogCaptureFixture) -> ClientFaults:
     return ClientFaults(_log, now)
 
 
-def test_a_flood_is_a_few_lines_a_second(
+def test_a_flood_writes_a_few_lines_a_second(
     faults: ClientFaults, now: Now, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1_000):
@@ -42,7 +42,7 @@ def test_a_flood_is_a_few_lines_a_second(
     assert caplog.messages[-1] == "request 1001 is bad"
 
 
-def test_kinds_have_rates_of_their_own(
+def test_each_kind_of_fault_has_its_own_rate(
     faults: ClientFaults, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(100):
@@ -51,7 +51,7 @@ def test_kinds_have_rates_of_their_own(
     assert caplog.messages.count("bad") == caplog.messages.count("worse") == LINES_PER_S
 
 
-def test_kinds_without_end_share_a_rate(
+def test_unlimited_kinds_share_a_rate(
     faults: ClientFaults, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(10 * KINDS_MAX):

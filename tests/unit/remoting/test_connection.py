@@ -1,4 +1,4 @@
-"""Frames out of pieces, and who waits for which reply."""
+"""Frames from pieces of a stream, and pending requests."""
 
 import struct
 
@@ -14,7 +14,7 @@ def frame(content: bytes) -> bytes:
 
 
 class Reader:
-    """Reads pieces through a buffer, as a channel does."""
+    """A reader that takes pieces through a buffer, as a channel does."""
 
     def __init__(self, buffer_bytes: int = 64) -> None:
         self.buffer = FrameBuffer(bytearray(buffer_bytes))
@@ -30,19 +30,19 @@ class Reader:
             self.buffer.keep(view, self.take(view, end), end)
 
     def take(self, view: memoryview, end: int) -> int:
-        at = 0
-        while (place := find_frame(view, at, end)) is not None and place[1] <= end:
+        position = 0
+        while (place := find_frame(view, position, end)) is not None and place[1] <= end:
             self.frames.append(bytes(view[place[0] : place[1]]))
-            at = place[1]
-        return at
+            position = place[1]
+        return position
 
 
 FRAMES = [b"abcd", b"x" * 5, b"y" * 59, b"z" * 60, b"u" * 61, b"v" * 300, b"wwww"]
-"""Around the size of the buffer: 60 is the largest that fits with its length."""
+"""Sizes around that of the buffer: 60 is the largest that fits with its length."""
 
 
 @pytest.mark.parametrize("piece", range(1, 80))
-def test_frames_are_the_same_whatever_the_pieces(piece: int) -> None:
+def test_frames_do_not_depend_on_the_pieces(piece: int) -> None:
     reader = Reader()
     data = b"".join(map(frame, FRAMES))
     for at in range(0, len(data), piece):
@@ -63,7 +63,7 @@ def test_two_connections_share_a_buffer() -> None:
     assert readers[1].frames == FRAMES[::-1]
 
 
-def test_a_length_that_only_promises_takes_no_memory() -> None:
+def test_a_length_without_data_takes_no_memory() -> None:
     buffer = FrameBuffer(bytearray(1024))
     head = struct.pack(">i", FRAME_BYTES_MAX)
     buffer.room()[:4] = head
@@ -72,8 +72,8 @@ def test_a_length_that_only_promises_takes_no_memory() -> None:
     assert len(buffer.room()) < 4096
 
 
-def test_frames_that_wait_are_kept_whole() -> None:
-    """A channel stops taking frames while nobody takes its replies."""
+def test_waiting_frames_are_kept_whole() -> None:
+    """A channel stops taking frames while the peer does not read its replies."""
     buffer = FrameBuffer(bytearray(64))
     data = frame(b"abcd") + frame(b"efgh") + b"\0\0"
     buffer.room()[: len(data)] = data
@@ -86,7 +86,7 @@ def test_frames_that_wait_are_kept_whole() -> None:
     assert bytes(view[:end]) == frame(b"efgh") + b"\0\0"
 
 
-def test_a_large_frame_that_waits_is_kept_whole() -> None:
+def test_a_large_waiting_frame_is_kept_whole() -> None:
     reader = Reader()
     data = frame(b"x" * 500)
     reader.read(data[:-1])
@@ -102,13 +102,13 @@ def test_a_large_frame_that_waits_is_kept_whole() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, -1, -(1 << 31), FRAME_BYTES_MAX + 1, 0x7FFFFFFF])
-def test_a_length_that_is_impossible(size: int) -> None:
+def test_an_impossible_length_is_refused(size: int) -> None:
     with pytest.raises(NotAFrame, match=rf"frame of {size} bytes; allowed: 4 to {FRAME_BYTES_MAX}"):
         find_frame(struct.pack(">i", size), 0, 4)
 
 
 @pytest.mark.parametrize("size", [4, FRAME_BYTES_MAX])
-def test_the_least_and_the_largest_length(size: int) -> None:
+def test_the_smallest_and_the_largest_length(size: int) -> None:
     assert find_frame(struct.pack(">i", size), 0, 4) == (4, 4 + size)
 
 
@@ -116,7 +116,7 @@ def test_the_least_and_the_largest_length(size: int) -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS hello
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS hello.
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\xff" * 8,
         b"PUT x",
@@ -135,7 +135,7 @@ def test_too_few_bytes_for_a_length() -> None:
 # --- pending ----------------------------------------------------------------------------
 
 
-def test_a_reply_goes_to_who_asked_once() -> None:
+def test_a_reply_completes_its_request_once() -> None:
     pending: PendingRequests[str] = PendingRequests()
     first, _ = pending.add("a", 1, 1000, 0.0)
     second, _ = pending.add("b", 1, 1000, 0.0)
@@ -146,7 +146,7 @@ def test_a_reply_goes_to_who_asked_once() -> None:
     assert pending.remove(99) is None
 
 
-def test_those_whose_time_is_over_are_taken_out() -> None:
+def test_expired_requests_are_removed() -> None:
     pending: PendingRequests[str] = PendingRequests()
     assert pending.next_deadline() is None
     late, deadline = pending.add("late", 11, 1000, 10.0)
@@ -161,7 +161,7 @@ def test_those_whose_time_is_over_are_taken_out() -> None:
     assert len(pending) == 0
 
 
-def test_opaques_begin_anew_and_none_is_given_twice() -> None:
+def test_opaques_wrap_around_and_none_is_used_twice() -> None:
     pending: PendingRequests[int] = PendingRequests()
     waiting, _ = pending.add(-1, 1, 1000, 0.0)
     pending._last_opaque = 0x7FFFFFFE
@@ -170,7 +170,7 @@ def test_opaques_begin_anew_and_none_is_given_twice() -> None:
     assert len({waiting, *found}) == 4
 
 
-def test_too_many_that_wait() -> None:
+def test_too_many_pending_requests() -> None:
     pending: PendingRequests[None] = PendingRequests()
     for _ in range(IN_FLIGHT_MAX):
         pending.add(None, 1, 1000, 0.0)
@@ -179,11 +179,11 @@ def test_too_many_that_wait() -> None:
     assert raised.value.response_code == 2
 
 
-# --- bytes that come one by one -----------------------------------------------------------
+# --- bytes that arrive singly -------------------------------------------------
 
 
-def test_a_frame_that_comes_byte_by_byte_is_copied_few_times() -> None:
-    """Each byte copied all that was kept before it: 250 KB kept, and each byte cost as much."""
+def test_a_frame_that_arrives_in_single_bytes_is_copied_few_times() -> None:
+    """Each byte copied all pending bytes: with 250 KB pending, each byte cost 250 KB."""
     shared = bytearray(256 * 1024)
     buffer = FrameBuffer(shared)
     frame = (200_000).to_bytes(4, "big") + bytes(200_000)
@@ -199,12 +199,12 @@ def test_a_frame_that_comes_byte_by_byte_is_copied_few_times() -> None:
         view, end = buffer.filled(1)
         buffer.keep(view, 0, end)
         position += 1
-    # The first byte goes behind a copy in the shared buffer; the rest has a buffer that stays.
+    # The first byte goes to a copy in the shared buffer; the rest has a buffer that stays.
     assert len(rooms) <= 3
     assert buffer.kept_bytes < 2 * len(frame)
     buffer.room()[0] = frame[-1]
     view, end = buffer.filled(1)
-    assert view.obj is shared  # where the fast path looks
+    assert view.obj is shared  # The position from which the fast path reads.
     assert bytes(view[:end]) == frame
     buffer.keep(view, end, end)
     assert (buffer.kept_bytes, buffer.has_beginning) == (0, False)

@@ -1,4 +1,4 @@
-"""Frames from a template equal frames that are encoded one by one."""
+"""Frames from a template equal frames that are encoded individually."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def request(opaque: int, number: int) -> Command:
 
 
 @pytest.mark.parametrize(("opaque", "number"), [(0, 0), (7, 1 << 60), ((1 << 31) - 1, 10)])
-def test_a_filled_template_is_the_encoded_request(opaque: int, number: int) -> None:
+def test_a_filled_template_equals_the_encoded_request(opaque: int, number: int) -> None:
     template = FrameTemplate(request(0, 0), FIELDS)
     assert template.fill(opaque, number) == command.encode(request(opaque, number))
 

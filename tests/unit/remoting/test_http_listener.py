@@ -1,4 +1,4 @@
-"""The listener for /health and /metrics: what others do to it costs nobody who asks."""
+"""The listener for /health and /metrics: misbehaving clients do not delay other requests."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Running:
         return await asyncio.open_connection("127.0.0.1", self.listener.port)
 
     async def ask(self, request: bytes) -> bytes:
-        """Return all that is answered, until the connection is closed."""
+        """Return the whole answer, up to the end of the connection."""
         reader, writer = await self.connect()
         writer.write(request)
         try:
@@ -80,37 +80,37 @@ async def test_answers(running: Running) -> None:
     assert (await running.ask(b"\x00\xff \r\n\r\n")).startswith(b"HTTP/1.1 405 ")
 
 
-async def test_a_failure_is_an_answer(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)  # what is captured must be UTF-8
+async def test_a_failure_is_answered(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # Captured output must be UTF-8.
     failed = await running.get("/fails")
     assert failed.startswith(b"HTTP/1.1 500 ")
     assert failed.endswith(b"ValueError: a bug: \\ud800\n")
     assert (await running.get("/health")).endswith(b"here")
 
 
-async def test_who_says_nothing_keeps_nobody_waiting(running: Running) -> None:
-    """However many they are: the oldest of them gives way."""
+async def test_a_silent_client_does_not_delay_others(running: Running) -> None:
+    """Whatever the number of silent clients: the oldest of them is closed."""
     silent = [await running.connect() for _ in range(3 * CONNECTIONS)]
     for _, writer in silent[::2]:
-        writer.write(b"GET /health HTTP/1.1\r\n")  # and never the end of it
+        writer.write(b"GET /health HTTP/1.1\r\n")  # A request without its end.
     assert (await running.get("/health")).endswith(b"here")
     assert running.refusals.counts["http_connections"] >= 2 * CONNECTIONS
     for reader, writer in silent:
         try:
-            async with asyncio.timeout(30):  # its time is over some day
+            async with asyncio.timeout(30):  # It times out eventually.
                 assert await reader.read() == b""
         except ConnectionResetError:
             pass
         writer.close()
 
 
-async def test_a_request_has_its_time_as_a_whole(running: Running) -> None:
+async def test_the_timeout_is_for_the_whole_request(running: Running) -> None:
     reader, writer = await running.connect()
     closed = asyncio.create_task(reader.read())
     try:
         async with asyncio.timeout(30):
             while not closed.done():
-                writer.write(b"x")  # something always comes
+                writer.write(b"x")  # Bytes keep arriving.
                 await asyncio.wait((closed,), timeout=REQUEST_MS / 10_000)
     finally:
         writer.close()
@@ -125,22 +125,22 @@ async def test_a_long_request_is_refused(running: Running) -> None:
     assert running.refusals.counts["http_request_bytes"] == 1
 
 
-async def test_who_reads_nothing_keeps_nobody_waiting(running: Running) -> None:
+async def test_a_client_that_does_not_read_does_not_delay_others(running: Running) -> None:
     deaf = []
     for _ in range(2 * CONNECTIONS):
-        one = socket.socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        one.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", running.listener.port))
-        await asyncio.get_running_loop().sock_sendall(one, b"GET /big HTTP/1.1\r\n\r\n")
-        deaf.append(one)
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", running.listener.port))
+        await asyncio.get_running_loop().sock_sendall(client, b"GET /big HTTP/1.1\r\n\r\n")
+        deaf.append(client)
     assert (await running.get("/health")).endswith(b"here")
-    for one in deaf:
-        one.close()
+    for client in deaf:
+        client.close()
 
 
 async def test_stopping_ends_open_connections_and_frees_the_port(running: Running) -> None:
-    assert (await running.get("/health")).endswith(b"here")  # it accepts
+    assert (await running.get("/health")).endswith(b"here")  # It accepts.
     reader, writer = await running.connect()
     await running.listener.stop()
     await running.listener.stop()

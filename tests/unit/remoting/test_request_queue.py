@@ -1,4 +1,4 @@
-"""Requests that are answered one after the other, each when its work is done."""
+"""Requests that are answered in order, each when its work is done."""
 
 import asyncio
 from typing import cast
@@ -16,7 +16,7 @@ LIMIT = Limit("jobs", "jobs that wait", 2)
 
 
 class Answers:
-    """The channel of a client that notes the replies to it."""
+    """The channel of a client; it records the replies."""
 
     peer = "10.0.0.1:1"
 
@@ -36,7 +36,7 @@ def request(opaque: int, flag: int = 0) -> Command:
     return Command(25, opaque=opaque, flag=flag, body=b"x" * 1000)
 
 
-async def test_work_runs_in_the_order_of_requests_and_never_twice_at_a_time(
+async def test_work_runs_in_the_order_of_requests_and_never_concurrently(
     answers: Answers,
 ) -> None:
     queue, running, order = RequestQueue(LIMIT.at(100)), 0, []
@@ -58,7 +58,7 @@ async def test_work_runs_in_the_order_of_requests_and_never_twice_at_a_time(
     assert answers.replies == [(number, 0, f"remark {number}") for number in range(20)]
 
 
-async def test_a_failure_is_the_reply_and_the_next_one_has_its_turn(
+async def test_a_failure_is_the_reply_and_the_next_request_runs(
     answers: Answers, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = RequestQueue(LIMIT.at(100))
@@ -93,7 +93,7 @@ async def test_requests_above_the_limit_are_refused(answers: Answers) -> None:
 
     channel = cast(Channel, answers)
     queue.answer(channel, request(0), work)
-    await asyncio.sleep(0)  # its work has begun: it does not wait any longer
+    await asyncio.sleep(0)  # Its work has begun: it no longer waits.
     for number in (1, 2):
         queue.answer(channel, request(number), work)
     with pytest.raises(LimitExceeded, match="jobs"):

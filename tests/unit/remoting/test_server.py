@@ -1,4 +1,4 @@
-"""The server against clients that are honest, slow, broken, many, or no clients at all."""
+"""The server against honest, slow, broken and numerous clients, and strangers."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from reput.remoting.server import RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
 
 WRITE_BYTES_MAX = 4 << 20
-"""What may wait for a slow reader: far less than is asked for, more than the limits say."""
+"""Limit of pending replies: far less than is requested, more than the default limits."""
 
 
 @both_loops
@@ -46,7 +46,7 @@ async def test_requests_are_answered_in_their_serialization() -> None:
 
 
 @both_loops
-async def test_the_peer_is_known() -> None:
+async def test_the_channel_has_the_address_of_the_peer() -> None:
     async with Subject() as subject:
         _, writer = await subject.connect()
         await until(lambda: bool(subject.opened))
@@ -70,7 +70,7 @@ async def test_a_frame_cut_at_every_byte() -> None:
             writer.write(request[:cut])
             await writer.drain()
             for _ in range(4):
-                await asyncio.sleep(0)  # the server's turn
+                await asyncio.sleep(0)  # The server's turn.
             writer.write(request[cut:])
             assert (await read_frame(reader)).body == b"body"
         for byte in request:
@@ -111,7 +111,7 @@ async def test_frames_around_the_size_of_the_buffer_and_the_largest() -> None:
         await closed(writer)
 
 
-# --- what is no frame -------------------------------------------------------------------
+# --- bytes that are no frame --------------------------------------------------
 
 _LENGTH = struct.Struct(">i")
 BAD = {
@@ -138,7 +138,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 @both_loops
-async def test_the_connection_is_closed_and_others_are_not_disturbed(
+async def test_only_the_connection_with_the_invalid_frame_is_closed(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Subject() as subject:
@@ -148,10 +148,10 @@ async def test_the_connection_is_closed_and_others_are_not_disturbed(
         good_writer.write(half[:7])
         await good_writer.drain()
         with caplog.at_level(logging.WARNING):
-            # What stands before is served still.
+            # The frames before it are still served.
             bad_writer.write(commands.encode(Command(subject_of.ECHO, 8)) + BAD[name])
             assert (await read_frame(bad_reader)).opaque == 8
-            # A reset, if there was more than the server has read.
+            # A reset, if there were more bytes than the server has read.
             with contextlib.suppress(ConnectionResetError):
                 assert await bad_reader.read() == b""
         assert "closing the connection" in caplog.text
@@ -167,8 +167,8 @@ async def test_the_connection_is_closed_and_others_are_not_disturbed(
 
 @pytest.mark.parametrize("size", [1_000, 200_000])
 @both_loops
-async def test_a_client_that_does_not_read_is_not_read_from(size: int) -> None:
-    """Whether its requests came in one read or in many; later it gets all replies, in order."""
+async def test_the_server_stops_reading_from_a_client_that_does_not_read(size: int) -> None:
+    """This holds for one read and for many; later the client gets all replies, in order."""
     count = 200_000_000 // size if size > 10_000 else 50_000
     async with Subject() as subject:
         reader, writer = await subject.connect(limit=1 << 16)
@@ -189,7 +189,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(size: int) -> None:
 
         await until(is_stopped)
         other_reader, other_writer = await subject.connect()
-        for _ in range(50):  # others are served meanwhile
+        for _ in range(50):  # Other clients are served meanwhile.
             other_writer.write(commands.encode(Command(subject_of.ECHO, 1)))
             await read_frame(other_reader)
             is_stopped()
@@ -212,8 +212,8 @@ def waiting_bytes(channel: object) -> int:
 
 
 @both_loops
-async def test_many_requests_in_one_read_cannot_make_replies_without_end() -> None:
-    """2,000 requests of 100 bytes for 100 KB each, of one that reads nothing."""
+async def test_replies_to_many_requests_in_one_read_are_bounded() -> None:
+    """A client that reads nothing sends 2,000 requests of 100 bytes, each for 100 KB."""
     count, size = 2_000, 100_000
     async with Subject() as subject:
         _, writer = await subject.connect(limit=1 << 10)
@@ -234,14 +234,14 @@ async def test_many_requests_in_one_read_cannot_make_replies_without_end() -> No
 
 
 @both_loops
-async def test_a_storm_of_connections_leaves_nothing() -> None:
+async def test_a_storm_of_connections_leaves_no_resources() -> None:
     async with Subject() as subject:
         for start in range(0, 1_000, 100):
             pairs = await asyncio.gather(*[subject.connect() for _ in range(100)])
             for number, (reader, writer) in enumerate(pairs, start):
                 request = commands.encode(Command(subject_of.ECHO, number))
                 if number % 3 == 0:
-                    writer.write(request[:9])  # and away
+                    writer.write(request[:9])  # Closed at once.
                 elif number % 3 == 1:
                     writer.write(request)
                     await read_frame(reader)
@@ -264,18 +264,18 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 @both_loops
-async def test_an_idle_connection_that_takes_nothing_is_cut() -> None:
+async def test_an_idle_connection_that_does_not_read_is_aborted() -> None:
     async with Subject(idle_ms=40) as subject:
         _, writer = await subject.connect(limit=1 << 10)
         request = Command(subject_of.LARGE, 1, ext_fields={"size": "16000000"})
         writer.write(commands.encode(request))
         await until(lambda: bool(subject.opened))
-        await until(lambda: not subject.server.channels)  # which closing alone would not do
+        await until(lambda: not subject.server.channels)  # Closing alone would not cut it.
         await closed(writer)
 
 
 @both_loops
-async def test_stopping_does_not_wait_for_one_who_does_not_read() -> None:
+async def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(server_module, "LAST_WORDS_S", 0.05)
     subject = Subject()
@@ -287,7 +287,7 @@ async def test_stopping_does_not_wait_for_one_who_does_not_read() -> None:
         writer.write(commands.encode(Command(subject_of.ECHO, 4)))
         await until(lambda: subject.seen[subject_of.LARGE] == 1 == subject.seen[subject_of.ECHO])
     monkeypatch.undo()
-    assert (await read_frame(reader)).opaque == 4  # last words are spoken
+    assert (await read_frame(reader)).opaque == 4  # The final replies are sent.
     assert await reader.read() == b""
     await until(lambda: not subject.server.channels)
     await closed(stuck)
@@ -332,7 +332,7 @@ async def test_ipv6() -> None:
 
 
 @both_loops
-async def test_what_a_service_raises_is_the_reply(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_service_is_the_reply(caplog: pytest.LogCaptureFixture) -> None:
     async with Subject() as subject:
         reader, writer = await subject.connect()
         writer.write(commands.encode(Command(subject_of.BROKEN, 1)))
@@ -363,7 +363,7 @@ async def test_a_reply_that_cannot_be_encoded_becomes_an_error(
 
 
 @both_loops
-async def test_one_way_requests_get_no_reply_whatever_happens() -> None:
+async def test_one_way_requests_never_get_a_reply() -> None:
     async with Subject() as subject:
         reader, writer = await subject.connect()
         for code in (subject_of.ECHO, subject_of.BROKEN, subject_of.REFUSED):
@@ -394,8 +394,8 @@ async def test_a_request_with_too_many_fields_is_answered_and_the_connection_sta
 
 
 @both_loops
-async def test_one_who_sends_much_does_not_keep_others_waiting() -> None:
-    """One read of a connection may be megabytes of small requests: others come in between."""
+async def test_a_client_that_sends_much_does_not_delay_others() -> None:
+    """One read may be megabytes of small requests: other clients are served in between."""
     count = 20_000
     busy = commands.encode(Command(subject_of.SILENT, flag=IS_ONEWAY))
     async with Subject(state=ServerState(slice_s=0.0)) as subject:
@@ -406,7 +406,7 @@ async def test_one_who_sends_much_does_not_keep_others_waiting() -> None:
         before = subject.seen[subject_of.SILENT]
         writer.write(commands.encode(Command(subject_of.ECHO, 5)))
         assert (await read_frame(reader)).opaque == 5
-        # A frame a turn: the echo came after a few of the others, not after all.
+        # One frame a turn: the echo came after a few of the requests, not after all.
         assert before < subject.seen[subject_of.SILENT] < count / 2
         await until(lambda: subject.seen[subject_of.SILENT] == count)
         await closed(flood)
@@ -414,7 +414,7 @@ async def test_one_who_sends_much_does_not_keep_others_waiting() -> None:
 
 
 @both_loops
-async def test_a_long_request_takes_turns_and_keeps_the_order_of_its_connection() -> None:
+async def test_a_long_request_runs_in_slices_and_keeps_the_order_of_its_connection() -> None:
     async with Subject(state=ServerState(slice_s=0.0)) as subject:
         reader, writer = await subject.connect()
         other_reader, other = await subject.connect()
@@ -459,7 +459,7 @@ async def test_a_long_request_that_fails_is_answered() -> None:
 
 
 @both_loops
-async def test_what_a_limit_refuses_is_counted_and_logged_once_in_a_while(
+async def test_refusals_of_a_limit_are_counted_and_logged_rarely(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Subject() as subject:
@@ -482,7 +482,7 @@ async def _is_closed_by_peer(reader: asyncio.StreamReader) -> bool:
 
 
 @both_loops
-async def test_connections_in_all_and_per_address() -> None:
+async def test_limits_of_connections_in_total_and_per_address() -> None:
     state = ServerState(
         ConnectionLimits(
             limits.CONNECTIONS.at(3), connections_per_address=limits.CONNECTIONS_PER_ADDRESS.at(2)
@@ -511,7 +511,7 @@ async def test_connections_in_all_and_per_address() -> None:
 
 
 @both_loops
-async def test_frames_that_never_come_whole_cost_a_bounded_amount() -> None:
+async def test_incomplete_frames_take_bounded_memory() -> None:
     """A hundred connections with 15 MB of a frame each took 3 GB."""
     limit_bytes = 4 << 20
     state = ServerState(
@@ -538,7 +538,7 @@ async def test_frames_that_never_come_whole_cost_a_bounded_amount() -> None:
 
 
 @both_loops
-async def test_replies_that_nobody_reads_cost_a_bounded_amount() -> None:
+async def test_unread_replies_take_bounded_memory() -> None:
     limit_bytes = 16 << 20
     state = ServerState(
         ConnectionLimits(unread_bytes_per_address=limits.UNREAD_BYTES.at(limit_bytes))
@@ -562,7 +562,7 @@ async def test_replies_that_nobody_reads_cost_a_bounded_amount() -> None:
 
 
 @both_loops
-async def test_who_does_not_read_gets_no_notices_and_no_requests() -> None:
+async def test_a_client_that_does_not_read_gets_no_notices_and_no_requests() -> None:
     """A request of 200 bytes pushed 4 MB to a member that does not read: gigabytes in a second."""
     state = ServerState()
     pushed = Command(subject_of.ECHO, flag=IS_ONEWAY, body=bytes(1 << 20))
@@ -584,7 +584,7 @@ async def test_who_does_not_read_gets_no_notices_and_no_requests() -> None:
 
 
 @both_loops
-async def test_a_frame_that_takes_too_long_ends_its_connection(
+async def test_a_frame_that_takes_too_long_closes_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "UNFINISHED_FRAME_MS", limits.UNFINISHED_FRAME_MS.at(0))
@@ -599,10 +599,10 @@ async def test_a_frame_that_takes_too_long_ends_its_connection(
 
 
 @both_loops
-async def test_what_clients_are_asked_costs_a_bounded_amount(
+async def test_requests_to_clients_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A member that reads and never answers: what it is asked is kept until the time is over."""
+    """Requests to a member that reads and never answers are kept until they time out."""
     monkeypatch.setattr(limits, "PUSHED_BYTES", limits.PUSHED_BYTES.at(1_000))
     async with Subject() as subject:
         reader, writer = await subject.connect()
@@ -630,10 +630,10 @@ async def channel_turn() -> None:
 
 
 @both_loops
-async def test_an_error_is_repeated_in_part_and_a_bug_is_logged_a_few_times(
+async def test_an_error_is_quoted_in_part_and_a_bug_is_logged_a_few_times(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request of 16 MiB made a reply and a line of as much, and each a traceback."""
+    """A request of 16 MiB caused a reply and a log line of that size, and a traceback each."""
 
     def fail(channel: Channel, request: Command) -> Command:
         text = (request.body * 1_000_000).decode()

@@ -1,4 +1,4 @@
-"""Long work takes turns with everybody else's."""
+"""Long work runs in time slices, between which other callbacks run."""
 
 import asyncio
 from collections.abc import Generator
@@ -8,7 +8,7 @@ import pytest
 from reput.remoting.time_slices import TimeSlices, advance, run_whole
 
 AT_ONCE = 0.0
-"""A slice that is over with the first step."""
+"""A slice that is over after the first step."""
 
 
 def counting(log: list[str], name: str, count: int) -> Generator[None, None, str]:
@@ -27,7 +27,7 @@ def test_a_generator_runs_until_the_deadline() -> None:
     assert log == ["a0", "a1", "a2"]
 
 
-def test_a_generator_runs_whole() -> None:
+def test_a_generator_runs_to_its_end() -> None:
     log: list[str] = []
     assert run_whole(counting(log, "a", 3)) == "a"
     assert len(log) == 3
@@ -37,12 +37,12 @@ def stepping(log: list[str], name: str, count: int) -> Generator[None, None, Non
     yield from counting(log, name, count)
 
 
-async def test_long_work_takes_turns() -> None:
+async def test_long_work_runs_in_slices() -> None:
     log: list[str] = []
     slices = TimeSlices(AT_ONCE)
     slices.run(stepping(log, "a", 4))
     slices.run(stepping(log, "b", 4))
-    assert log == ["a0"]  # one slice at once, which both of them share
+    assert log == ["a0"]  # One slice at once, which both generators share.
     turns = 0
     while len(slices):
         await asyncio.sleep(0)
@@ -51,22 +51,22 @@ async def test_long_work_takes_turns() -> None:
     assert [word for word in log if word != "|"] == [
         "a0", "a1", "b0", "a2", "b1", "a3", "b2", "b3",
     ]  # fmt: skip
-    assert turns >= 8  # a slice a turn: everybody else had theirs in between
+    assert turns >= 8  # One slice a turn: other callbacks had their turn in between.
 
 
-async def test_what_is_run_in_one_turn_shares_a_slice() -> None:
+async def test_work_of_one_turn_shares_a_slice() -> None:
     log: list[str] = []
     slices = TimeSlices(3600)
     for name in "abc":
         slices.run(stepping(log, name, 2))
-    assert log == ["a0", "a1", "b0", "b1", "c0", "c1"]  # no slice is over: all at once
+    assert log == ["a0", "a1", "b0", "b1", "c0", "c1"]  # No slice is over: all work runs at once.
     slices.slice_s = AT_ONCE
     await asyncio.sleep(0)
     for name in "de":
         slices.run(stepping(log, name, 1))
     assert log[6:] == ["d0"]
     await asyncio.sleep(0)
-    slices.run(stepping(log, "f", 1))  # another turn
+    slices.run(stepping(log, "f", 1))  # Another turn.
     assert "f0" in log
 
 
@@ -88,7 +88,7 @@ async def test_work_that_fails_does_not_stop_the_others() -> None:
     assert [type(problem) for problem in problems] == [ArithmeticError]
 
 
-def test_what_raises_is_passed_on() -> None:
+def test_an_exception_is_passed_on() -> None:
     def broken() -> Generator[None, None, None]:
         yield
         raise ArithmeticError("a bug")

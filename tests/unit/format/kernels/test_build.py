@@ -1,4 +1,4 @@
-"""The shared object is made once of its sources."""
+"""The shared object is built once from its sources."""
 
 import importlib
 import shutil
@@ -21,9 +21,7 @@ needs_linker = pytest.mark.skipif(
 
 
 @needs_linker
-def test_it_is_built_again_for_other_sources(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_changed_sources_cause_a_new_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiled = []
 
     def compile_one(package: str) -> tuple[str, list[str]]:
@@ -49,7 +47,7 @@ def test_every_source_of_a_layout_counts(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_modules_with_entry_points_are_the_kernels() -> None:
-    """No list names them."""
+    """The kernels are found by their entry points; there is no list of names."""
     names = build.entry_points(PACKAGE)
     assert {"scan", "locate", "checksum"} <= names.keys()
     for module in build.sources(PACKAGE):

@@ -1,4 +1,4 @@
-"""Records as columns: against Java's manifests field by field, and kernel against kernel."""
+"""Records as columns: compared with Java's manifests by field, and between the kernels."""
 
 import hashlib
 import itertools
@@ -36,7 +36,7 @@ NUMBERS = (
 
 
 def texts(runs: Runs) -> list[bytes | None]:
-    """The values of a column."""
+    """Return the values of a text column."""
     ends, data = runs.offsets.tolist(), runs.data.tobytes()
     values = [data[a:b] for a, b in itertools.pairwise(ends)]
     if runs.present is None:
@@ -52,13 +52,13 @@ def strings(runs: Runs) -> list[str | None]:
 
 
 def lists(offsets: IntArray, values: list[Any]) -> list[list[Any]]:
-    """Values by row."""
+    """Return the values by row."""
     ends = offsets.tolist()
     return [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def columns_of(columns: Any) -> dict[str, Any]:
-    """What every method returns."""
+    """Return the results of all methods."""
     found = {name: columns.numbers(name) for name in NUMBERS}
     return found | {
         "topics": columns.topics(),
@@ -82,7 +82,7 @@ def columns_of(columns: Any) -> dict[str, Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two results are equal, types included."""
+    """Return whether two results are equal, types included."""
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, tuple):
@@ -98,12 +98,12 @@ def assert_same(compiled: Any, plain: Any) -> None:
 
 
 def log_columns(kernels: Any, data: bytes, base: int = 0, **options: Any) -> Any:
-    """The records of a log file."""
+    """Return the records of a log file."""
     segments = kernels.scan(data, 0, len(data), physical_offset=base, **options)
     return kernels.Columns(data, segments.positions[segments.verdicts == Verdict.MESSAGE])
 
 
-# --- records with every oddity --------------------------------------------
+# --- odd records --------------------------------------------------------------
 
 V4 = Host(bytes([192, 0, 2, 1]), 10911)
 V6 = Host(bytes.fromhex("fd000000000000000000000000000002"), 10911)
@@ -111,7 +111,7 @@ FULL_V6 = Host(b"\xff" * 16, -(1 << 31))
 
 
 def pack(physical_offset: int, **fields: Any) -> bytes:
-    """A record."""
+    """Encode a record."""
     values: dict[str, Any] = {
         "topic": "Topic",
         "body": b"body",
@@ -171,7 +171,7 @@ ODD: list[dict[str, Any]] = [
             b"a\x01b\x01c\x02d\x01\x01\x02",
             b"a\x01\x02b\x01\x02",
             b"a\x011\x02b\x012\x02a\x013\x02",
-            b"a\x011\x02a\x01\x02",  # an empty one does not replace
+            b"a\x011\x02a\x01\x02",  # An empty value does not replace the earlier one.
             b"TAGS\x01TagA\x02KEYS\x01one\x02UNIQ_KEY\x01C0000201\x02",
             b"TAGS\x01TagA\x02TAGS\x01TagB",
             b"TAGS\x01TagA\x02TAGS\x01",
@@ -181,7 +181,7 @@ ODD: list[dict[str, Any]] = [
             b"KEYS\x01" + b" ".join([b"k"] * 70),
             "TAGS\x01Tag ü😀\x02KEYS\x01客户 78\x02UNIQ_KEY\x01ü".encode(),
             b"TAGS\x01\xff\x02KEYS\x01a\xc3 b\x02UNIQ_KEY\x01\xed\xa0\x80",
-            b"\xff\x01x\x02\xfe\x01y\x02",  # two names that are one when read
+            b"\xff\x01x\x02\xfe\x01y\x02",  # Two names that are equal when decoded.
             b"TAGS\xff\x01x",
             b"".join(b"name%d\x01value%d\x02" % (i, i) for i in range(100)),
             b"".join(b"name%d\x01value%d\x02" % (i % 9, i) for i in range(100)),
@@ -195,11 +195,11 @@ ODD: list[dict[str, Any]] = [
 def build(fields: list[dict[str, Any]], base: int = 0) -> tuple[bytes, IntArray]:
     parts: list[bytes] = []
     positions = []
-    at = 0
+    position = 0
     for one in fields:
-        positions.append(at)
-        parts.append(pack(base + at, **one))
-        at += len(parts[-1])
+        positions.append(position)
+        parts.append(pack(base + position, **one))
+        position += len(parts[-1])
     return b"".join(parts), np.array(positions, np.int64)
 
 
@@ -245,7 +245,7 @@ def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
 
 @pytest.mark.parametrize("character", ["ü", "€", "😀"])
 def test_character_cut_by_the_end_of_a_text_is_not_read_on(character: str) -> None:
-    """Even where the bytes after the record would complete it."""
+    """The bytes after the record do not complete the character."""
     whole = character.encode()
     for cut in range(1, len(whole)):
         data = pack(0, property_bytes=b"TAGS\x01" + whole[:cut]) + whole[cut:] + bytes(8)
@@ -274,14 +274,14 @@ def test_body_that_cannot_be_unpacked_is_given_as_stored() -> None:
         assert texts(runs) == [b"body", b"not packed", b"good" * 9]
         assert list(failures) == [1]
         assert "zlib" in failures[1]
-        # Asking for the plain bodies leaves the stored ones as they are.
+        # Decoding the bodies leaves the stored ones unchanged.
         assert texts(columns.bodies(decompress=False)[0])[1:] == [
             b"not packed",
             bodies.compress(b"good" * 9, flags.COMPRESSED | flags.COMPRESSION_ZSTD),
         ]
 
 
-# --- how many rows, and which ---------------------------------------------
+# --- selections of rows -------------------------------------------------------
 
 
 def test_no_rows() -> None:
@@ -298,7 +298,7 @@ def test_take_by_mask_and_by_indices() -> None:
     rng = np.random.default_rng(3)
     compiled, plain = (one.Columns(ODD_LOG, ODD_POSITIONS) for one in (native, reference))
     count = compiled.count
-    compiled.properties()  # what was computed for all must not show in a part
+    compiled.properties()  # Columns cached for the whole must not appear in a part.
     for rows in (
         rng.random(count) < 0.5,
         np.ones(count, np.bool_),
@@ -316,14 +316,14 @@ def test_take_by_mask_and_by_indices() -> None:
     assert_same(compiled, plain)
 
 
-def test_part_outlives_what_it_was_taken_from() -> None:
-    """Texts that were repaired, and the buffer, are kept by the part."""
+def test_a_part_outlives_its_source() -> None:
+    """The part keeps the repaired texts and the buffer alive."""
     data, positions = build(ODD)
     columns = native.Columns(bytearray(data), positions)
     part = columns.take(np.arange(columns.count))
     del columns, data
     for _ in range(100):
-        bytearray(len(ODD_LOG))  # takes the place of anything that was let go
+        bytearray(len(ODD_LOG))  # Reuses memory that was freed by mistake.
     assert_same(part, reference.Columns(ODD_LOG, ODD_POSITIONS))
 
 
@@ -331,7 +331,7 @@ MANY = 100_000 if "REPUT_SOAK" in os.environ else 20_000
 
 
 def many() -> tuple[bytes, IntArray]:
-    """A log of a hundred thousand small records: a thousand, again and again."""
+    """Return a log of a hundred thousand small records: a thousand, repeated."""
     kinds = [
         {
             "topic": f"Topic{i % 37}",
@@ -366,21 +366,23 @@ def test_many_rows_in_one_thread_and_in_two() -> None:
         for _ in range(3):
             decoded = list(pool.map(lambda at: columns_of(native.Columns(data, at)), parts))
             for name in ("topics", "bodies", "raw_properties", "message_ids", "born_hosts"):
-                runs = [one[name] if name != "bodies" else one[name][0] for one in decoded]
-                joined = np.concatenate([one.data for one in runs])
+                runs = [column[name] if name != "bodies" else column[name][0] for column in decoded]
+                joined = np.concatenate([column.data for column in runs])
                 all_runs = whole[name] if name != "bodies" else whole[name][0]
                 assert np.array_equal(joined, all_runs.data), name
-                sizes = np.concatenate([np.diff(one.offsets) for one in runs])
+                sizes = np.concatenate([np.diff(column.offsets) for column in runs])
                 assert np.array_equal(sizes, np.diff(all_runs.offsets)), name
             for name in (*NUMBERS, "tags_codes"):
-                assert np.array_equal(np.concatenate([one[name] for one in decoded]), whole[name])
+                assert np.array_equal(
+                    np.concatenate([column[name] for column in decoded]), whole[name]
+                )
 
 
-# --- what Java says is in the golden stores -------------------------------
+# --- golden stores, compared with Java's manifests ----------------------------
 
 
 def rows_of(columns: native.Columns) -> list[dict[str, Any]]:
-    """Rows in the words of a manifest."""
+    """Return rows in the form of a manifest."""
     pairs, words = columns.properties(), columns.keys()
     assert isinstance(pairs, Pairs)
     assert isinstance(words, Words)
@@ -430,7 +432,7 @@ def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> 
         for row in rows_of(columns):
             java = expected.get(row["commitLogOffset"])
             if java is None:
-                continue  # after Java's end of the log; test_scan has the list
+                continue  # After Java's end of the log; test_scan has the list.
             compared += 1
             words, message_id, tags_code = (row.pop(n) for n in ("words", "messageId", "tagsCode"))
             row["properties"] = golden.known_properties(version, row["properties"])
@@ -446,7 +448,7 @@ def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> 
 @pytest.mark.interop
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_every_indexed_key_has_the_hash_java_looks_up(version: str) -> None:
-    """Row and hash of each unique key, then of each word of KEYS."""
+    """Each unique key and each word of KEYS gives its row and hash."""
     for file in golden.log_files(golden.unpack(version, "clean")):
         columns = log_columns(native, file.read_bytes(), int(file.name))
         rows, hashes = columns.key_hashes()

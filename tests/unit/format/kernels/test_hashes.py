@@ -1,4 +1,4 @@
-"""Checksums and Java hashes: against zlib, and against what Java wrote."""
+"""Checksums and Java hashes, compared with zlib and with records that Java wrote."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ def test_checksums_of_every_size_and_alignment() -> None:
 
 
 def test_checksums_without_folding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor that cannot multiply without carry."""
+    """The result is the same as on a processor without carry-less multiplication."""
     tables = native.crc_tables().copy()
     tables[-1] = 0
     monkeypatch.setattr(native, "crc_tables", lambda: tables)
@@ -45,7 +45,7 @@ def test_checksums_of_long_runs(byte: int) -> None:
 
 
 def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, reference.Columns]:
-    """Records with these topics, the texts as their tags and as their keys."""
+    """Return decoded records with these topics and with the texts as their tags and keys."""
     data = b""
     positions = []
     for topic, text in topics_and_keys:
@@ -72,11 +72,11 @@ def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, ref
 CHARACTERS = "\x00\x7f\x80\u07ff\u0800\ud7ff\ue000\ufffd\uffff\U00010000\U0001f600\U0010ffff"
 
 
-def test_hashes_of_every_width_of_character() -> None:
+def test_hashes_of_characters_of_every_width() -> None:
     texts = [
         *("".join(pair) for pair in itertools.product(CHARACTERS, repeat=2)),
         *(character * 40 for character in CHARACTERS),
-        "polygenelubricants",  # whose hash is the smallest int
+        "polygenelubricants",  # A text whose hash is the smallest int.
     ]
     topics = [("T" + CHARACTERS[1 + row % 11] * (row % 3), text) for row, text in enumerate(texts)]
     for columns in decoded(topics):
@@ -95,14 +95,14 @@ def test_hash_without_an_absolute_value_is_zero() -> None:
 
 
 def key_of_the_smallest_hash(prefix: str) -> str:
-    """What to append to a text to make its hash the smallest int: seven digits to base 31."""
+    """Return the suffix that makes a text's hash the smallest int: seven digits to base 31."""
     width = 7
     wanted = -(1 << 31) - java.string_hash(prefix) * 31**width
-    for rounds in itertools.count():  # any number that is the wanted one modulo 2**32
+    for rounds in itertools.count():  # Any number that is congruent to the wanted one modulo 2**32.
         rest = wanted % (1 << 32) + (rounds << 32)
         key = ""
         for _ in range(width):
-            digit = rest % 31 + 62  # printable
+            digit = rest % 31 + 62  # Printable characters.
             key = chr(digit) + key
             rest = (rest - digit) // 31
         if rest == 0:
@@ -112,7 +112,7 @@ def key_of_the_smallest_hash(prefix: str) -> str:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_tags_codes_java_wrote(version: str) -> None:
+def test_tags_codes_equal_javas(version: str) -> None:
     codes = golden.manifest(version, "clean")["tagsCodes"]
     assert len(codes) > 3
     for columns in decoded([("T", tag) for tag in codes]):

@@ -1,4 +1,4 @@
-"""Which engine runs: shared objects, else numba here, else the reference; in separate processes."""
+"""Choice of the engine: shared object, else numba, else reference; in separate processes."""
 
 import contextlib
 import hashlib
@@ -70,7 +70,7 @@ print(json.dumps({
 
 
 def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, Any]:
-    """Read a golden log in a new process, with the package below ``site``; return what it says."""
+    """Read a golden log in a new process, with the package below ``site``; return its report."""
     logs = [str(file) for file in golden.log_files(golden.unpack("5.5.0", "clean"))]
     kept = {
         name: value
@@ -92,18 +92,18 @@ def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def expected() -> str:
-    """The digest that the reference implementation finds."""
+    """Return the digest that the reference implementation computes."""
     root = PACKAGE.parent
-    said = run(root, "/proc", REPUT_KERNELS="reference")
-    assert said["engine"] == "reference"
-    assert not said["has_numba"]
-    assert said["digest"] != hashlib.sha256().hexdigest()
-    return str(said["digest"])
+    report = run(root, "/proc", REPUT_KERNELS="reference")
+    assert report["engine"] == "reference"
+    assert not report["has_numba"]
+    assert report["digest"] != hashlib.sha256().hexdigest()
+    return str(report["digest"])
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A folder with a copy of the package, without the shared object."""
+    """Return a folder with a copy of the package, without the shared object."""
     site = tmp_path / "site"
     shutil.copytree(
         PACKAGE, site / "reput", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.tmp")
@@ -123,10 +123,10 @@ def test_shared_object_needs_no_numba(code: str, expected: str, tmp_path: Path) 
     ("is_whole", "engine"),
     [pytest.param(True, "native", marks=needs_shared_object), (False, "reference")],
 )
-def test_package_in_a_zip(
+def test_the_package_runs_from_a_zip(
     is_whole: bool, engine: str, expected: str, bare: Path, tmp_path: Path
 ) -> None:
-    """As Spark ships it to workers: nothing is unpacked, and nothing but memory is needed."""
+    """Spark ships the package to workers as a zip: it is not unpacked, and needs only memory."""
     if is_whole:
         for path in SHARED_OBJECTS:
             shutil.copy(PACKAGE.parent / path, bare / path)
@@ -136,7 +136,9 @@ def test_package_in_a_zip(
     assert said == {"engine": engine, "has_numba": False, "digest": expected}
 
 
-def test_reference_where_nothing_can_be_compiled(bare: Path, expected: str, tmp_path: Path) -> None:
+def test_the_reference_runs_where_compilation_is_impossible(
+    bare: Path, expected: str, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     said = run(bare, home, BLOCKED)
@@ -151,7 +153,7 @@ def test_reference_on_demand(expected: str, tmp_path: Path) -> None:
 
 
 def test_reference_where_numba_cannot_be_imported(bare: Path, expected: str) -> None:
-    """As with a numpy that is newer than numba knows."""
+    """Example: numpy is newer than the versions that numba supports."""
     broken = bare / "numba"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('Numba needs NumPy 1.0 or less')")
@@ -159,8 +161,8 @@ def test_reference_where_numba_cannot_be_imported(bare: Path, expected: str) -> 
     assert run(bare, "/proc")["digest"] == expected
 
 
-def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: str) -> None:
-    """Made for another machine, or cut."""
+def test_a_shared_object_that_does_not_load_is_skipped(bare: Path, expected: str) -> None:
+    """The file is for another machine, or truncated."""
     for path in SHARED_OBJECTS:
         (bare / path).write_bytes(b"\x7fELF, but not of this machine")
     said = run(bare, "/proc", BLOCKED)
@@ -173,8 +175,8 @@ def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: s
 def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    said = run(bare, home)
-    assert said == {"engine": "numba", "has_numba": True, "digest": expected}
+    report = run(bare, home)
+    assert report == {"engine": "numba", "has_numba": True, "digest": expected}
 
     def kept(cache: Path) -> set[tuple[str, int, int]]:
         stats = [(one.name, one.stat()) for one in (cache / "reput").iterdir()]
@@ -183,25 +185,25 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
     before = kept(home / ".cache")
     assert len(before) == len(SHARED_OBJECTS)
 
-    assert run(bare, home) == said
-    # From another cache folder, in which nothing could be written.
+    assert run(bare, home) == report
+    # From another cache folder that is not writable.
     elsewhere = tmp_path / "cache"
     (home / ".cache").rename(elsewhere)
-    assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == said
+    assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == report
     assert kept(elsewhere) == before
 
 
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_SOAK, reason="the second compilation of all kernels is for make soak")
-def test_numba_works_where_nothing_can_be_kept(bare: Path, expected: str) -> None:
-    """In /proc not even root can make a folder."""
+def test_numba_works_without_a_writable_cache(bare: Path, expected: str) -> None:
+    """Not even root can create a folder in /proc."""
     said = run(bare, "/proc")
     assert said == {"engine": "numba", "has_numba": True, "digest": expected}
 
 
-def test_cache_that_may_not_be_read_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of another user: not even looking is allowed."""
+def test_an_unreadable_cache_causes_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home belongs to another user, and even listing it is forbidden."""
 
     class Closed:
         def __init__(self, package: str) -> None: ...
@@ -232,8 +234,8 @@ def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.Monk
         assert library._cache_file(package) != before
 
 
-def test_threads_that_ask_first_get_the_same_tables() -> None:
-    """One array for ever: kernels hold its address. Threads meet inside of what makes it."""
+def test_concurrent_first_calls_get_the_same_tables() -> None:
+    """All threads get the same array, because kernels hold its address; they race to create it."""
     spec = importlib.util.spec_from_file_location("fresh_native", native.__file__)
     assert spec is not None
     assert spec.loader is not None
@@ -246,7 +248,7 @@ def test_threads_that_ask_first_get_the_same_tables() -> None:
     def can_fold() -> bool:
         calls.append(None)
         with contextlib.suppress(threading.BrokenBarrierError):
-            meeting.wait(0.2)  # without a lock all of them come
+            meeting.wait(0.2)  # Without a lock, all threads get here.
         return False
 
     fresh._can_fold = can_fold

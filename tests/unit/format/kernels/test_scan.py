@@ -1,4 +1,4 @@
-"""The walk over a log: every verdict, every cut, every flipped byte, on both kernels."""
+"""The scan of a log: every verdict, every cut, every flipped byte, with both kernels."""
 
 import hashlib
 import itertools
@@ -28,7 +28,7 @@ V6 = Host(bytes.fromhex("fd000000000000000000000000000002"), 10911)
 
 
 def pack(physical_offset: int, **fields: Any) -> bytes:
-    """A record; ``body_crc`` is right unless given."""
+    """Encode a record; ``body_crc`` is right unless given."""
     values: dict[str, Any] = {
         "topic": "Topic",
         "body": b"body",
@@ -65,14 +65,14 @@ KINDS: dict[str, Callable[[int], bytes]] = {
 
 
 def build(kinds: list[str], base: int = BASE) -> tuple[bytes, list[tuple[int, int]]]:
-    """A log of records of these kinds: its bytes, position and size of each record."""
+    """Build a log of records of these kinds; return its bytes, positions and sizes of records."""
     parts: list[bytes] = []
     places = []
-    at = 0
+    position = 0
     for kind in kinds:
-        parts.append(KINDS[kind](base + at))
-        places.append((at, len(parts[-1])))
-        at += len(parts[-1])
+        parts.append(KINDS[kind](base + position))
+        places.append((position, len(parts[-1])))
+        position += len(parts[-1])
     return b"".join(parts), places
 
 
@@ -102,7 +102,7 @@ def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
 def scan(
     data: Any, start: int = 0, stop: int | None = None, *, base: int = BASE, **options: Any
 ) -> list[tuple[int, int, Verdict]]:
-    """Walk with both kernels; return what both say."""
+    """Scan with both kernels; return their common result."""
     stop = len(data) if stop is None else stop
     compiled = native.scan(data, start, stop, physical_offset=base, **options)
     plain = reference.scan(data, start, stop, physical_offset=base, **options)
@@ -155,13 +155,13 @@ def test_any_base_offset(base: int) -> None:
 
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
-    """One damaged record in the middle is the only one lost, and has a verdict."""
+    """A damaged record in the middle gets a verdict; all other records are found."""
     data, places = build(["plain", "crc", "v2"])
-    (_, first), (at, size), (behind, last) = places
+    (_, first), (start, size), (end, last) = places
     body_at = record.HEAD.size + 2 * record.HOST_V4_BYTES + 8 + record.TAIL.size
 
     def damaged(position: int, new: bytes) -> bytes:
-        return data[: at + position] + new + data[at + position + len(new) :]
+        return data[: start + position] + new + data[start + position + len(new) :]
 
     unless_checked = Verdict.MESSAGE
     cases = {
@@ -180,7 +180,7 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
         "body checksum": (damaged(8, b"\1"), Verdict.BAD_CRC if check_crc else unless_checked),
         "queue id": (damaged(12, b"\1"), Verdict.BAD_RECORD_CRC if check_crc else unless_checked),
         "trailer": (
-            damaged(size - 3, b"1" if data[at + size - 3] != ord("1") else b"2"),
+            damaged(size - 3, b"1" if data[start + size - 3] != ord("1") else b"2"),
             Verdict.BAD_RECORD_CRC if check_crc else unless_checked,
         ),
         "odd trailer": (damaged(size - 3, b"x"), Verdict.MESSAGE),
@@ -191,12 +191,12 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
         # The record after a wrong size is still found.
         expected = [
             (0, first, Verdict.MESSAGE),
-            (at, size, verdict),
-            (behind, last, Verdict.MESSAGE),
+            (start, size, verdict),
+            (end, last, Verdict.MESSAGE),
         ]
         assert scan(bytes_, check_crc=check_crc) == expected, name
         judged = native.judge(
-            bytes_, np.array([0, at, behind]), physical_offset=BASE, check_crc=check_crc
+            bytes_, np.array([0, start, end]), physical_offset=BASE, check_crc=check_crc
         )
         assert [Verdict(one) for one in judged.verdicts] == [one[2] for one in expected], name
     assert messages(scan(data)) == places
@@ -207,7 +207,7 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
 
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_cut_at_every_position(check_crc: bool) -> None:
-    """As the end of the file, and as the end of what has been read of it."""
+    """The cut is the end of the file, or the end of the bytes read so far."""
     data = ALL + ENDINGS["blank"]
     for end in range(len(data) + 1):
         whole = [place for place in ALL_PLACES if sum(place) <= end]
@@ -236,7 +236,7 @@ def test_every_byte_flipped(mask: int, check_crc: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 4, 8, 36, 91, 300])
 def test_zeros_over_every_range(length: int) -> None:
-    """Zeros swallow no neighbour."""
+    """Zeros do not hide a neighbouring record."""
     whole = ALL + ENDINGS["zeros"]
     for start in range(0, len(whole), 3):
         data = bytearray(whole)
@@ -251,34 +251,36 @@ def test_zeros_over_every_range(length: int) -> None:
 @pytest.mark.slow
 def test_start_and_stop_anywhere() -> None:
     data = ALL + ENDINGS["garbage"]
-    firsts = [at for at, _ in ALL_PLACES]
+    firsts = [position for position, _ in ALL_PLACES]
     for start in range(len(data)):
         walked = scan(data, start)
-        behind = [place for place in ALL_PLACES if place[0] >= start]
-        assert messages(walked) == behind
+        records_from_start = [place for place in ALL_PLACES if place[0] >= start]
+        assert messages(walked) == records_from_start
         stop = start + 150
-        expected = [place for place in behind if place[0] < stop]
+        expected = [place for place in records_from_start if place[0] < stop]
         assert messages(scan(data, start, stop)) == expected
         found = native.find_record(data, start, physical_offset=BASE)
         assert found == reference.find_record(data, start, physical_offset=BASE)
-        assert found == min((at for at in firsts if at >= start), default=len(data))
+        assert found == min(
+            (position for position in firsts if position >= start), default=len(data)
+        )
     assert scan(data, len(data)) == []
     assert scan(data, 10, 5) == []
 
 
 @pytest.mark.parametrize("kernels", [native, reference])
-def test_little_room_and_taking_up_again(kernels: Any) -> None:
+def test_a_scan_with_little_room_is_resumable(kernels: Any) -> None:
     data = ALL + ENDINGS["garbage"]
     whole = kernels.scan(data, 0, len(data), physical_offset=BASE)
     for room in (1, 2, 5, len(whole.positions), 1000):
-        at = 0
-        found = []
-        while at < len(data):
-            some = kernels.scan(data, at, len(data), physical_offset=BASE, room=room)
+        position = 0
+        records = []
+        while position < len(data):
+            some = kernels.scan(data, position, len(data), physical_offset=BASE, room=room)
             assert 0 < len(some.positions) <= room
-            found += listed(some)
-            at = some.next_position
-        assert found == listed(whole)
+            records += listed(some)
+            position = some.next_position
+        assert records == listed(whole)
     nothing = kernels.scan(data, 0, len(data), physical_offset=BASE, room=0)
     assert listed(nothing) == []
     assert nothing.next_position == 0
@@ -288,7 +290,7 @@ def test_little_room_and_taking_up_again(kernels: Any) -> None:
 
 
 def test_lead_bytes_at_the_end_of_a_part_are_no_record() -> None:
-    """Bytes that are too short to judge are neither a record nor damage."""
+    """Bytes that are too few for a verdict are neither a record nor damage."""
     data = b"x" * 60 + b"\xda" * 30
     for kernels in (native, reference):
         where = {"physical_offset": BASE, "file_end": 1000}
@@ -300,7 +302,7 @@ def test_lead_bytes_at_the_end_of_a_part_are_no_record() -> None:
 
 @pytest.mark.parametrize("inside", range(1, 9))
 def test_zeros_at_the_end_of_a_part_may_be_a_head(inside: int) -> None:
-    """A TOTALSIZE starts with zeros: a part that ends in them must not swallow the record."""
+    """A TOTALSIZE starts with zeros: a part that ends with them must not hide the record."""
     first = KINDS["plain"](BASE)
     gap = len(first) + 50
     data = first + bytes(50) + KINDS["v2"](BASE + gap)
@@ -317,25 +319,27 @@ def test_walk_over_growing_parts_finds_everything() -> None:
     data += KINDS["plain"](BASE + len(data)) + ENDINGS["zeros"]
     whole = scan(data)
     for step in (1, 7, 50, 333):
-        at = 0
-        found = []
+        position = 0
+        records = []
         for end in [*range(step, len(data), step), len(data)]:
-            segments = native.scan(data[:end], at, end, physical_offset=BASE, file_end=len(data))
-            found += listed(segments)
-            at = segments.next_position
-        assert at == len(data)
-        assert messages(found) == messages(whole)
-        assert len(messages(found)) == len(ALL_PLACES) + 1
+            segments = native.scan(
+                data[:end], position, end, physical_offset=BASE, file_end=len(data)
+            )
+            records += listed(segments)
+            position = segments.next_position
+        assert position == len(data)
+        assert messages(records) == messages(whole)
+        assert len(messages(records)) == len(ALL_PLACES) + 1
 
 
 def test_record_that_claims_more_than_the_file_has() -> None:
-    """It is damage in the whole file, and in a part that ends before it could."""
+    """The record is damage in the whole file, and in a part that ends before the record could."""
     data = bytearray(ALL)
-    at, size = ALL_PLACES[3]
-    data[at : at + 4] = (len(ALL) - at + 1).to_bytes(4, "big")
-    for end in (len(ALL), at + size + 10):
+    start, size = ALL_PLACES[3]
+    data[start : start + 4] = (len(ALL) - start + 1).to_bytes(4, "big")
+    for end in (len(ALL), start + size + 10):
         found = scan(bytes(data[:end]), file_end=len(ALL))
-        assert (at, Verdict.BAD_SIZE) in [(position, verdict) for position, _, verdict in found]
+        assert (start, Verdict.BAD_SIZE) in [(position, verdict) for position, _, verdict in found]
 
 
 # --- ends of data, checksums ----------------------------------------------
@@ -352,7 +356,7 @@ def test_data_end_at_every_position_and_alignment() -> None:
 # --- buffers, threads, real logs ------------------------------------------
 
 
-def test_any_buffer_will_do() -> None:
+def test_any_buffer_is_accepted() -> None:
     mapped = mmap.mmap(-1, len(ALL))
     mapped[:] = ALL
     expected = listed(native.scan(ALL, 0, len(ALL), physical_offset=BASE))
@@ -370,7 +374,7 @@ def test_any_buffer_will_do() -> None:
         assert native.data_end(buffer) == reference.data_end(buffer) == len(ALL.rstrip(b"\0"))
 
 
-def test_ranges_walked_in_threads_are_one_walk() -> None:
+def test_ranges_scanned_in_threads_join_to_one_scan() -> None:
     rng = random.Random(1)
     kinds = rng.choices(list(KINDS), k=20_000)
     data, places = build(kinds)
@@ -394,7 +398,7 @@ def test_ranges_walked_in_threads_are_one_walk() -> None:
 
 
 def golden_logs() -> Iterator[tuple[str, int, bytes]]:
-    """Every log file of every golden store that differs from the others."""
+    """Return every distinct log file of the golden stores."""
     seen = set()
     for version, name in (*golden.STORES, *((v, f"torn/{name}") for v, name in golden.TORN)):
         for file in golden.log_files(golden.unpack(version, name)):
@@ -407,7 +411,7 @@ def golden_logs() -> Iterator[tuple[str, int, bytes]]:
 
 @pytest.mark.slow
 @pytest.mark.interop
-def test_both_kernels_agree_on_what_java_wrote_and_on_what_was_damaged() -> None:
+def test_both_kernels_agree_on_golden_logs_and_on_damaged_ones() -> None:
     count = 0
     for name, base, data in golden_logs():
         for check_crc in (True, False):
@@ -421,19 +425,19 @@ def test_both_kernels_agree_on_what_java_wrote_and_on_what_was_damaged() -> None
 
 @pytest.mark.interop
 @pytest.mark.parametrize(("version", "name"), golden.STORES)
-def test_every_record_java_found_is_found(version: str, name: str) -> None:
-    found = {}
+def test_every_record_of_java_is_found(version: str, name: str) -> None:
+    records = {}
     damage = []
     for file in golden.log_files(golden.unpack(version, name)):
         data = file.read_bytes()
         base = int(file.name)
-        for at, size, verdict in scan(data, base=base):
+        for position, size, verdict in scan(data, base=base):
             if verdict is Verdict.MESSAGE:
-                found[base + at] = size
+                records[base + position] = size
             elif verdict > Verdict.TRUNCATED:
-                damage.append((base + at, size, verdict))
+                damage.append((base + position, size, verdict))
     expected = {one["commitLogOffset"]: one["storeSize"] for one in golden.messages(version, name)}
-    assert expected.items() <= found.items()
+    assert expected.items() <= records.items()
     beyond = golden.manifest(version, name)["log"].get("readableBeyondEnd", [])
-    assert set(found) - set(expected) <= set(beyond)
+    assert set(records) - set(expected) <= set(beyond)
     assert damage == []
