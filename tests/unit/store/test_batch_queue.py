@@ -1,6 +1,7 @@
-"""Batch queues that a 5.5.0 broker has written: each get is what that broker answered.
+"""Batch queues of a 5.5.0 broker and of this store.
 
-And those that are written here: units that Java would put, in any life of the store.
+Each get of the broker's queues returns what that broker answered. Queues that are written here have
+the units that Java would write, also after stops and crashes.
 """
 
 import dataclasses
@@ -159,7 +160,7 @@ def test_the_same_batches_get_javas_records_and_units(tmp_path: Path) -> None:
 
 
 class Batches:
-    """A topic of batch queues over several lives of a store, and what it must hold."""
+    """A topic of batch queues over several starts of a store, with its expected units."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
@@ -185,7 +186,7 @@ class Batches:
         )  # fmt: skip
 
     def fill(self, count: int, *, size: int = 8) -> None:
-        """Put batches of one to four messages by turns into two queues."""
+        """Put batches of one to four messages into two queues in turn."""
         for number in range(count):
             sent = self.sent[number % 2]
             start = sent[-1][0] + 1 if sent else 0

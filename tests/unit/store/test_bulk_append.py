@@ -1,4 +1,4 @@
-"""Where the log of a store ends to which an import was begun, and what is kept of imports."""
+"""Bulk append: the end of the log after an unfinished import, and the record of imports."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_the_log_ends_where_an_import_began_that_is_not_done(
     begin(store, at)
     if has_crashed:
         (store.root / paths.ABORT).touch()
-    # Done: a record stands there. Not done: zeros, or a part of its head, and records behind.
+    # A whole record: the import is done. Zeros or part of a head, then records: it is not done.
     assert end_of(store) == end
     file = store.log_file(0)
     data = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""The checkpoint file: what it says, when it says it, and what a broker would read."""
+"""The checkpoint file: its fields, when it is flushed, and what a Java broker would read."""
 
 import logging
 import struct
@@ -13,7 +13,7 @@ from reput.store.disk import Disk
 
 
 class RecordingDisk(Disk):
-    """Tells what was done, in order; a sync may fail."""
+    """A disk that records its operations in order; a sync may fail."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The log for writing: files, blanks, room, what can be read and what is durable."""
+"""The log for writing: files, blanks, room, readable records and durability."""
 
 import struct
 
@@ -27,7 +27,7 @@ def put(store: MessageStore, body_bytes: int) -> int:
 
 
 def fill_up_to(store: MessageStore, left: int) -> None:
-    """Fill the first file but for ``left`` bytes."""
+    """Fill the first file up to its last ``left`` bytes."""
     for _ in range(4):
         put(store, 15_000 - 92)
     put(store, FILE_BYTES - 60_000 - left - 92)
@@ -73,7 +73,7 @@ def test_records_are_read_at_their_place_only(store: MessageStore) -> None:
 def test_a_size_that_a_client_has_forged_is_not_believed(
     store: MessageStore, magic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may ask for the record at an offset that lies inside of a body of his own."""
+    """A client may ask for a record at an offset that is inside a body that it sent itself."""
     copied: list[int] = []
     bytes_at = hot.bytes_at
 
@@ -121,7 +121,7 @@ def test_no_file_is_made_ahead_without_a_buffer_of_the_pool(stores: Stores) -> N
 def test_a_deleted_file_is_gone_for_readers(store: MessageStore) -> None:
     fill_up_to(store, 50)
     offset = put(store, 0)
-    assert store.get("T", 0, 0).message_count > 0  # its map is held for the kernels
+    assert store.get("T", 0, 0).message_count > 0  # the kernels keep it mapped
     store.log.delete_first(0, 0)
     assert store.log.min_offset == FILE_BYTES
     assert store.log.record(0) is None

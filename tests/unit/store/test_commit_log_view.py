@@ -1,4 +1,4 @@
-"""The log: its files, single records, and walks that say the same whatever window they use."""
+"""The log for reading: its files, single records, and walks with any window size."""
 
 import os
 import random
@@ -26,7 +26,7 @@ Files = dict[int, bytearray]
 
 
 def view_of(files: Files, window_bytes: int = 1 << 20) -> CommitLogView:
-    """A log in memory."""
+    """Return a view of a log in memory."""
     named = {f"commitlog/{start:020d}": data for start, data in files.items()}
     return CommitLogView(MemoryFolder(named, window_bytes))
 
@@ -34,7 +34,7 @@ def view_of(files: Files, window_bytes: int = 1 << 20) -> CommitLogView:
 def make_log(
     count: int = 60, *, start: int = 0, messages: Iterable[StoredMessage] | None = None
 ) -> tuple[list[StoredMessage], Files]:
-    """Messages and the files that hold them."""
+    """Return messages and the log files that contain them."""
     placed = store_builder.place(
         messages or store_builder.messages(count), FILE_BYTES, physical_offset=start
     )
@@ -42,10 +42,10 @@ def make_log(
 
 
 class Walked(NamedTuple):
-    """What a walk found."""
+    """The result of a walk."""
 
     records: list[tuple[int, int]]
-    """Physical offset and size."""
+    """Physical offset and size of each record, in bytes."""
     damage: list[Damage]
 
 
@@ -69,7 +69,10 @@ def walked(
 
 
 def without_verdicts(found: Walked) -> Walked:
-    """A record with wrong lengths that also stands in the wrong place may be called either."""
+    """Return the runs without the verdicts, which are ambiguous.
+
+    A record with wrong lengths at the wrong place may get either of two verdicts.
+    """
     either = (Verdict.BAD_LENGTH, Verdict.BAD_PHYSICAL_OFFSET)
     damage = [
         replace(one, verdict=Verdict.BAD_LENGTH) if one.verdict in either else one
@@ -111,9 +114,9 @@ def test_files_are_those_with_20_digits_in_order() -> None:
     ("sizes", "nominal"),
     [
         ({0: 100, 100: 100, 200: 100}, [100, 100, 100]),
-        ({0: 100, 100: 70, 200: 100}, [100, 100, 100]),  # cut
+        ({0: 100, 100: 70, 200: 100}, [100, 100, 100]),  # truncated
         ({0: 100, 100: 100, 200: 30}, [100, 100, 100]),
-        ({0: 100, 100: 0}, [100, 100]),  # made and not grown
+        ({0: 100, 100: 0}, [100, 100]),  # created but not extended
         ({0: 100, 300: 100}, [100, 100]),  # files are missing
         ({0: 50, 50: 50, 100: 200, 300: 200}, [50, 50, 200, 200]),  # the size was changed
         ({1000: 64}, [64]),
@@ -151,7 +154,7 @@ def test_missing_files_are_gaps() -> None:
 
 def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
     messages, files = make_log(40)
-    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # made ahead
+    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # preallocated
     view = view_of(files)
     assert view.data_end == end_of(messages)
     assert view.data_end_of(view.files[-1]) == view.files[-1].start
@@ -229,7 +232,7 @@ def test_first_and_last_records() -> None:
 
 @pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
 def test_the_last_record_far_from_the_end_of_its_data(window_bytes: int) -> None:
-    """Larger than a step backwards, and before garbage of many steps, without hanging."""
+    """The last record is more than one backward step from the end, before garbage of many steps."""
     first = store_builder.message(body=b"first")
     size = 1 << 19
     placed = store_builder.place([first, store_builder.message(body=b"x" * 200_000)], size)
@@ -267,7 +270,7 @@ def test_find_record(window_bytes: int) -> None:
 
 
 def test_a_head_that_only_looks_like_a_record_is_passed_over() -> None:
-    """Right magic and place, but lengths that do not add up: told apart in any window."""
+    """Magic and place are right, but the lengths do not add up: rejected with any window."""
     messages, files = make_log(40)
     fake = messages[5]
     size_at = fake.physical_offset % FILE_BYTES
@@ -326,13 +329,13 @@ def test_what_is_behind_the_end_of_the_log_is_not_looked_at() -> None:
 
 
 def test_files_of_different_sizes() -> None:
-    """A store whose ``mappedFileSizeCommitLog`` was changed."""
+    """Files of a store whose ``mappedFileSizeCommitLog`` was changed."""
     small = store_builder.place(store_builder.messages(30), 2048)
     start = max(store_builder.log_files(small, 2048)) + 2048
     start += -start % 8192
     small = [one for one in small if one.physical_offset < start]
     files = store_builder.log_files(small, 2048)
-    while max(files) + 2048 < start:  # the last file of the old size is full, too
+    while max(files) + 2048 < start:  # the last file of the old size is full as well
         more = store_builder.place(
             store_builder.messages(9), 2048, physical_offset=max(files) + 2048
         )
@@ -362,7 +365,7 @@ def test_what_is_between_files_that_are_there_is_missing() -> None:
 
 @pytest.mark.parametrize("window_bytes", [64, 1 << 20])
 def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
-    """Java skips the rest of the mapped buffer: every valid record behind it is lost there."""
+    """Java skips the rest of the mapped buffer and loses every valid record in it."""
     messages, files = make_log()
     for i, one in enumerate(messages[:-1]):
         following = messages[i + 1]
@@ -386,7 +389,7 @@ def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
 
 
 def test_a_wrong_checksum_ends_with_its_record() -> None:
-    """Two in a row are two, also where a window ends between them."""
+    """Two bad records in a row are two runs, also where a window ends between them."""
     messages, files = make_log()
     bad = [i for i, one in enumerate(messages) if one.body][3:6]
     for i in bad:
@@ -435,7 +438,7 @@ def test_zeros_behind_damage_up_to_the_end_of_the_log_are_a_run_of_their_own() -
 
 
 def damage_log(files: Files, source: random.Random) -> None:
-    """Do to some of the bytes what disks and crashes do."""
+    """Change some bytes as disks and crashes do."""
     for _ in range(source.randint(1, 4)):
         start = source.choice(sorted(files))
         data = files[start]
@@ -471,7 +474,7 @@ def damaged_logs(count: int) -> Iterable[tuple[list[StoredMessage], Files]]:
 
 
 def blank_at(files: Files, at: int) -> int:
-    """The size of the blank that stands at an offset, else 0."""
+    """Return the size of the blank at an offset, else 0."""
     for start, data in files.items():
         left = start + FILE_BYTES - at
         if 0 < left <= FILE_BYTES and bytes(data[at - start : at - start + 8]) == record.pack_blank(
@@ -493,7 +496,7 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
                     found = walked(view_of(files, window_bytes), 0, stop, is_end=is_end)
                     assert without_verdicts(found) == without_verdicts(reference)
         reference = walked(view_of(files), 0, end)
-        # Records, blanks and damage tile the log.
+        # Records, blanks and damage cover the log without overlap.
         pieces = sorted(
             [(at, at + size) for at, size in reference.records]
             + [(one.physical_offset, one.end) for one in reference.damage]
@@ -508,7 +511,7 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
             rest = b"".join(bytes(files[name]) for name in sorted(files))
             assert at == start or (start == end and not any(rest[at:end])), (at, start)
             at = stop
-        # What is a record was one before: copied bytes say that they stand elsewhere.
+        # Only original records count: a copy contains the physical offset of its original.
         assert set(reference.records) <= set(spans(original))
         view = view_of(files)
         for start, _ in reference.records:
@@ -519,7 +522,7 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
 
 @pytest.mark.slow
 def test_parts_of_a_walk_tell_everything_once() -> None:
-    """However the log is cut into parts, as Spark cuts it."""
+    """Parts of any size report each record once, as Spark needs it."""
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         source = random.Random(~seed)
         end = end_of(original)
@@ -611,7 +614,7 @@ def test_golden_logs_in_small_windows(version: str) -> None:
 
 
 def test_a_message_that_looks_like_a_record_in_a_body_is_no_row() -> None:
-    """A body that holds records of another place, as a producer may send."""
+    """A producer may send a body that contains records of another place."""
     inner, _ = make_log(3)
     body = b"".join(record.encode(replace(one, physical_offset=99_999)) for one in inner)
     messages, files = make_log(messages=[store_builder.message(body=body), *inner])

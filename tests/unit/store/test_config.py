@@ -1,4 +1,4 @@
-"""The store's settings; names and defaults are compared with Java's in tests/interop."""
+"""The store's settings; tests/interop compares names and defaults with Java's."""
 
 import dataclasses
 import typing
@@ -51,7 +51,7 @@ def test_the_log_is_below_the_root_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_what_the_golden_brokers_ran_with(version: str) -> None:
-    """Tiny files included: a record's bound follows them."""
+    """Files are tiny: the bound of a record follows from their size."""
     settings = golden.manifest(version, "clean")["config"]
     found = config.load(StoreConfig, settings)
     assert found.unknown == ()
@@ -152,7 +152,7 @@ def test_a_wrong_value_names_key_value_and_what_is_allowed(
 
 
 def test_a_body_that_no_log_file_can_hold_is_refused() -> None:
-    """Java starts, answers success, and stores nothing."""
+    """Java starts with such a setting, answers success, and stores nothing."""
     with pytest.raises(InvalidOption, match="log file of 1000000 bytes"):
         StoreConfig(mapped_file_size_commit_log=1_000_000)
     settings = StoreConfig(mapped_file_size_commit_log=1_000_000, max_message_size=999_900)

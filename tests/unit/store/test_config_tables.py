@@ -16,8 +16,8 @@ from reput.store.files import Entry, Folder, open_folder
 
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 
-# As fastjson of 4.9.8 wrote it: tabs, map keys that are numbers without quotes, first pair on the
-# line of the brace.
+# fastjson of 4.9.8: tabs, numbers as map keys without quotes, and the first pair on the line
+# of the brace.
 CONSUMER_OFFSETS = """{
 \t"offsetTable":{
 \t\t"TopicA@group":{0:12,1:7
@@ -114,7 +114,7 @@ def test_delay_offsets(version: str, name: str) -> None:
 
 @STORE
 def test_subscription_groups(version: str, name: str) -> None:
-    """As stored: Java adds the settings its version knows and the file does not have."""
+    """Java adds the settings that its version has and the file lacks."""
     folder, manifest = _tables_of(version, name)
     found = config_tables.subscription_groups(folder)
     assert list(found) == sorted(manifest["subscriptionGroups"])
@@ -278,7 +278,7 @@ WRONG_KIND = [
 def test_json_of_another_kind_is_an_error(
     store: Path, folder: Folder, path: str, read: Callable[[Folder], Any], text: str, value: str
 ) -> None:
-    """Or harmless, where any value will do."""
+    """A value of another type is an error, or is ignored where any value is harmless."""
     (store / path).write_text(text % value)
     try:
         found = read(folder)
@@ -304,7 +304,7 @@ def test_a_folder_in_place_of_a_table_is_none(store: Path, folder: Folder) -> No
 
 
 class _OneFile:
-    """A folder with one file, in memory: damage by the thousand."""
+    """A folder with one file in memory, to test thousands of kinds of damage."""
 
     location = "memory"
     window_bytes = gap_bytes_max = 1 << 20

@@ -1,6 +1,7 @@
-"""Consume queues: cuts, reading ahead, many queues at once. Scripts: ``tests/scripts/store/queue``.
+"""Consume queues: truncation, read-ahead, many queues at once.
 
-That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
+tests/interop/test_same_bytes.py compares whole files with Java's byte by byte. Scripts:
+``tests/scripts/store/queue``.
 """
 
 import tempfile
@@ -37,7 +38,7 @@ def reopened(root: Path, log_min: int = 0) -> ConsumeQueues:
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
-    """Append units of records of 100 bytes, one behind the other."""
+    """Append consecutive units of records of 100 bytes."""
     for _ in range(count):
         number = queue.max_offset
         queue.append(Unit(100 * number, 100, number))
@@ -52,7 +53,7 @@ def expected(first: int, behind: int) -> list[Unit]:
 
 
 def files(root: Path) -> dict[int, list[Unit]]:
-    """Of queue T/0: unit number of its first to all that are not zero."""
+    """Return the nonzero units of each file of queue T/0, by the file's first unit number."""
     found = {}
     for path in sorted((root / "consumequeue/T/0").iterdir()):
         data = path.read_bytes()
@@ -101,7 +102,7 @@ def test_a_cut_takes_out_what_points_behind_it(
 def test_units_ahead_are_those_that_stand_there(
     count: int, reads: list[tuple[int, int, str]]
 ) -> None:
-    """The same as a read that keeps nothing finds; whatever was read, put and cut before."""
+    """Cached reads return what an uncached read returns, after any reads, puts and truncations."""
     with tempfile.TemporaryDirectory() as root:
         queues = ConsumeQueues(root, SIZE, HotState(), Disk())
         queue = queues.make("T", 0)
@@ -123,7 +124,7 @@ def test_units_ahead_are_those_that_stand_there(
 
 
 class CountingDisk(Disk):
-    """Counts the files that are made."""
+    """A disk that counts created files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +161,7 @@ def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) 
 
 
 def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
-    """Those that wait go behind the others of a round, and before those that came later."""
+    """Waiting queues follow the others of a round, and precede those that became dirty later."""
     made = [queues.make("T", queue_id) for queue_id in range(60)]
     for queue in made[:30]:
         fill(queue, 1)
@@ -170,7 +171,7 @@ def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
     left = queues.dirty_count
     for queue in made[50:]:
         fill(queue, 1)  # after the round began
-    # Four get their files, and with twelve that have theirs they are all that a step writes.
+    # Four get files; with the twelve that have files, a step writes no others.
     assert QUEUES_PER_STEP == 16
     assert queues.write_some(left) == 50 - QUEUES_PER_STEP
     left_queues = [queues.at(address).queue_id for address in queues._hot.dirty_rows()]
@@ -190,7 +191,7 @@ def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueue
         if not left:
             break
     assert steps == -(-300 // QUEUES_PER_STEP)
-    assert queues.dirty_count > 0  # those that came later wait for the next round
+    assert queues.dirty_count > 0  # queues that became dirty later wait for the next round
 
 
 def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_pat
     for queue_id in range(20):
         fill(queues.make("T", queue_id), 1)
     queues.write_some(20)
-    queues.make_files()  # files that nobody has written to
+    queues.make_files()  # files without a write
     for queue_id in range(20, 40):
         fill(queues.make("T", queue_id), 1)
     queues.write_some(40)
@@ -210,7 +211,7 @@ def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_pat
 
 
 class LookingQueues(ConsumeQueues):
-    """Counts the looks at queues."""
+    """Queues that count the checks for missing files."""
 
     looks = 0
 
@@ -237,7 +238,7 @@ def test_queues_that_all_wait_for_their_files_are_not_looked_at_again(tmp_path: 
 
 
 class BusyDiskThread(ConsumeQueues):
-    """Files are made at the worst moment: just after it was seen that one is not there."""
+    """Queues whose files are created at the worst moment: just after one was found missing."""
 
     def _file_to_make(self, queue: ConsumeQueue) -> str | None:
         path = super()._file_to_make(queue)
@@ -261,7 +262,7 @@ def test_a_file_that_is_made_while_it_is_asked_for_is_made_once(tmp_path: Path) 
 
 
 class SlowDisk(CountingDisk):
-    """Lets others have their way while it makes its first file."""
+    """A disk that blocks while it creates its first file, so that other threads run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +306,7 @@ def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_pat
 def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who writes has to know that there is no room, and not to wait for ever."""
+    """The writer gets the error, and does not wait for the file forever."""
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
@@ -332,7 +333,7 @@ def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
 
 
 class FullOnceDisk(CountingDisk):
-    """Has no room for the first write."""
+    """A disk without room for the first write."""
 
     is_full = True
 

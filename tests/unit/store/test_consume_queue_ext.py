@@ -1,4 +1,7 @@
-"""Extension files: docs/formats/consume-queue.md. For Java's bytes see crash/test_rebuild.py."""
+"""Extension files: docs/formats/consume-queue.md.
+
+tests/crash/test_rebuild.py compares them with Java's byte by byte.
+"""
 
 from pathlib import Path
 

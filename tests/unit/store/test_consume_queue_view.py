@@ -33,7 +33,7 @@ PRE_BLANK = Unit(0, cq_unit.PRE_BLANK_SIZE, 0)
 
 
 def queue_of(files: dict[int, bytes], log_min: int = 0) -> ConsumeQueueView:
-    """A queue in memory, from units by file."""
+    """Return a queue in memory with the given units of each file."""
     named = {f"consumequeue/T/0/{start:020d}": data for start, data in files.items()}
     return ConsumeQueueView(MemoryFolder(named), "T", 0, log_min)
 
@@ -43,12 +43,12 @@ def unit(number: int) -> Unit:
 
 
 def packed(units: list[Unit | None]) -> bytes:
-    """Files' bytes; None is an empty unit."""
+    """Return the bytes of files; None is an empty unit."""
     return b"".join(cq_unit.pack(one) if one else bytes(cq_unit.SIZE) for one in units)
 
 
 def files_of(first: int, stop: int) -> dict[int, bytes]:
-    """Files with the units ``[first, stop)``, as a broker would have them."""
+    """Return files with the units ``[first, stop)``, as a broker would have them."""
     start = first - first % FILE_UNITS
     units: list[Unit | None] = [PRE_BLANK] * (first - start)
     units += [unit(number) for number in range(first, stop)]
@@ -64,11 +64,11 @@ def files_of(first: int, stop: int) -> dict[int, bytes]:
 
 
 def java_queues(manifest: dict[str, Any]) -> Iterator[tuple[str, int, list[list[int]], int, int]]:
-    """(topic, queue id, units, min offset, max offset) as they should be.
+    """Return (topic, queue id, units, min offset, max offset) of each queue, as expected.
 
-    The minimum is the first unit whose message is still in the log, else the maximum. Java's own
-    stays where it was when all the log of a queue has gone in 4.x (known-bugs.md#minimum-offsets),
-    and counts pre-blanks where a queue was made anew.
+    The minimum is the first unit whose message is still in the log, else the maximum. Java 4.x
+    keeps the old minimum when the whole log of a queue has expired, and counts pre-blanks of a
+    recreated queue (known-bugs.md#minimum-offsets).
     """
     for queue in manifest["queues"]:
         if "units" not in queue:
@@ -128,7 +128,7 @@ def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
         ("batchconsumequeue", reader.batch_queue_ids),
     ):
         assert found == {topic: sorted(ids) for topic, ids in expected[family].items()}
-    # 4.9 opens a queue for every level; those without a message have no files.
+    # 4.9 opens a queue for every level; levels without a message have no files.
     java = {(one["topic"], one["queueId"]): one for one in manifest["queues"]}
     known = {
         (topic, queue_id)
@@ -253,12 +253,12 @@ def test_parts_of_a_queue() -> None:
     [(0, 0), (1000, 0), (1001, 1), (1099, 1), (1100, 1), (3000, 20), (4400, 34), (4401, 35)],
 )
 def test_min_offset_is_the_first_whose_message_is_in_the_log(log_min: int, expected: int) -> None:
-    """And the maximum when there is none: 4.x keeps what it was (rmq#8753)."""
+    """Without such a message it is the maximum; 4.x keeps the old minimum (rmq#8753)."""
     assert queue_of(files_of(0, 35), log_min).min_offset == expected
 
 
 def test_an_empty_last_file() -> None:
-    """The queue's end is the file before; a broker makes files ahead, or empties one (rmq#1960)."""
+    """The queue ends in the file before: brokers create files early, or empty one (rmq#1960)."""
     files = files_of(0, 20) | {2 * FILE_BYTES: bytes(FILE_BYTES)}
     queue = queue_of(files)
     assert (queue.min_offset, queue.max_offset) == (0, 20)
@@ -278,7 +278,7 @@ def test_only_empty_files_above_zero() -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_of_golden_stores(version: str) -> None:
-    """Queues whose log has expired as a whole: nothing to read, and the end is kept."""
+    """Queues whose whole log has expired: nothing to read, and the end is kept."""
     manifest = golden.manifest(version, "expired")
     reader = StoreReader.open(str(golden.unpack(version, "expired")))
     gone = [
@@ -359,7 +359,7 @@ def test_cut_golden_queue(version: str) -> None:
 
 @pytest.mark.parametrize("units", [30, 300, 5000])
 def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
-    """Zeros where units were: the rest is still there."""
+    """The units after a run of zeros can still be read."""
     source = random.Random(units)
     written = units * 9 // 10
     data = packed([unit(number) for number in range(written)] + [None] * (units - written))
@@ -376,8 +376,10 @@ def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
 
 
 def test_a_mostly_empty_queue_is_not_read_as_a_whole(tmp_path: Path) -> None:
-    """Only pages that the search touches: a file has 6 MB, most of them zeros
-    (known-bugs.md#queue-mappings)."""
+    """The search reads only the pages that it needs.
+
+    A file has 6 MB, most of them zeros (known-bugs.md#queue-mappings).
+    """
     file = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
     file.parent.mkdir(parents=True)
     with file.open("wb") as out:
@@ -498,7 +500,7 @@ def test_any_extension_address_gives_a_unit_or_an_error() -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_the_builder_makes_the_queues_that_java_made(version: str) -> None:
-    """All but the schedule's, whose units hold deliver times."""
+    """All but the schedule topic's queues, whose units contain deliver times."""
     store = golden.unpack(version, "clean")
     units = int(golden.manifest(version, "clean")["config"]["mappedFileSizeConsumeQueue"]) // 20
     messages = list(StoreReader.open(str(store)).messages())

@@ -1,4 +1,4 @@
-"""Stored records put again by the kernel: the same that goes through the codec, on a real store."""
+"""The kernel that republishes records gives the same results as the codec, on a real store."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def messages(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessa
 
 
 def meaning(one: StoredMessage) -> tuple[object, ...]:
-    """What a message says, but for where and when it was stored."""
+    """Return a message's content without the place and time of its storage."""
     return (
         one.topic, one.queue_id, one.body, one.body_crc, one.property_bytes, one.flag,
         one.sys_flag, one.born_timestamp, one.born_host, one.store_host, one.reconsume_times,

@@ -1,4 +1,4 @@
-"""The seam to the disk: room, durability, and what it says when there is none."""
+"""The disk operations: room, durability, and errors without room."""
 
 import errno
 import os
@@ -239,9 +239,9 @@ def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:
         (1000, 1000, 1000, 0.0),
         (1000, 250, 250, 0.75),
         (1000, 249, 249, 0.76),  # Java rounds up to a whole percent
-        (1000, 250, 200, 0.79),  # 750 of 950: what only root may use is no room
+        (1000, 250, 200, 0.79),  # 750 of 950: blocks reserved for root are not free
         (1000, 0, 0, 1.0),
-        (0, 0, 0, 0.0),  # a file system that has no size
+        (0, 0, 0, 0.0),  # a file system without a size
     ],
 )
 def test_usage_is_what_java_says(
@@ -267,7 +267,7 @@ def test_usage_of_nothing_names_it(path: str) -> None:
 
 
 class _OldLibrary:
-    """A C library without ``statx``, as that of macOS."""
+    """A C library without ``statx``, like that of macOS."""
 
 
 @pytest.mark.parametrize("has_statx", [True, False])

@@ -1,6 +1,6 @@
-"""Dispatch of records that lie about themselves: no checksum covers a record's head and topic.
+"""Dispatch of records with false fields: no checksum covers a record's head and topic.
 
-What ``verify`` says of such a store is damage, as it should be.
+``verify`` reports damage for such a store.
 """
 
 import shutil
@@ -26,7 +26,7 @@ LOG = f"{paths.COMMIT_LOG}/{paths.offset_name(0)}"
 
 
 def write_and_forget(stores: Stores, *messages: IncomingMessage) -> tuple[Path, list[int]]:
-    """A crashed store of which only the log is left, and where its records stand."""
+    """Write a store that has only its log; return its root and its records' offsets."""
     store = stores.open()
     results = store.put_many(messages)
     assert all(one.status.is_stored for one in results)
@@ -55,7 +55,7 @@ def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> N
 
     store = stores.open()
 
-    # The fourth is lost to its queue: two units lead to the fifth, one of them in its place.
+    # The queue loses the fourth: two units point to the fifth, one of them at the fourth's place.
     assert store.max_offset("Topic", 0) == 6
     found = store.get("Topic", 0, 0).records
     assert [record.decode(one).body for one in found] == [b"body %d" % n for n in (0, 1, 2, 4, 5)]
@@ -88,7 +88,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
     store = stores.open(**settings)
     honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
     assert store.put(IncomingMessage("Topic", b"1", 0, honest)).status.is_stored
-    # The messages of a batch are stored as they are sent.
+    # The messages of a batch are stored as the client sent them.
     body = batch_body(IncomingMessage("Topic", b"2", 0, lying))
     assert store.put_batch(IncomingMessage("Topic", body)).status.is_stored
     while store.step():
@@ -98,7 +98,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
 
 
 class FailsAtBad(FilterBits):
-    """Filter bits that a message of the topic ``Bad`` breaks."""
+    """Filter bits that fail for messages of the topic ``Bad``."""
 
     def __init__(self) -> None:
         pass
@@ -132,7 +132,7 @@ def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: 
 
 
 def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
-    """A 5.x broker would not start with both."""
+    """A 5.x broker does not start with both kinds."""
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     settings = dict(golden.manifest("5.5.0", "v5")["config"])
     for name in ("storePathRootDir", "storePathCommitLog"):
@@ -141,7 +141,7 @@ def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
     config = configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
     (topic,) = (one.name for one in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
     before = {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()}
-    (root / paths.ABORT).touch()  # so that its batches are met again
+    (root / paths.ABORT).touch()  # so that the start dispatches its batches once more
     with MessageStore.open(config=config) as store:
         end = store.max_offset(topic, 0)
         assert store.put(IncomingMessage(topic, b"x")).queue_offset == end

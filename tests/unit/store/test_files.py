@@ -1,4 +1,4 @@
-"""Folders: local and remote give the same answers, and errors say what may be done."""
+"""Folders: local and remote ones give the same answers, and errors name the remedy."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from reput.store import files
 from reput.store.files import Entry, Folder, LocalFolder, RemoteFolder, open_folder
 
 LARGE = bytes(range(256)) * 1024
-"""Beyond the size from which a read is a map."""
+"""Larger than the size from which a read returns a map."""
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def root(tmp_path: Path) -> Path:
 
 
 class _LocalAsRemote:
-    """``pyarrow.fs.FileSystem`` for URIs ``s3://bucket/PATH``: PATH on this machine."""
+    """``pyarrow.fs.FileSystem`` for URIs ``s3://bucket/PATH`` that reads PATH of this machine."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
         scheme, _, path = uri.partition("://bucket")
         if scheme != "s3":
-            return pyarrow.fs.LocalFileSystem(), uri  # nothing there
+            return pyarrow.fs.LocalFileSystem(), uri  # nothing exists there
         return pyarrow.fs.LocalFileSystem(), path
 
 
@@ -78,7 +78,7 @@ def test_an_entry_has_its_time_in_ms(folder: Folder) -> None:
         "nothing/below",
         "abort/below",
         "commitlog/large/below",
-        "n" * 300,  # longer than names can be
+        "n" * 300,  # longer than a name may be
         "nul\0",
         "lone\ud800surrogate",
     ],
@@ -134,7 +134,7 @@ def test_a_folder_cannot_be_read(folder: Folder) -> None:
         folder.read("commitlog", 0, 10)
 
 
-@pytest.mark.parametrize("folder", ["local"], indirect=True)  # a remote one is as it was opened
+@pytest.mark.parametrize("folder", ["local"], indirect=True)  # remote: as it was opened
 def test_parts_of_a_file_that_grows_are_seen(folder: Folder, root: Path) -> None:
     assert bytes(folder.read("abort", 0, 100)) == b"4711"
     with (root / "abort").open("ab") as file:
@@ -143,7 +143,7 @@ def test_parts_of_a_file_that_grows_are_seen(folder: Folder, root: Path) -> None
 
 
 def test_a_whole_file_is_read_afresh_when_it_was_replaced(folder: Folder, root: Path) -> None:
-    """As a broker replaces its tables."""
+    """A broker replaces its tables in this way."""
     assert bytes(folder.read("abort")) == b"4711"
     (root / "abort.tmp").write_bytes(b"new")
     (root / "abort.tmp").rename(root / "abort")
@@ -184,7 +184,7 @@ def test_descriptors_are_bounded_and_closed_with_the_folder(tmp_path: Path) -> N
 
 
 def test_threads_share_a_folder(tmp_path: Path) -> None:
-    """More files than stay open, so that threads take descriptors from each other."""
+    """More files than the limit of open ones, so that threads close each other's descriptors."""
     for i in range(100):
         (tmp_path / str(i)).write_bytes(b"%d" % i * 50)
     folder = open_folder(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Filter bits; that they are Java's is tests/crash/test_rebuild.py."""
+"""Filter bits; crash/test_rebuild.py compares them with Java's."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_topic_without_filters_has_no_bits() -> None:
 
 
 def test_a_topic_with_too_many_filters_has_no_bits() -> None:
-    """Each message would cost as much as all of them: it has none, so every pull looks at it."""
+    """A message costs time for each filter; without bits, every pull evaluates its filter."""
     long = "a = 1 OR b IN ('" + "x" * 8_000 + "')"
     few = Filters(*(make(f"g{i}", long, i) for i in range(4)))
     assert FilterBits(few).of("TopicA", {"a": "1"})[0] == 0b1111

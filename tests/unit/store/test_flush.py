@@ -1,4 +1,4 @@
-"""Who waits for what, and what producers get; pace by pace, by hand."""
+"""Flushing: which puts wait, the results of producers, and each step called by hand."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_sync_master_waits_for_a_slave(
 
 
 class CountingDisk(Disk):
-    """Counts the syncs of each kind of file."""
+    """A disk that counts the syncs of each kind of file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         flush_commit_log_thorough_interval=10_000,
     )
     with store:
-        store.put(message())  # makes the files, and the next one ahead
+        store.put(message())  # creates the files, and the next one early
         store.step()
         disk.synced.clear()
         for _ in range(19):  # 9.5 s: less than four pages, not old
@@ -126,7 +126,7 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         clock.advance(500)  # 10 s: old
         store.step()
         assert disk.of("commitlog") == 1
-        for _ in range(100):  # over four pages
+        for _ in range(100):  # more than four pages
             store.put(message(b"x" * 200))
         store.step()
         assert disk.of("commitlog") == 1, "not before the interval"
@@ -150,7 +150,7 @@ def test_nothing_is_flushed_twice(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
-    """A single small record, below every page threshold, through pool and disk."""
+    """A single small record, below every page threshold, goes through pool and disk."""
     disk = CountingDisk()
     store, clock = make(tmp_path, disk, transient_store_pool_enable=True)
     with store:
@@ -207,7 +207,7 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
 
 
 def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
-    """Else the next file would survive a crash that takes what is before it."""
+    """Otherwise the next file could survive a crash that loses the bytes before it."""
     store, _ = make(
         tmp_path,
         transient_store_pool_enable=True,
@@ -217,7 +217,7 @@ def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
     )
     results = [store.put(message(b"x" * 3000)) for _ in range(20)]
     assert all(one.status is PutStatus.PUT_OK for one in results)
-    store.abandon()  # what only a buffer held is gone
+    store.abandon()  # bytes that only the buffer had are lost
     again, _ = make(tmp_path, mapped_file_size_commit_log=10_000, max_message_size=4000)
     with again:
         assert again.recovery.holes == []
@@ -288,7 +288,7 @@ def test_only_a_full_disk_lacks_room_and_only_until_queues_are_written(
 
 
 class FailingDisk(CountingDisk):
-    """Fails to make files of queues, or to rename, as the test says."""
+    """A disk that fails to create queue files or to rename, as configured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ class FailingDisk(CountingDisk):
 
 
 def waiting_for_files(store: MessageStore, clock: ManualClock) -> Removal:
-    """Let ten queues wait for their files, and another one for its deletion."""
+    """Let ten queues wait for their files, and another for its deletion."""
     store.step()
     store.put(IncomingMessage("Doomed", b"x"))
     store.flusher.flush_all()
@@ -353,7 +353,7 @@ def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) 
 
 
 def test_a_stop_that_cannot_finish_a_deletion_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    """Messages that only buffers have, as under ``transientStorePoolEnable``, are committed."""
+    """Messages that are only in buffers (``transientStorePoolEnable``) are committed."""
     disk = FailingDisk()
     store, _ = make(tmp_path, disk, transient_store_pool_enable=True)
     store.put(IncomingMessage("Doomed", b"x"))

@@ -1,4 +1,4 @@
-"""The lock keeps out everybody else: this process, others, Java."""
+"""The lock excludes all other stores: in this process, in others, and Java's."""
 
 import fcntl
 import subprocess

@@ -1,4 +1,4 @@
-"""Gets with a filter: a slow one is asked for a part of the messages, and the next get goes on."""
+"""Gets with a filter: a slow filter sees part of the messages, and the next get continues."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from store_subject import Subject, decoded
 
 
 class ByBody:
-    """Takes some messages, and counts what it is asked."""
+    """A filter that takes some messages, and counts its calls."""
 
     def __init__(self, *, looks_at_tags: bool) -> None:
         self.looks_at_tags = looks_at_tags
@@ -42,7 +42,7 @@ def get(subject: Subject, queue_offset: int, message_filter: MessageFilter) -> G
 def test_a_filter_that_is_slow_is_asked_for_a_part(
     stores: Stores, asked: ByBody, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several hundred messages were looked at by one get: a filter of 70 kB took nine seconds."""
+    """A get evaluated several hundred messages: with a filter of 70 kB it took nine seconds."""
     subject = filled(stores)
     monkeypatch.setattr(getting, "_FILTERING_S", -1.0)
     found: list[bytes] = []

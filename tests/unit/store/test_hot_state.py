@@ -1,4 +1,4 @@
-"""Rows that stay where they are while tables around them grow."""
+"""Rows keep their addresses while the tables around them grow."""
 
 import random
 
@@ -8,12 +8,12 @@ from reput.format import names
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, tables
 
-# Rows as the kernels find them.
+# Rows by the kernels' own lookup.
 BLOCK = tables.Row
 
 
 def find(hot: HotState, topic: str, queue_id: int) -> int:
-    """Return the address of a queue's row as kernels find it, 0 if they do not."""
+    """Return the address of a queue's row as kernels look it up, 0 if there is none."""
     row = tables.topic_row(BLOCK(hot.address), topic.encode())
     queue = tables.queue_row(row, queue_id) if row is not None else None
     return queue.address if queue is not None else 0
@@ -105,7 +105,7 @@ def test_rows_that_were_looked_at_go_behind_the_others_of_a_round() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_topics_are_found_whichever_others_were_dropped(seed: int) -> None:
-    """Dropping one moves its neighbours in the table, and nothing else."""
+    """A dropped topic moves its neighbours in the table, and nothing else."""
     chance = random.Random(seed)
     hot_state = HotState()
     known: set[bytes] = set()
@@ -152,6 +152,6 @@ def test_a_topic_that_is_made_anew_begins_at_nothing() -> None:
     assert [*hot_state.put_news()] == [(b"T", 5, 500)]
     hot_state.drop_topic(b"T")
     assert [*hot_state.put_news()] == []
-    words = hot_state.topic(b"U").words  # in the same place
+    words = hot_state.topic(b"U").words  # at the same address
     words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
     assert [*hot_state.put_news()] == [(b"U", 5, 500)]

@@ -1,4 +1,4 @@
-"""Messages on their way in: their records, their stand-ins, what is refused."""
+"""Messages before the append: their records, their substitutes, and refusals."""
 
 import dataclasses
 from typing import Any

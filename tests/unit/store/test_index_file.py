@@ -1,6 +1,6 @@
-"""The index for writing: entries as Java puts them, files that end in the middle of a record.
+"""The index for writing: entries as in Java's files, and files that fill up within a record.
 
-That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
+tests/interop/test_same_bytes.py compares whole files with Java's byte by byte.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from reput.store.index_file import STEPS, IndexFiles
 from reput.store.kernels import hot
 
 NOW_MS = 1_700_000_000_000
-SLOTS, ENTRIES = 4, 6  # five keys a file: entry 0 is never used
+SLOTS, ENTRIES = 4, 6  # five keys per file: entry 0 is never used
 SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
 
 
@@ -71,7 +71,7 @@ def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) 
 def test_a_record_over_many_files_is_put_in_as_many_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a file ended within a record, each of its 16,000 keys took 15 us of Python."""
+    """In one part, each of the 16,000 keys of a record at a file end took 15 us of Python."""
     keys = [f"key-{number}" for number in range(4 * ENTRIES)]
     one, other = (open_index(tmp_path / name) for name in ("one", "other"))
     for key in keys:
@@ -137,7 +137,7 @@ def open_large_index(root: Path) -> IndexFiles:
 
 
 def test_a_long_chain_is_walked_through_in_parts(tmp_path: Path) -> None:
-    """Others have their turn after so many entries, whatever a client has stored."""
+    """Each part is bounded, so that other requests run in between, whatever a client has stored."""
     index = open_large_index(tmp_path)
     for offset in range(4):
         put(index, offset, *["other" if offset else "k"] * 1000)
@@ -154,13 +154,13 @@ def key_slot(key: str) -> int:
 
 
 def test_a_file_that_goes_meanwhile_ends_the_walk_through_it(tmp_path: Path) -> None:
-    """Between two parts retention may delete the file: its memory is unmapped then."""
+    """Between two parts retention may delete the file and unmap its memory."""
     index = open_large_index(tmp_path)
     for offset in range(8):
         put(index, offset, *["k"] * 1000)
     assert len(list((tmp_path / "index").iterdir())) == 2
     walk = index.newest_first(index_entry.key_of("T", "k"), 0, 1 << 62)
-    while (offset := next(walk)) != 3:  # in the older one, with 2, 1 and 0 to come
+    while (offset := next(walk)) != 3:  # in the older file, with 2, 1 and 0 left
         assert offset is None or offset > 3
     index.delete_before(5)
     assert [one for one in walk if one is not None] == []

@@ -1,4 +1,4 @@
-"""Index files: what the file does not say, lookups by key and time, damage."""
+"""Index files: inferred sizes, lookups by key and time, damage."""
 
 import random
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def view_of(data: bytes | bytearray) -> IndexFileView:
 
 
 def filled(slots: int, entries: int, puts: Iterable[tuple[str, int]]) -> IndexFile:
-    """An index file with (key, physical offset) put, a second apart."""
+    """Return an index file with the given (key, physical offset) pairs, a second apart."""
     file = IndexFile(slots, entries)
     for i, (key, physical_offset) in enumerate(puts):
         store_ms = store_builder.START_MS + 1000 * i
@@ -42,7 +42,7 @@ def found(view: IndexFileView, key: str) -> list[int]:
 def reader_of(
     messages: Iterable[StoredMessage], *, slots: int = 7, entries: int = 10
 ) -> tuple[StoreReader, list[StoredMessage]]:
-    """A store in memory: log and index are enough."""
+    """Return a reader of a store in memory that has only log and index."""
     placed = store_builder.place(messages, 4096)
     files = {
         f"commitlog/{start:020d}": data
@@ -140,7 +140,7 @@ def test_every_key_leads_to_its_messages(version: str) -> None:
 
 @pytest.mark.slow
 def test_slots_are_inferred_for_any_pair_of_numbers() -> None:
-    """Also for small files, where several splits fit the header, and keys of a record at 0."""
+    """Small files, whose header fits several proportions, and keys of a record at 0 too."""
     source = random.Random(5)
     for round_ in range(1500):
         slots = source.choice((1, 2, 3, 5, 7, 10, 16, 64, 100, 101, 499))
@@ -196,7 +196,7 @@ def test_files_of_other_proportions(slots: int, entries: int) -> None:
 
 
 def test_a_file_without_entries_has_none() -> None:
-    """Just made: the header may have the times of the file before it."""
+    """The header of a new file may have the times of the file before it."""
     before = filled(5, 4, [("T#a", 0), ("T#b", 100), ("T#c", 200)])
     for file in (IndexFile(5, 4), IndexFile(5, 4, before)):
         view = view_of(file.pack())
@@ -209,7 +209,7 @@ def test_a_file_without_entries_has_none() -> None:
 
 
 def test_the_count_in_a_header_starts_at_one_or_zero() -> None:
-    """On disk 0 until the first put; 1 after a broker has loaded and closed it."""
+    """On disk it is 0 until the first put, and 1 after a broker has loaded and closed the file."""
     data = bytearray(IndexFile(5, 4).pack())
     data[36:40] = (1).to_bytes(4, "big")
     assert view_of(data).header.entry_count == 0
@@ -245,7 +245,7 @@ def brute_force(
 
 
 def timed(gaps_ms: Iterable[int]) -> list[StoredMessage]:
-    """Messages with one key in common, ``gaps_ms`` apart."""
+    """Return messages with one key in common, ``gaps_ms`` apart."""
     at = store_builder.START_MS
     messages = []
     for i, gap in enumerate(gaps_ms):
@@ -255,7 +255,7 @@ def timed(gaps_ms: Iterable[int]) -> list[StoredMessage]:
 
 
 def test_every_file_that_overlaps_the_time_is_searched() -> None:
-    """Begin before the window's end and end after its begin, not begin inside it (rmq#9233)."""
+    """A file overlaps if it begins before the window's end and ends after its begin (rmq#9233)."""
     reader, placed = reader_of(timed([5000] * 30), entries=9)
     assert len(reader.index.files) > 5
     times = [one.store_timestamp for one in placed]
@@ -283,7 +283,7 @@ def test_times_of_entries_are_whole_seconds_and_queries_are_not(gap: int) -> Non
 
 
 def test_the_first_entry_of_a_rolled_file() -> None:
-    """Its time counts from the end of the file before: 8 idle hours make it 8 hours late."""
+    """Its time counts from the end of the file before: after 8 idle hours it is 8 hours late."""
     gaps = [1000] * 7 + [8 * HOUR_MS] + [1000] * 3
     reader, placed = reader_of(timed(gaps), entries=8, slots=3)
     first, second, *_ = reader.index.files
@@ -303,7 +303,7 @@ def test_the_first_entry_of_a_rolled_file() -> None:
 
 
 def test_with_the_roll_in_the_idle_time() -> None:
-    """The message after the pause is the first of a file, and is found by its time."""
+    """The message after the pause is the first of a file, and its time finds it."""
     for full in range(2, 12):
         gaps = [1000] * full + [8 * HOUR_MS] + [1000] * 3
         messages = [
@@ -322,7 +322,7 @@ def test_with_the_roll_in_the_idle_time() -> None:
 
 
 def test_keys_and_topics_with_the_same_hash() -> None:
-    """``Aa`` and ``BB`` have the same, so have all texts that differ in these only."""
+    """``Aa`` and ``BB`` have the same hash, and so have all texts that differ only in these."""
     assert store_builder.java_hash("Aa") == store_builder.java_hash("BB")
     messages = [
         message(topic, b"x", keys=key)
@@ -340,7 +340,7 @@ def test_keys_and_topics_with_the_same_hash() -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_in_golden_stores(version: str) -> None:
-    """Java returns foreign messages for these keys; only those with the key come out here."""
+    """Java returns foreign messages for these keys; here only messages with the key match."""
     manifest = golden.manifest(version, "clean")
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, "clean")}
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
@@ -384,7 +384,7 @@ def expected_hits(key: str) -> list[int]:
 
 
 def lookups(data: bytes | bytearray) -> dict[str, list[int] | None]:
-    """What each key finds; None is an error."""
+    """Return the hits of each key; None is an error."""
     view = view_of(data)
     hits: dict[str, list[int] | None] = {}
     for key in {key for key, _ in PUTS}:
@@ -397,9 +397,11 @@ def lookups(data: bytes | bytearray) -> dict[str, list[int] | None]:
 
 
 def test_any_byte_changed_gives_hits_or_errors() -> None:
-    """Hits are proposals, so wrong ones do no harm; but no key loses hits in silence, except
-    through what nothing else repeats: header times, a slot or a previous entry that leads to
-    another entry of the same slot, and an entry's own hash and offset.
+    """A changed byte causes wrong hits or an error, but seldom loses a hit silently.
+
+    Hits are candidates, so wrong ones do no harm. Only changes of bytes without redundancy may lose
+    hits silently: header times, a slot or a previous entry that points to another entry of the same
+    slot, and an entry's own hash and offset.
     """
     slots, entries = 8, 40
     data = filled(slots, entries, PUTS).pack()
@@ -420,7 +422,7 @@ def test_any_byte_changed_gives_hits_or_errors() -> None:
 
 
 def test_a_chain_that_does_not_lead_to_older_entries_is_an_error() -> None:
-    """It does not end in silence, and does not go round for ever."""
+    """The chain does not end silently, and the lookup does not loop forever."""
     file = filled(1, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])
     for number, previous in ((3, 3), (2, 3), (1, 1), (3, -1), (2, 99), (1, 1 << 30)):
         broken = filled(1, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])

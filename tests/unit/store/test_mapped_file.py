@@ -1,4 +1,4 @@
-"""One file: positions, room, what is durable, and who may still look at it."""
+"""A mapped file: positions, room, durability, and readers that hold it."""
 
 import ctypes
 import errno
@@ -43,7 +43,7 @@ class SmallDisk(Disk):
 
 
 class ForgetfulDisk(Disk):
-    """A disk that knows what would be left after a power failure: what was there at a sync."""
+    """A disk that records what a power failure would leave: the bytes of the last sync."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ def written(path: str, data: bytes) -> str:
 
 
 def maps_of(path: str) -> int:
-    """How often this process maps a file, deleted or not."""
+    """Return how often this process maps a file, deleted or not."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return sum(f" {path}" in line for line in lines)
 
 
 def open_descriptors() -> int:
-    gc.collect()  # what other tests have left goes now, not in between
+    gc.collect()  # collect the garbage of other tests now, not in between
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -380,7 +380,7 @@ def test_a_failed_sync_is_never_forgotten(path: str) -> None:
     disk.is_broken = True
     with pytest.raises(WriteFailed, match="Input/output error"):
         file.flush()
-    disk.is_broken = False  # the system has dropped the pages, and knows of no error any more
+    disk.is_broken = False  # the system has dropped the pages, and reports no error any more
     with pytest.raises(WriteFailed, match="Input/output error"):
         file.flush()
     assert file.flushed == 0
@@ -398,7 +398,7 @@ def test_a_full_durable_file_keeps_no_descriptor(path: str) -> None:
 
 
 def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change(path: str) -> None:
-    """As the files of a batch queue are when its topic is deleted."""
+    """The files of a batch queue are closed and moved when its topic is deleted."""
 
     class Leaving(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
@@ -660,7 +660,7 @@ def test_an_abandoned_file_is_unmapped(path: str) -> None:
 
 
 class FileModel(RuleBasedStateMachine):
-    """Any order of calls, with a buffer or without, against plain bytes and three numbers."""
+    """Calls in any order, with a buffer or without, compared with plain bytes and three numbers."""
 
     def __init__(self) -> None:
         super().__init__()

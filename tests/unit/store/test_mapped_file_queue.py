@@ -1,4 +1,4 @@
-"""The run of files: finding them, growing, shrinking, and several folders."""
+"""The run of files: loading, growth, truncation, and several folders."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Folders(Disk):
-    """A disk where folders can be full or read-only, and which notes what it does."""
+    """A disk where folders can be full or read-only, and which records its operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ def test_files_take_turns_over_sorted_folders(tmp_path: Path, disk: Disk) -> Non
 
 
 def test_folders_said_to_be_full_or_read_only_are_passed_over(tmp_path: Path, disk: Disk) -> None:
-    # As Java's MultiPathMappedFileQueue: the turn is taken over the folders that are left.
+    # As Java's MultiPathMappedFileQueue: the turn counts only the folders that are left.
     queue = queue_in(tmp_path, disk, "abcd", read_only_folders=[str(tmp_path / "a")])
     queue.full_folders = {str(tmp_path / "c")}
     grow(queue, 4)
@@ -409,7 +409,7 @@ def test_what_is_flushed_has_no_hole(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_is_durable_for_no_thread(tmp_path: Path, disk: Disk) -> None:
-    """The next flush, perhaps another thread's, has nothing to sync and must fail too."""
+    """The next flush, perhaps of another thread, has nothing to sync and must fail too."""
     queue = queue_in(tmp_path, disk)
     file = queue.roll()
     file.append(b"kept")
@@ -492,7 +492,7 @@ def test_the_oldest_file_goes_first_and_the_last_one_never(tmp_path: Path, disk:
 
 
 def test_a_deletion_does_not_wait_for_the_file_that_is_being_made(tmp_path: Path) -> None:
-    """The next file is made in another thread, which takes seconds where files are warmed."""
+    """Another thread creates the next file, which takes seconds if it warms the file."""
     begun, may_end = threading.Event(), threading.Event()
 
     class SlowDisk(Disk):

@@ -1,4 +1,4 @@
-"""Memory with an address."""
+"""Memory with a fixed address."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""Which pulls the kernel answers, and what it counts of them."""
+"""The pulls that the kernel answers, and their statistics."""
 
 import ctypes
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ HOST = Host(b"\x7f\0\0\1", 10911)
 
 
 class Subject:
-    """A store that is asked in frames."""
+    """A store that gets request frames."""
 
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
@@ -66,7 +66,7 @@ class Subject:
         return received
 
     def reads(self, topic: str, group: str = "g", queues: int = 4, **more: Any) -> Reader:
-        """Let the kernel know a reader, as after a pull that Python has answered."""
+        """Register a reader with the kernel, as after a pull that the processor answered."""
         self.store.get(topic, 0, 0, 1)
         reader = Reader(topic, group, "*", 0, (), queues)._replace(**more)
         self.pull_subscriptions.add(reader)
@@ -130,7 +130,7 @@ def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subjec
 
 
 def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
-    """Thousands are: of expressions of 64 kB that would be gigabytes."""
+    """Thousands of readers with expressions of 64 kB each would take gigabytes."""
     subject.put("T", 1, tag="TagA")
     subject.reads("T", subscription="x" * 5000)
     subject.reads("T", subscription="y", tags_codes=tuple(range(300)))
@@ -150,7 +150,7 @@ def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
 
 
 def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
-    """With an expression, with another one, and with none."""
+    """Readers differ by expression; a pull without one is another reader."""
     subject.put("T", 1, tag="TagA")
     subject.put("T", 1, tag="TagB")
     for tag in ("TagA", "TagB"):
@@ -167,7 +167,7 @@ def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
 
 
 def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table and the list grow; at a limit all are forgotten, and nothing that they got."""
+    """The table and the list grow; at a limit all readers are dropped, but not their statistics."""
     monkeypatch.setattr(pull_subscriptions, "_READERS_MAX", 300)
     topics = [f"topic-{i}" for i in range(10)]
     groups = [f"group-{i}" for i in range(30)]
@@ -190,7 +190,7 @@ def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_rows_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By groups and queues, whatever expressions the pulls of a group bring."""
+    """The bound counts groups and queues, whatever expressions the pulls of a group have."""
     monkeypatch.setattr(pull_subscriptions, "_ROWS_MAX", 100)
     subject.put("T", 1)
     for i in range(30):
@@ -225,9 +225,9 @@ def test_a_closed_one_knows_nobody(subject: Subject) -> None:
 def test_units_of_few_queues_are_kept_ahead(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is read last is kept; the others are read anew, by Python."""
+    """The queue read last is kept; the others fall back to Python."""
     monkeypatch.setattr(consume_queue, "_AHEAD_QUEUES_MAX", 2)
     for topic in ("A", "B", "C"):
-        subject.put(topic, 40)  # so that the first 32 are in a file only
+        subject.put(topic, 40)  # so that the first 32 are only in a file
         subject.reads(topic)
     assert [subject.ask(topic).pull_count for topic in ("A", "B", "C")] == [0, 1, 1]

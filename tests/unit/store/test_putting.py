@@ -1,4 +1,4 @@
-"""Batches on their way into the log: their records are those of single messages."""
+"""Batches before the append: their records are equal to those of single messages."""
 
 import dataclasses
 from typing import Any
@@ -53,7 +53,7 @@ def test_records_of_a_batch_are_those_of_its_messages(
         assert found is not None
         assert expected is not None
         one, other = without_places(found), without_places(expected)
-        if has_crc:  # over all of the record, so of the place as well
+        if has_crc:  # covers the whole record, its offsets included
             end = slice(-record.CRC_PROPERTY_BYTES)
             one, other = (
                 dataclasses.replace(each, property_bytes=each.property_bytes[end], properties=None)
@@ -65,7 +65,7 @@ def test_records_of_a_batch_are_those_of_its_messages(
 def test_a_batch_takes_no_python_for_each_message(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands fit a request: what is done for each is the kernel's."""
+    """A request may have thousands of messages: only the kernel works on each."""
     calls: list[IncomingMessage] = []
     encode = incoming.encode
 
@@ -94,7 +94,7 @@ def test_a_batch_of_too_many_messages_is_refused(
 
 
 def test_properties_of_a_batch_are_utf8(stores: Stores) -> None:
-    """Others would be dispatched by Python, record by record, for a quarter of a minute."""
+    """Python would dispatch others record by record, for a quarter of a minute."""
     store = stores.open()
     parts = [*PARTS, batch.InnerMessage(0, b"\xff", b"a\1\xff\2")]
     result = store.put_batch(outer(parts))
@@ -107,7 +107,7 @@ def test_properties_of_a_batch_are_utf8(stores: Stores) -> None:
 def test_a_batch_of_too_many_keys_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is an entry of the index, and all are put in one go."""
+    """Each key is an entry of the index, and one step puts all of them."""
     monkeypatch.setattr(limits, "BATCH_KEYS", limits.BATCH_KEYS.at(10))
     store = stores.open()
     parts = [batch.InnerMessage(0, b"a b c", b"KEYS\1a b c d e f\2")] * 3

@@ -1,4 +1,4 @@
-"""The store as a whole: against what Java says of its own."""
+"""The reader of whole stores, compared with Java's reports about its own stores."""
 
 import fcntl
 import functools
@@ -51,7 +51,7 @@ RECOVERED = [
 ]
 
 JAVA_HITS_MAX = 64
-"""``maxMsgsNumBatch``: a lookup in Java finds no more."""
+"""``maxMsgsNumBatch``: the limit of hits of a lookup in Java."""
 
 each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
 each_opened_store = pytest.mark.parametrize(
@@ -63,7 +63,7 @@ each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVER
 each_version = pytest.mark.parametrize("version", golden.VERSIONS)
 
 
-@functools.lru_cache(4)  # each keeps files open
+@functools.lru_cache(4)  # each reader keeps files open
 def reader_of(version: str, name: str) -> StoreReader:
     return StoreReader.open(str(golden.unpack(version, name)))
 
@@ -80,7 +80,7 @@ def offsets_of(messages: list[StoredMessage] | Iterator[StoredMessage]) -> list[
 
 
 def as_manifest(one: StoredMessage, version: str) -> dict[str, Any]:
-    """A message in the words of the manifest."""
+    """Return a message as the manifest describes it."""
 
     def sha256(data: bytes) -> str:
         return hashlib.sha256(data).hexdigest()
@@ -227,10 +227,10 @@ def number_in(text: str, pattern: str) -> int:
 
 
 def lost_records(version: str, name: str) -> list[dict[str, Any]]:
-    """The records of ``clean`` that the damage took: what its description names.
+    """Return the records of ``clean`` that the described damage destroyed.
 
-    Java's own recovery takes more: it cuts the log at the first bad record, in memory. On disk the
-    records and units behind the cut are as before, so here they are still messages
+    Java's own recovery loses more: it cuts the log at the first bad record, in memory. On disk the
+    records and units after the cut are unchanged, so this reader still returns them
     (known-bugs.md#recovery-truncates, known-bugs.md#stale-tail).
     """
     stored = golden.messages(version, "clean")
@@ -253,7 +253,7 @@ def lost_records(version: str, name: str) -> list[dict[str, Any]]:
 
 
 def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict]]]:
-    """(physical offset, end, verdicts that fit) of each run in the walk of a damaged store."""
+    """Return (physical offset, end, possible verdicts) of each run of damage in a damaged store."""
     variant = name.removeprefix("torn/").removesuffix("-recovered")
     lost = lost_records(version, name)
     if variant == "log-missing":
@@ -279,7 +279,7 @@ def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict
 
 @each_damaged_store
 def test_messages_of_damaged_stores(version: str, name: str) -> None:
-    """All that the damage left, in order, with the content that ``clean`` has."""
+    """All undamaged messages are returned in order, with their content in ``clean``."""
     lost = {one["commitLogOffset"] for one in lost_records(version, name)}
     stored = golden.messages(version, "clean")
     expected = [one for one in stored if one["commitLogOffset"] not in lost]
@@ -315,7 +315,7 @@ def test_messages_of_damaged_stores(version: str, name: str) -> None:
 
 @each_recovered_store
 def test_java_keeps_no_message_that_is_not_found(version: str, name: str) -> None:
-    """Unless its checksum is wrong, which Java does not look at everywhere."""
+    """Except messages with a wrong checksum, which Java does not check everywhere."""
     java = {one["commitLogOffset"] for one in golden.messages(version, name) if one["crcOk"]}
     found = set(offsets_of(reader_of(version, name).messages()))
     assert java <= found
@@ -341,7 +341,7 @@ def test_damage_is_where_it_was_done(version: str, name: str) -> None:
 
 @each_damaged_store
 def test_the_end_of_damaged_logs(version: str, name: str) -> None:
-    """A crash ends the log before what it left of its last record; without one it is damage."""
+    """After a crash the log ends before a torn last record; otherwise that record is damage."""
     clean_end = golden.manifest(version, "clean")["log"]["endOffset"]
     tail = reader_of(version, name).tail
     text = torn_entry(version, name)["damage"]
@@ -366,7 +366,7 @@ def test_the_end_of_damaged_logs(version: str, name: str) -> None:
 
 @each_damaged_store
 def test_queues_of_damaged_stores(version: str, name: str) -> None:
-    """On disk they are as Java left them. What it cut in memory only (`queuesChanged`) is there."""
+    """On disk they are as Java left them, also where it cut in memory only (`queuesChanged`)."""
     entry = torn_entry(version, name)
     reader = reader_of(version, name)
     is_recovered = name.endswith("-recovered")
@@ -398,7 +398,7 @@ def test_queues_of_damaged_stores(version: str, name: str) -> None:
         if where not in changed:
             assert queue.max_offset == one["maxOffset"]
         elif queue.max_offset > one["maxOffset"]:
-            # Behind Java's cut the units of before stand as they were.
+            # After Java's cut the old units are unchanged.
             before = clean[where]
             assert queue.max_offset == before["maxOffset"]
             _, behind = queue.units(one["maxOffset"], queue.max_offset)
@@ -406,7 +406,7 @@ def test_queues_of_damaged_stores(version: str, name: str) -> None:
 
 
 def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
-    """The queues that a variant's description names as damaged."""
+    """Return the queues that a variant's description names as damaged."""
     found = re.findall(r'\["([^"]+)", (\d+), \d+', entry["damage"])
     found += re.findall(r"consume queue (\S+)/(\d+) cut", entry["damage"])
     return {(topic, int(queue_id)) for topic, queue_id in found}
@@ -475,9 +475,9 @@ def test_states_of_torn_stores(version: str, name: str) -> None:
 @each_version
 @pytest.mark.parametrize("variant", ["log-short", "cq-short", "log-empty-file"])
 def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
-    """Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
+    """Files of wrong length are errors with the file's name, and the rest is read.
 
-    Here everything that is left is read, and what is missing is an error with the file's name.
+    Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
     """
     reader = reader_of(version, f"torn/{variant}")
     text = torn_entry(version, f"torn/{variant}")["damage"]
@@ -509,7 +509,7 @@ def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: s
 
 @each_opened_store
 def test_messages_of_every_queue(version: str, name: str) -> None:
-    """Light and batch queues too; a queue offset whose message has expired is not in the store."""
+    """Light and batch queues too; a queue offset whose message has expired has no message."""
     manifest = golden.manifest(version, name)
     reader = reader_of(version, name)
     for queue in manifest["queues"]:
@@ -538,8 +538,10 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
     OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
 )
 def test_keys_find_what_java_finds(version: str, name: str) -> None:
-    """And more: all hits, not the first 32. Java's are filtered by text and time
-    (known-bugs.md#index-seconds, known-bugs.md#hash-collisions)."""
+    """The reader returns all hits, not the first 32, and filters Java's hits by text and time.
+
+    See known-bugs.md#index-seconds and known-bugs.md#hash-collisions.
+    """
     manifest = golden.manifest(version, name)
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
     reader = reader_of(version, name)
@@ -608,7 +610,7 @@ def test_a_host_that_is_not_the_stores_makes_another_id(version: str) -> None:
 
 def by_time(
     times: list[int], first: int, timestamp_ms: int, boundary: Boundary
-) -> int:  # the rule, on the queue's store times
+) -> int:  # the rule, applied to the queue's store times
     if boundary is Boundary.LOWER:
         return first + next((i for i, t in enumerate(times) if t >= timestamp_ms), len(times))
     return first + max((i for i, t in enumerate(times) if t <= timestamp_ms), default=0)
@@ -616,7 +618,7 @@ def by_time(
 
 @each_opened_store
 def test_offset_by_time(version: str, name: str) -> None:
-    """The first at or after, the last at or before, whatever 4.x says ("the nearest")."""
+    """The first message at or after the time, the last at or before; 4.x returns "the nearest"."""
     manifest = golden.manifest(version, name)
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
     reader = reader_of(version, name)
@@ -677,7 +679,7 @@ def test_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> No
 
 
 def test_with_damage_and_holes(tmp_path: Path) -> None:
-    """What cannot be read takes the time of what is before it; nothing hangs, nothing raises."""
+    """An unreadable unit counts with the time of the one before; no lookup hangs or raises."""
     built = store_builder.build(
         tmp_path / "store",
         [message(body=bytes(i % 90), queue_id=0) for i in range(100)],
@@ -713,7 +715,7 @@ def test_with_damage_and_holes(tmp_path: Path) -> None:
 
 
 def test_a_large_hole_takes_no_time() -> None:
-    """A missing log file of a million messages is stepped over, not through."""
+    """The search skips a missing log file of a million messages at once."""
     count = 300_000
     placed = store_builder.place([message(), message()], 4096)
     files = {
@@ -765,9 +767,9 @@ def test_a_light_queue_points_at_messages_that_name_it() -> None:
 def rewritten(
     root: Path, *, same_sizes: bool, is_crashed: bool
 ) -> tuple[store_builder.Built, list[StoredMessage], int]:
-    """A store whose log Java cut at a message and wrote on: behind its end the old bytes stand.
+    """Return a store that Java truncated at a message and continued, with old bytes after its end.
 
-    Returns the store, the messages of the old tail that still stand there, and the end of the log.
+    Returns the store, the messages of the old tail that are still there, and the end of the log.
     """
     body = bytes(60)
     old = [message(body=body, keys=f"old-{i}") for i in range(30)]
@@ -802,7 +804,7 @@ def rewritten(
 @pytest.mark.crash
 @pytest.mark.parametrize("is_crashed", [False, True])
 def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
-    """Java cuts in memory only; the old records stand behind the new end, whole (rmq#10666)."""
+    """Java cuts in memory only; whole old records follow the new end on disk (rmq#10666)."""
     built, stale, end = rewritten(tmp_path / "store", same_sizes=False, is_crashed=is_crashed)
     assert len(stale) >= 4
     reader = StoreReader.open(str(built.root))
@@ -825,10 +827,10 @@ def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> No
 
 @pytest.mark.crash
 def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
-    """Nothing tells old records from new where they follow each other without a seam.
+    """Old records without a seam after the new ones cannot be told from them.
 
-    A recovery of Java's walks into them, too (that is rmq#10666), so this is what its broker would
-    serve. The checkpoint and the queues do not say more; only poison at the cut would.
+    A recovery of Java walks into them as well (rmq#10666), so its broker would serve them. The
+    checkpoint and the queues have no more information; only poison at the cut would.
     """
     built, stale, end = rewritten(tmp_path / "store", same_sizes=True, is_crashed=False)
     reader = StoreReader.open(str(built.root))
@@ -838,7 +840,7 @@ def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Pat
 
 @pytest.mark.crash
 def test_a_crash_in_the_middle_of_the_log_is_no_end() -> None:
-    """Newer records behind damage: the log goes on (known-bugs.md#recovery-truncates)."""
+    """Newer records follow the damage, so the log continues (known-bugs.md#recovery-truncates)."""
     placed = store_builder.place(store_builder.messages(40), 4096)
     files = store_builder.log_files(placed, 4096)
     bad = next(one for one in placed if one.physical_offset >= max(files) + 100 and one.body)
@@ -909,7 +911,7 @@ def test_parts_of_the_log(tmp_path: Path) -> None:
 
 
 def fingerprint(root: Path) -> dict[str, tuple[int, int, int, str]]:
-    """Every file and folder: mode, size, times of change, content."""
+    """Return mode, size, times of change and content of every file and folder."""
     found = {}
     for path in [root, *sorted(root.rglob("*"))]:
         state = path.stat()
@@ -920,7 +922,7 @@ def fingerprint(root: Path) -> dict[str, tuple[int, int, int, str]]:
 
 
 def read_everything(reader: StoreReader) -> None:
-    """Every public question, also about what is not there."""
+    """Call every public query, also for things that do not exist."""
     for one in reader.messages():
         last = one
     list(reader.walk())
@@ -1010,7 +1012,7 @@ def test_java_wrote_both_kinds(version: str) -> None:
 
 
 def test_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
-    """Not from the topic's (rust#2872): here both, and the body, look like property strings."""
+    """Here topic and body both look like property strings (rust#2872)."""
     text = "TAGS\x01WRONG\x02KEYS\x01wrong\x02"
     built = store_builder.build(
         tmp_path / "store",
@@ -1083,7 +1085,7 @@ def test_a_store_by_path_and_uri(built: store_builder.Built, form: str) -> None:
 
 
 class _Remote:
-    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+    """``pyarrow.fs.FileSystem`` that reads PATH of this machine for ``s3://bucket/PATH``."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
@@ -1122,7 +1124,7 @@ def test_a_remote_store_says_the_same(
 
 @pytest.fixture
 def running(built: store_builder.Built) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds the store's lock as a broker does."""
+    """Start a process that holds the store's lock as a broker does."""
     code = (
         "import fcntl, sys\n"
         "file = open(sys.argv[1], 'r+b')\n"
@@ -1171,7 +1173,7 @@ def live_reader(files: dict[str, Any]) -> StoreReader:
 
 
 def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
-    """The very last may be half written: it counts once a queue points at it, or more follows."""
+    """The very last record may be half written: it counts once a unit or a record follows it."""
     placed = store_builder.place(store_builder.messages(20), 4096)
     files = store_builder.log_files(placed, 4096)
     named: dict[str, Any] = {f"commitlog/{start:020d}": data for start, data in files.items()}
@@ -1191,7 +1193,7 @@ def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
 @pytest.mark.parametrize("order", ["naive", "size last", "backwards"])
 @pytest.mark.parametrize("with_queues", [False, True])
 def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queues: bool) -> None:
-    """At every step of the writer, eight bytes at a time: a prefix of what was sent."""
+    """At every step of eight bytes the reader returns a prefix of the sent messages."""
     sent = store_builder.place(store_builder.messages(14), 2048)
     whole = store_builder.log_files(sent, 2048)
     files = {start: bytearray(2048) for start in [*whole, max(whole) + 2048]}
@@ -1260,7 +1262,7 @@ for line in (root / "places").read_text().split("\\n"):
 @pytest.mark.crash
 @pytest.mark.parametrize("order", ["naive", "size last"])
 def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
-    """A real file, mapped by another process that writes records into it."""
+    """Another process writes records into a real mapped file."""
     sent = store_builder.place(
         [message(body=bytes([i % 251]) * (i % 900), keys=f"k{i}") for i in range(400)], 65536
     )
@@ -1299,7 +1301,7 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
 
 @each_version
 def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
-    """Behind a blank 4.5 leaves what was in its buffer; everything else is the same."""
+    """After a blank 4.5 leaves old bytes of its buffer; everything else is equal."""
     config = golden.manifest(version, "clean")["config"]
     file_bytes = int(config["mappedFileSizeCommitLog"])
     messages = list(reader_of(version, "clean").messages())
@@ -1360,7 +1362,7 @@ def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
 
 
 class FarFolder(LocalFolder):
-    """One whose first two reads of queues come back when both have been asked for."""
+    """A folder whose first two reads of queues return only when both have begun."""
 
     reads_at_once = 4
 

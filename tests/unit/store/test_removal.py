@@ -1,4 +1,4 @@
-"""Queues that are deleted: gone at once, their files and memory bit by bit."""
+"""Deleted queues: they disappear at once, their files and memory in small steps."""
 
 import dataclasses
 import errno
@@ -29,7 +29,7 @@ CONFIG = StoreConfig(
 
 
 class CountingDisk(Disk):
-    """Counts what is moved and deleted."""
+    """A disk that counts renamed and deleted files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_a_topic_that_is_made_anew_at_once_has_only_new_messages(tmp_path: Path)
     with filled(tmp_path) as store:
         removal = store.begin_deletion(["Doomed"])
         assert removal is not None
-        # Nobody has told the disk yet: the first new message does.
+        # The disk thread does not run yet: the first new message starts the move.
         assert [put(store, "Doomed", 3, b"new") for _ in range(3)] == [0, 1, 2]
         assert removal.is_finished
         for _ in store.removals.release(removal):
@@ -143,7 +143,7 @@ def test_links_in_the_folder_of_deleted_queues_are_not_followed(tmp_path: Path) 
 
 
 def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
-    """The one that comes second finds nothing, which is no failure."""
+    """The second thread finds nothing, which is no failure."""
     with filled(tmp_path) as store:
         store.begin_deletion(["Doomed"])
         (removal,) = store.removals.finish()
@@ -170,7 +170,7 @@ def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
 
 
 class GatedDisk(Disk):
-    """Stops at a rename, or fails to sync a folder, when it is told to."""
+    """A disk that blocks at a rename, or fails to sync a folder, as configured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_deletion_begins_while_the_disk_is_at_work_on_another(tmp_path: Path) 
         mover = threading.Thread(target=store.removals.finish)
         mover.start()
         assert disk.has_come.wait(60)
-        # All of it would wait for the disk for ever if it had to.
+        # If it needed the disk, everything would wait forever.
         beginner = threading.Thread(
             target=lambda: (store.begin_deletion(["Other"]), put(store, "New", 0, b"new"))
         )
@@ -281,7 +281,7 @@ def test_files_that_cannot_be_deleted_keep_no_room_from_being_made(
             raise WriteFailed(path, "cannot delete: Permission denied")
 
         monkeypatch.setattr(store._disk, "unlink", refuse)
-        for _ in range(18):  # of 50,000 bytes, of a file of 1 MiB that has 100,000 already
+        for _ in range(18):  # 50,000 bytes at a time, of a file of 1 MiB that has 100,000 already
             put(store, "Kept", 0, bytes(50_000))
             with pytest.raises(WriteFailed, match="Permission denied"):
                 store.step_disk()

@@ -1,4 +1,4 @@
-"""Expiry: what the scripts in ``tests/scripts/store/retention`` cannot say."""
+"""Expiry: cases that the scripts in ``tests/scripts/store/retention`` cannot express."""
 
 import os
 import time
@@ -32,7 +32,7 @@ AT_FOUR = {"delete_when": "04"}
 
 
 class MeasuredDisk(Disk):
-    """A disk that is as full as the test says, and notes deletions and syncs of folders."""
+    """A disk with a usage set by the test, which records deletions and syncs of folders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MeasuredDisk(Disk):
 
 
 def _short(path: str) -> str:
-    """The end of a path, without the zeros that names begin with."""
+    """Return the end of a path, without the zeros that names begin with."""
     name = Path(path).name
     return f"{Path(path).parent.name}/{int(name)}" if name.isdigit() else name
 
@@ -88,7 +88,7 @@ def open_store(stores: Stores, **settings: Any) -> MessageStore:
 
 
 def fill(store: MessageStore, log_files: int, *, topics: int = 1) -> None:
-    """Put messages until the log has as many files."""
+    """Put messages until the log has ``count`` files."""
     number = 0
     while len(store.log.files.files) < log_files:
         topic = f"Topic{'ABCDEFGH'[number % topics]}"
@@ -113,20 +113,20 @@ def age(store: MessageStore, clock: ManualClock, *hours: float) -> None:
 
 
 def step(store: MessageStore) -> None:
-    """Do all that is due at the moment."""
+    """Do all background work that is due."""
     while store.step():
         pass
 
 
 def run(store: MessageStore, clock: ManualClock, seconds: float) -> None:
-    """Let time pass, and the store do what is due, ten times a second."""
+    """Advance the clock, and step the store ten times a second."""
     for _ in range(round(seconds * 10)):
         clock.advance(100)
         step(store)
 
 
 def log_starts(store: MessageStore) -> list[int]:
-    """The numbers of the log files there are."""
+    """Return the numbers of the existing log files."""
     names = [Path(file.path) for file in store.log.files.files]
     assert all(name.exists() for name in names)
     return [file.start // LOG_FILE_BYTES for file in store.log.files.files]
@@ -195,8 +195,10 @@ def test_a_disk_that_does_not_answer_changes_nothing(
 
 
 def assert_minimum_offsets(store: MessageStore) -> None:
-    """Each queue begins with its first message that is in the log, else at its end
-    (known-bugs.md#minimum-offsets)."""
+    """Check that each queue begins with its first message that is in the log, else at its end.
+
+    See known-bugs.md#minimum-offsets.
+    """
     for queue in store.queues:
         alive = [
             number
@@ -229,7 +231,7 @@ def test_what_is_left_is_what_java_leaves(
             if queue["maxPhysicOffset"] > expected["minPhyOffset"]:
                 assert found.min_offset == queue["minOffset"]
             else:
-                # Java leaves the minimum where it was if nothing of the queue is left.
+                # Java keeps the minimum of a queue without messages.
                 assert queue["minOffset"] <= found.min_offset == found.max_offset
     left = {one["path"] for one in expected["files"]}
     families = ("commitlog", "consumequeue", "index")
@@ -249,7 +251,7 @@ def golden_config(root: Path, settings: dict[str, str]) -> Any:
 
 
 def files_of(root: Path, families: tuple[str, ...]) -> set[str]:
-    """The files below some folders of a store, relative to it."""
+    """Return the files below some folders of a store, relative to it."""
     return {
         str(path.relative_to(root))
         for family in families
@@ -261,7 +263,7 @@ def files_of(root: Path, families: tuple[str, ...]) -> set[str]:
 def test_the_writer_only_takes_the_name_of_a_file_away(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To release the blocks and cached pages of 1 GiB takes 0.3 s."""
+    """To free the blocks and cached pages of 1 GiB takes 0.3 s, so another thread does it."""
     store = open_store(stores, clock=clock, disk=disk, **AT_NOON)
     fill(store, 3)
     store.flusher.flush_all()
@@ -391,7 +393,7 @@ def test_other_failures_than_no_room_keep_messages_without_durable_units(
     failure: type[WriteFailed],
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk, clean_file_forcibly_enable=True, **AT_FOUR)
-    # More queues than a step writes out: the failure comes while retention waits for a round.
+    # More queues than a step writes: the failure comes while retention waits for a round.
     for queue_id in range(100):
         put(store, "TopicB", queue_id=queue_id)
     store.flusher.write_out_queues()

@@ -1,4 +1,4 @@
-"""Tables on disk: a whole one at any moment, and nothing of Java's lost on the way."""
+"""Tables on disk: a whole one at any moment, without a loss of Java's fields."""
 
 import json
 import os
@@ -60,7 +60,7 @@ class Crash(BaseException):
 
 
 class CrashingDisk(Disk):
-    """A disk whose machine stops at the n-th operation, before or after it is done."""
+    """A disk whose machine stops at the n-th operation, before or after it."""
 
     def __init__(self, last: int, *, is_done: bool) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class CrashingDisk(Disk):
             raise Crash
 
     def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
-        if self.left == 1 and not self._is_done:  # half of it
+        if self.left == 1 and not self._is_done:  # half of the data
             super().write(descriptor, path, position, memoryview(data)[: len(data) // 2])
         self._count(lambda: super(CrashingDisk, self).write(descriptor, path, position, data))
 
@@ -105,7 +105,7 @@ def table_of(store: Path, disk: Disk | None = None) -> DelayOffsetTable:
 
 
 def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
-    """Save one of those below, as a broker that was just started."""
+    """Save one of the tables below, as a broker that has just started."""
     one = table_of(store, disk)
     one.put(1, table["offsetTable"]["1"])
     one.save(0)
@@ -115,7 +115,7 @@ def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
 
 
 def test_config_files_are_written_atomically(tmp_path: Path) -> None:
-    """Stopped at any operation: the old table or the new one, and never a worse backup."""
+    """A stop at any operation leaves the old table or the new one, and never a worse backup."""
     stops = 0
     for is_done in (False, True):
         for last in range(1, 30):
@@ -131,7 +131,7 @@ def test_config_files_are_written_atomically(tmp_path: Path) -> None:
             assert read(store) in (OLD, NEW)
             for suffix in ("", ".bak"):
                 assert isinstance(json.loads(file(store, suffix).read_text()), dict)
-            save(store, NEW)  # what the crash left is in nobody's way
+            save(store, NEW)  # the remains of the crash block no later save
             assert read(store) == NEW
             assert {one.name for one in file(store).parent.iterdir()} == {
                 "delayOffset.json",
@@ -161,7 +161,7 @@ def test_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
     save(tmp_path, OLD)
     save(tmp_path, NEW, Recorder())
     assert calls == [
-        "sync delayOffset.json",  # it was read, and is about to be the backup
+        "sync delayOffset.json",  # it was loaded, and becomes the backup next
         "sync delayOffset.json.tmp",
         "rename delayOffset.json.bak.tmp",
         "rename delayOffset.json.tmp",
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def saved(store: Path, *values: int, is_durable: bool) -> DelayOffsetTable:
-    """Return a table that was saved with each of these values, one after the other."""
+    """Return a table that was saved once with each of these values, in order."""
     table = table_of(store)
     for value in values:
         table.put(1, value)
@@ -274,7 +274,7 @@ def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
 def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left: bytes) -> None:
     saved(tmp_path, 1, 2, is_durable=True)
     saved(tmp_path, 3, 4, is_durable=False)
-    file(tmp_path).write_bytes(left)  # what a file system may make of bytes it did not write yet
+    file(tmp_path).write_bytes(left)  # possible after a lost write
     assert table_of(tmp_path).get(1) == 2
 
 
@@ -288,7 +288,7 @@ def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
         disk = LossyDisk(root)
         table = table_of(root, disk)
         table.put(1, 2)
-        table.save(0)  # the first of all: it has no backup
+        table.save(0)  # the first save: there is no backup
         table.put(1, 4)
         table.save(0, is_durable=False)
         disk.lose_power(random.Random(seed), loss)
@@ -335,14 +335,14 @@ def test_a_table_that_is_saved_while_another_thread_waits_for_the_disk_stays(
 
 
 class HookedDisk(Disk):
-    """A disk that does something at each sync of a file, and at the next sync of a folder."""
+    """A disk that calls a hook at each sync of a file, and at the next sync of a folder."""
 
     def __init__(self) -> None:
         super().__init__()
         self.at_sync_of_file: Callable[[], None] = lambda: None
         self.at_sync_of_folder: Callable[[], None] | None = None
         self.synced: list[int] = []
-        """Inodes of the files that were synced."""
+        """Inodes of the synced files."""
 
     def sync_file(self, descriptor: int, path: str) -> None:
         self.synced.append(os.fstat(descriptor).st_ino)
@@ -359,7 +359,7 @@ class HookedDisk(Disk):
 def test_who_does_not_wait_for_the_disk_cannot_keep_another_from_durability(
     tmp_path: Path,
 ) -> None:
-    """A durable write that others overtake during each of its syncs."""
+    """Writes without a sync overtake a durable write during each of its syncs."""
     disk = HookedDisk()
     table = table_of(tmp_path, disk)
     table.put(1, 1)
@@ -428,7 +428,7 @@ def test_two_threads_that_wait_for_the_disk_do_not_overtake_each_other(tmp_path:
     def write_the_second() -> None:
         disk.at_sync_of_file = lambda: None
         other.start()
-        other.join(0.2)  # it may be through, or wait for the first
+        other.join(0.2)  # it may be done, or wait for the first
 
     disk.at_sync_of_file = write_the_second
     written.append(table.write(first, 0))
@@ -449,7 +449,7 @@ def test_a_table_stays_saved_when_an_earlier_write_ends_after_a_later_one(tmp_pa
 
     def write_the_second() -> None:
         other.start()
-        other.join(0.2)  # it may be through, or wait for the first
+        other.join(0.2)  # it may be done, or wait for the first
 
     disk.at_sync_of_folder = write_the_second
     table.write(first, 0)
@@ -479,7 +479,7 @@ def as_json(table: object) -> str:
 
 
 def test_the_text_is_that_of_json_after_every_change(tmp_path: Path) -> None:
-    """Though each change makes the text of one entry only."""
+    """Each change encodes the text of one entry only."""
     chance = random.Random(1)
     topics = TopicTable.load(str(tmp_path), Disk())
     offsets = ConsumerOffsetTable.load(str(tmp_path), Disk())
@@ -611,7 +611,7 @@ def test_a_table_of_another_kind_is_an_error(
     (tmp_path / "config").mkdir()
     text = text.replace("%s", kind.entries_member)
     (tmp_path / kind.path).write_text(text)
-    if kind.is_progress:  # what it says can be made up for by delivering again
+    if kind.is_progress:  # a loss of this table only causes repeated delivery
         table = kind.load(str(tmp_path), Disk())
         assert (tmp_path / f"{kind.path}.damaged").read_text() == text
         assert f"{kind.path}.damaged" in table.damage

@@ -1,6 +1,6 @@
 """Verification: a verdict for every file and hole of golden stores.
 
-Findings for each kind of damage are in ``tests/scripts/store/verify``.
+``tests/scripts/store/verify`` has the findings for each kind of damage.
 """
 
 import ast
@@ -34,7 +34,7 @@ SOUND_VARIANTS = (
     "garbage-tail",
     "torn-tail",
 )
-"""Torn stores whose state a crash or an administrator explains."""
+"""Torn stores in a state that a crash or an administrator explains."""
 BODY_VARIANTS = ("crc-early", "crc-late", "crc-late-abort", "crc-boundary", "size-late")
 
 
@@ -63,7 +63,7 @@ def damaged_record(version: str, variant: str) -> int:
 
 
 def listed(version: str, variant: str, number: int = 0) -> list[Any]:
-    """A list in what a torn store's manifest says was damaged."""
+    """Return a list from the description of the damage in a torn store's manifest."""
     text = golden.torn_variants(version)[variant]["damage"]
     found: list[Any] = ast.literal_eval(re.findall(r"\[\[.*?\]\]", text)[number])
     return found
@@ -92,7 +92,7 @@ def test_counts_are_those_of_java(version: str, name: str) -> None:
         # Units whose records have expired stay until their file goes.
         assert report.unit_count >= alive - extra
         assert report.unit_count == alive - extra or "expired" in name
-        # Entry 0 of a file is never used, but counted.
+        # Entry 0 of a file is never used, but it is counted.
         assert report.entry_count == sum(max(0, one["indexCount"] - 1) for one in manifest["index"])
 
 
@@ -266,7 +266,7 @@ QUEUE = "consumequeue/TopicA/0/00000000000000000000"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> MemoryFolder:
-    """A store without a fault, of several log and queue files."""
+    """Return a store without faults, of several log and queue files."""
     root = tmp_path_factory.mktemp("verify") / "store"
     store_builder.build(root, store_builder.messages(60), log_file_bytes=8192, queue_file_units=5)
     return MemoryFolder.load(root)

@@ -1,4 +1,4 @@
-"""The words of the control block: each field has its own words, a unit and a meaning."""
+"""The words of the control block: each field has separate words, a unit and a meaning."""
 
 import pytest
 

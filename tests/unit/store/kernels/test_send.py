@@ -30,7 +30,7 @@ DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
 BORN_MS = 1_700_000_000_000
 CLUSTER = "CLUSTER\1DefaultCluster\2"
-"""What a 4.9.7 broker adds, after all that was sent (seen in its commit log)."""
+"""Properties that a 4.9.7 broker appends to those of the client (copied from its commit log)."""
 UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
 
 
@@ -39,7 +39,7 @@ if not hot.is_compiled:
 
 
 class Store:
-    """A log, a topic of four queues, and all that ``receive`` needs."""
+    """A log, a topic of four queues, and the memory that ``receive`` needs."""
 
     def __init__(self) -> None:
         self.hot = HotState()
@@ -88,7 +88,7 @@ class Store:
             block[word] = value
 
     def receive(self, data: bytes) -> int:
-        """Let the kernel work through bytes that came in; return how many frames it answered."""
+        """Pass received bytes to the kernel; return how many frames it answered."""
         self.received = np.frombuffer(data + b"?", np.uint8)
         self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
         self.block[state.RECEIVE_END] = len(data)
@@ -114,7 +114,7 @@ class Store:
         return found
 
     def is_taken(self, frame: bytes) -> bool:
-        """Whether the kernel answers this one frame; if not, it must leave it to Python."""
+        """Return whether the kernel answers this frame; if not, check that it left no trace."""
         answered = self.receive(frame)
         if not answered:
             assert self.stop == state.STOP_FRAME
@@ -195,7 +195,7 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
 
 
 def test_replies_are_those_of_java() -> None:
-    """Of the binary ones each byte; in JSON, Java's order of keys is that of its hash table."""
+    """Binary replies are equal; Java's order of JSON keys is that of its hash table."""
     message_id = "C0000202000010910000000000000000"
     binary = send_reply.send_reply(22, Serialization.ROCKETMQ, message_id, 3, 77)
     assert binary == (DATA / "4.9.7" / "rocketmq_send_reply.frame").read_bytes()
@@ -234,7 +234,7 @@ def test_long_names_are_those_of_the_header() -> None:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_frames_of_java(store: Store, version: str) -> None:
-    """What Java clients sent, and what the reader of all frames makes of it."""
+    """Frames that Java clients sent; the expected fields come from the general frame decoder."""
     names = ["live_code_310", "json_send_v2_without_properties"]
     names += ["rocketmq_send_v2_without_properties"]
     frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
@@ -262,7 +262,7 @@ def test_frames_of_java(store: Store, version: str) -> None:
 def test_frames_of_java_that_are_not_common(
     store: Store, version: str, serialization: str, name: str
 ) -> None:
-    """The first two hold text that is no ASCII."""
+    """The first two have text that is not ASCII."""
     assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
@@ -312,7 +312,7 @@ def test_escapes(store: Store) -> None:
 
 
 def let_wait(store: Store) -> None:
-    """Let half messages and those of two delay levels be common, with queues for them."""
+    """Let the fast path take half messages and two delay levels; add queues for them."""
     store.hot.set_delays((1_000, 5_000))
     store.block[state.TAKES_HALVES] = 1
     for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
@@ -324,7 +324,7 @@ def let_wait(store: Store) -> None:
 
 @BOTH
 def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
-    """As the processors store them, whose records are compared with those of Java."""
+    """Half and delayed messages are stored as the processors store them (compared with Java's)."""
     let_wait(store)
     half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
     delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
@@ -472,7 +472,7 @@ def test_topics_and_times_that_are_pythons(store: Store) -> None:
 
 @pytest.mark.parametrize("serialization", Serialization)
 def test_many_names_are_pythons(store: Store, serialization: Serialization) -> None:
-    """Each name is compared with those before it: thousands of them would take seconds."""
+    """Each name is compared with those before it: thousands of names would take seconds."""
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
     assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
     more = send({"i": most + "n\1v"}, serialization=serialization)
@@ -480,7 +480,7 @@ def test_many_names_are_pythons(store: Store, serialization: Serialization) -> N
 
 
 def test_the_kernel_works_no_longer_for_many_names() -> None:
-    """As many names as a message may have cost what few cost, not each a look at all others."""
+    """The cost is linear in the number of names, not quadratic."""
 
     def cpu_time(name_count: int) -> float:
         pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
@@ -525,7 +525,7 @@ def test_impossible_lengths(store: Store, length: int) -> None:
 
 
 def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
-    """The caller provides the room, as for a put, and calls again."""
+    """The caller provides room, as for a put, and calls again."""
     store.block[state.LOG_LIMIT] = 300
     whole = send()
     assert store.receive(whole * 3) == 1
@@ -553,7 +553,7 @@ def test_full_replies(store: Store) -> None:
 
 
 def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
-    """Then a call works in rounds, with the same result."""
+    """The calls together give the same result as one call with enough room."""
     store.block[state.NOTES_ROOM] = 3
     assert store.receive(send() * 10) == 10
     store.block[state.NOTES_ROOM] = 100
