@@ -112,7 +112,7 @@ def test_a_filter_sees_a_batch_as_one_message(store: MessageStore) -> None:
     assert (found.status, found.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 12)
 
 
-def test_other_queues_of_the_topic_are_not_there(store: MessageStore) -> None:
+def test_other_queues_of_the_topic_do_not_exist(store: MessageStore) -> None:
     assert store.get(TOPIC, 1, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
     assert (store.min_offset(TOPIC, 1), store.max_offset(TOPIC, 1)) == (0, 0)
 
@@ -120,7 +120,7 @@ def test_other_queues_of_the_topic_are_not_there(store: MessageStore) -> None:
 # --- written here -----------------------------------------------------------------------------
 
 
-def test_what_java_wrote_is_made_anew_with_the_same_bytes(tmp_path: Path) -> None:
+def test_rebuilt_batch_queues_have_the_bytes_of_java(tmp_path: Path) -> None:
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     wanted = (root / FILE).read_bytes()
     for family in (paths.BATCH_CONSUME_QUEUE, paths.CONSUME_QUEUE):

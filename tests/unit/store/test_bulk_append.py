@@ -30,7 +30,7 @@ def begin(store: Built, log_end: int) -> None:
     bulk_append.save(str(store.root), Appends(begun, {"query": 2}), Disk())
 
 
-def test_what_is_kept_is_read_again(store: Built) -> None:
+def test_a_saved_import_can_be_loaded(store: Built) -> None:
     folder = open_folder(str(store.root))
     assert bulk_append.read(folder) == Appends(None, {})
     begin(store, 5)
@@ -43,7 +43,7 @@ def test_what_is_kept_is_read_again(store: Built) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"begun": null}', '{"begun": {"a": 1}, "batches": {}}']
 )
-def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
+def test_an_unreadable_import_file_is_damage(text: str, store: Built) -> None:
     (store.root / paths.BULK_APPENDS).write_text(text)
     with pytest.raises(
         CorruptRecord, match=r"appends.json.*it contains the last batch of each stream"
@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
 
 @pytest.mark.parametrize("has_crashed", [False, True])
 @pytest.mark.parametrize("torn", [0, 3, 4, 7], ids="{} of eight bytes".format)
-def test_the_log_ends_where_an_import_began_that_is_not_done(
+def test_the_log_ends_where_an_unfinished_import_began(
     has_crashed: bool, torn: int, store: Built
 ) -> None:
     end = end_of(store)
@@ -80,7 +80,7 @@ def test_the_log_ends_where_an_import_began_that_is_not_done(
 
 
 @pytest.mark.parametrize("elsewhere", [-5, 1 << 40])
-def test_an_import_that_is_no_part_of_the_log_says_nothing(elsewhere: int, store: Built) -> None:
+def test_an_import_outside_the_log_is_ignored(elsewhere: int, store: Built) -> None:
     end = end_of(store)
     begin(store, elsewhere)
     assert end_of(store) == end

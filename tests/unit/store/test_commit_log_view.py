@@ -131,7 +131,7 @@ def test_nominal_sizes(sizes: dict[int, int], nominal: list[int]) -> None:
     assert view.data_end == view.min_offset
 
 
-def test_files_that_overlap_are_damage_and_named() -> None:
+def test_overlapping_files_are_damage_and_named() -> None:
     with pytest.raises(CorruptRecord, match="reaches into the next file") as caught:
         _ = view_of({0: bytearray(200), 100: bytearray(200)}).files
     assert caught.value.file == "commitlog/00000000000000000000"
@@ -152,7 +152,7 @@ def test_missing_files_are_gaps() -> None:
     assert list(held) == [False, True, True, False, False, True, True, False]
 
 
-def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
+def test_data_ends_after_the_last_nonzero_byte() -> None:
     messages, files = make_log(40)
     files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # preallocated
     view = view_of(files)
@@ -175,7 +175,7 @@ def test_the_data_end_of_large_files_is_found_in_steps() -> None:
 # --- single records -------------------------------------------------------
 
 
-def test_every_record_by_its_offset_whatever_size_is_known() -> None:
+def test_every_record_by_its_offset_with_any_size_hint() -> None:
     messages, files = make_log()
     view = view_of(files)
     for one in messages:
@@ -269,7 +269,7 @@ def test_find_record(window_bytes: int) -> None:
     assert view.find_record(stop, view.files[-1].nominal_end) == view.files[-1].nominal_end
 
 
-def test_a_head_that_only_looks_like_a_record_is_passed_over() -> None:
+def test_a_false_head_is_skipped() -> None:
     """Magic and place are right, but the lengths do not add up: rejected with any window."""
     messages, files = make_log(40)
     fake = messages[5]
@@ -303,7 +303,7 @@ def test_a_walk_of_a_file_that_is_large_for_its_windows(window_bytes: int) -> No
     assert walked(view, 0, end_of(placed)) == Walked(spans(placed), [])
 
 
-def test_zeros_are_room_behind_the_end_of_the_log_and_damage_before_it() -> None:
+def test_zeros_are_free_room_after_the_end_of_the_log_and_damage_before_it() -> None:
     messages, files = make_log(40)
     end = end_of(messages)
     for window_bytes in WINDOWS:
@@ -315,7 +315,7 @@ def test_zeros_are_room_behind_the_end_of_the_log_and_damage_before_it() -> None
             assert walked(view, 0, stop) == Walked(spans(messages), [zeros])
 
 
-def test_what_is_behind_the_end_of_the_log_is_not_looked_at() -> None:
+def test_bytes_after_the_end_of_the_log_are_ignored() -> None:
     messages, files = make_log(40)
     middle = messages[20].physical_offset
     for one in messages[19:22]:
@@ -350,7 +350,7 @@ def test_files_of_different_sizes() -> None:
         assert walked(view, 0, end_of(large)) == Walked(spans(small + large), [])
 
 
-def test_what_is_between_files_that_are_there_is_missing() -> None:
+def test_a_gap_between_files_is_missing() -> None:
     messages, files = make_log(80)
     gone = sorted(files)[1:3]
     for start in gone:
@@ -364,7 +364,7 @@ def test_what_is_between_files_that_are_there_is_missing() -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1 << 20])
-def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
+def test_a_walk_continues_after_a_bad_record(window_bytes: int) -> None:
     """Java skips the rest of the mapped buffer and loses every valid record in it."""
     messages, files = make_log()
     for i, one in enumerate(messages[:-1]):
@@ -407,7 +407,7 @@ def test_a_wrong_checksum_ends_with_its_record() -> None:
         assert unchecked == Walked(spans(messages), [])
 
 
-def test_zeros_behind_damage_up_to_the_end_of_the_log_are_a_run_of_their_own() -> None:
+def test_zeros_after_damage_up_to_the_end_of_the_log_are_a_separate_run() -> None:
     messages, files = make_log(40)
     last = messages[-1]
     start = max(files)
@@ -485,7 +485,7 @@ def blank_at(files: Files, at: int) -> int:
 
 
 @pytest.mark.slow
-def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
+def test_windows_do_not_change_a_walk_that_covers_the_log() -> None:
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         end = end_of(original)
         stops = (end // 3, end - 300, end, end + 500, max(files) + FILE_BYTES)
@@ -521,7 +521,7 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
 
 
 @pytest.mark.slow
-def test_parts_of_a_walk_tell_everything_once() -> None:
+def test_parts_of_a_walk_report_each_record_once() -> None:
     """Parts of any size report each record once, as Spark needs it."""
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         source = random.Random(~seed)
@@ -561,7 +561,7 @@ def test_read_at_gives_what_message_at_gives(window_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
-def test_read_at_says_which_are_not_there(window_bytes: int) -> None:
+def test_read_at_marks_missing_messages(window_bytes: int) -> None:
     messages, files = make_log()
     del files[FILE_BYTES]
     at = messages[4].physical_offset
@@ -613,7 +613,7 @@ def test_golden_logs_in_small_windows(version: str) -> None:
             view.message_at(at)
 
 
-def test_a_message_that_looks_like_a_record_in_a_body_is_no_row() -> None:
+def test_a_record_inside_a_body_is_no_message() -> None:
     """A producer may send a body that contains records of another place."""
     inner, _ = make_log(3)
     body = b"".join(record.encode(replace(one, physical_offset=99_999)) for one in inner)

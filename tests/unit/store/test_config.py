@@ -44,13 +44,13 @@ def test_a_broker_conf() -> None:
     assert found.value.delete_hours == (4, 16)
 
 
-def test_the_log_is_below_the_root_unless_told_otherwise() -> None:
+def test_the_log_is_below_the_root_unless_configured_otherwise() -> None:
     assert StoreConfig(store_path_root_dir="/s").commit_log_folders == ("/s/commitlog",)
     assert StoreConfig().read_only_commit_log_folders == ()
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_the_golden_brokers_ran_with(version: str) -> None:
+def test_settings_of_the_golden_brokers(version: str) -> None:
     """Files are tiny: the bound of a record follows from their size."""
     settings = golden.manifest(version, "clean")["config"]
     found = config.load(StoreConfig, settings)
@@ -77,7 +77,7 @@ def test_a_queue_file_holds_whole_units(given: int, used: int) -> None:
         ("disk_space_warning_level_ratio", 35, 90),
     ],
 )
-def test_percentages_are_drawn_into_their_range(name: str, least: int, most: int) -> None:
+def test_percentages_are_clamped_to_their_range(name: str, least: int, most: int) -> None:
     for given in (-5, 0, least - 1, least, 60, most, most + 1, 100, 1000):
         settings = config.load(StoreConfig, explicit={name: given}).value
         assert getattr(settings, name) == min(max(given, least), most)
@@ -166,11 +166,11 @@ def test_a_record_has_java_room_around_its_body() -> None:
 # --- names -------------------------------------------------------------------
 
 
-def test_every_field_has_a_key_of_its_own() -> None:
+def test_every_field_has_its_own_key() -> None:
     assert len({config.key_of(name) for name in FIELDS}) == len(FIELDS)
 
 
-def test_a_key_has_one_fate() -> None:
+def test_a_key_is_in_one_category() -> None:
     keys = {config.key_of(name) for name in FIELDS}
     assert keys.isdisjoint(ACCEPTED_WITHOUT_EFFECT)
     assert keys.isdisjoint(ONLY)

@@ -167,7 +167,7 @@ def test_bare_numeric_keys(store: Path, folder: Folder) -> None:
         ('{"日本":{7:1}}', {"日本": {"7": 1}}),
     ],
 )
-def test_only_keys_are_quoted_and_text_is_left(text: str, value: Any) -> None:
+def test_only_keys_are_quoted_and_text_is_unchanged(text: str, value: Any) -> None:
     assert fastjson.parse(text) == value
 
 
@@ -209,7 +209,7 @@ def test_no_table_and_no_backup_is_an_empty_table(
 
 @TABLE
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"{", b"\xff\xfe", b"[]", b"null", b'"x"'])
-def test_the_backup_stands_in(
+def test_the_backup_is_used_for_a_bad_table(
     store: Path,
     folder: Folder,
     path: str,
@@ -238,7 +238,7 @@ def test_a_good_table_wins_over_its_backup(
 @TABLE
 @pytest.mark.parametrize("backup", [None, b"", b"{,}", b"\xff"])
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"12", b"[" * 100_000, b"{1:" * 9999])
-def test_garbage_is_an_error_and_no_empty_table(
+def test_garbage_is_an_error_and_not_an_empty_table(
     store: Path,
     folder: Folder,
     path: str,
@@ -275,7 +275,7 @@ WRONG_KIND = [
 
 @pytest.mark.parametrize("value", ['["x"]', '"text"', "1e999", "{3:[[]]}"])
 @pytest.mark.parametrize(("path", "read", "text"), WRONG_KIND)
-def test_json_of_another_kind_is_an_error(
+def test_json_of_another_type_is_an_error(
     store: Path, folder: Folder, path: str, read: Callable[[Folder], Any], text: str, value: str
 ) -> None:
     """A value of another type is an error, or is ignored where any value is harmless."""
@@ -296,7 +296,7 @@ def test_a_delay_level_is_a_number(store: Path, folder: Folder, text: str) -> No
         config_tables.delay_offsets(folder)
 
 
-def test_a_folder_in_place_of_a_table_is_none(store: Path, folder: Folder) -> None:
+def test_a_folder_in_place_of_a_table_is_not_a_table(store: Path, folder: Folder) -> None:
     (store / paths.TOPICS).mkdir()
     assert config_tables.topics(folder) == {}
     (store / f"{paths.TOPICS}.bak").write_text(TOPICS)

@@ -72,7 +72,7 @@ def written(root: Path) -> list[Unit]:
 
 @pytest.mark.parametrize("physical_offset", [0, 1, 350, 400, 500, 1100, 1199, 1200, 5000])
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_cut_takes_out_what_points_behind_it(
+def test_truncation_removes_the_units_after_it(
     queues: ConsumeQueues, physical_offset: int, is_written: bool, tmp_path: Path
 ) -> None:
     queue = queues.make("T", 0)
@@ -99,9 +99,7 @@ def test_a_cut_takes_out_what_points_behind_it(
         max_size=12,
     ),
 )
-def test_units_ahead_are_those_that_stand_there(
-    count: int, reads: list[tuple[int, int, str]]
-) -> None:
+def test_units_ahead_are_the_stored_units(count: int, reads: list[tuple[int, int, str]]) -> None:
     """Cached reads return what an uncached read returns, after any reads, puts and truncations."""
     with tempfile.TemporaryDirectory() as root:
         queues = ConsumeQueues(root, SIZE, HotState(), Disk())
@@ -135,7 +133,7 @@ class CountingDisk(Disk):
         return super().create(path, size, is_durable=is_durable)
 
 
-def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) -> None:
+def test_a_step_creates_few_files_and_the_disk_thread_the_others(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(1_000):
@@ -160,7 +158,7 @@ def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) 
     assert all(units(queue) == expected(0, 3) for queue in found)
 
 
-def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
+def test_waiting_queues_keep_their_turn(queues: ConsumeQueues) -> None:
     """Waiting queues follow the others of a round, and precede those that became dirty later."""
     made = [queues.make("T", queue_id) for queue_id in range(60)]
     for queue in made[:30]:
@@ -178,7 +176,7 @@ def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
     assert left_queues == [*range(12, 30), *range(34, 50), *range(50, 60)]
 
 
-def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueues) -> None:
+def test_a_round_ends_while_queues_keep_getting_units(queues: ConsumeQueues) -> None:
     for queue_id in range(300):
         fill(queues.make("T", queue_id), 1)
     queues.write_out()
@@ -194,7 +192,7 @@ def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueue
     assert queues.dirty_count > 0  # queues that became dirty later wait for the next round
 
 
-def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_path: Path) -> None:
+def test_a_queue_dropped_while_waiting_for_its_file_leaves_none(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
@@ -220,7 +218,7 @@ class LookingQueues(ConsumeQueues):
         return super()._file_to_make(queue)
 
 
-def test_queues_that_all_wait_for_their_files_are_not_looked_at_again(tmp_path: Path) -> None:
+def test_queues_that_all_wait_for_their_files_are_not_checked_again(tmp_path: Path) -> None:
     queues = LookingQueues(str(tmp_path), SIZE, HotState(), Disk())
     for queue_id in range(20):
         fill(queues.make("T", queue_id), 1)
@@ -247,7 +245,7 @@ class BusyDiskThread(ConsumeQueues):
         return path
 
 
-def test_a_file_that_is_made_while_it_is_asked_for_is_made_once(tmp_path: Path) -> None:
+def test_a_file_created_during_its_request_is_created_once(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = BusyDiskThread(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
@@ -277,7 +275,7 @@ class SlowDisk(CountingDisk):
         return descriptor
 
 
-def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_path: Path) -> None:
+def test_a_writer_waits_for_one_file_of_the_disk_thread_and_not_for_all(tmp_path: Path) -> None:
     """Locks are not fair: a send waited 100 ms for the 64 files of a step."""
     disk = SlowDisk()
     disk.is_making.set()
@@ -303,7 +301,7 @@ def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_pat
     assert len(disk.made) == len(set(disk.made))
 
 
-def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
+def test_failed_file_creation_in_the_disk_thread_fails_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer gets the error, and does not wait for the file forever."""
@@ -344,7 +342,7 @@ class FullOnceDisk(CountingDisk):
         super().write(descriptor, path, position, data)
 
 
-def test_a_file_without_room_for_its_blanks_is_made_again(tmp_path: Path) -> None:
+def test_a_file_without_room_for_its_blanks_is_created_again(tmp_path: Path) -> None:
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), FullOnceDisk())
     queue = queues.make("T", 0)
     queue.start_at(7)

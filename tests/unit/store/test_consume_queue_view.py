@@ -113,7 +113,7 @@ def test_the_bytes_of_the_units_are_those_java_counted(version: str, name: str) 
 
 
 @STORE
-def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
+def test_queues_with_files_are_listed(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
     expected: dict[str, dict[str, set[int]]] = {"consumequeue": {}, "batchconsumequeue": {}}
@@ -231,7 +231,7 @@ def test_a_queue_without_files_is_empty() -> None:
         queue.unit(0)
 
 
-def test_offsets_outside_are_not_there() -> None:
+def test_offsets_outside_have_no_unit() -> None:
     queue = queue_of(files_of(20, 35))
     for outside in (-1, 0, 19, 40, 1 << 62):
         with pytest.raises(NotInStore, match="it has 20 to 35"):
@@ -252,7 +252,9 @@ def test_parts_of_a_queue() -> None:
     ("log_min", "expected"),
     [(0, 0), (1000, 0), (1001, 1), (1099, 1), (1100, 1), (3000, 20), (4400, 34), (4401, 35)],
 )
-def test_min_offset_is_the_first_whose_message_is_in_the_log(log_min: int, expected: int) -> None:
+def test_min_offset_is_the_first_unit_whose_message_is_in_the_log(
+    log_min: int, expected: int
+) -> None:
     """Without such a message it is the maximum; 4.x keeps the old minimum (rmq#8753)."""
     assert queue_of(files_of(0, 35), log_min).min_offset == expected
 
@@ -277,7 +279,7 @@ def test_only_empty_files_above_zero() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_of_golden_stores(version: str) -> None:
+def test_expired_queues_of_golden_stores(version: str) -> None:
     """Queues whose whole log has expired: nothing to read, and the end is kept."""
     manifest = golden.manifest(version, "expired")
     reader = StoreReader.open(str(golden.unpack(version, "expired")))
@@ -325,7 +327,7 @@ def test_a_missing_file_is_a_gap() -> None:
 # --- damage ---------------------------------------------------------------
 
 
-def test_a_cut_file_is_named() -> None:
+def test_a_truncated_file_is_named() -> None:
     files = files_of(0, 40)
     assert queue_of(files).cut_file is None
     for start, at, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
@@ -340,7 +342,7 @@ def test_a_cut_file_is_named() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_cut_golden_queue(version: str) -> None:
+def test_a_truncated_golden_queue(version: str) -> None:
     text = golden.torn_variants(version)["cq-short"]["damage"]
     topic, queue_id = text.split("consume queue ")[1].split(" cut")[0].split("/")
     before, after = (int(word) for word in text.split() if word.isdigit())
@@ -431,7 +433,7 @@ def test_batch_units() -> None:
             queue.unit(outside)
 
 
-def test_of_batch_queues() -> None:
+def test_min_and_max_of_batch_queues() -> None:
     data = b"".join(cq_unit.pack_batch(batch_unit(number)) for number in range(5))
     assert batch_queue_of(data, 1500).min_offset == 104
     assert batch_queue_of(data, 3001).min_offset == 120
@@ -462,7 +464,7 @@ def extension_of(files: dict[int, bytes]) -> ExtView:
     return ExtView(MemoryFolder(named), "T", 0)
 
 
-def test_extension_files_follow_one_another() -> None:
+def test_extension_files_are_consecutive() -> None:
     units = [ExtUnit(20 + size, size, 10_000 + size, b"\xff" * size) for size in (0, 14, 3)]
     data = b"".join(cq_unit.pack_ext(one) for one in units)
     end = cq_unit.EXT_END.pack(cq_unit.EXT_END_MARK)
@@ -499,7 +501,7 @@ def test_any_extension_address_gives_a_unit_or_an_error() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_the_builder_makes_the_queues_that_java_made(version: str) -> None:
+def test_the_builder_writes_the_queues_of_java(version: str) -> None:
     """All but the schedule topic's queues, whose units contain deliver times."""
     store = golden.unpack(version, "clean")
     units = int(golden.manifest(version, "clean")["config"]["mappedFileSizeConsumeQueue"]) // 20

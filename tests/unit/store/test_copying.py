@@ -57,7 +57,7 @@ def meaning(one: StoredMessage) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("more", [b"", b"C\x01d\x02"])
-def test_it_is_what_the_codec_makes(stores: Stores, more: bytes) -> None:
+def test_copies_are_equal_to_those_of_the_codec(stores: Stores, more: bytes) -> None:
     store = stores.open()
     results = [store.put(one) for one in MESSAGES]
     stored = [record.decode(store.record_at(one.physical_offset) or b"") for one in results]
@@ -93,7 +93,7 @@ def test_the_final_message_of_a_transaction(stores: Stores) -> None:
         assert one.properties == REAL
 
 
-def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) -> None:
+def test_a_retry_has_fewer_properties_and_one_attempt_more(stores: Stores) -> None:
     store = stores.open()
     stored = store.put(
         IncomingMessage("W", b"b", 0, b"A\x011\x02B\x012\x02A\x013", reconsume_times=4)
@@ -118,7 +118,7 @@ def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) ->
         ),
     ],
 )
-def test_it_stops_in_front_of_what_is_not_common(stores: Stores, odd: IncomingMessage) -> None:
+def test_it_stops_before_a_record_that_falls_back(stores: Stores, odd: IncomingMessage) -> None:
     store = stores.open(mapped_file_size_commit_log=1 << 18)
     results = [store.put(one) for one in (MESSAGES[0], odd, MESSAGES[0])]
     more = b"C\x01d\x02"
@@ -126,7 +126,7 @@ def test_it_stops_in_front_of_what_is_not_common(stores: Stores, odd: IncomingMe
     assert len(messages(store, "T", 3)) == 1
 
 
-def test_a_batch_is_not_common(stores: Stores) -> None:
+def test_a_batch_falls_back(stores: Stores) -> None:
     store = stores.open()
     body = batch.encode([InnerMessage(0, b"a", b"")])
     flag = flags.INNER_BATCH | flags.NEED_UNWRAP
@@ -135,7 +135,7 @@ def test_a_batch_is_not_common(stores: Stores) -> None:
     assert store.copier.put(places_of([one]), CopyRule()) == (0, 0)
 
 
-def test_places_that_lead_nowhere(stores: Stores) -> None:
+def test_places_without_a_record(stores: Stores) -> None:
     store = stores.open()
     one = store.put(MESSAGES[0])
     wrong = [
@@ -151,7 +151,7 @@ def test_places_that_lead_nowhere(stores: Stores) -> None:
     assert store.copier.put(places_of([]).reshape(0, 5), CopyRule()) == (0, 0)
 
 
-def test_more_than_the_scratch_takes_over_many_files(
+def test_more_records_than_the_scratch_holds_over_many_files(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "SCRATCH_BYTES", 10_000)
@@ -165,12 +165,12 @@ def test_more_than_the_scratch_takes_over_many_files(
     assert [one.body.rstrip(b"x") for one in found] == [b"%d" % number for number in range(30)]
 
 
-def test_records_with_checksums_are_pythons(stores: Stores) -> None:
+def test_records_with_checksums_fall_back(stores: Stores) -> None:
     store = stores.open(enabled_append_prop_crc=True)
     assert store.copier.put(places_of([store.put(MESSAGES[0])]), CopyRule()) == (0, 0)
 
 
-def test_a_store_that_is_closed_takes_nothing(stores: Stores) -> None:
+def test_a_closed_store_refuses_copies(stores: Stores) -> None:
     store = stores.open()
     places = places_of([store.put(MESSAGES[0])])
     store.close()

@@ -48,7 +48,7 @@ def ordinary(n: int, topic: str = "Topic") -> IncomingMessage:
 
 
 @pytest.mark.parametrize("lie", [1 << 60, (1 << 63) - 1, 10_000])
-def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> None:
+def test_an_impossible_queue_offset_does_not_fill_the_disk(stores: Stores, lie: int) -> None:
     stores.allow(*FindingKind)
     root, places = write_and_forget(stores, *map(ordinary, range(6)))
     overwrite(root, places[3] + record.POSITION_QUEUE_OFFSET, struct.pack(">q", lie))
@@ -63,7 +63,7 @@ def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> N
 
 
 @pytest.mark.parametrize("topic", ["../ab", "a/b/c", ".\0.."])
-def test_a_topic_that_is_no_folder_makes_none(stores: Stores, topic: str) -> None:
+def test_an_invalid_topic_name_creates_no_folder(stores: Stores, topic: str) -> None:
     stores.allow(*FindingKind)
     root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
     data = (root / LOG).read_bytes()
@@ -109,7 +109,7 @@ class FailsAtBad(FilterBits):
         return b""
 
 
-def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: Stores) -> None:
+def test_a_record_that_dispatch_rejects_is_reported_and_skipped(stores: Stores) -> None:
     stores.allow(*FindingKind)
     settings = {"enable_consume_queue_ext": True, "message_index_enable": False}
     messages = [ordinary(0), ordinary(1, "Bad"), ordinary(2), ordinary(3, "Bad"), ordinary(4)]
@@ -131,7 +131,7 @@ def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: 
     assert not store.refusal
 
 
-def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
+def test_topics_with_batch_queues_get_no_plain_queues(tmp_path: Path) -> None:
     """A 5.x broker does not start with both kinds."""
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     settings = dict(golden.manifest("5.5.0", "v5")["config"])

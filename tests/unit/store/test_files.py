@@ -54,7 +54,7 @@ def folder(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
 # --- what both say --------------------------------------------------------
 
 
-def test_entries_are_sorted_and_tell_folders_from_files(folder: Folder) -> None:
+def test_entries_are_sorted_and_distinguish_folders_from_files(folder: Folder) -> None:
     found = folder.entries("commitlog")
     assert [(one.name, one.size, one.is_folder) for one in found] == [
         ("empty", 0, False),
@@ -83,7 +83,7 @@ def test_an_entry_has_its_time_in_ms(folder: Folder) -> None:
         "lone\ud800surrogate",
     ],
 )
-def test_what_is_not_there_is_no_error(folder: Folder, path: str) -> None:
+def test_a_missing_entry_is_no_error(folder: Folder, path: str) -> None:
     assert folder.entry(path) is None
     assert folder.entries(path) == []
 
@@ -110,7 +110,7 @@ def test_a_file_has_no_entries(folder: Folder) -> None:
         (len(LARGE) + 99, None),
     ],
 )
-def test_reading_returns_what_is_there(folder: Folder, start: int, length: int | None) -> None:
+def test_reading_returns_the_existing_bytes(folder: Folder, start: int, length: int | None) -> None:
     stop = None if length is None else start + length
     assert bytes(folder.read("commitlog/large", start, length)) == LARGE[start:stop]
 
@@ -120,7 +120,7 @@ def test_an_empty_file_has_no_bytes(folder: Folder) -> None:
     assert bytes(folder.read("commitlog/empty", 0, 100_000)) == b""
 
 
-def test_a_file_that_is_gone_is_named(folder: Folder) -> None:
+def test_a_missing_file_is_named(folder: Folder) -> None:
     with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
         folder.read("commitlog/gone")
     with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
@@ -135,14 +135,14 @@ def test_a_folder_cannot_be_read(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("folder", ["local"], indirect=True)  # remote: as it was opened
-def test_parts_of_a_file_that_grows_are_seen(folder: Folder, root: Path) -> None:
+def test_readers_see_the_growth_of_a_file(folder: Folder, root: Path) -> None:
     assert bytes(folder.read("abort", 0, 100)) == b"4711"
     with (root / "abort").open("ab") as file:
         file.write(b"more")
     assert bytes(folder.read("abort", 0, 100)) == b"4711more"
 
 
-def test_a_whole_file_is_read_afresh_when_it_was_replaced(folder: Folder, root: Path) -> None:
+def test_a_replaced_file_is_read_again(folder: Folder, root: Path) -> None:
     """A broker replaces its tables in this way."""
     assert bytes(folder.read("abort")) == b"4711"
     (root / "abort.tmp").write_bytes(b"new")
@@ -233,7 +233,7 @@ def test_the_process_that_holds_the_lock(root: Path, locked: subprocess.Popen[by
     assert open_folder(str(root)).lock_holder("lock") == locked.pid
 
 
-def test_nobody_holds_a_lock_file_that_is_only_there(root: Path) -> None:
+def test_an_existing_lock_file_is_not_held(root: Path) -> None:
     (root / "lock").write_bytes(b"lock")
     folder = open_folder(str(root))
     assert folder.lock_holder("lock") is None
@@ -241,7 +241,7 @@ def test_nobody_holds_a_lock_file_that_is_only_there(root: Path) -> None:
     assert folder.lock_holder("nothing") is None
 
 
-def test_a_lock_on_other_bytes_is_no_brokers(root: Path) -> None:
+def test_a_lock_on_other_bytes_is_not_that_of_a_broker(root: Path) -> None:
     with (root / "abort").open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, 3)
         code = (
@@ -254,7 +254,7 @@ def test_a_lock_on_other_bytes_is_no_brokers(root: Path) -> None:
     assert done.stdout == "None\n"
 
 
-def test_looking_at_a_lock_takes_none(root: Path) -> None:
+def test_checking_a_lock_does_not_take_it(root: Path) -> None:
     (root / "lock").write_bytes(b"lock")
     folder = open_folder(str(root))
     folder.lock_holder("lock")
@@ -288,7 +288,7 @@ def test_a_file_of_another_host_is_refused() -> None:
         open_folder("file://elsewhere/store")
 
 
-def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         open_folder(str(tmp_path / "nothing"))
     (tmp_path / "file").touch()
@@ -299,7 +299,7 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
 # --- remote ---------------------------------------------------------------
 
 
-def test_a_remote_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_remote_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
     with pytest.raises(StoreUnavailable, match="does not exist"):
         open_folder(f"s3://bucket{tmp_path}/nothing")
@@ -311,7 +311,7 @@ def test_a_uri_that_cannot_be_reached(location: str) -> None:
         open_folder(location)
 
 
-def test_a_remote_folder_without_pyarrow_says_what_to_install(
+def test_a_remote_folder_without_pyarrow_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -319,7 +319,7 @@ def test_a_remote_folder_without_pyarrow_says_what_to_install(
         open_folder("s3://bucket/store")
 
 
-def test_nobody_holds_a_remote_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_lock_is_never_held(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
     assert RemoteFolder(f"s3://bucket{root}").lock_holder("abort") is None
 

@@ -57,7 +57,7 @@ def test_a_topic_with_too_many_filters_has_no_bits() -> None:
 
 
 @pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("TagA", "TAG")])
-def test_a_filter_that_is_no_sql_has_no_say(expression: str, kind: str) -> None:
+def test_a_filter_of_another_type_sets_no_bits(expression: str, kind: str) -> None:
     bits = FilterBits(Filters(make("X", expression, 1, kind=kind), make("Y", "a = 7", 2)))
     for _ in range(2):
         assert bits.of("TopicA", {"a": "7"})[0] == 0b100

@@ -29,7 +29,7 @@ def status(pending: PendingPut) -> PutStatus | None:
 # --- waiting ----------------------------------------------------------------
 
 
-def test_all_that_a_sync_covers_are_settled_by_it() -> None:
+def test_a_sync_completes_all_puts_that_it_covers() -> None:
     waiting = GroupCommit(StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     puts = [waiting.add(stored(end), 0) for end in (100, 200, 300)]
     assert waiting.settle(200, 0) == puts[:2]
@@ -37,7 +37,7 @@ def test_all_that_a_sync_covers_are_settled_by_it() -> None:
     assert len(waiting) == 1
 
 
-def test_a_late_put_is_told_so() -> None:
+def test_a_late_put_gets_a_timeout() -> None:
     waiting = GroupCommit(
         StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=5000)
     )
@@ -149,7 +149,7 @@ def test_nothing_is_flushed_twice(tmp_path: Path) -> None:
         assert disk.of("commitlog") == 0
 
 
-def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
+def test_a_late_commit_is_flushed_by_its_age(tmp_path: Path) -> None:
     """A single small record, below every page threshold, goes through pool and disk."""
     disk = CountingDisk()
     store, clock = make(tmp_path, disk, transient_store_pool_enable=True)
@@ -168,7 +168,7 @@ def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
         assert store.log.flushed_offset == store.max_physical_offset
 
 
-def test_the_checkpoint_says_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
+def test_the_checkpoint_covers_synced_data_only(tmp_path: Path) -> None:
     store, clock = make(tmp_path)
     with store:
         store.step()
@@ -321,7 +321,7 @@ def waiting_for_files(store: MessageStore, clock: ManualClock) -> Removal:
     return removal
 
 
-def test_a_disk_without_room_for_queue_files_does_all_else(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_queue_files_does_all_other_work(tmp_path: Path) -> None:
     disk = FailingDisk()
     store, clock = make(tmp_path, disk)
     removal = waiting_for_files(store, clock)
@@ -339,7 +339,7 @@ def test_a_disk_without_room_for_queue_files_does_all_else(tmp_path: Path) -> No
     store.close()
 
 
-def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) -> None:
+def test_queues_get_their_files_despite_other_disk_failures(tmp_path: Path) -> None:
     disk = FailingDisk()
     store, clock = make(tmp_path, disk)
     waiting_for_files(store, clock)
@@ -352,7 +352,7 @@ def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) 
     store.close()
 
 
-def test_a_stop_that_cannot_finish_a_deletion_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+def test_a_stop_that_cannot_finish_a_deletion_keeps_acknowledged_messages(tmp_path: Path) -> None:
     """Messages that are only in buffers (``transientStorePoolEnable``) are committed."""
     disk = FailingDisk()
     store, _ = make(tmp_path, disk, transient_store_pool_enable=True)

@@ -39,7 +39,7 @@ def get(subject: Subject, queue_offset: int, message_filter: MessageFilter) -> G
     return subject.store.get("TopicA", 0, queue_offset, 32, message_filter=message_filter)
 
 
-def test_a_filter_that_is_slow_is_asked_for_a_part(
+def test_a_slow_filter_gets_part_of_the_messages(
     stores: Stores, asked: ByBody, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A get evaluated several hundred messages: with a filter of 70 kB it took nine seconds."""
@@ -61,7 +61,7 @@ def test_a_filter_that_is_slow_is_asked_for_a_part(
     assert gets == 20
 
 
-def test_one_that_is_fast_is_asked_for_all(stores: Stores, asked: ByBody) -> None:
+def test_a_fast_filter_gets_all_messages(stores: Stores, asked: ByBody) -> None:
     result = get(filled(stores), 0, asked)
     assert [one.body for one in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
     assert (result.next_offset, asked.count) == (20, 20)

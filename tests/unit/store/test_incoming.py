@@ -29,7 +29,7 @@ def with_delay(level: str, **fields: object) -> IncomingMessage:
 @pytest.mark.parametrize("born", [V4, V6])
 @pytest.mark.parametrize("store", [V4, V6])
 @pytest.mark.parametrize("topic", ["TopicA", "t" * 127, "t" * 128, "Крамниця"])
-def test_the_record_says_what_the_message_says(born: Host, store: Host, topic: str) -> None:
+def test_the_record_has_the_fields_of_the_message(born: Host, store: Host, topic: str) -> None:
     one = IncomingMessage(
         topic, b"hello", 3, b"a\1b\2", 5, born, store, -7, flags.TRANSACTION_COMMIT, 2, 1 << 40
     )
@@ -56,7 +56,7 @@ def test_the_record_says_what_the_message_says(born: Host, store: Host, topic: s
     )
 
 
-def test_host_bits_that_a_client_made_up_are_not_kept() -> None:
+def test_forged_host_bits_are_dropped() -> None:
     one = message(sys_flag=flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
     assert record.decode(incoming.encode(one, b"TopicA"), check_crc=False).sys_flag == 0
 
@@ -85,7 +85,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(level: str, stored: i
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "soon"])
-def test_other_messages_do_not_wait(level: str) -> None:
+def test_other_messages_are_not_delayed(level: str) -> None:
     one = with_delay(level)
     assert incoming.delayed(one, LEVELS) is one
 
@@ -98,7 +98,7 @@ def test_other_messages_do_not_wait(level: str) -> None:
         (flags.TRANSACTION_ROLLBACK, False),
     ],
 )
-def test_what_is_not_committed_does_not_wait(kind: int, waits: bool) -> None:
+def test_uncommitted_messages_are_not_delayed(kind: int, waits: bool) -> None:
     one = incoming.delayed(with_delay("3", sys_flag=kind), LEVELS)
     assert (one.topic == names.SCHEDULE_TOPIC) == waits
 
@@ -114,7 +114,7 @@ def test_what_is_not_committed_does_not_wait(kind: int, waits: bool) -> None:
         ({"property_bytes": b"DELAY\0013"}, "DELAY 3"),
     ],
 )
-def test_what_a_batch_cannot_be(fields: dict[str, object], reason: str) -> None:
+def test_batches_that_are_refused(fields: dict[str, object], reason: str) -> None:
     incoming.refuse_batch(message(body=b"x" * 10), 10)
     with pytest.raises(Refused, match=reason) as refused:
         incoming.refuse_batch(message(**fields), 10)

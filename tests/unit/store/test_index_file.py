@@ -53,7 +53,7 @@ def headers(root: Path) -> list[index_entry.Header]:
 # --- putting ----------------------------------------------------------------
 
 
-def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) -> None:
+def test_entries_put_together_are_equal_to_entries_put_one_by_one(tmp_path: Path) -> None:
     keys = ["a", "b", "größer", "😀", "polygenelubricants", "a", "\ud800"]
     for stop in range(2, len(keys) + 1):
         one, other = (open_index(tmp_path / name / str(stop)) for name in ("one", "other"))
@@ -68,7 +68,7 @@ def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) 
         other.close()
 
 
-def test_a_record_over_many_files_is_put_in_as_many_parts(
+def test_a_record_that_fills_many_files_is_put_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one part, each of the 16,000 keys of a record at a file end took 15 us of Python."""
@@ -136,7 +136,7 @@ def open_large_index(root: Path) -> IndexFiles:
     return made
 
 
-def test_a_long_chain_is_walked_through_in_parts(tmp_path: Path) -> None:
+def test_a_long_chain_is_searched_in_parts(tmp_path: Path) -> None:
     """Each part is bounded, so that other requests run in between, whatever a client has stored."""
     index = open_large_index(tmp_path)
     for offset in range(4):
@@ -153,7 +153,7 @@ def key_slot(key: str) -> int:
     return index_entry.key_hash(index_entry.key_of("T", key)) % SLOTS
 
 
-def test_a_file_that_goes_meanwhile_ends_the_walk_through_it(tmp_path: Path) -> None:
+def test_a_deleted_file_ends_its_search(tmp_path: Path) -> None:
     """Between two parts retention may delete the file and unmap its memory."""
     index = open_large_index(tmp_path)
     for offset in range(8):

@@ -91,7 +91,7 @@ def test_the_number_of_slots_is_the_configured_one(version: str, name: str) -> N
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_the_builder_makes_the_files_that_java_made(version: str) -> None:
+def test_the_builder_writes_the_files_of_java(version: str) -> None:
     store = golden.unpack(version, "clean")
     config = golden.manifest(version, "clean")["config"]
     built = store_builder.index_files(
@@ -339,7 +339,7 @@ def test_keys_and_topics_with_the_same_hash() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_in_golden_stores(version: str) -> None:
+def test_foreign_messages_are_filtered_in_golden_stores(version: str) -> None:
     """Java returns foreign messages for these keys; here only messages with the key match."""
     manifest = golden.manifest(version, "clean")
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, "clean")}
@@ -433,7 +433,7 @@ def test_a_chain_that_does_not_lead_to_older_entries_is_an_error() -> None:
     assert found(view_of(file.pack()), "T#zzz") == []
 
 
-def test_a_slot_that_leads_nowhere_is_an_error() -> None:
+def test_a_slot_without_an_entry_is_an_error() -> None:
     file = filled(4, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])
     empty = file.slot_values.index(0)
     key = next(f"T#{i}" for i in range(99) if store_builder.index_hash(f"T#{i}") % 4 == empty)
@@ -444,7 +444,7 @@ def test_a_slot_that_leads_nowhere_is_an_error() -> None:
             found(view_of(file.pack()), key)
 
 
-def test_a_cut_file_is_an_error() -> None:
+def test_a_truncated_file_is_an_error() -> None:
     data = filled(8, 40, PUTS).pack()
     for length in range(1, len(data)):
         hits = lookups(data[:length])

@@ -109,7 +109,7 @@ def test_a_kernel_writes_to_the_address_and_sets_written(file: MappedFile, path:
     assert file.write_address == file.address != 0
 
 
-def test_an_append_to_the_last_byte_fits_and_no_further(file: MappedFile) -> None:
+def test_an_append_fits_up_to_the_last_byte(file: MappedFile) -> None:
     file.append(b"x" * (SIZE - 1))
     file.append(b"y")
     assert file.written == file.size == file.reserved
@@ -169,7 +169,7 @@ def test_a_file_that_vanished_before_it_was_read_is_named(path: str) -> None:
         file.read(0, 5)
 
 
-def test_a_new_file_that_cannot_be_mapped_is_not_left_behind(
+def test_a_new_file_that_cannot_be_mapped_is_removed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int, size: int, *, is_writable: bool) -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_shrank_is_an_error_and_no_signal(path: str) -> None:
 # --- room -----------------------------------------------------------------
 
 
-def test_room_is_reserved_in_steps_and_really_there(path: str) -> None:
+def test_room_is_reserved_in_steps_and_allocated(path: str) -> None:
     step = mapped_file.RESERVE_BYTES
     assert step == 16 * MIB
     file = MappedFile.create(path, 0, 2 * step + 5, Disk())
@@ -211,7 +211,7 @@ def test_room_is_reserved_in_steps_and_really_there(path: str) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_full_disk_is_an_error_before_the_append_and_later_it_goes_on(path: str) -> None:
+def test_a_full_disk_fails_the_append_until_there_is_room(path: str) -> None:
     disk = SmallDisk()
     disk.room_until = 2 * PAGE
     file = MappedFile.create(path, 0, SIZE, disk)
@@ -278,9 +278,7 @@ def test_touch_reads_where_the_system_cannot_populate(
     assert file.read(0, 5) == b"hello"
 
 
-def test_touch_says_if_there_is_no_room_after_all(
-    file: MappedFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_touch_reports_a_lack_of_room(file: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(address: int, length: int) -> bool:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
@@ -297,7 +295,7 @@ def test_a_warm_file_has_all_its_room(file: MappedFile) -> None:
     file.unlock_memory()
 
 
-def test_where_locking_is_not_allowed_a_warning_says_what_to_do(
+def test_forbidden_locking_logs_a_warning_with_a_remedy(
     file: MappedFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(address: int, size: int) -> None:
@@ -312,7 +310,7 @@ def test_where_locking_is_not_allowed_a_warning_says_what_to_do(
 # --- durability -----------------------------------------------------------
 
 
-def test_flush_makes_durable_what_is_written(path: str) -> None:
+def test_flush_makes_written_bytes_durable(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     file.append(b"hello")
@@ -322,7 +320,7 @@ def test_flush_makes_durable_what_is_written(path: str) -> None:
     file.close()
 
 
-def test_nothing_new_is_no_sync(path: str) -> None:
+def test_flush_without_new_bytes_does_not_sync(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     disk.durable.clear()
@@ -331,7 +329,7 @@ def test_nothing_new_is_no_sync(path: str) -> None:
     file.close()
 
 
-def test_what_is_appended_during_a_sync_does_not_count(path: str) -> None:
+def test_bytes_appended_during_a_sync_are_not_durable(path: str) -> None:
     class Busy(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             if appending:
@@ -346,7 +344,7 @@ def test_what_is_appended_during_a_sync_does_not_count(path: str) -> None:
     file.close()
 
 
-def test_flushing_in_a_thread_never_promises_too_much(path: str) -> None:
+def test_flushing_in_a_thread_never_overstates_durability(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     promised = []
@@ -397,7 +395,7 @@ def test_a_full_durable_file_keeps_no_descriptor(path: str) -> None:
     file.close()
 
 
-def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change(path: str) -> None:
+def test_a_file_closed_and_moved_during_a_sync_is_no_foreign_change(path: str) -> None:
     """The files of a batch queue are closed and moved when its topic is deleted."""
 
     class Leaving(Disk):
@@ -418,9 +416,7 @@ def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change
 
 
 @pytest.mark.parametrize("position", [0, 1, PAGE - 1, PAGE, PAGE + 1, SIZE - 1, SIZE])
-def test_what_was_cut_is_zeros_on_disk_before_anything_is_appended(
-    path: str, position: int
-) -> None:
+def test_truncated_bytes_are_durable_zeros_before_any_append(path: str, position: int) -> None:
     disk = ForgetfulDisk()
     stale = b"stale" * (SIZE // 5)
     file = MappedFile.open(written(path, stale), 0, SIZE, disk)
@@ -456,7 +452,7 @@ def test_cutting_holes_takes_no_room_and_zeros_are_not_written_again(path: str) 
     file.close()
 
 
-def test_where_holes_are_not_known_all_is_looked_at(
+def test_all_bytes_are_scanned_where_holes_are_unsupported(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: int) -> int:
@@ -469,7 +465,7 @@ def test_where_holes_are_not_known_all_is_looked_at(
     file.close()
 
 
-def test_a_file_that_was_read_is_cut_and_appended_to(path: str) -> None:
+def test_a_file_that_was_read_can_be_truncated_and_appended_to(path: str) -> None:
     file = MappedFile.open(written(path, b"hello, stale"), 0, SIZE, Disk())
     assert file.read(0, 7) == b"hello, "
     file.cut(7)
@@ -480,7 +476,7 @@ def test_a_file_that_was_read_is_cut_and_appended_to(path: str) -> None:
     file.close()
 
 
-def test_a_file_that_is_held_to_be_read_is_not_cut(path: str) -> None:
+def test_a_file_held_by_a_reader_is_not_truncated(path: str) -> None:
     file = MappedFile.open(written(path, b"hello"), 0, SIZE, Disk())
     file.hold()
     with pytest.raises(AssertionError, match="held by 1"):
@@ -508,7 +504,7 @@ def test_with_a_buffer_only_committed_bytes_are_in_the_file(path: str) -> None:
     file.close()
 
 
-def test_the_buffer_goes_back_clean_with_the_last_byte(path: str) -> None:
+def test_the_buffer_returns_zeroed_after_the_last_byte(path: str) -> None:
     pool = TransientPool(1, SIZE, is_locked=False)
     file = MappedFile.create(path, 0, SIZE, Disk(), buffer=pool.borrow())
     file.append(b"x" * SIZE)
@@ -523,7 +519,7 @@ def test_the_buffer_goes_back_clean_with_the_last_byte(path: str) -> None:
     file.close()
 
 
-def test_what_was_not_committed_is_lost_and_the_buffer_clean(path: str) -> None:
+def test_uncommitted_bytes_are_lost_and_the_buffer_is_zeroed(path: str) -> None:
     pool = TransientPool(1, SIZE, is_locked=False)
     file = MappedFile.create(path, 0, SIZE, Disk(), buffer=pool.borrow())
     file.append(b"hello")
@@ -537,7 +533,7 @@ def test_what_was_not_committed_is_lost_and_the_buffer_clean(path: str) -> None:
     assert bytes(buffer.view) == bytes(SIZE)
 
 
-def test_a_commit_that_failed_is_done_again(path: str) -> None:
+def test_a_failed_commit_is_repeated(path: str) -> None:
     class Full(Disk):
         is_full = True
 
@@ -576,7 +572,7 @@ def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) ->
     assert file.destroy(NOW_MS + 119_999)
 
 
-def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
+def test_a_forced_destroy_keeps_addresses_valid_and_marks_the_file(
     file: MappedFile, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.append(b"hello")
@@ -599,13 +595,13 @@ def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
     assert file.address == 0
 
 
-def test_a_destroy_without_patience(file: MappedFile) -> None:
+def test_a_destroy_without_a_timeout(file: MappedFile) -> None:
     file.hold()
     assert file.destroy(NOW_MS, forced_after_ms=0)
     assert not file.release()
 
 
-def test_nobody_holds_it_so_it_is_gone_at_once(file: MappedFile, path: str) -> None:
+def test_a_file_without_holders_is_destroyed_at_once(file: MappedFile, path: str) -> None:
     assert file.destroy(NOW_MS)
     assert maps_of(path) == 0
     assert file.destroy(NOW_MS)
@@ -632,7 +628,7 @@ def test_a_closed_file_is_not_read(file: MappedFile) -> None:
         file.read(0, 5)
 
 
-def test_a_flush_that_is_under_way_keeps_the_file(path: str) -> None:
+def test_a_running_flush_keeps_the_file_open(path: str) -> None:
     class Closing(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             if closing:

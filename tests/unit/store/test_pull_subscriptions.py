@@ -80,7 +80,7 @@ def subject(tmp_path: Path) -> Iterator[Subject]:
     one.store.close()
 
 
-def test_a_reader_that_is_known_is_answered(subject: Subject) -> None:
+def test_a_registered_reader_is_answered(subject: Subject) -> None:
     subject.put("T", 3)
     assert subject.ask("T").has_frame
     subject.reads("T")
@@ -90,7 +90,7 @@ def test_a_reader_that_is_known_is_answered(subject: Subject) -> None:
     assert subject.ask("U").has_frame
 
 
-def test_what_was_delivered_is_told_once(subject: Subject) -> None:
+def test_deliveries_are_reported_once(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     size = len(subject.store.get("T", 0, 0, 1).data)
@@ -106,7 +106,7 @@ def test_what_was_delivered_is_told_once(subject: Subject) -> None:
     assert subject.pull_subscriptions.take() == [Delivery("T", "g", 0, 1, 2, 2 * size, None)]
 
 
-def test_what_was_delivered_outlives_its_reader(subject: Subject) -> None:
+def test_deliveries_outlive_their_reader(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     subject.ask("T", sysFlag="5", commitOffset="1")
@@ -116,7 +116,7 @@ def test_what_was_delivered_outlives_its_reader(subject: Subject) -> None:
     assert (told.pull_count, told.consumer_offset) == (1, 1)
 
 
-def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subject) -> None:
+def test_a_changed_subscription_replaces_the_reader(subject: Subject) -> None:
     subject.put("T", 2, tag="TagA")
     subject.put("T", 2, tag="TagB")
     subject.reads("T")
@@ -129,7 +129,7 @@ def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subjec
     assert sum(one.pull_count for one in subject.pull_subscriptions.take()) == 2
 
 
-def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
+def test_readers_with_long_expressions_are_not_kept(subject: Subject) -> None:
     """Thousands of readers with expressions of 64 kB each would take gigabytes."""
     subject.put("T", 1, tag="TagA")
     subject.reads("T", subscription="x" * 5000)
@@ -149,7 +149,7 @@ def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
     assert [record.decode(one).tags for one in found] == [f"Tag{one}" for one in sorted(wanted)]
 
 
-def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
+def test_readers_by_their_expression(subject: Subject) -> None:
     """Readers differ by expression; a pull without one is another reader."""
     subject.put("T", 1, tag="TagA")
     subject.put("T", 1, tag="TagB")
@@ -213,7 +213,7 @@ def test_queues_that_the_kernel_cannot_read(subject: Subject) -> None:
     assert subject.ask("%LMQ%a").has_frame
 
 
-def test_a_closed_one_knows_nobody(subject: Subject) -> None:
+def test_closing_drops_all_readers(subject: Subject) -> None:
     subject.put("T", 1)
     subject.reads("T")
     subject.pull_subscriptions.close()

@@ -62,7 +62,7 @@ def test_records_of_a_batch_are_those_of_its_messages(
         assert one == other
 
 
-def test_a_batch_takes_no_python_for_each_message(
+def test_a_batch_runs_no_python_code_per_message(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request may have thousands of messages: only the kernel works on each."""

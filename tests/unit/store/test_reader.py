@@ -129,7 +129,7 @@ def test_messages_are_those_of_java(version: str, name: str) -> None:
 
 
 @each_store
-def test_where_the_log_begins_and_ends(version: str, name: str) -> None:
+def test_the_log_begins_and_ends_as_in_java(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = reader_of(version, name)
     assert reader.tail == LogTail(manifest["log"]["endOffset"])
@@ -162,7 +162,7 @@ def test_how_the_broker_left_the_store(version: str, name: str) -> None:
 
 
 @each_store
-def test_log_files_and_what_their_records_say(version: str, name: str) -> None:
+def test_log_files_and_their_records(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     stored = golden.messages(version, name)
     found = list(reader_of(version, name).log_file_states())
@@ -314,7 +314,7 @@ def test_messages_of_damaged_stores(version: str, name: str) -> None:
 
 
 @each_recovered_store
-def test_java_keeps_no_message_that_is_not_found(version: str, name: str) -> None:
+def test_every_message_that_java_keeps_is_found(version: str, name: str) -> None:
     """Except messages with a wrong checksum, which Java does not check everywhere."""
     java = {one["commitLogOffset"] for one in golden.messages(version, name) if one["crcOk"]}
     found = set(offsets_of(reader_of(version, name).messages()))
@@ -413,7 +413,7 @@ def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
 
 
 @each_torn_store
-def test_zeroed_and_cut_queues(version: str, name: str) -> None:
+def test_zeroed_and_truncated_queues(version: str, name: str) -> None:
     entry = torn_entry(version, name)
     reader = reader_of(version, name)
     if name in ("torn/cq-zeroed", "torn/cq-zeroed-abort"):
@@ -474,7 +474,7 @@ def test_states_of_torn_stores(version: str, name: str) -> None:
 @pytest.mark.crash
 @each_version
 @pytest.mark.parametrize("variant", ["log-short", "cq-short", "log-empty-file"])
-def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
+def test_files_of_wrong_length_are_errors_with_their_name(version: str, variant: str) -> None:
     """Files of wrong length are errors with the file's name, and the rest is read.
 
     Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
@@ -537,7 +537,7 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
     ("version", "name"),
     OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
 )
-def test_keys_find_what_java_finds(version: str, name: str) -> None:
+def test_keys_find_the_messages_that_java_finds(version: str, name: str) -> None:
     """The reader returns all hits, not the first 32, and filters Java's hits by text and time.
 
     See known-bugs.md#index-seconds and known-bugs.md#hash-collisions.
@@ -602,7 +602,7 @@ def test_ids_without_a_topic_are_looked_up_in_all(version: str) -> None:
 
 
 @each_version
-def test_a_host_that_is_not_the_stores_makes_another_id(version: str) -> None:
+def test_an_id_with_another_host_finds_nothing(version: str) -> None:
     one = golden.messages(version, "clean")[7]
     other = "0A" + one["offsetMsgId"][2:]
     assert reader_of(version, "clean").messages_by_id(other, one["topic"]) == []
@@ -639,7 +639,7 @@ def test_offset_by_time(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for version, name in OPENED if version == "5.5.0"])
-def test_is_what_java_5_answers(name: str) -> None:
+def test_offset_by_time_is_that_of_java_5(name: str) -> None:
     """Batch queues too, where Java searches the batches."""
     reader = reader_of("5.5.0", name)
     for one in golden.manifest("5.5.0", name)["offsetByTime"][:: 1 if golden.IS_SOAK else 3]:
@@ -714,7 +714,7 @@ def test_with_damage_and_holes(tmp_path: Path) -> None:
         assert whole.offset_by_time("TopicA", 0, one.store_timestamp) == one.queue_offset
 
 
-def test_a_large_hole_takes_no_time() -> None:
+def test_the_search_skips_a_large_hole() -> None:
     """The search skips a missing log file of a million messages at once."""
     count = 300_000
     placed = store_builder.place([message(), message()], 4096)
@@ -803,7 +803,7 @@ def rewritten(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
+def test_a_stale_tail_is_not_read(tmp_path: Path, is_crashed: bool) -> None:
     """Java cuts in memory only; whole old records follow the new end on disk (rmq#10666)."""
     built, stale, end = rewritten(tmp_path / "store", same_sizes=False, is_crashed=is_crashed)
     assert len(stale) >= 4
@@ -826,7 +826,7 @@ def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> No
 
 
 @pytest.mark.crash
-def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
+def test_a_stale_tail_that_fits_exactly_is_read_as_in_java(tmp_path: Path) -> None:
     """Old records without a seam after the new ones cannot be told from them.
 
     A recovery of Java walks into them as well (rmq#10666), so its broker would serve them. The
@@ -839,7 +839,7 @@ def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Pat
 
 
 @pytest.mark.crash
-def test_a_crash_in_the_middle_of_the_log_is_no_end() -> None:
+def test_damage_in_the_middle_does_not_end_a_crashed_log() -> None:
     """Newer records follow the damage, so the log continues (known-bugs.md#recovery-truncates)."""
     placed = store_builder.place(store_builder.messages(40), 4096)
     files = store_builder.log_files(placed, 4096)
@@ -884,7 +884,7 @@ def test_an_empty_store(tmp_path: Path, is_crashed: bool, has_next_file: bool) -
             assert [one.first_offset for one in reader.log_file_states()] == [None] * has_next_file
 
 
-def test_what_has_expired_is_no_damage() -> None:
+def test_expired_messages_are_no_damage() -> None:
     for version in golden.VERSIONS:
         reader = reader_of(version, "expired")
         assert reader.log.min_offset > 0
@@ -967,7 +967,7 @@ def test_reading_changes_and_creates_nothing(
     assert fingerprint(root.parent) == before
 
 
-def test_a_store_that_cannot_be_written_can_be_read(
+def test_a_read_only_store_can_be_read(
     golden_copy: Callable[[str, str], Path],
 ) -> None:
     root = golden_copy("4.9.7", "clean")
@@ -1034,7 +1034,7 @@ def built(tmp_path: Path) -> store_builder.Built:
     return store_builder.build(tmp_path / "store", store_builder.messages(40))
 
 
-def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) -> None:
+def test_a_truncated_checkpoint_is_reported_and_blocks_nothing(built: store_builder.Built) -> None:
     path = built.root / "checkpoint"
     whole = path.read_bytes()
     for length in range(49):
@@ -1055,7 +1055,7 @@ def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) 
 # --- what can be opened ---------------------------------------------------
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         StoreReader.open(str(tmp_path / "nothing"))
     with pytest.raises(StoreUnavailable, match="it has no folder commitlog"):
@@ -1068,7 +1068,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 300, "nul\0", "a/b", "..", "\ud800", "%RETRY%x"])
-def test_topics_nobody_has(built: store_builder.Built, topic: str) -> None:
+def test_unknown_topics(built: store_builder.Built, topic: str) -> None:
     reader = StoreReader.open(str(built.root))
     assert reader.queue(topic, 0).max_offset == 0
     assert reader.messages_by_key(topic, "shared") == ([], [])
@@ -1096,7 +1096,7 @@ class _Remote:
     ("version", "name"),
     [("4.9.7", "clean"), ("5.5.0", "v5"), ("4.5.2", "unclean"), ("4.9.7", "torn/size-late")],
 )
-def test_a_remote_store_says_the_same(
+def test_a_remote_store_gives_the_same_answers(
     monkeypatch: pytest.MonkeyPatch, version: str, name: str
 ) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _Remote)
@@ -1143,7 +1143,7 @@ def running(built: store_builder.Built) -> Iterator[subprocess.Popen[bytes]]:
         process.stdin.close()
 
 
-def test_a_store_in_use_is_refused_and_the_process_named(
+def test_a_store_in_use_is_refused_with_the_process(
     built: store_builder.Built, running: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(StoreUnavailable, match=rf"in use by process {running.pid};.*allowLive"):
@@ -1160,7 +1160,7 @@ def test_a_store_in_use_can_be_read_where_that_is_allowed(
     assert list(reader.messages()) == built.messages
 
 
-def test_the_own_process_is_no_other_broker(built: store_builder.Built) -> None:
+def test_a_lock_of_this_process_is_no_other_broker(built: store_builder.Built) -> None:
     with (built.root / "lock").open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
         assert StoreReader.open(str(built.root)).state.condition is Condition.CLEAN
@@ -1172,7 +1172,7 @@ def live_reader(files: dict[str, Any]) -> StoreReader:
     return StoreReader(folder, allow_live=True)
 
 
-def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
+def test_a_live_log_ends_with_the_last_record_that_is_certainly_whole() -> None:
     """The very last record may be half written: it counts once a unit or a record follows it."""
     placed = store_builder.place(store_builder.messages(20), 4096)
     files = store_builder.log_files(placed, 4096)
@@ -1300,7 +1300,7 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
 
 
 @each_version
-def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
+def test_the_builder_writes_the_log_of_java(version: str) -> None:
     """After a blank 4.5 leaves old bytes of its buffer; everything else is equal."""
     config = golden.manifest(version, "clean")["config"]
     file_bytes = int(config["mappedFileSizeCommitLog"])
@@ -1318,7 +1318,7 @@ def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
         assert path.read_bytes()[:end] == bytes(built[start][:end])
 
 
-def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
+def test_a_built_store_has_the_messages_put_into_it(tmp_path: Path) -> None:
     sent = [
         *store_builder.messages(60, topics=3, queues=2),
         message("t" * 127),
@@ -1380,7 +1380,7 @@ class FarFolder(LocalFolder):
         return super().read(path, start, length)
 
 
-def test_where_reads_take_requests_queues_are_asked_at_once() -> None:
+def test_remote_queues_are_read_concurrently() -> None:
     version, name = "4.9.7", "clean"
     folder = FarFolder(golden.unpack(version, name))
     reader = StoreReader(folder)

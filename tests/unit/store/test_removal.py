@@ -61,7 +61,7 @@ def filled(root: Path, disk: Disk | None = None) -> MessageStore:
     return store
 
 
-def test_a_deletion_is_a_few_changes_and_the_rest_comes_in_small_steps(tmp_path: Path) -> None:
+def test_a_deletion_is_a_few_changes_and_many_small_steps(tmp_path: Path) -> None:
     disk = CountingDisk()
     with filled(tmp_path, disk) as store:
         removal = store.begin_deletion(["Doomed"])
@@ -83,7 +83,7 @@ def test_a_deletion_is_a_few_changes_and_the_rest_comes_in_small_steps(tmp_path:
         assert not (tmp_path / paths.DELETED_QUEUES).exists()
 
 
-def test_a_topic_that_is_made_anew_at_once_has_only_new_messages(tmp_path: Path) -> None:
+def test_a_topic_recreated_at_once_has_only_new_messages(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         removal = store.begin_deletion(["Doomed"])
         assert removal is not None
@@ -103,7 +103,7 @@ def test_a_topic_that_is_made_anew_at_once_has_only_new_messages(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-def test_a_kill_leaves_all_or_nothing_and_the_next_start_clears_the_rest(
+def test_a_kill_leaves_all_or_nothing_and_the_next_start_cleans_up(
     tmp_path: Path, is_finished: bool
 ) -> None:
     store = filled(tmp_path)
@@ -142,7 +142,7 @@ def test_links_in_the_folder_of_deleted_queues_are_not_followed(tmp_path: Path) 
     assert (outside / "file").read_bytes() == b"stays"
 
 
-def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
+def test_two_threads_delete_the_same_moved_files(tmp_path: Path) -> None:
     """The second thread finds nothing, which is no failure."""
     with filled(tmp_path) as store:
         store.begin_deletion(["Doomed"])
@@ -194,7 +194,7 @@ class GatedDisk(Disk):
         self.synced.append(path)
 
 
-def test_a_deletion_begins_while_the_disk_is_at_work_on_another(tmp_path: Path) -> None:
+def test_a_deletion_begins_while_another_is_running(tmp_path: Path) -> None:
     disk = GatedDisk()
     with filled(tmp_path, disk) as store:
         put(store, "Other", 0, b"old")
@@ -257,7 +257,7 @@ def test_a_folder_whose_move_was_not_synced_is_synced_at_the_next_attempt(tmp_pa
         assert parent in disk.synced
 
 
-def test_nothing_is_left_if_somebody_deletes_the_folder_of_deleted_queues(tmp_path: Path) -> None:
+def test_external_deletion_of_the_folder_of_deleted_queues_leaves_nothing(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         removal = store.begin_deletion(["Doomed"])
         assert removal is not None
@@ -270,7 +270,7 @@ def test_nothing_is_left_if_somebody_deletes_the_folder_of_deleted_queues(tmp_pa
         assert not (tmp_path / paths.DELETED_QUEUES).exists()
 
 
-def test_files_that_cannot_be_deleted_keep_no_room_from_being_made(
+def test_undeletable_files_do_not_block_preallocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(tmp_path) as store:
@@ -309,9 +309,7 @@ def test_a_deletion_waits_for_the_disk_only_where_every_put_does(tmp_path: Path)
             assert store.max_offset("Doomed", 0) == 1
 
 
-def test_a_want_of_descriptors_ends_no_loop_but_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_descriptors_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path) as store:
         store.begin_deletion(["Doomed"])
         store.removals.finish()

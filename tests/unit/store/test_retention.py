@@ -135,7 +135,7 @@ def log_starts(store: MessageStore) -> list[int]:
 # --- by room -------------------------------------------------------------------------------------
 
 
-def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
+def test_only_archived_files_expire_at_any_age_and_disk_usage(
     stores: Stores,
     clock: ManualClock,
     disk: MeasuredDisk,
@@ -175,12 +175,12 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/archive", ""])
-def test_expiry_asks_a_folder_of_this_machine(location: str) -> None:
+def test_the_archive_must_be_a_folder_on_this_machine(location: str) -> None:
     with pytest.raises(InvalidOption, match="reputExpireOnlyArchived"):
         StoreConfig(reput_expire_only_archived=location)
 
 
-def test_a_disk_that_does_not_answer_changes_nothing(
+def test_a_failed_usage_query_changes_nothing(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk)
@@ -210,7 +210,7 @@ def assert_minimum_offsets(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_is_left_is_what_java_leaves(
+def test_expiry_leaves_the_files_and_offsets_that_java_leaves(
     version: str, tmp_path: Path, clock: ManualClock, disk: MeasuredDisk
 ) -> None:
     """``expired`` is ``clean`` after Java's own cleaning of the first two log files."""
@@ -260,7 +260,7 @@ def files_of(root: Path, families: tuple[str, ...]) -> set[str]:
     }
 
 
-def test_the_writer_only_takes_the_name_of_a_file_away(
+def test_the_writer_thread_only_renames_an_expired_file(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To free the blocks and cached pages of 1 GiB takes 0.3 s, so another thread does it."""
@@ -297,7 +297,7 @@ def test_the_writer_only_takes_the_name_of_a_file_away(
     assert not store.log.files.has_hanging
 
 
-def test_offsets_of_many_groups_are_read_some_at_a_time(
+def test_offsets_of_many_groups_are_read_in_parts(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "OFFSETS_PER_STEP", 10)
@@ -346,7 +346,7 @@ def test_the_largest_losses_are_logged_and_all_are_counted(
     assert len(store.retention.counts.unread) == 30
 
 
-def test_many_queues_are_corrected_some_at_a_time(
+def test_many_queues_are_corrected_in_parts(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "QUEUES_PER_STEP", 3)
@@ -367,7 +367,7 @@ def test_many_queues_are_corrected_some_at_a_time(
     assert_minimum_offsets(store)
 
 
-def test_steps_are_cheap_when_the_log_has_lost_nothing(
+def test_steps_are_cheap_when_nothing_expired(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(stores, clock=clock, **AT_NOON)
@@ -385,7 +385,7 @@ def test_steps_are_cheap_when_the_log_has_lost_nothing(
 
 
 @pytest.mark.parametrize("failure", [WriteFailed, OutOfResources])
-def test_other_failures_than_no_room_keep_messages_without_durable_units(
+def test_failures_other_than_a_lack_of_room_keep_messages_without_durable_units(
     stores: Stores,
     clock: ManualClock,
     disk: MeasuredDisk,

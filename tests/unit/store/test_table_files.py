@@ -144,7 +144,7 @@ def test_config_files_are_written_atomically(tmp_path: Path) -> None:
     assert stops >= 10
 
 
-def test_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
+def test_a_table_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
     calls: list[str] = []
 
     class Recorder(Disk):
@@ -237,7 +237,7 @@ def value_in(store: Path, suffix: str = "") -> int:
     return value
 
 
-def test_what_no_disk_was_waited_for_is_in_the_file_and_still_to_be_saved(tmp_path: Path) -> None:
+def test_a_save_without_a_sync_leaves_the_table_dirty(tmp_path: Path) -> None:
     class Deaf(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             raise WriteFailed(path, "nobody asked")
@@ -257,7 +257,7 @@ def test_what_no_disk_was_waited_for_is_in_the_file_and_still_to_be_saved(tmp_pa
     assert value_in(tmp_path) == 5
 
 
-def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
+def test_only_a_durable_table_becomes_the_backup(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, is_durable=True)
     table = saved(tmp_path, 3, 4, is_durable=False)
     assert (value_in(tmp_path), value_in(tmp_path, ".bak")) == (4, 2)
@@ -271,7 +271,7 @@ def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 40, b'{\n\t"offsetTable":{\n'])
-def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left: bytes) -> None:
+def test_the_last_durable_table_survives_a_power_loss(tmp_path: Path, left: bytes) -> None:
     saved(tmp_path, 1, 2, is_durable=True)
     saved(tmp_path, 3, 4, is_durable=False)
     file(tmp_path).write_bytes(left)  # possible after a lost write
@@ -279,7 +279,7 @@ def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left
 
 
 @pytest.mark.parametrize("loss", Loss)
-def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
+def test_a_backup_is_durable_before_an_unsynced_table_replaces_the_old_one(
     tmp_path: Path, loss: Loss
 ) -> None:
     for seed in range(30):
@@ -295,7 +295,7 @@ def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
         assert table_of(root).get(1) in (2, 4)
 
 
-def test_what_was_taken_first_never_replaces_what_was_taken_later(tmp_path: Path) -> None:
+def test_an_older_snapshot_never_replaces_a_newer_one(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     table.put(1, 1)
     early = table.take(0)
@@ -356,7 +356,7 @@ class HookedDisk(Disk):
         super().sync_folder(path)
 
 
-def test_who_does_not_wait_for_the_disk_cannot_keep_another_from_durability(
+def test_writes_without_a_sync_do_not_starve_a_durable_write(
     tmp_path: Path,
 ) -> None:
     """Writes without a sync overtake a durable write during each of its syncs."""
@@ -382,7 +382,7 @@ def test_who_does_not_wait_for_the_disk_cannot_keep_another_from_durability(
     assert value_in(tmp_path) == 3
 
 
-def test_a_durable_write_that_a_failed_one_overtook_is_not_said_to_be_durable(
+def test_a_write_overtaken_by_a_failed_one_is_not_reported_durable(
     tmp_path: Path,
 ) -> None:
     class Failing(HookedDisk):
@@ -415,7 +415,7 @@ def test_a_durable_write_that_a_failed_one_overtook_is_not_said_to_be_durable(
     assert table.is_saved
 
 
-def test_two_threads_that_wait_for_the_disk_do_not_overtake_each_other(tmp_path: Path) -> None:
+def test_two_durable_writes_do_not_overtake_each_other(tmp_path: Path) -> None:
     disk = HookedDisk()
     table = table_of(tmp_path, disk)
     table.put(1, 1)
@@ -458,7 +458,7 @@ def test_a_table_stays_saved_when_an_earlier_write_ends_after_a_later_one(tmp_pa
     assert table.is_saved
 
 
-def test_what_changes_after_it_was_taken_is_written_the_next_time(tmp_path: Path) -> None:
+def test_changes_after_a_snapshot_are_in_the_next_write(tmp_path: Path) -> None:
     table = ConsumerOffsetTable.load(str(tmp_path), Disk())
     table.put("T", "g", 0, 1)
     draft = table.take(0)
@@ -554,7 +554,7 @@ def test_saving_a_brokers_table_keeps_everything(
 
 
 @STORE
-def test_the_tables_say_what_java_says(version: str, name: str) -> None:
+def test_the_tables_have_the_values_of_java(version: str, name: str) -> None:
     root, manifest = str(golden.unpack(version, name)), golden.manifest(version, name)
     topics = TopicTable.load(root, Disk())
     assert {one.name: one.perm for one in topics.all().values()} == {
@@ -584,7 +584,7 @@ def test_filters_of_a_broker() -> None:
     assert len(list(table.all())) == 6
 
 
-def test_members_that_are_not_known_are_kept(tmp_path: Path) -> None:
+def test_unknown_members_are_kept(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     stored = {
         "dataVersion": {"counter": 7, "stateVersion": 3, "timestamp": 5},
@@ -605,7 +605,7 @@ def test_members_that_are_not_known_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("text", ["[]", '{"%s":[1]}', '{"%s":{"x":7}}', '{"dataVersion":1}'])
-def test_a_table_of_another_kind_is_an_error(
+def test_a_table_of_another_type_is_an_error(
     kind: type[TopicTable], text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config").mkdir()
@@ -672,7 +672,7 @@ def test_consumer_offsets(tmp_path: Path) -> None:
     assert [one.group for one in again.all()] == ["h"]
 
 
-def test_offsets_get_a_version_only_where_they_have_one(tmp_path: Path) -> None:
+def test_offsets_have_a_version_only_where_the_file_has_one(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / PATH).write_text('{"dataVersion":{"counter":1,"timestamp":2},"offsetTable":{1:2}}')
     table = DelayOffsetTable.load(str(tmp_path), Disk())
@@ -708,7 +708,7 @@ def test_step_saves_when_it_is_due(tmp_path: Path) -> None:
     assert table.step(5_000), "the clock was set back"
 
 
-def test_many_names_are_sorted_some_at_a_time_whatever_comes_meanwhile(tmp_path: Path) -> None:
+def test_many_names_are_sorted_in_parts_despite_changes(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     names = [f"topic-{number * 7919 % 30_011:05d}" for number in range(30_000)]
     for name in names:

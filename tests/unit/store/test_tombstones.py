@@ -207,7 +207,7 @@ class UnwritableDisk(Disk):
         super().replace(path, data)
 
 
-def test_tombstones_that_expire_leave_the_file_without_the_writers_thread(tmp_path: Path) -> None:
+def test_expired_tombstones_leave_the_file_without_the_writer_thread(tmp_path: Path) -> None:
     disk = UnwritableDisk()
     kept = tombstones.Tombstones(str(tmp_path), disk)
     kept.note(["Early"], 100)

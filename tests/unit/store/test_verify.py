@@ -97,7 +97,7 @@ def test_counts_are_those_of_java(version: str, name: str) -> None:
 
 
 @STORE
-def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> None:
+def test_every_file_of_the_store_has_a_verdict(version: str, name: str) -> None:
     report = report_of(version, name)
     paths = [file.path for file in report.files]
     assert len(paths) == len(set(paths))
@@ -111,7 +111,7 @@ def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> Non
 
 
 @VERSION
-def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> None:
+def test_records_not_dispatched_before_a_crash_are_noted(version: str) -> None:
     report = report_of(version, "unclean")
     lacking = golden.manifest(version, "unclean")["recordsNotInQueues"]
     found = of_kind(report, FindingKind.NOT_DISPATCHED)
@@ -173,14 +173,14 @@ def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version
 
 
 @VERSION
-def test_garbage_behind_the_last_record_is_a_torn_tail(version: str) -> None:
+def test_garbage_after_the_last_record_is_a_torn_tail(version: str) -> None:
     (hole,) = torn(version, "garbage-tail").holes
     assert hole.damage.physical_offset == golden.manifest(version, "clean")["maxPhyOffset"]
     assert (hole.damage.length, hole.kind) == (400, FindingKind.TORN_TAIL)
 
 
 @VERSION
-def test_a_cut_log_file(version: str) -> None:
+def test_a_truncated_log_file(version: str) -> None:
     report = torn(version, "log-short")
     last = golden.messages(version, "clean")[-1]
     assert report.holes[0].damage.physical_offset == last["commitLogOffset"]
@@ -215,13 +215,13 @@ def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
 
 @VERSION
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort"])
-def test_what_lacks_its_unit_is_what_java_did_not_put_back(version: str, variant: str) -> None:
+def test_missing_units_are_those_that_java_did_not_restore(version: str, variant: str) -> None:
     changed = golden.torn_variants(version)[variant]["queuesChanged"]
     found = of_kind(torn(version, variant), FindingKind.UNIT_MISSING)
     assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
 
 
-def test_queues_that_java_loses_with_index_and_queues_gone_are_foretold() -> None:
+def test_queues_that_java_would_lose_without_index_and_queues_are_reported() -> None:
     changed = golden.torn_variants("5.5.0")["no-cq-no-index-abort"]["queuesChanged"]
     report = torn("5.5.0", "no-cq-no-index-abort")
     found = of_kind(report, FindingKind.UNIT_MISSING)
@@ -238,7 +238,7 @@ def test_without_queues_every_queued_record_lacks_its_unit(version: str) -> None
 
 
 @VERSION
-def test_a_cut_queue_file(version: str) -> None:
+def test_a_truncated_queue_file(version: str) -> None:
     (size,) = of_kind(torn(version, "cq-short"), FindingKind.QUEUE_FILE_SIZE)
     assert size.path.startswith("consumequeue/GoldenOne/0/")
     assert size.severity is Severity.DAMAGE
@@ -293,13 +293,13 @@ def with_unit(
     return patched(folder, path, 20 * number, UNIT.pack(place, size, code))
 
 
-def test_the_store_to_be_damaged_is_sound(sound: MemoryFolder) -> None:
+def test_the_store_before_damage_is_sound(sound: MemoryFolder) -> None:
     report = checked(sound)
     assert report.severity is Severity.OK, report.findings
     assert report.record_count == report.unit_count == 60
 
 
-def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_summarized(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sound
     monkeypatch.setattr(verification.findings, "RUNS_MAX", 1)
     for number in (0, 2, 4):

@@ -259,7 +259,7 @@ def test_frames_of_java(store: Store, version: str) -> None:
     "name", ["send_v2", "send", "send_v2_oneway", "send_v2_to_retry", "send_batch", "pull",
              "send_v2_with_quotes"]
 )  # fmt: skip
-def test_frames_of_java_that_are_not_common(
+def test_frames_of_java_that_fall_back(
     store: Store, version: str, serialization: str, name: str
 ) -> None:
     """The first two have text that is not ASCII."""
@@ -302,7 +302,9 @@ COMMON: list[dict[str, str | None]] = [
 
 @BOTH
 @pytest.mark.parametrize("changes", COMMON, ids=str)
-def test_common(store: Store, changes: dict[str, str | None], serialization: Serialization) -> None:
+def test_sends_on_the_fast_path(
+    store: Store, changes: dict[str, str | None], serialization: Serialization
+) -> None:
     assert store.is_taken(send(changes, serialization=serialization))
 
 
@@ -323,7 +325,7 @@ def let_wait(store: Store) -> None:
 
 
 @BOTH
-def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
+def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
     """Half and delayed messages are stored as the processors store them (compared with Java's)."""
     let_wait(store)
     half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
@@ -357,7 +359,7 @@ def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
     ],
     ids=str,
 )
-def test_messages_that_wait_otherwise(store: Store, changes: dict[str, str | None]) -> None:
+def test_delays_that_fall_back(store: Store, changes: dict[str, str | None]) -> None:
     let_wait(store)
     assert not store.is_taken(send(changes))
 
@@ -394,7 +396,7 @@ SLOW += [
 
 @BOTH
 @pytest.mark.parametrize("changes", SLOW, ids=lambda one: str(one)[:40])
-def test_not_common(
+def test_sends_that_fall_back(
     store: Store, changes: dict[str, str | None], serialization: Serialization
 ) -> None:
     assert not store.is_taken(send(changes, serialization=serialization))
@@ -410,7 +412,7 @@ def test_not_common(
     ],
     ids=lambda one: str(one)[:20],
 )
-def test_requests_that_are_not_common(
+def test_requests_that_fall_back(
     store: Store, about: dict[str, Any], serialization: Serialization
 ) -> None:
     assert not store.is_taken(send(serialization=serialization, **about))
@@ -447,7 +449,7 @@ def test_json_that_falls_back(store: Store, change: str) -> None:
     assert not store.is_taken(json_send(header.replace(old, new, 1)))
 
 
-def test_topics_and_times_that_are_pythons(store: Store) -> None:
+def test_topics_and_times_that_fall_back(store: Store) -> None:
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 0
     assert not store.is_taken(send())
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 4
@@ -471,7 +473,9 @@ def test_topics_and_times_that_are_pythons(store: Store) -> None:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-def test_many_names_are_pythons(store: Store, serialization: Serialization) -> None:
+def test_messages_with_many_properties_fall_back(
+    store: Store, serialization: Serialization
+) -> None:
     """Each name is compared with those before it: thousands of names would take seconds."""
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
     assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
@@ -479,7 +483,7 @@ def test_many_names_are_pythons(store: Store, serialization: Serialization) -> N
     assert not Store().is_taken(more)
 
 
-def test_the_kernel_works_no_longer_for_many_names() -> None:
+def test_the_cost_of_many_properties_is_linear() -> None:
     """The cost is linear in the number of names, not quadratic."""
 
     def cpu_time(name_count: int) -> float:
@@ -495,7 +499,7 @@ def test_the_kernel_works_no_longer_for_many_names() -> None:
     assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
 
 
-def test_a_frame_for_python_between_others(store: Store) -> None:
+def test_a_frame_that_falls_back_between_others(store: Store) -> None:
     first, other, last = send(), send({"i": "DELAY\x013"}), send()
     data = first + other + last
     assert store.receive(data) == 1
