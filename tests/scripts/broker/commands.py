@@ -784,5 +784,5 @@ class Commands:
 
     def _received(self) -> list[str]:
         """Return what clients have received, and what was logged."""
-        lines, self._clients.printed[:] = [with_times(one) for one in self._clients.printed], []
+        lines, self._clients.printed[:] = [with_times(line) for line in self._clients.printed], []
         return lines

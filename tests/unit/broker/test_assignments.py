@@ -52,7 +52,7 @@ def numbers(found: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | Non
         (POP, 1, "AVG", "m1", ALL, [("a", 0), ("a", 1)]),
         (POP, 1, "AVG", "m4", ALL, [("b", 1), ("a", 0)]),
         (POP, 2, "AVG", "m3", ALL, [("b", 0), ("b", 1), ("a", 0)]),
-        (POP, 1, "AVG", "m6", [f"m{one}" for one in range(1, 7)], [("a", 1)]),
+        (POP, 1, "AVG", "m6", [f"m{number}" for number in range(1, 7)], [("a", 1)]),
         # Nobody knows: members keep what they have.
         (POP, 0, "MACHINE_ROOM", "m1", ALL, None),
         (PULL, 0, "AVG", "m1", [], None),

@@ -102,7 +102,7 @@ async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixt
                     if commands.decode(await reader.readexactly(size)).opaque == 77:
                         break
             writer.close()
-            faults = [one for one in caplog.records if one.exc_info]
+            faults = [entry for entry in caplog.records if entry.exc_info]
             assert not faults, (RequestCode(code).name, [one.getMessage() for one in faults])
     assert count > 500
     for path in (tmp_path / "config").glob("*.json"):
@@ -111,4 +111,4 @@ async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING)
     async with broker_subject.running(tmp_path) as subject:
         await subject.send("T", b"again")
-    assert not [one for one in caplog.records if one.exc_info]
+    assert not [entry for entry in caplog.records if entry.exc_info]

@@ -94,11 +94,11 @@ def test_what_is_printed_can_be_read() -> None:
 def test_every_option_is_read_somewhere() -> None:
     """An option that nothing reads would be a promise that nobody keeps."""
     text = "\n".join(
-        one.read_text()
-        for one in SOURCES.rglob("*.py")
-        if one.parts[-2:] not in {("broker", "config.py"), ("broker", "live_config.py")}
+        path.read_text()
+        for path in SOURCES.rglob("*.py")
+        if path.parts[-2:] not in {("broker", "config.py"), ("broker", "live_config.py")}
     )
-    names = {one.name for one in dataclasses.fields(BrokerConfig)} - {
+    names = {field.name for field in dataclasses.fields(BrokerConfig)} - {
         "namesrv_addr",  # as name_servers
         "config_black_list",  # as fixed_keys
     }

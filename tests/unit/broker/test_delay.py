@@ -73,11 +73,11 @@ class Subject:
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         while records := self.store.get(topic, queue_id, len(found)).records:
-            found += [record.decode(bytes(one)) for one in records]
+            found += [record.decode(bytes(data)) for data in records]
         return found
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [one.body for one in self.messages(topic, queue_id)]
+        return [message.body for message in self.messages(topic, queue_id)]
 
     def save(self) -> None:
         self.table.save(self.clock.now_ms())
@@ -313,8 +313,10 @@ def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path
     known = golden.messages(version, "clean")
     with continued(root, version) as subject:
         before = {
-            (one["topic"], one["queueId"]): subject.store.max_offset(one["topic"], one["queueId"])
-            for one in known
+            (message["topic"], message["queueId"]): subject.store.max_offset(
+                message["topic"], message["queueId"]
+            )
+            for message in known
         }
         subject.run()
         found: dict[str, list[StoredMessage]] = defaultdict(list)
@@ -323,12 +325,12 @@ def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path
                 one = record.decode(bytes(data))
                 found[one.properties["UNIQ_KEY"]].append(one)
     delivered = [
-        one
-        for one in known
-        if "REAL_TOPIC" in one["properties"]
-        and one["topic"] == one["properties"]["REAL_TOPIC"]
-        and one["topic"] != names.HALF_TOPIC
-        and one["properties"].get("DELAY", "0") not in ("0", "")
+        message
+        for message in known
+        if "REAL_TOPIC" in message["properties"]
+        and message["topic"] == message["properties"]["REAL_TOPIC"]
+        and message["topic"] != names.HALF_TOPIC
+        and message["properties"].get("DELAY", "0") not in ("0", "")
     ]
     assert len(delivered) > 20
     for one in delivered:
@@ -339,7 +341,9 @@ def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path
 def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    waiting = Counter(one["queueId"] + 1 for one in known if one["topic"] == names.SCHEDULE_TOPIC)
+    waiting = Counter(
+        message["queueId"] + 1 for message in known if message["topic"] == names.SCHEDULE_TOPIC
+    )
     with continued(root, version) as subject:
         done = subject.table.all()
         end = subject.store.max_physical_offset
@@ -363,7 +367,7 @@ def continued(root: Path, version: str) -> Iterator[Subject]:
         max_index_num=int(settings["maxIndexNum"]),
         max_message_size=int(settings["maxMessageSize"]),
     )
-    last_ms = max(one["storeTimestamp"] for one in golden.messages(version, "clean"))
+    last_ms = max(message["storeTimestamp"] for message in golden.messages(version, "clean"))
     subject = Subject.__new__(Subject)
     subject.clock = ManualClock(last_ms + 3 * 3_600_000)
     with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
@@ -376,7 +380,7 @@ def all_messages(store: MessageStore) -> list[StoredMessage]:
     for queue in store.queues:
         queue_offset = queue.min_offset
         while records := store.get(queue.topic, queue.queue_id, queue_offset, 1000).records:
-            found += [record.decode(bytes(one)) for one in records]
+            found += [record.decode(bytes(data)) for data in records]
             queue_offset = found[-1].queue_offset + 1
     return found
 

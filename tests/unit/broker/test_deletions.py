@@ -116,7 +116,7 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
             return begin_deletion(topics)
 
         def removing(queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
-            done.append(f"remove {' '.join(one.topic for one in queues)}")
+            done.append(f"remove {' '.join(queue.topic for queue in queues)}")
             return begin_removal(queues)
 
         monkeypatch.setattr(thread, "run", running)

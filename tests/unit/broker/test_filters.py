@@ -152,7 +152,9 @@ async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
                 return by_group.takes_unit(tags_code, bit_map, store_timestamp)
 
             def takes_record(self, data: memoryview) -> bool:
-                looked_at.extend(one.body for one in broker_subject.messages_in(bytes(data)))
+                looked_at.extend(
+                    message.body for message in broker_subject.messages_in(bytes(data))
+                )
                 return by_group.takes_record(data)
 
         one = subject.parts.consumer_filters.find("T", "consumers")
@@ -200,8 +202,8 @@ async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: P
         enable_calc_filter_bit_map=True,
     )
     properties = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["properties"]
-        for one in golden.messages(version, "ext")
+        (message["topic"], message["queueId"], message["queueOffset"]): message["properties"]
+        for message in golden.messages(version, "ext")
     }
     taken, left_out = 0, 0
     broker = Broker(broker_subject.broker_config(enable_property_filter=True), settings)

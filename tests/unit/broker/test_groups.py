@@ -40,28 +40,28 @@ def consumer(group: str, *topics: str, sub_string: str = "*") -> ConsumerData:
         group_name=group,
         message_model="CLUSTERING",
         subscription_data_set=[
-            SubscriptionData(topic=one, sub_string=sub_string, sub_version=1) for one in topics
+            SubscriptionData(topic=topic, sub_string=sub_string, sub_version=1) for topic in topics
         ],
     )
 
 
 async def beat(subject: Subject, groups: list[str], topics: int = 0, producers: int = 0) -> Command:
     subscriptions = [
-        {"topic": f"T{one}", "subString": "*", "subVersion": 1} for one in range(topics)
+        {"topic": f"T{topic}", "subString": "*", "subVersion": 1} for topic in range(topics)
     ]
     body = {
         "clientID": "c",
         "consumerDataSet": [
             {
-                "groupName": one,
+                "groupName": group,
                 "consumeType": "CONSUME_PASSIVELY",
                 "messageModel": "CLUSTERING",
                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                 "subscriptionDataSet": subscriptions,
             }
-            for one in groups
+            for group in groups
         ],
-        "producerDataSet": [{"groupName": f"p{one}"} for one in range(producers)],
+        "producerDataSet": [{"groupName": f"p{number}"} for number in range(producers)],
     }
     return await subject.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
 
@@ -75,7 +75,9 @@ async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subjec
         return write(*arguments, **more)
 
     table.write = counted  # type: ignore[method-assign]
-    assert (await beat(subject, [f"g{one}" for one in range(999)])).code == ResponseCode.SUCCESS
+    assert (
+        await beat(subject, [f"g{number}" for number in range(999)])
+    ).code == ResponseCode.SUCCESS
     assert subject.parts.topics.get("%RETRY%g998") is not None
     # Before, each retry topic wrote the whole table.
     assert len(writes) < 100

@@ -35,7 +35,7 @@ def test_a_loop_that_is_silent_for_too_long_is_named(name: str) -> None:
 def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
     problems = judge_loops(TURNED, {"store": "ValueError: no"}, 0, 10_000_000 - 1)
     assert problems[0] == "loop store failed: ValueError: no"
-    assert sum("store" in one for one in problems) == 1
+    assert sum("store" in problem for problem in problems) == 1
 
 
 async def test_a_new_broker_is_well(subject: Subject) -> None:

@@ -46,14 +46,14 @@ async def test_a_group_is_told_once_a_turn() -> None:
         notices.notify_soon("g")
         notices.notify_soon("not there")
     await turns()
-    assert [len(one.told) for one in members] == [1, 1]
+    assert [len(member.told) for member in members] == [1, 1]
     (notice,) = members[0].told
     assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert notice.is_oneway
     assert notice.ext_fields == {"consumerGroup": "g"}
     notices.notify_soon("g")
     await turns()
-    assert [len(one.told) for one in members] == [2, 2]
+    assert [len(member.told) for member in members] == [2, 2]
 
 
 async def test_who_does_not_want_to_know_is_not_told() -> None:
@@ -105,14 +105,14 @@ async def test_a_large_group_rests_and_is_told_of_what_came_meanwhile() -> None:
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     notices.notify_soon("g")
     await turns(100)
-    assert {len(one.told) for one in members} == {1}
+    assert {len(member.told) for member in members} == {1}
     loop = asyncio.get_running_loop()
     rested = loop.time() + len(members) / NOTICES_PER_S
     for _ in range(50):
         notices.notify_soon("g")
         await turns(3)
-    count = max(len(one.told) for one in members)
+    count = max(len(member.told) for member in members)
     assert count == 1 or loop.time() >= rested
-    while loop.time() < rested + 0.001 or min(len(one.told) for one in members) < 2:
+    while loop.time() < rested + 0.001 or min(len(member.told) for member in members) < 2:
         await asyncio.sleep(0.001)
-    assert {len(one.told) for one in members} == {2}
+    assert {len(member.told) for member in members} == {2}

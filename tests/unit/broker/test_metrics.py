@@ -154,7 +154,7 @@ async def test_records_that_were_passed_over_are_counted_and_named(
     status, text = await asyncio.to_thread(get, server, "/health")
     health = json.loads(text)
     assert status == 200
-    assert [one.partition(" has")[0] for one in health["warnings"] if "passed" in one] == [
+    assert [line.partition(" has")[0] for line in health["warnings"] if "passed" in line] == [
         "loop pops", "loop timers",
     ]  # fmt: skip
     assert health["passed_over"][0] == {

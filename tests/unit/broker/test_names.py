@@ -21,19 +21,19 @@ BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]
 
 def heartbeat(*groups: str, topics: tuple[str, ...] = ("T",), client_id: str = "c") -> bytes:
     """Return the body of 34, as JSON and not as what our encoder would let through."""
-    subscriptions = [{"topic": one, "subString": "*", "subVersion": 1} for one in topics]
+    subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in topics]
     return json.dumps(
         {
             "clientID": client_id,
             "consumerDataSet": [
                 {
-                    "groupName": one,
+                    "groupName": group,
                     "consumeType": "CONSUME_PASSIVELY",
                     "messageModel": "CLUSTERING",
                     "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                     "subscriptionDataSet": subscriptions,
                 }
-                for one in groups
+                for group in groups
             ],
         }
     ).encode()
@@ -60,7 +60,7 @@ async def test_a_group_of_lone_surrogates_is_refused(subject: Subject) -> None:
     reply = await subject.ask(RequestCode.HEART_BEAT, body=body)
     assert reply.code != ResponseCode.SUCCESS
     assert (await subject.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
-    assert not [one for one in subject.parts.topics.all() if not one.isprintable()]
+    assert not [topic for topic in subject.parts.topics.all() if not topic.isprintable()]
 
 
 @pytest.mark.parametrize("group", ["g", "%a|b-c_9", "CID_RMQ_SYS_x", "g" * 255])

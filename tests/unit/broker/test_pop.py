@@ -61,7 +61,7 @@ def later(subject: Subject, clock: ManualClock, duration_ms: int) -> None:
 
 
 async def bodies_of(subject: Subject, **fields: object) -> list[bytes]:
-    return sorted(one.body for one in await pop(subject, **fields))
+    return sorted(message.body for message in await pop(subject, **fields))
 
 
 async def test_what_is_done_with_is_not_read_at_the_next_start(
@@ -82,7 +82,7 @@ async def test_what_is_done_with_is_not_read_at_the_next_start(
             broker.parts.topics.table.save(clock.now_ms())
             step(subject)
             done = broker.parts.deliveries.consumer_offsets.of(REVIVE, names.REVIVE_GROUP)
-            ends = {one: broker.store.max_offset(REVIVE, one) for one in range(2)}
+            ends = {number: broker.store.max_offset(REVIVE, number) for number in range(2)}
             return {one: end - 1 for one, end in ends.items()} == done
 
         async with asyncio.timeout(GUARD_S):
@@ -107,8 +107,8 @@ async def test_a_pop_that_waits_keeps_what_its_reply_needs(tmp_path: Path) -> No
         waiting = asyncio.create_task(pop(subject, poll_time=15_000))
         while len(subject.parts.pops.held) < 2:
             await asyncio.sleep(0)
-        kept = [one.request for one in subject.parts.pops.held.held_at("T", -1)]
-        kept += [one.request for one in subject.parts.pops.held.held_at("T", 1)]
+        kept = [held.request for held in subject.parts.pops.held.held_at("T", -1)]
+        kept += [held.request for held in subject.parts.pops.held.held_at("T", 1)]
         assert [(one.body, one.ext_fields) for one in kept] == [(b"", None)] * 2
         await subject.send("T", b"new", queue_id=1)
         assert [one.body for one in await waiting] == [b"new"]

@@ -89,7 +89,7 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
-        taken = {one.body: one for one in await pop(subject, invisible_time=hour_ms)}
+        taken = {message.body: message for message in await pop(subject, invisible_time=hour_ms)}
         await ack(subject, taken[b"acked"])
         await work(subject, 40)
         broker = subject.broker
@@ -118,7 +118,7 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
             broker.store.step_memory()
             while broker.loops.step_pops(clock.now_ms()):
                 broker.store.step_memory()
-            assert [one.body for one in await pop(subject)] == [b"waits"]
+            assert [message.body for message in await pop(subject)] == [b"waits"]
 
 
 async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once(
@@ -130,7 +130,7 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
-        taken = {one.body: one for one in await pop(subject, invisible_time=60_000)}
+        taken = {message.body: message for message in await pop(subject, invisible_time=60_000)}
         await ack(subject, taken[b"acked"])
         await work(subject, 20)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
@@ -141,7 +141,7 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
         broker.store.step_memory()
         while broker.loops.step_pops(clock.now_ms()):
             broker.store.step_memory()
-        assert [one.body for one in await pop(subject)] == [b"waits"]
+        assert [message.body for message in await pop(subject)] == [b"waits"]
         assert len(broker.parts.pops.revive.checkpoints) == 1
 
 

@@ -107,7 +107,7 @@ def test_many_are_put_in_order_up_to_the_first_that_is_refused(stores: Stores) -
 def test_places_that_lead_nowhere(stores: Stores) -> None:
     store = stores.open()
     results = [store.put(one) for one in MESSAGES]
-    places = [(one.queue_offset, one.physical_offset, one.size) for one in results]
+    places = [(result.queue_offset, result.physical_offset, result.size) for result in results]
     wrong = [
         (places[0][0] + 1, *places[0][1:]),
         (places[1][0], places[1][1] + 4, places[1][2]),

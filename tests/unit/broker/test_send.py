@@ -17,7 +17,7 @@ from reput.store.message_store import MessageStore
 
 def stored(subject: Subject, topic: str, queue_id: int = 0, first: int = 0) -> list[StoredMessage]:
     result = subject.broker.store.get(topic, queue_id, first)
-    return [record.decode(bytes(one)) for one in result.records]
+    return [record.decode(bytes(data)) for data in result.records]
 
 
 async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:

@@ -47,7 +47,7 @@ async def test_who_waits_for_the_message_gets_it_from_the_loop(tmp_path: Path) -
     ) as subject:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
-        assert [one.body for one in messages_in(held.body)] == [b"body"]
+        assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
 async def test_under_sync_flush_too(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_under_sync_flush_too(tmp_path: Path) -> None:
     ) as subject:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
-        assert [one.body for one in messages_in(held.body)] == [b"body"]
+        assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
 # --- checks ----------------------------------------------------------------------------

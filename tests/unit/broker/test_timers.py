@@ -84,11 +84,11 @@ class Subject:
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         while records := self.store.get(topic, queue_id, len(found)).records:
-            found += [record.decode(bytes(one)) for one in records]
+            found += [record.decode(bytes(data)) for data in records]
         return found
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [one.body for one in self.messages(topic, queue_id)]
+        return [message.body for message in self.messages(topic, queue_id)]
 
     def stop(self) -> None:
         """Stop as a broker does."""
@@ -180,10 +180,10 @@ def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
     assert (found.born_timestamp, found.born_host) == (waiting.born_timestamp, waiting.born_host)
     assert found.store_timestamp == START_MS + 2345
     delivered = [
-        one
-        for one in golden.messages("5.5.0", "v5")
-        if one["topic"] == one["properties"].get("REAL_TOPIC")
-        and "TIMER_OUT_MS" in one["properties"]
+        message
+        for message in golden.messages("5.5.0", "v5")
+        if message["topic"] == message["properties"].get("REAL_TOPIC")
+        and "TIMER_OUT_MS" in message["properties"]
     ]
     assert delivered
     for one in delivered:
@@ -402,12 +402,13 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
     )
     known = golden.messages("5.5.0", "v5")
     waiting = {
-        one["uniqKey"]: one
-        for one in known
-        if one["topic"] == names.TIMER_TOPIC and one["properties"].get("TIMER_DELAY_SEC", "") > "8"
+        message["uniqKey"]: message
+        for message in known
+        if message["topic"] == names.TIMER_TOPIC
+        and message["properties"].get("TIMER_DELAY_SEC", "") > "8"
     }
     assert len(waiting) == 4
-    last_ms = max(one["storeTimestamp"] for one in known)
+    last_ms = max(message["storeTimestamp"] for message in known)
     subject = Subject.__new__(Subject)
     subject.clock = ManualClock(last_ms)
     with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
@@ -419,10 +420,10 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
         subject.clock.advance(1000)
         subject.run()
         found = [
-            one
+            message
             for queue_id in (0, 1)
-            for one in subject.messages("GoldenDelay-timer", queue_id)
-            if one.physical_offset >= end
+            for message in subject.messages("GoldenDelay-timer", queue_id)
+            if message.physical_offset >= end
         ]
         assert {one.properties["UNIQ_KEY"] for one in found} == waiting.keys()
         assert len(found) == 4

@@ -47,16 +47,18 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
     """What Java made of a message that was sent, committed: we make the same of it."""
     known = golden.messages(version, "clean")
     finals = {
-        one["preparedTransactionOffset"]: one for one in known if one["preparedTransactionOffset"]
+        message["preparedTransactionOffset"]: message
+        for message in known
+        if message["preparedTransactionOffset"]
     }
     halves = [
-        one
-        for one in known
-        if one["topic"] == names.HALF_TOPIC
-        and one["commitLogOffset"] in finals
-        and CHECK_TIMES not in one["properties"]
+        message
+        for message in known
+        if message["topic"] == names.HALF_TOPIC
+        and message["commitLogOffset"] in finals
+        and CHECK_TIMES not in message["properties"]
     ]
-    ops = [one for one in known if one["topic"] == names.OP_HALF_TOPIC]
+    ops = [message for message in known if message["topic"] == names.OP_HALF_TOPIC]
     assert len(halves) >= 3
     subject = open_subject(stores)
     body = b"the body is not looked at"
@@ -339,7 +341,7 @@ def test_a_crash_between_final_and_op_message_delivers_once(
     for half in known:
         subject.commit(half)
     assert subject.bodies() == [b"one"]
-    assert [one.body for one in subject.messages(names.OP_HALF_TOPIC, 0)] == [
+    assert [message.body for message in subject.messages(names.OP_HALF_TOPIC, 0)] == [
         str(known[min(decided, copies)].queue_offset).encode()
     ]
     start, end = subject.transactions.progress()
@@ -402,7 +404,7 @@ def test_nobody_is_asked_before_all_is_read_again(stores: Stores) -> None:
 def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    halves = [one for one in known if one["topic"] == names.HALF_TOPIC]
+    halves = [message for message in known if message["topic"] == names.HALF_TOPIC]
     subject = continued(root, version, transaction_check_max=100)
     pending = pending_in(subject, known)
     assert len(pending) == 1  # the stores were made so
@@ -427,7 +429,7 @@ def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
 def test_what_java_gave_up_we_give_up_alike(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    (java,) = [one for one in known if one["topic"] == names.CHECK_MAX_TIME_TOPIC]
+    (java,) = [message for message in known if message["topic"] == names.CHECK_MAX_TIME_TOPIC]
     subject = continued(root, version, transaction_check_max=2)
     subject.round()
     found = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
@@ -449,8 +451,8 @@ def test_all_that_java_decided_is_known_without_its_offsets(version: str, tmp_pa
         path.unlink()
     known = golden.messages(version, "clean")
     subject = continued(root, version, transaction_check_max=100)
-    halves = [one for one in known if one["topic"] == names.HALF_TOPIC]
-    decided = {one["preparedTransactionOffset"] for one in known}
+    halves = [message for message in known if message["topic"] == names.HALF_TOPIC]
+    decided = {message["preparedTransactionOffset"] for message in known}
     asked = {one.unique_key for one in subject.round()}
     never = {one["uniqKey"] for one in halves if one["commitLogOffset"] in decided} - {
         one["uniqKey"] for one in halves if CHECK_TIMES in one["properties"]
@@ -484,7 +486,7 @@ def continued(root: Path, version: str, **settings: Any) -> Subject:
         max_index_num=int(sizes["maxIndexNum"]),
         max_message_size=int(sizes["maxMessageSize"]),
     )
-    last_ms = max(one["storeTimestamp"] for one in golden.messages(version, "clean"))
+    last_ms = max(message["storeTimestamp"] for message in golden.messages(version, "clean"))
     clock = ManualClock(last_ms + 3_600_000)
     store = MessageStore.open(config=config, clock=clock, disk=RoomyDisk())
     return Subject(store, clock, **settings)

@@ -58,23 +58,23 @@ def test_the_log_ends_where_an_unfinished_import_began(
 ) -> None:
     end = end_of(store)
     messages = list(StoreReader.open(str(store.root)).messages())
-    at = messages[15].physical_offset
-    begin(store, at)
+    begin_offset = messages[15].physical_offset
+    begin(store, begin_offset)
     if has_crashed:
         (store.root / paths.ABORT).touch()
     # A whole record: the import is done. Zeros or part of a head, then records: it is not done.
     assert end_of(store) == end
     file = store.log_file(0)
     data = bytearray(file.read_bytes())
-    head = bytes(data[at : at + 8])
-    data[at : at + 8] = head[:torn].ljust(8, b"\0")
+    head = bytes(data[begin_offset : begin_offset + 8])
+    data[begin_offset : begin_offset + 8] = head[:torn].ljust(8, b"\0")
     file.write_bytes(data)
     reader = StoreReader.open(str(store.root))
-    assert reader.end_offset == at
+    assert reader.end_offset == begin_offset
     assert reader.tail.stale is not None
-    assert (reader.tail.stale.physical_offset, reader.tail.stale.end) == (at, end)
+    assert (reader.tail.stale.physical_offset, reader.tail.stale.end) == (begin_offset, end)
     assert list(reader.messages()) == messages[:15]
-    data[at : at + 8] = head
+    data[begin_offset : begin_offset + 8] = head
     file.write_bytes(data)
     assert end_of(store) == end
 

@@ -55,7 +55,7 @@ def test_a_full_file_is_followed_by_an_empty_log_position(store: MessageStore) -
     fill_up_to(store, 50)
     put(store, 0)
     assert store.log.written_offset == FILE_BYTES + 92
-    assert [one.start for one in store.log.files.files] == [0, FILE_BYTES]
+    assert [file.start for file in store.log.files.files] == [0, FILE_BYTES]
 
 
 def test_records_are_read_only_at_their_offset(store: MessageStore) -> None:
@@ -87,11 +87,11 @@ def test_a_forged_size_is_not_trusted(
     for _ in range(3):
         put(store, 15_000)
     copied.clear()
-    at = forged.physical_offset + record.FIXED_BYTES_V1 - 3
-    assert store.log.read(at, 8) == body[:8]
+    physical_offset = forged.physical_offset + record.FIXED_BYTES_V1 - 3
+    assert store.log.read(physical_offset, 8) == body[:8]
     copied.clear()
-    assert store.log.record(at) is None
-    assert store.log.store_timestamp_at(at) is None
+    assert store.log.record(physical_offset) is None
+    assert store.log.store_timestamp_at(physical_offset) is None
     assert max(copied) <= record.SIZE_AND_MAGIC.size
 
 

@@ -16,7 +16,7 @@ from reput.store.config import (
     StoreConfig,
 )
 
-FIELDS = [one.name for one in dataclasses.fields(StoreConfig)]
+FIELDS = [field.name for field in dataclasses.fields(StoreConfig)]
 
 
 def test_a_broker_conf() -> None:
@@ -29,9 +29,9 @@ def test_a_broker_conf() -> None:
         cleanFileForciblyEnable=false
         warmMapedFileEnable=true
     """
-    found = config.load(StoreConfig, config.parse_properties(text))
-    assert found.unknown == ()
-    assert found.value == StoreConfig(
+    loaded = config.load(StoreConfig, config.parse_properties(text))
+    assert loaded.unknown == ()
+    assert loaded.value == StoreConfig(
         broker_role=BrokerRole.SYNC_MASTER,
         flush_disk_type=FlushDiskType.SYNC_FLUSH,
         store_path_root_dir="/data/store",
@@ -40,8 +40,8 @@ def test_a_broker_conf() -> None:
         clean_file_forcibly_enable=False,
         warm_maped_file_enable=True,
     )
-    assert found.value.commit_log_folders == ("/disk1/commitlog", "/disk2/commitlog")
-    assert found.value.delete_hours == (4, 16)
+    assert loaded.value.commit_log_folders == ("/disk1/commitlog", "/disk2/commitlog")
+    assert loaded.value.delete_hours == (4, 16)
 
 
 def test_the_log_is_below_the_root_unless_configured_otherwise() -> None:
@@ -53,11 +53,11 @@ def test_the_log_is_below_the_root_unless_configured_otherwise() -> None:
 def test_settings_of_the_golden_brokers(version: str) -> None:
     """Files are tiny: the bound of a record follows from their size."""
     settings = golden.manifest(version, "clean")["config"]
-    found = config.load(StoreConfig, settings)
-    assert found.unknown == ()
-    assert found.value.mapped_file_size_commit_log == int(settings["mappedFileSizeCommitLog"])
-    assert found.value.record_bytes_max == int(settings["mappedFileSizeCommitLog"]) - 8
-    assert len(found.value.delay_levels_ms) == 18
+    loaded = config.load(StoreConfig, settings)
+    assert loaded.unknown == ()
+    assert loaded.value.mapped_file_size_commit_log == int(settings["mappedFileSizeCommitLog"])
+    assert loaded.value.record_bytes_max == int(settings["mappedFileSizeCommitLog"]) - 8
+    assert len(loaded.value.delay_levels_ms) == 18
 
 
 # --- what Java makes of a value (interop asks Java the same) -----------------
@@ -89,10 +89,10 @@ def test_names_of_other_versions() -> None:
         "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.70",
         "rocketmq.broker.diskSpaceWarningLevelRatio": "0.8",
     }
-    found = config.load(StoreConfig, given).value
-    assert found.ha_slave_fallbehind_max == 1000
-    assert found.disk_space_clean_forcibly_ratio == 70
-    assert found.disk_space_warning_level_ratio == 80
+    loaded = config.load(StoreConfig, given).value
+    assert loaded.ha_slave_fallbehind_max == 1000
+    assert loaded.disk_space_clean_forcibly_ratio == 70
+    assert loaded.disk_space_warning_level_ratio == 80
 
 
 def test_delay_levels() -> None:
@@ -117,7 +117,7 @@ def test_when_the_pool_is_used(role: BrokerRole, flush: FlushDiskType, is_used: 
     assert not dataclasses.replace(on, transient_store_pool_enable=False).uses_transient_store_pool
 
 
-# --- what is refused ---------------------------------------------------------
+# --- refused settings --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -98,27 +98,27 @@ def test_consumer_offsets(version: str, name: str) -> None:
         for key, queues in (manifest["consumerOffsets"] or {}).items()
         for queue_id, value in queues.items()
     ]
-    found = config_tables.consumer_offsets(folder)
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
-    assert found == sorted(found, key=lambda one: (one.topic, one.group, one.queue_id))
+    offsets = config_tables.consumer_offsets(folder)
+    assert sorted(offsets, key=repr) == sorted(expected, key=repr)
+    assert offsets == sorted(offsets, key=lambda entry: (entry.topic, entry.group, entry.queue_id))
 
 
 @STORE
 def test_delay_offsets(version: str, name: str) -> None:
     folder, manifest = _tables_of(version, name)
     expected = {int(level): value for level, value in (manifest["delayOffsets"] or {}).items()}
-    found = config_tables.delay_offsets(folder)
-    assert found == expected
-    assert list(found) == sorted(expected)
+    offsets = config_tables.delay_offsets(folder)
+    assert offsets == expected
+    assert list(offsets) == sorted(expected)
 
 
 @STORE
 def test_subscription_groups(version: str, name: str) -> None:
     """Java adds the settings that its version has and the file lacks."""
     folder, manifest = _tables_of(version, name)
-    found = config_tables.subscription_groups(folder)
-    assert list(found) == sorted(manifest["subscriptionGroups"])
-    for group, stored in found.items():
+    groups = config_tables.subscription_groups(folder)
+    assert list(groups) == sorted(manifest["subscriptionGroups"])
+    for group, stored in groups.items():
         expected = manifest["subscriptionGroups"][group]
         assert {key: expected[key] for key in stored if key != "groupRetryPolicy"} == {
             key: value for key, value in stored.items() if key != "groupRetryPolicy"
@@ -281,11 +281,11 @@ def test_json_of_another_type_is_an_error(
     """A value of another type is an error, or is ignored where any value is harmless."""
     (store / path).write_text(text % value)
     try:
-        found = read(folder)
+        table = read(folder)
     except CorruptRecord as error:
         assert error.file == path  # noqa: PT017 - raising is allowed, not required
     else:
-        assert found
+        assert table
         assert value == "{3:[[]]}"
 
 
@@ -333,10 +333,10 @@ def test_any_byte_changed_gives_a_table_or_an_error(
     path: str, read: Callable[[Folder], Any], text: str
 ) -> None:
     data = text.encode()
-    for at in range(len(data)):
+    for position in range(len(data)):
         for mask in (0x01, 0x04, 0x20, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[at] ^= mask
+            changed[position] ^= mask
             try:
                 read(_OneFile(path, bytes(changed)))
             except CorruptRecord as error:

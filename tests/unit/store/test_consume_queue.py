@@ -32,9 +32,9 @@ def queues(tmp_path: Path) -> Iterator[ConsumeQueues]:
 
 
 def reopened(root: Path, log_min: int = 0) -> ConsumeQueues:
-    found = ConsumeQueues(str(root), SIZE, HotState(), Disk())
-    found.load(log_min)
-    return found
+    reloaded = ConsumeQueues(str(root), SIZE, HotState(), Disk())
+    reloaded.load(log_min)
+    return reloaded
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
@@ -54,17 +54,17 @@ def expected(first: int, behind: int) -> list[Unit]:
 
 def files(root: Path) -> dict[int, list[Unit]]:
     """Return the nonzero units of each file of queue T/0, by the file's first unit number."""
-    found = {}
+    stored = {}
     for path in sorted((root / "consumequeue/T/0").iterdir()):
         data = path.read_bytes()
         assert len(data) == SIZE
-        read = [cq_unit.unpack(data, at) for at in range(0, SIZE, cq_unit.SIZE)]
-        found[int(path.name) // cq_unit.SIZE] = [one for one in read if one.size]
-    return found
+        read = [cq_unit.unpack(data, position) for position in range(0, SIZE, cq_unit.SIZE)]
+        stored[int(path.name) // cq_unit.SIZE] = [unit for unit in read if unit.size]
+    return stored
 
 
 def written(root: Path) -> list[Unit]:
-    return [one for units_of_file in files(root).values() for one in units_of_file]
+    return [unit for units_of_file in files(root).values() for unit in units_of_file]
 
 
 # --- taking out -------------------------------------------------------------
@@ -108,9 +108,9 @@ def test_units_ahead_are_the_stored_units(count: int, reads: list[tuple[int, int
         for queue_offset, wanted, then in reads:
             if queue_offset < queue.max_offset:
                 plain = queue.units(queue_offset, wanted)
-                address, found = queue.units_ahead(queue_offset, wanted)
-                assert found == len(plain)
-                assert hot.bytes_at(address, found * cq_unit.SIZE) == plain.tobytes()
+                address, ahead_count = queue.units_ahead(queue_offset, wanted)
+                assert ahead_count == len(plain)
+                assert hot.bytes_at(address, ahead_count * cq_unit.SIZE) == plain.tobytes()
             if then == "put":
                 fill(queue, wanted)
             elif then == "cut" and queue.max_offset:
@@ -153,13 +153,13 @@ def test_a_step_creates_few_files_and_the_disk_thread_the_others(tmp_path: Path)
     assert queues.dirty_count == 0
     assert not queues.make_files()
     queues.close()
-    found = reopened(tmp_path)
-    assert len(found) == 1_000
-    assert all(units(queue) == expected(0, 3) for queue in found)
+    loaded = reopened(tmp_path)
+    assert len(loaded) == 1_000
+    assert all(units(queue) == expected(0, 3) for queue in loaded)
 
 
 def test_waiting_queues_keep_their_turn(queues: ConsumeQueues) -> None:
-    """Waiting queues follow the others of a round, and precede those that became dirty later."""
+    """Waiting queues follow the others of a round, and precede queues that became dirty later."""
     made = [queues.make("T", queue_id) for queue_id in range(60)]
     for queue in made[:30]:
         fill(queue, 1)

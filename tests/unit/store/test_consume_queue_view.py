@@ -25,7 +25,7 @@ from reput.store.reader import StoreReader
 from store_builder import MemoryFolder
 
 STORE = pytest.mark.parametrize(
-    ("version", "name"), [one for one in golden.STORES if one[1] != "unclean"]
+    ("version", "name"), [store for store in golden.STORES if store[1] != "unclean"]
 )
 FILE_UNITS = 10
 FILE_BYTES = FILE_UNITS * cq_unit.SIZE
@@ -44,7 +44,7 @@ def unit(number: int) -> Unit:
 
 def packed(units: list[Unit | None]) -> bytes:
     """Return the bytes of files; None is an empty unit."""
-    return b"".join(cq_unit.pack(one) if one else bytes(cq_unit.SIZE) for one in units)
+    return b"".join(cq_unit.pack(row) if row else bytes(cq_unit.SIZE) for row in units)
 
 
 def files_of(first: int, stop: int) -> dict[int, bytes]:
@@ -55,8 +55,8 @@ def files_of(first: int, stop: int) -> dict[int, bytes]:
     units += [None] * (-len(units) % FILE_UNITS)
     data = packed(units)
     return {
-        start * cq_unit.SIZE + at: data[at : at + FILE_BYTES]
-        for at in range(0, len(data), FILE_BYTES)
+        start * cq_unit.SIZE + position: data[position : position + FILE_BYTES]
+        for position in range(0, len(data), FILE_BYTES)
     }
 
 
@@ -73,7 +73,7 @@ def java_queues(manifest: dict[str, Any]) -> Iterator[tuple[str, int, list[list[
     for queue in manifest["queues"]:
         if "units" not in queue:
             continue
-        units = [one["unit"] if isinstance(one, dict) else one for one in queue["units"]]
+        units = [entry["unit"] if isinstance(entry, dict) else entry for entry in queue["units"]]
         alive = [
             number
             for number, (offset, size, _) in enumerate(units, queue["minOffset"])
@@ -91,9 +91,9 @@ def test_queues_of_golden_stores(version: str, name: str) -> None:
         queue = reader.queue(topic, queue_id)
         where = (topic, queue_id)
         assert (queue.min_offset, queue.max_offset) == (first, stop), where
-        numbers, found = queue.units(first, stop)
+        numbers, rows = queue.units(first, stop)
         assert numbers.tolist() == list(range(first, stop)), where
-        assert [list(one) for one in found.tolist()] == units[len(units) - (stop - first) :], where
+        assert [list(row) for row in rows.tolist()] == units[len(units) - (stop - first) :], where
         for number in {first, stop - 1} if first < stop else ():
             assert queue.unit(number) == Unit(*units[number - stop]), where
 
@@ -102,14 +102,14 @@ def test_queues_of_golden_stores(version: str, name: str) -> None:
 def test_the_bytes_of_the_units_are_those_java_counted(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
-    for one in manifest["queues"]:
-        if "unitsSha256" not in one:
+    for java in manifest["queues"]:
+        if "unitsSha256" not in java:
             continue
-        queue = reader.queue(one["topic"], one["queueId"])
+        queue = reader.queue(java["topic"], java["queueId"])
         data = b"".join(
-            units.tobytes() for _, units in queue.blocks(one["minOffset"], one["maxOffset"])
+            units.tobytes() for _, units in queue.blocks(java["minOffset"], java["maxOffset"])
         )
-        assert hashlib.sha256(data).hexdigest() == one["unitsSha256"]
+        assert hashlib.sha256(data).hexdigest() == java["unitsSha256"]
 
 
 @STORE
@@ -123,13 +123,13 @@ def test_queues_with_files_are_listed(version: str, name: str) -> None:
             topic, queue_id, _ = rest
             expected[family].setdefault(topic, set()).add(int(queue_id))
     assert expected["consumequeue"]
-    for family, found in (
+    for family, queue_ids in (
         ("consumequeue", reader.queue_ids),
         ("batchconsumequeue", reader.batch_queue_ids),
     ):
-        assert found == {topic: sorted(ids) for topic, ids in expected[family].items()}
+        assert queue_ids == {topic: sorted(ids) for topic, ids in expected[family].items()}
     # 4.9 opens a queue for every level; levels without a message have no files.
-    java = {(one["topic"], one["queueId"]): one for one in manifest["queues"]}
+    java = {(queue["topic"], queue["queueId"]): queue for queue in manifest["queues"]}
     known = {
         (topic, queue_id)
         for queues in expected.values()
@@ -137,8 +137,8 @@ def test_queues_with_files_are_listed(version: str, name: str) -> None:
         for queue_id in ids
     }
     assert known <= set(java)
-    assert not any(java[one]["maxOffset"] for one in set(java) - known)
-    assert [(one.topic, one.queue_id) for one in reader.queues()] == [
+    assert not any(java[key]["maxOffset"] for key in set(java) - known)
+    assert [(queue.topic, queue.queue_id) for queue in reader.queues()] == [
         (topic, queue_id) for topic, ids in reader.queue_ids.items() for queue_id in ids
     ]
 
@@ -147,10 +147,10 @@ def test_queues_with_files_are_listed(version: str, name: str) -> None:
 def test_how_far_queues_reach_into_the_log(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
-    for one in manifest["queues"]:
-        if "units" in one and one["maxOffset"]:
-            queue = reader.queue(one["topic"], one["queueId"])
-            assert queue.end_physical_offset == one["maxPhysicOffset"]
+    for java in manifest["queues"]:
+        if "units" in java and java["maxOffset"]:
+            queue = reader.queue(java["topic"], java["queueId"])
+            assert queue.end_physical_offset == java["maxPhysicOffset"]
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -158,44 +158,44 @@ def test_extension_units(version: str) -> None:
     manifest = golden.manifest(version, "ext")
     reader = StoreReader.open(str(golden.unpack(version, "ext")))
     count = with_map = 0
-    for one in manifest["queues"]:
-        extension = reader.extension(one["topic"], one["queueId"])
-        for stored in one["units"]:
+    for java in manifest["queues"]:
+        extension = reader.extension(java["topic"], java["queueId"])
+        for stored in java["units"]:
             if not isinstance(stored, dict):
                 assert not cq_unit.is_ext_address(stored[2])
                 continue
             address, expected = stored["unit"][2], stored["ext"]
             assert cq_unit.is_ext_address(address)
-            found = extension.unit(address)
-            assert found == ExtUnit(
+            actual = extension.unit(address)
+            assert actual == ExtUnit(
                 expected["size"],
                 expected["tagsCode"],
                 expected["msgStoreTime"],
                 bytes.fromhex(expected["bitMap"] or ""),
             )
             count += 1
-            with_map += bool(found.bit_map)
+            with_map += bool(actual.bit_map)
     assert count > with_map > 0
 
 
 def test_batch_queues() -> None:
     reader = StoreReader.open(str(golden.unpack("5.5.0", "v5")))
-    (one,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
-    queue = reader.batch_queue(one["topic"], one["queueId"])
-    assert (queue.min_offset, queue.max_offset) == (one["minOffset"], one["maxOffset"])
-    assert one["batchUnits"]
-    for stored in one["batchUnits"]:
+    (java,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
+    queue = reader.batch_queue(java["topic"], java["queueId"])
+    assert (queue.min_offset, queue.max_offset) == (java["minOffset"], java["maxOffset"])
+    assert java["batchUnits"]
+    for stored in java["batchUnits"]:
         for number in range(stored["queueOffset"], stored["queueOffset"] + stored["batchNum"]):
-            found = queue.unit(number)
-            assert found.physical_offset == stored["commitLogOffset"]
-            assert found.size == stored["size"]
-            assert found.tags_code == stored["tagsCode"]
-            assert found.queue_offset == stored["queueOffset"]
-            assert found.message_count == stored["batchNum"]
-            assert found.compacted_offset == stored["compactedOffset"]
-    last = one["batchUnits"][-1]
+            actual = queue.unit(number)
+            assert actual.physical_offset == stored["commitLogOffset"]
+            assert actual.size == stored["size"]
+            assert actual.tags_code == stored["tagsCode"]
+            assert actual.queue_offset == stored["queueOffset"]
+            assert actual.message_count == stored["batchNum"]
+            assert actual.compacted_offset == stored["compactedOffset"]
+    last = java["batchUnits"][-1]
     assert queue.end_physical_offset == last["commitLogOffset"] + last["size"]
-    for outside in (-1, one["maxOffset"], 1 << 40):
+    for outside in (-1, java["maxOffset"], 1 << 40):
         with pytest.raises(NotInStore):
             queue.unit(outside)
 
@@ -330,15 +330,15 @@ def test_a_missing_file_is_a_gap() -> None:
 def test_a_truncated_file_is_named() -> None:
     files = files_of(0, 40)
     assert queue_of(files).cut_file is None
-    for start, at, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
+    for start, number, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
         cut = {**files, start: files[start][:length]}
         queue = queue_of(cut)
         assert queue.cut_file is not None
         assert queue.cut_file.name == f"{start:020d}"
         with pytest.raises(CorruptRecord, match=f"is truncated to {length} bytes") as caught:
-            queue.unit(at)
+            queue.unit(number)
         assert caught.value.file == f"consumequeue/T/0/{start:020d}"
-        assert queue.unit(at - 1 if length == 100 else 31).is_written
+        assert queue.unit(number - 1 if length == 100 else 31).is_written
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -355,7 +355,7 @@ def test_a_truncated_golden_queue(version: str) -> None:
     for number in (stop, (queue.cut_file.start + before) // cq_unit.SIZE - 1):
         with pytest.raises(CorruptRecord, match=queue.cut_file.name):
             queue.unit(number)
-    others = [one for one in reader.queues() if one.cut_file is not None]
+    others = [view for view in reader.queues() if view.cut_file is not None]
     assert others == [queue]
 
 
@@ -395,17 +395,21 @@ def test_a_mostly_empty_queue_is_not_read_as_a_whole(tmp_path: Path) -> None:
 def test_any_byte_changed_gives_units_or_errors() -> None:
     files = files_of(3, 25)
     for start, data in files.items():
-        for at in range(FILE_BYTES):
+        for position in range(FILE_BYTES):
             for mask in (0xFF, 0x80, 0x01):
                 changed = bytearray(data)
-                changed[at] ^= mask
+                changed[position] ^= mask
                 queue = queue_of({**files, start: bytes(changed)}, 500)
                 low, high = queue.min_offset, queue.max_offset
                 assert 0 <= low <= high <= 30
                 numbers, units = queue.units(low, high)
-                for number, found in zip(numbers.tolist(), units.tolist(), strict=True):
-                    touched = start + at // cq_unit.SIZE * cq_unit.SIZE == number * cq_unit.SIZE
-                    assert touched or found == (*struct.unpack(">qiq", cq_unit.pack(unit(number))),)
+                for number, stored in zip(numbers.tolist(), units.tolist(), strict=True):
+                    touched = (
+                        start + position // cq_unit.SIZE * cq_unit.SIZE == number * cq_unit.SIZE
+                    )
+                    assert touched or stored == (
+                        *struct.unpack(">qiq", cq_unit.pack(unit(number))),
+                    )
                 _ = queue.end_physical_offset
 
 
@@ -450,10 +454,10 @@ def test_batch_units_in_any_order_give_the_right_batch_or_none() -> None:
         queue = batch_queue_of(bytes(changed))
         for queue_offset in range(100, 136):
             try:
-                found = queue.unit(queue_offset)
+                result = queue.unit(queue_offset)
             except NotInStore:
                 continue
-            assert found.queue_offset <= queue_offset < found.queue_offset + found.message_count
+            assert result.queue_offset <= queue_offset < result.queue_offset + result.message_count
 
 
 # --- extension ------------------------------------------------------------
@@ -466,16 +470,16 @@ def extension_of(files: dict[int, bytes]) -> ExtView:
 
 def test_extension_files_are_consecutive() -> None:
     units = [ExtUnit(20 + size, size, 10_000 + size, b"\xff" * size) for size in (0, 14, 3)]
-    data = b"".join(cq_unit.pack_ext(one) for one in units)
+    data = b"".join(cq_unit.pack_ext(stored) for stored in units)
     end = cq_unit.EXT_END.pack(cq_unit.EXT_END_MARK)
     view = extension_of({0: (data + end).ljust(200, b"\0"), 200: data.ljust(200, b"\0")})
-    at = 0
-    for one in units:
+    position = 0
+    for stored in units:
         for start in (0, 200):
-            assert view.unit(cq_unit.ext_address(start + at)) == one
-        at += one.size
+            assert view.unit(cq_unit.ext_address(start + position)) == stored
+        position += stored.size
     assert len(view.files) == 2
-    for nowhere in (at, at + 2, 199, 200 + at, 400, 1 << 40):
+    for nowhere in (position, position + 2, 199, 200 + position, 400, 1 << 40):
         with pytest.raises(CorruptRecord):
             view.unit(cq_unit.ext_address(nowhere))
 
@@ -489,12 +493,12 @@ def test_a_queue_without_extension_has_no_units() -> None:
 def test_any_extension_address_gives_a_unit_or_an_error() -> None:
     source = random.Random(4)
     view = extension_of({0: source.randbytes(3000), 3000: bytes(3000)})
-    for at in range(6100):
+    for position in range(6100):
         try:
-            found = view.unit(cq_unit.ext_address(at))
+            result = view.unit(cq_unit.ext_address(position))
         except ReputError:
             continue
-        assert found.size == 20 + len(found.bit_map)
+        assert result.size == 20 + len(result.bit_map)
 
 
 # --- the builder ----------------------------------------------------------

@@ -61,7 +61,7 @@ def test_create_syncs_size_and_name(path: str, is_durable: bool) -> None:
             synced.append((path, os.fstat(descriptor).st_size))
 
         def sync_folder(self, path: str) -> None:
-            synced.append((path, [one.name for one in Path(path).iterdir()]))
+            synced.append((path, [entry.name for entry in Path(path).iterdir()]))
 
     os.close(Watching().create(path, 4096, is_durable=is_durable))
     folder = str(Path(path).parent)
@@ -108,7 +108,7 @@ def test_rename_replaces(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "b").write_bytes(b"old")
     Disk().rename(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("b", b"new")]
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("b", b"new")]
 
 
 def test_unlink_of_a_missing_file_is_no_error(path: str, descriptor: int) -> None:
@@ -167,7 +167,9 @@ def test_write_continues_until_all_is_written(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
-    own_thread.replace(monkeypatch, os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    own_thread.replace(
+        monkeypatch, os, "pwrite", lambda fd, data, position: pwrite(fd, data[:3], position)
+    )
     Disk().write(descriptor, path, 5, b"0123456789")
     assert os.pread(descriptor, 17, 0) == b"\0\0\0\0\x000123456789\0\0"
 

@@ -29,17 +29,17 @@ def write_and_forget(stores: Stores, *messages: IncomingMessage) -> tuple[Path, 
     """Write a store that has only its log; return its root and its records' offsets."""
     store = stores.open()
     results = store.put_many(messages)
-    assert all(one.status.is_stored for one in results)
+    assert all(result.status.is_stored for result in results)
     store.abandon()
     root = stores.root()
     shutil.rmtree(root / paths.CONSUME_QUEUE, ignore_errors=True)
     shutil.rmtree(root / paths.INDEX, ignore_errors=True)
-    return root, [one.physical_offset for one in results]
+    return root, [result.physical_offset for result in results]
 
 
-def overwrite(root: Path, at: int, data: bytes) -> None:
+def overwrite(root: Path, position: int, data: bytes) -> None:
     with (root / LOG).open("r+b") as file:
-        file.seek(at)
+        file.seek(position)
         file.write(data)
 
 
@@ -57,8 +57,10 @@ def test_an_impossible_queue_offset_does_not_fill_the_disk(stores: Stores, lie: 
 
     # The queue loses the fourth: two units point to the fifth, one of them at the fourth's place.
     assert store.max_offset("Topic", 0) == 6
-    found = store.get("Topic", 0, 0).records
-    assert [record.decode(one).body for one in found] == [b"body %d" % n for n in (0, 1, 2, 4, 5)]
+    records = store.get("Topic", 0, 0).records
+    assert [record.decode(data).body for data in records] == [
+        b"body %d" % n for n in (0, 1, 2, 4, 5)
+    ]
     assert len(store.query("Topic", "k3").records) == 1, "it is found by its key"
 
 
@@ -67,16 +69,16 @@ def test_an_invalid_topic_name_creates_no_folder(stores: Stores, topic: str) -> 
     stores.allow(*FindingKind)
     root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
     data = (root / LOG).read_bytes()
-    at = data.index(b"abcde"[: len(topic)], places[0])
-    overwrite(root, at, topic.encode())
+    position = data.index(b"abcde"[: len(topic)], places[0])
+    overwrite(root, position, topic.encode())
 
     store = stores.open()
 
     assert store.max_offset("Topic", 0) == 1
     store.close()
-    made = {one.relative_to(root / paths.CONSUME_QUEUE) for one in root.rglob("consumequeue/*/*")}
-    assert {str(one) for one in made} == {"Topic/0"}
-    assert {one.name for one in root.parent.iterdir()} == {root.name}
+    made = {path.relative_to(root / paths.CONSUME_QUEUE) for path in root.rglob("consumequeue/*/*")}
+    assert {str(folder) for folder in made} == {"Topic/0"}
+    assert {path.name for path in root.parent.iterdir()} == {root.name}
 
 
 def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
@@ -117,7 +119,7 @@ def test_a_record_that_dispatch_rejects_is_reported_and_skipped(stores: Stores) 
     reported: list[str] = []
     store.dispatcher.on_unusable = lambda place, error: reported.append(f"{place}: {error!r}")
     store.dispatcher.filter_bits = FailsAtBad()
-    assert all(store.put(one).status.is_stored for one in messages)
+    assert all(store.put(message).status.is_stored for message in messages)
     while store.step():
         pass
     assert store.dispatcher.dispatched_offset == store.max_physical_offset
@@ -139,8 +141,8 @@ def test_topics_with_batch_queues_get_no_plain_queues(tmp_path: Path) -> None:
         settings.pop(name, None)
     explicit = {"store_path_root_dir": str(root)}
     config = configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
-    (topic,) = (one.name for one in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
-    before = {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()}
+    (topic,) = (path.name for path in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
+    before = {path.name for path in (root / paths.CONSUME_QUEUE).iterdir()}
     (root / paths.ABORT).touch()  # so that the start dispatches its batches once more
     with MessageStore.open(config=config) as store:
         end = store.max_offset(topic, 0)
@@ -149,4 +151,4 @@ def test_topics_with_batch_queues_get_no_plain_queues(tmp_path: Path) -> None:
         assert store.put(IncomingMessage("Other", b"x")).status.is_stored
         stored, _ = store.put_encoded(incoming.encode(IncomingMessage(topic, b"x"), b"../x"), 1)
         assert stored == 0
-    assert {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}
+    assert {path.name for path in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}

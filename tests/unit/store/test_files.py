@@ -55,8 +55,8 @@ def folder(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
 
 
 def test_entries_are_sorted_and_distinguish_folders_from_files(folder: Folder) -> None:
-    found = folder.entries("commitlog")
-    assert [(one.name, one.size, one.is_folder) for one in found] == [
+    entries = folder.entries("commitlog")
+    assert [(entry.name, entry.size, entry.is_folder) for entry in entries] == [
         ("empty", 0, False),
         ("folder", 0, True),
         ("large", len(LARGE), False),
@@ -65,10 +65,10 @@ def test_entries_are_sorted_and_distinguish_folders_from_files(folder: Folder) -
 
 def test_an_entry_has_its_time_in_ms(folder: Folder) -> None:
     assert folder.entry("abort") == Entry("abort", 4, 1_700_000_000_123, False)
-    found = folder.entry("commitlog")
-    assert found is not None
-    assert found.is_folder
-    assert found.name == "commitlog"
+    entry = folder.entry("commitlog")
+    assert entry is not None
+    assert entry.is_folder
+    assert entry.name == "commitlog"
 
 
 @pytest.mark.parametrize(
@@ -279,8 +279,10 @@ def test_a_file_uri_is_quoted_and_a_path_is_not(tmp_path: Path) -> None:
     literal.mkdir()
     (spaced / "spaced").touch()
     (literal / "literal").touch()
-    assert [one.name for one in open_folder(f"file://{tmp_path}/a%20b").entries("")] == ["spaced"]
-    assert [one.name for one in open_folder(f"{tmp_path}/a%20b").entries("")] == ["literal"]
+    assert [entry.name for entry in open_folder(f"file://{tmp_path}/a%20b").entries("")] == [
+        "spaced"
+    ]
+    assert [entry.name for entry in open_folder(f"{tmp_path}/a%20b").entries("")] == ["literal"]
 
 
 def test_a_file_of_another_host_is_refused() -> None:
@@ -333,7 +335,7 @@ def test_a_subtree_of_a_remote_file_system(root: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pyarrow.fs, "FileSystem", SubTree)
     folder = open_folder("gs://bucket")
     assert bytes(folder.read("abort")) == b"4711"
-    assert [one.name for one in folder.entries("commitlog")] == ["empty", "folder", "large"]
+    assert [entry.name for entry in folder.entries("commitlog")] == ["empty", "folder", "large"]
 
 
 @pytest.mark.parametrize("start", [0, 5, (256 << 10) - 3, 256 << 10, (512 << 10) - 1, 700_000])
@@ -355,7 +357,7 @@ def test_names_are_listed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert folder.entry("commitlog/later") is None
     (root / "commitlog" / "later").touch()
     assert folder.entry("commitlog/later") is None
-    names = [one.name for one in open_folder(f"s3://bucket{root}").entries("commitlog")]
+    names = [entry.name for entry in open_folder(f"s3://bucket{root}").entries("commitlog")]
     assert names == ["empty", "folder", "large", "later"]
 
 

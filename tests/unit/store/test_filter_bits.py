@@ -8,8 +8,8 @@ from reput.store.table_files import ConsumerFilter
 
 
 class Filters:
-    def __init__(self, *found: ConsumerFilter) -> None:
-        self._found = {one.group: one for one in found}
+    def __init__(self, *filters: ConsumerFilter) -> None:
+        self._found = {entry.group: entry for entry in filters}
 
     def of(self, topic: str) -> dict[str, ConsumerFilter]:
         return self._found if topic == "TopicA" else {}

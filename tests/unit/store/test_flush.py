@@ -33,7 +33,7 @@ def test_a_sync_completes_all_puts_that_it_covers() -> None:
     waiting = GroupCommit(StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     puts = [waiting.add(stored(end), 0) for end in (100, 200, 300)]
     assert waiting.settle(200, 0) == puts[:2]
-    assert [status(one) for one in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
+    assert [status(put) for put in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
     assert len(waiting) == 1
 
 
@@ -55,7 +55,7 @@ def test_a_late_put_gets_a_timeout() -> None:
         (99, 2999, None),
         (99, 3000, PutStatus.FLUSH_SLAVE_TIMEOUT),
         (100, 0, PutStatus.PUT_OK),
-        (100 - 50 - 1, 0, PutStatus.SLAVE_NOT_AVAILABLE),  # too far behind to count
+        (100 - 50 - 1, 0, PutStatus.SLAVE_NOT_AVAILABLE),  # its lag is too large to count
         (100 - 50, 0, None),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "the disk is gone" in refused.reason
-    assert store.max_offset("T", 0) == 1, "nobody reads what may not be on disk"
+    assert store.max_offset("T", 0) == 1, "readers do not see messages that may not be on disk"
     store.abandon()
     again, _ = make(tmp_path, **SYNC)
     with again:
@@ -216,7 +216,7 @@ def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
         max_message_size=4000,
     )
     results = [store.put(message(b"x" * 3000)) for _ in range(20)]
-    assert all(one.status is PutStatus.PUT_OK for one in results)
+    assert all(result.status is PutStatus.PUT_OK for result in results)
     store.abandon()  # bytes that only the buffer had are lost
     again, _ = make(tmp_path, mapped_file_size_commit_log=10_000, max_message_size=4000)
     with again:
@@ -235,7 +235,7 @@ def test_puts_fail_fast_without_a_buffer_if_so_configured(tmp_path: Path) -> Non
     )
     with store:
         results = [store.put(message(b"x" * 3000)) for _ in range(4)]
-        assert [one.status for one in results[:3]] == [PutStatus.PUT_OK] * 3
+        assert [result.status for result in results[:3]] == [PutStatus.PUT_OK] * 3
         assert results[3].status is PutStatus.CREATE_MAPPED_FILE_FAILED
         assert "no buffer" in results[3].reason
         store.flusher.commit()

@@ -45,7 +45,7 @@ def test_a_slow_filter_gets_part_of_the_messages(
     """A get evaluated several hundred messages: with a filter of 70 kB it took nine seconds."""
     subject = filled(stores)
     monkeypatch.setattr(getting, "_FILTERING_S", -1.0)
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     queue_offset = gets = 0
     while queue_offset < 20:
         asked.count = 0
@@ -54,14 +54,14 @@ def test_a_slow_filter_gets_part_of_the_messages(
         assert result.next_offset == queue_offset + 1
         is_taken = bool(result.records)
         assert result.status is (GetStatus.FOUND if is_taken else GetStatus.NO_MATCHED_MESSAGE)
-        found += [one.body for one in decoded(result)]
+        bodies += [message.body for message in decoded(result)]
         queue_offset = result.next_offset
         gets += 1
-    assert found == [b"3 yes", b"4 yes", b"17 yes"]
+    assert bodies == [b"3 yes", b"4 yes", b"17 yes"]
     assert gets == 20
 
 
 def test_a_fast_filter_gets_all_messages(stores: Stores, asked: ByBody) -> None:
     result = get(filled(stores), 0, asked)
-    assert [one.body for one in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
+    assert [message.body for message in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
     assert (result.next_offset, asked.count) == (20, 20)

@@ -260,13 +260,15 @@ def test_touch_makes_pages_and_changes_no_byte(file: MappedFile) -> None:
 
 
 def test_touch_stays_within_the_room(file: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(memory, "populate", lambda at, length: asked.append((at, length)) or True)
+    calls = []
+    monkeypatch.setattr(
+        memory, "populate", lambda address, length: calls.append((address, length)) or True
+    )
     file.touch(0, SIZE)
-    assert asked == []
+    assert calls == []
     file.reserve(1)
     file.touch(PAGE, 2 * SIZE)
-    assert asked == [(file.address + PAGE, SIZE - PAGE)]
+    assert calls == [(file.address + PAGE, SIZE - PAGE)]
 
 
 def test_touch_reads_where_the_system_cannot_populate(
@@ -497,7 +499,7 @@ def test_with_a_buffer_only_committed_bytes_are_in_the_file(path: str) -> None:
     assert file.commit() == 5
     assert file.read(0, 5) == b"hello"
     file.append(b"world")
-    assert file.flush() == 5, "flush makes durable what is committed"
+    assert file.flush() == 5, "flush makes committed bytes durable"
     assert file.commit() == 10
     assert file.flush() == 10
     assert Path(path).read_bytes()[:11] == b"helloworld\0"
@@ -563,7 +565,7 @@ def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) ->
     assert file.hold()
     assert not file.destroy(NOW_MS)
     assert not Path(path).exists()
-    assert not file.hold(), "nobody new"
+    assert not file.hold(), "no new holder"
     assert not file.destroy(NOW_MS + 119_999)
     assert ctypes.string_at(file.address, 5) == b"hello"
     assert file.release()

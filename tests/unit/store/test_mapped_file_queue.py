@@ -65,7 +65,7 @@ def make(root: Path, *starts: int, folder: str = "a", fill: bytes = b"x") -> Non
 
 
 def names(root: Path) -> dict[str, list[int]]:
-    return {one.name: sorted(int(file.name) for file in one.iterdir()) for one in root.iterdir()}
+    return {path.name: sorted(int(file.name) for file in path.iterdir()) for path in root.iterdir()}
 
 
 def grow(queue: MappedFileQueue, count: int) -> None:
@@ -278,7 +278,7 @@ def test_preparing_in_a_thread_while_files_roll(tmp_path: Path) -> None:
 
 def test_a_warmed_run_has_warm_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     locked = []
-    monkeypatch.setattr("reput.store.memory.lock", lambda at, size: locked.append(size))
+    monkeypatch.setattr("reput.store.memory.lock", lambda address, size: locked.append(size))
     queue = queue_in(tmp_path, Disk(), is_warmed=True)
     assert queue.roll().reserved == SIZE
     assert locked == [SIZE]
@@ -538,16 +538,16 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_run(tmp_path: Path, disk: Fo
 def test_deletion_of_held_files_is_retried(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk)
     grow(queue, 3)
-    one, two = queue.files[:2]
-    one.hold()
-    two.hold()
+    first, second = queue.files[:2]
+    first.hold()
+    second.hold()
     queue.delete_first(NOW_MS)
     queue.delete_first(NOW_MS + 1000)
     assert names(tmp_path) == {"a": [2 * SIZE]}
     assert not queue.step(NOW_MS + 119_999)
     assert queue.step(NOW_MS + 120_000), "the first was held for too long"
-    assert not one.release()
-    assert two.release()
+    assert not first.release()
+    assert second.release()
     assert queue.step(NOW_MS + 120_000)
     assert not queue.step(NOW_MS + 900_000)
     queue.close()

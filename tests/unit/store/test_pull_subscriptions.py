@@ -75,9 +75,9 @@ class Subject:
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Iterator[Subject]:
-    one = Subject(tmp_path)
-    yield one
-    one.store.close()
+    store = Subject(tmp_path)
+    yield store
+    store.store.close()
 
 
 def test_a_registered_reader_is_answered(subject: Subject) -> None:
@@ -112,8 +112,8 @@ def test_deliveries_outlive_their_reader(subject: Subject) -> None:
     subject.ask("T", sysFlag="5", commitOffset="1")
     subject.pull_subscriptions.clear()
     assert subject.ask("T").has_frame
-    (told,) = subject.pull_subscriptions.take()
-    assert (told.pull_count, told.consumer_offset) == (1, 1)
+    (delivery,) = subject.pull_subscriptions.take()
+    assert (delivery.pull_count, delivery.consumer_offset) == (1, 1)
 
 
 def test_a_changed_subscription_replaces_the_reader(subject: Subject) -> None:
@@ -126,7 +126,7 @@ def test_a_changed_subscription_replaces_the_reader(subject: Subject) -> None:
     received = subject.ask("T", maxMsgNums="1")
     assert b"TagB" in received.replies
     assert b"TagA" not in received.replies
-    assert sum(one.pull_count for one in subject.pull_subscriptions.take()) == 2
+    assert sum(delivery.pull_count for delivery in subject.pull_subscriptions.take()) == 2
 
 
 def test_readers_with_long_expressions_are_not_kept(subject: Subject) -> None:
@@ -158,9 +158,9 @@ def test_readers_by_their_expression(subject: Subject) -> None:
     subject.reads("T", subscription=None, sub_version=7)
     assert len(subject.pull_subscriptions) == 3
     for tag, other in (("TagA", "TagB"), ("TagB", "TagA")):
-        found = subject.ask("T", subscription=tag).replies
-        assert tag.encode() in found
-        assert other.encode() not in found
+        replies = subject.ask("T", subscription=tag).replies
+        assert tag.encode() in replies
+        assert other.encode() not in replies
     assert subject.ask("T", subscription="TagC").has_frame
     assert subject.ask("T", sysFlag="0", subVersion="7").pull_count == 1
     assert subject.ask("T", sysFlag="0", subVersion="8").has_frame
@@ -183,10 +183,12 @@ def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None
             assert subject.ask(topic, group).pull_count == 1
     subject.reads("topic-0", "one more")
     assert len(subject.pull_subscriptions) == 1
-    told: dict[tuple[str, str], int] = {}
-    for one in subject.pull_subscriptions.take():
-        told[one.topic, one.group] = told.get((one.topic, one.group), 0) + one.pull_count
-    assert told == {(topic, group): 2 for topic in topics for group in groups}
+    counts: dict[tuple[str, str], int] = {}
+    for delivery in subject.pull_subscriptions.take():
+        counts[delivery.topic, delivery.group] = (
+            counts.get((delivery.topic, delivery.group), 0) + delivery.pull_count
+        )
+    assert counts == {(topic, group): 2 for topic in topics for group in groups}
 
 
 def test_rows_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,17 +49,17 @@ def test_records_of_a_batch_are_those_of_its_messages(
             given, body=part.body, property_bytes=part.property_bytes, flag=part.flag
         )
         alone = store.put(single)
-        found, expected = store.record_at(physical_offset), store.record_at(alone.physical_offset)
-        assert found is not None
+        stored, expected = store.record_at(physical_offset), store.record_at(alone.physical_offset)
+        assert stored is not None
         assert expected is not None
-        one, other = without_places(found), without_places(expected)
+        actual, wanted = without_places(stored), without_places(expected)
         if has_crc:  # covers the whole record, its offsets included
             end = slice(-record.CRC_PROPERTY_BYTES)
-            one, other = (
+            actual, wanted = (
                 dataclasses.replace(each, property_bytes=each.property_bytes[end], properties=None)
-                for each in (one, other)
+                for each in (actual, wanted)
             )
-        assert one == other
+        assert actual == wanted
 
 
 def test_a_batch_runs_no_python_code_per_message(
@@ -99,8 +99,8 @@ def test_properties_of_a_batch_are_utf8(stores: Stores) -> None:
     parts = [*PARTS, batch.InnerMessage(0, b"\xff", b"a\1\xff\2")]
     result = store.put_batch(outer(parts))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
-    at = len(batch.encode(PARTS))
-    assert f"properties of the batch message at {at}: 'utf-8'" in result.reason
+    position = len(batch.encode(PARTS))
+    assert f"properties of the batch message at {position}: 'utf-8'" in result.reason
     assert store.max_physical_offset == 0
 
 
@@ -122,8 +122,8 @@ def test_ids_of_a_batch_are_those_of_its_messages(stores: Stores) -> None:
     for host in (V4, V6):
         result = store.put_batch(outer(PARTS, store_host=host))
         ids = [
-            result._replace(physical_offset=one, physical_offsets=()).offset_id
-            for one in result.physical_offsets
+            result._replace(physical_offset=physical_offset, physical_offsets=()).offset_id
+            for physical_offset in result.physical_offsets
         ]
         assert result.offset_id.split(",") == ids
         assert len(set(ids)) == len(PARTS)

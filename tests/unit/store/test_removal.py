@@ -157,7 +157,7 @@ def test_two_threads_delete_the_same_moved_files(tmp_path: Path) -> None:
             try:
                 while store.removals.clear():
                     pass
-            except BaseException as error:  # noqa: BLE001 - told by the test
+            except BaseException as error:  # noqa: BLE001 - the test reports it
                 failures.append(error)
 
         threads = [threading.Thread(target=clear) for _ in range(2)]

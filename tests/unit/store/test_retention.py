@@ -155,7 +155,7 @@ def test_only_archived_files_expire_at_any_age_and_disk_usage(
     archive(InProcess(), store.root, str(kept), allow_live=True)  # two closed files
     fill(store, 5)
     age(store, clock, 100, 100, 100, 100)
-    (second,) = (one for one in (kept / "rest").iterdir() if int(one.name[:20]))
+    (second,) = (path for path in (kept / "rest").iterdir() if int(path.name[:20]))
     whole = second.read_bytes()
     second.write_bytes(whole[:-1])  # the archive has lost a byte of the second file
     run(store, clock, 30)
@@ -223,19 +223,19 @@ def test_expiry_leaves_the_files_and_offsets_that_java_leaves(
         run(store, clock, 60)
         assert store.min_physical_offset == expected["minPhyOffset"]
         for queue in expected["queues"]:
-            found = store.queues.find(queue["topic"], queue["queueId"])
-            if found is None:
+            view = store.queues.find(queue["topic"], queue["queueId"])
+            if view is None:
                 assert queue["maxOffset"] == 0
                 continue
-            assert found.max_offset == queue["maxOffset"]
+            assert view.max_offset == queue["maxOffset"]
             if queue["maxPhysicOffset"] > expected["minPhyOffset"]:
-                assert found.min_offset == queue["minOffset"]
+                assert view.min_offset == queue["minOffset"]
             else:
                 # Java keeps the minimum of a queue without messages.
-                assert queue["minOffset"] <= found.min_offset == found.max_offset
-    left = {one["path"] for one in expected["files"]}
+                assert queue["minOffset"] <= view.min_offset == view.max_offset
+    remaining = {file["path"] for file in expected["files"]}
     families = ("commitlog", "consumequeue", "index")
-    assert files_of(root, families) == {one for one in left if one.startswith(families)}
+    assert files_of(root, families) == {path for path in remaining if path.startswith(families)}
     store_fixture.assert_sound(root, allowed=set(store_fixture.FindingKind))
 
 
@@ -338,11 +338,11 @@ def test_the_largest_losses_are_logged_and_all_are_counted(
     ]
     store.retention.expire_now()
     run(store, clock, 2)
-    lines = [one for one in caplog.messages if "had not read" in one]
+    lines = [message for message in caplog.messages if "had not read" in message]
     assert len(lines) == retention.REPORTED_MAX
-    assert not any("group-29 " in one for one in lines)
-    assert any("group-0 " in one for one in lines)
-    assert any("30 topics and groups" in one for one in caplog.messages)
+    assert not any("group-29 " in line for line in lines)
+    assert any("group-0 " in line for line in lines)
+    assert any("30 topics and groups" in message for message in caplog.messages)
     assert len(store.retention.counts.unread) == 30
 
 

@@ -106,9 +106,9 @@ def table_of(store: Path, disk: Disk | None = None) -> DelayOffsetTable:
 
 def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
     """Save one of the tables below, as a broker that has just started."""
-    one = table_of(store, disk)
-    one.put(1, table["offsetTable"]["1"])
-    one.save(0)
+    new_table = table_of(store, disk)
+    new_table.put(1, table["offsetTable"]["1"])
+    new_table.save(0)
 
 
 # --- D26: whole at any moment ------------------------------------------------
@@ -133,7 +133,7 @@ def test_config_files_are_written_atomically(tmp_path: Path) -> None:
                 assert isinstance(json.loads(file(store, suffix).read_text()), dict)
             save(store, NEW)  # the remains of the crash block no later save
             assert read(store) == NEW
-            assert {one.name for one in file(store).parent.iterdir()} == {
+            assert {path.name for path in file(store).parent.iterdir()} == {
                 "delayOffset.json",
                 "delayOffset.json.bak",
             }
@@ -238,15 +238,15 @@ def value_in(store: Path, suffix: str = "") -> int:
 
 
 def test_a_save_without_a_sync_leaves_the_table_dirty(tmp_path: Path) -> None:
-    class Deaf(Disk):
+    class NoSync(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
-            raise WriteFailed(path, "nobody asked")
+            raise WriteFailed(path, "no sync was requested")
 
         def sync_folder(self, path: str) -> None:
-            raise WriteFailed(path, "nobody asked")
+            raise WriteFailed(path, "no sync was requested")
 
     (tmp_path / "config").mkdir()
-    table = table_of(tmp_path, Deaf())
+    table = table_of(tmp_path, NoSync())
     table.put(1, 5)
     table.save(0, is_durable=False)
     assert value_in(tmp_path) == 5
@@ -557,17 +557,17 @@ def test_saving_a_brokers_table_keeps_everything(
 def test_the_tables_have_the_values_of_java(version: str, name: str) -> None:
     root, manifest = str(golden.unpack(version, name)), golden.manifest(version, name)
     topics = TopicTable.load(root, Disk())
-    assert {one.name: one.perm for one in topics.all().values()} == {
+    assert {config.name: config.perm for config in topics.all().values()} == {
         topic: value["perm"] for topic, value in manifest["topics"].items()
     }
     groups = SubscriptionGroupTable.load(root, Disk())
-    assert {one.name: one.retry_max for one in groups.all().values()} == {
+    assert {config.name: config.retry_max for config in groups.all().values()} == {
         group: value["retryMaxTimes"] for group, value in manifest["subscriptionGroups"].items()
     }
     offsets = ConsumerOffsetTable.load(root, Disk())
     for key, queues in (manifest["consumerOffsets"] or {}).items():
         topic, group = key.split("@", 1)
-        assert offsets.of(topic, group) == {int(one): value for one, value in queues.items()}
+        assert offsets.of(topic, group) == {int(config): value for config, value in queues.items()}
     delays = DelayOffsetTable.load(root, Disk())
     expected = {int(level): value for level, value in (manifest["delayOffsets"] or {}).items()}
     assert delays.all() == expected
@@ -575,11 +575,11 @@ def test_the_tables_have_the_values_of_java(version: str, name: str) -> None:
 
 def test_filters_of_a_broker() -> None:
     table = ConsumerFilterTable.load(str(golden.unpack("4.9.7", "ext")), Disk())
-    found = table.get("GoldenFour-ext", "CG_Sql0")
-    assert found is not None
-    assert (found.expression, found.expression_type) == ("n > 20", "SQL92")
-    assert (found.bloom_bits, found.bloom_positions) == (112, (4, 110, 30))
-    assert found.is_dead
+    entry = table.get("GoldenFour-ext", "CG_Sql0")
+    assert entry is not None
+    assert (entry.expression, entry.expression_type) == ("n > 20", "SQL92")
+    assert (entry.bloom_bits, entry.bloom_positions) == (112, (4, 110, 30))
+    assert entry.is_dead
     assert sorted(table.of("GoldenFour-ext")) == ["CG_Sql0", "CG_Sql2"]
     assert len(list(table.all())) == 6
 
@@ -595,12 +595,12 @@ def test_unknown_members_are_kept(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     table.put(TopicConfig("T", 4, 4, 2), now_ms=900)
     table.save(1_000)
-    found = json.loads((tmp_path / paths.TOPICS).read_text())
-    assert found["dataVersion"] == {"counter": 8, "stateVersion": 3, "timestamp": 900}
-    assert found["later"] == {"x": [1]}
-    assert found["topicConfigTable"]["T"]["mood"] == "good"
-    assert found["topicConfigTable"]["T"]["perm"] == 2
-    assert "attributes" not in found["topicConfigTable"]["T"]
+    document = json.loads((tmp_path / paths.TOPICS).read_text())
+    assert document["dataVersion"] == {"counter": 8, "stateVersion": 3, "timestamp": 900}
+    assert document["later"] == {"x": [1]}
+    assert document["topicConfigTable"]["T"]["mood"] == "good"
+    assert document["topicConfigTable"]["T"]["perm"] == 2
+    assert "attributes" not in document["topicConfigTable"]["T"]
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -669,7 +669,7 @@ def test_consumer_offsets(tmp_path: Path) -> None:
     assert again.delete(topic="T", group="g")
     assert again.delete(group="g")
     assert not again.delete(topic="U")
-    assert [one.group for one in again.all()] == ["h"]
+    assert [entry.group for entry in again.all()] == ["h"]
 
 
 def test_offsets_have_a_version_only_where_the_file_has_one(tmp_path: Path) -> None:
@@ -720,5 +720,7 @@ def test_many_names_are_sorted_in_parts_despite_changes(tmp_path: Path) -> None:
             table.delete(names[3], 0)
     assert steps > 170
     table.save(0)
-    found = list(json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"])
-    assert found == sorted({*names, "topic-00000-new"} - {names[3]})
+    names_in_file = list(
+        json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"]
+    )
+    assert names_in_file == sorted({*names, "topic-00000-new"} - {names[3]})

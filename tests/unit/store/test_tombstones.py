@@ -35,14 +35,16 @@ def put_old(store: MessageStore) -> None:
 
 def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[bytes]:
     """Return the bodies of a queue, as consumers get them."""
-    found: list[bytes] = []
+    result_bodies: list[bytes] = []
     queue_offset = store.min_offset(topic, queue_id)
     while queue_offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, queue_offset)
         assert result.damaged_count == 0
-        found += [bytes(one)[88 : 88 + int.from_bytes(one[84:88])] for one in result.records]
+        result_bodies += [
+            bytes(data)[88 : 88 + int.from_bytes(data[84:88])] for data in result.records
+        ]
         queue_offset = result.next_offset
-    return found
+    return result_bodies
 
 
 # --- crashes -------------------------------------------------------------------------------------
@@ -97,7 +99,9 @@ class MortalDisk(Disk):
     def sync_folder(self, path: str) -> None:
         self._tick()
         super().sync_folder(path)
-        self._unsynced = [one for one in self._unsynced if str(Path(one[0]).parent) != path]
+        self._unsynced = [
+            change for change in self._unsynced if str(Path(change[0]).parent) != path
+        ]
 
     def sync_filesystem(self, path: str) -> None:
         self._tick()

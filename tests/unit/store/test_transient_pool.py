@@ -37,7 +37,7 @@ def test_buffers_are_locked_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "lock", lambda address, size: locked.append((address, size)))
     pool = TransientPool(2, 4096)
     buffers = [pool.borrow(), pool.borrow()]
-    assert sorted(locked) == sorted((one.address, 4096) for one in buffers if one)
+    assert sorted(locked) == sorted((buffer.address, 4096) for buffer in buffers if buffer)
 
 
 def test_forbidden_locking_logs_one_warning_with_a_remedy(

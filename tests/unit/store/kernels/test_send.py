@@ -105,13 +105,13 @@ class Store:
 
     def messages(self) -> list[StoredMessage]:
         data = self.log[: self.block[state.LOG_POSITION]].tobytes()
-        found, at = [], 0
-        while at < len(data):
-            verdict, size = record.classify(data, at, self.block[state.LOG_START] + at)
+        stored, position = [], 0
+        while position < len(data):
+            verdict, size = record.classify(data, position, self.block[state.LOG_START] + position)
             assert verdict is record.Verdict.MESSAGE
-            found.append(record.decode(data, at))
-            at += size
-        return found
+            stored.append(record.decode(data, position))
+            position += size
+        return stored
 
     def is_taken(self, frame: bytes) -> bool:
         """Return whether the kernel answers this frame; if not, check that it left no trace."""
@@ -185,7 +185,7 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
     )
     assert first == expected
     assert (second.queue_offset, second.physical_offset) == (1, (1 << 20) + first.store_size)
-    ids = [f"7F00000100002A9F{one.physical_offset:016X}" for one in (first, second)]
+    ids = [f"7F00000100002A9F{message.physical_offset:016X}" for message in (first, second)]
     assert store.reply_bytes == b"".join(
         send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset)
         for opaque, message_id, queue_offset in ((5, ids[0], 0), (6, ids[1], 1))
@@ -341,8 +341,8 @@ def test_half_and_delayed_messages(store: Store, serialization: Serialization) -
     unit = cq_unit.UNIT.unpack_from(store.tails[-1])
     assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
     replies = store.reply_bytes
-    for one in (first, second):  # the reply has the queue of the request
-        offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
+    for message in (first, second):  # the reply has the queue of the request
+        offset_id = f"7F00000100002A9F{message.physical_offset:016X}"
         reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
         assert replies.startswith(reply)
         replies = replies[len(reply) :]
@@ -395,7 +395,7 @@ SLOW += [
 
 
 @BOTH
-@pytest.mark.parametrize("changes", SLOW, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize("changes", SLOW, ids=lambda fields: str(fields)[:40])
 def test_sends_that_fall_back(
     store: Store, changes: dict[str, str | None], serialization: Serialization
 ) -> None:
@@ -410,7 +410,7 @@ def test_sends_that_fall_back(
         *({"code": 320}, {"code": 325}, {"code": 11}, {"body": b""}, {"body": b"x" * 50_001}),
         {"ext_fields": None},
     ],
-    ids=lambda one: str(one)[:20],
+    ids=lambda value: str(value)[:20],
 )
 def test_requests_that_fall_back(
     store: Store, about: dict[str, Any], serialization: Serialization
@@ -500,16 +500,16 @@ def test_the_cost_of_many_properties_is_linear() -> None:
 
 
 def test_a_frame_that_falls_back_between_others(store: Store) -> None:
-    first, other, last = send(), send({"i": "DELAY\x013"}), send()
-    data = first + other + last
+    first, middle, last = send(), send({"i": "DELAY\x013"}), send()
+    data = first + middle + last
     assert store.receive(data) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
     replies = store.block[state.REPLIES_BYTES]
-    store.block[state.RECEIVE_POSITION] += len(other)
+    store.block[state.RECEIVE_POSITION] += len(middle)
     assert hot.receive(store.hot.argument) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
     assert store.block[state.REPLIES_BYTES] == 2 * replies
-    assert [one.queue_offset for one in store.messages()] == [0, 1]
+    assert [message.queue_offset for message in store.messages()] == [0, 1]
 
 
 def test_a_cut_frame_waits(store: Store) -> None:
@@ -534,12 +534,12 @@ def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
     whole = send()
     assert store.receive(whole * 3) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_RESERVE, len(whole))
-    at = store.block[state.INPUT_POSITION]
-    waiting = store.scratch[at : store.block[state.INPUT_SIZE]].tobytes()
+    position = store.block[state.INPUT_POSITION]
+    waiting = store.scratch[position : store.block[state.INPUT_SIZE]].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
     store.block[state.LOG_LIMIT] = len(store.log)
     assert hot.receive(store.hot.argument) == 2
-    assert [one.queue_offset for one in store.messages()] == [0, 1, 2]
+    assert [message.queue_offset for message in store.messages()] == [0, 1, 2]
 
 
 def test_a_queue_without_a_row(store: Store) -> None:
@@ -563,4 +563,4 @@ def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
     store.block[state.NOTES_ROOM] = 100
     store.block[state.SCRATCH_ROOM] = 500
     assert store.receive(send() * 10) == 10
-    assert [one.queue_offset for one in store.messages()] == list(range(20))
+    assert [message.queue_offset for message in store.messages()] == list(range(20))
