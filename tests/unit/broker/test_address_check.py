@@ -1,4 +1,4 @@
-"""Which advertised addresses are called wrong, and what is said of them."""
+"""Wrong advertised addresses and the problems that the check reports."""
 
 import socket
 from pathlib import Path
@@ -24,10 +24,10 @@ CONTAINER = Surroundings("172.17.0.2", is_container=True)
         ("127.0.0.1", ["10.1.2.1"], MACHINE, "refers to each client's own machine"),
         ("::1", ["fd00::1"], MACHINE, "refers to each client's own machine"),
         ("0.0.0.0", [], MACHINE, "not an address that clients can connect to"),
-        ("172.17.0.2", [], MACHINE, ""),  # a company's network may be there
+        ("172.17.0.2", [], MACHINE, ""),  # may be a company's network
         ("172.17.0.2", [], CONTAINER, "inside of a container"),
         ("172.17.0.2", ["10.1.2.1"], CONTAINER, "inside of a container"),
-        ("172.17.0.2", ["172.17.0.3"], CONTAINER, ""),  # all in the same bridge
+        ("172.17.0.2", ["172.17.0.3"], CONTAINER, ""),  # all on the same bridge
         ("10.88.0.5", [], CONTAINER, "inside of a container"),
         ("10.1.2.3", ["10.9.9.9"], CONTAINER, ""),  # the host's network, or Kubernetes
     ],
@@ -55,7 +55,7 @@ async def test_addresses_that_work_are_not_mentioned(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_nobody_listens_on_is_named_with_the_line(tmp_path: Path) -> None:
-    """127.0.0.2 is this machine's as well, and the broker listens on 127.0.0.1 alone."""
+    """127.0.0.2 belongs to this machine, but the broker listens on 127.0.0.1 only."""
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, MACHINE)
     assert str(problem) == (
@@ -75,7 +75,7 @@ async def test_in_a_container_the_line_says_what_to_look_for(tmp_path: Path) -> 
 
 
 async def test_a_name_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         async with broker_subject.running(tmp_path, namesrv_addr=address) as subject:

@@ -1,4 +1,4 @@
-"""400 to 402: how groups read topics, and which queues a member gets."""
+"""400 to 402: how groups consume topics, and which queues a member gets."""
 
 import asyncio
 import itertools
@@ -40,20 +40,20 @@ def numbers(found: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | Non
 @pytest.mark.parametrize(
     ("mode", "share", "strategy", "client", "clients", "expected"),
     [
-        # Pulled: as members divide queues themselves.
+        # Pull: as members divide the queues themselves.
         (PULL, 0, "AVG", "m1", ALL[:2], [("a", 0), ("a", 1)]),
         (PULL, 0, "AVG_BY_CIRCLE", "m2", ALL[:2], [("a", 1), ("b", 1)]),
         (PULL, 0, "AVG", "gone", ALL[:2], []),
-        # Popped: any queue of every broker.
+        # Pop: any queue of every broker.
         (POP, 0, "AVG", "m1", ALL, [("a", -1), ("b", -1)]),
         (POP, -1, "AVG", "m1", ALL[:1], [("a", -1), ("b", -1)]),
         (POP, 3, "AVG", "m4", ALL, [("a", -1), ("b", -1)]),
-        # With a share: a member's own, and those of the next members.
+        # With a share: a member's own queues, and those of the next members.
         (POP, 1, "AVG", "m1", ALL, [("a", 0), ("a", 1)]),
         (POP, 1, "AVG", "m4", ALL, [("b", 1), ("a", 0)]),
         (POP, 2, "AVG", "m3", ALL, [("b", 0), ("b", 1), ("a", 0)]),
         (POP, 1, "AVG", "m6", [f"m{number}" for number in range(1, 7)], [("a", 1)]),
-        # Nobody knows: members keep what they have.
+        # No answer: members keep their queues.
         (POP, 0, "MACHINE_ROOM", "m1", ALL, None),
         (PULL, 0, "AVG", "m1", [], None),
     ],
@@ -61,7 +61,7 @@ def numbers(found: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | Non
 def test_who_reads_what(
     mode: str, share: int, strategy: str, client: str, clients: list[str], expected: Any
 ) -> None:
-    """Worked out by hand from ``QueryAssignmentProcessor``."""
+    """The expected queues were derived by hand from ``QueryAssignmentProcessor``."""
     found = divide(RequestMode("T", "G", mode, share), strategy, client, QUEUES, clients)
     assert numbers(found) == expected
 
@@ -102,7 +102,7 @@ async def join(subject: Subject) -> None:
 
 
 def test_no_queue_is_made_before_it_is_asked_for() -> None:
-    """Of 65,535 queues on each broker, and shares of 20,000 members."""
+    """The brokers have 65,535 queues each, and 20,000 members have shares."""
     queues = TopicQueues("T", {f"broker{number}": 65_535 for number in range(200)})
     members = [f"m{number:05}" for number in range(20_000)]
     mode = RequestMode("T", "G", POP, 19_998)

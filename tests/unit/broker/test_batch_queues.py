@@ -1,4 +1,4 @@
-"""Topics of 5.x with batch queues: batches are stored and handed out as they are."""
+"""Topics of 5.x with batch queues: batches are stored and delivered unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ async def test_a_batch_queue_of_java_is_pulled_and_takes_batches(tmp_path: Path)
                      "max_message_size", "enable_multi_dispatch", "disk_max_used_space_ratio")
     }  # fmt: skip
     async with broker_subject.running(root, store=sizes) as subject:
-        for _ in range(2):  # the second one would be the kernel's
+        for _ in range(2):  # the kernel would answer the second pull
             reply = await subject.pull(TOPIC, 0, 5)
             assert reply.code == ResponseCode.SUCCESS, reply.remark
             found = received(reply.body, "broker-a")

@@ -1,7 +1,7 @@
-"""Each number of each request at the ends of its range, and beyond: an answer, and nothing fails.
+"""Every number of every request at its bounds and beyond: the broker replies without a failure.
 
-Java refuses what its ``int`` and ``long`` do not hold; numbers up to 10^4299 were taken, and saved
-where it could not read them, or ended in struct.error.
+Java rejects numbers outside its ``int`` and ``long``. The broker used to accept numbers up to
+10^4299: it saved them where it could not read them, or failed with struct.error.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def is_number(value: Any) -> bool:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where in a document numbers are."""
+    """Yield the places of numbers in a document."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from places(item, (*path, key))
@@ -61,7 +61,7 @@ def variants(draft: Draft) -> Iterator[Draft]:
 
 
 def all_variants() -> dict[int, list[Draft]]:
-    """Return the variants by code: all that others need are there, and few are deleted."""
+    """Return the variants by code, ordered so that few delete what later ones need."""
     found = {
         code: [one for draft in drafts for one in (draft, *variants(draft))]
         for code, drafts in requests.BROKER.items()

@@ -1,4 +1,4 @@
-"""Heartbeats, groups and their members, locks of queues, and name servers."""
+"""Heartbeats, groups and their members, queue locks, and name servers."""
 
 import asyncio
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_groups_with_plain_values() -> None:
     one, two = Peer(), Peer()
     assert groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 10)
     assert not groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 20)
-    assert groups.register_consumer(one, "a", consumer("g"), 0, 1, 30)  # T is gone
+    assert groups.register_consumer(one, "a", consumer("g"), 0, 1, 30)  # T is removed
     groups.register_producer(two, "b", "p", 0, 1, 15)
     assert groups.silent(16) == [two]
     assert groups.silent(31) == [one, two]
@@ -88,12 +88,12 @@ async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Pat
 
 
 class Told:
-    """A name server that writes down how many topics it is told."""
+    """A name server that records how many topics each registration has."""
 
     def __init__(self, path: Path, port: int = 0) -> None:
         self.counts: list[int] = []
         self.refusals = 0
-        """How many registrations are refused from now on."""
+        """Number of registrations that are refused next."""
         config = NamesrvConfig(
             listen_port=port, bind_address="127.0.0.1", kv_config_path=str(path / "kv")
         )
@@ -119,7 +119,7 @@ class Told:
 
 
 async def idle(subject: Subject) -> None:
-    """Wait until all is told."""
+    """Wait until all registrations are done."""
     registration = subject.parts.registration
     async with asyncio.timeout(20):
         while registration._is_due or registration._tasks:
@@ -208,7 +208,7 @@ async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) 
         await first.server.stop()
         second = Told(tmp_path, port)
         async with second.server:
-            await subject.send("New")  # before the next time that all are told
+            await subject.send("New")  # before the next complete registration
             await known(second.server, "New", is_there=True)
             assert {"Old", "New", "TBW102"} <= set(run_whole(second.server.routes.topics()))
 
@@ -252,7 +252,7 @@ async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> N
 
 
 async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
-    """One that accepts and says nothing: nothing piles up, and the broker stops without it."""
+    """The server accepts and never replies: nothing piles up, and the broker stops without it."""
     heard: list[asyncio.StreamWriter] = []
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -279,7 +279,7 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
                     if "_register_pending" in repr(task.get_coro())
                 ]
                 assert set(tasks) == set(telling)
-                async with asyncio.timeout(20):  # less than a registration may take
+                async with asyncio.timeout(20):  # less than the timeout of a registration
                     await one.broker.parts.registration.stop()
     finally:
         for writer in heard:
@@ -325,7 +325,7 @@ async def test_a_loop_that_fails_is_seen_and_starts_again(
 
 
 async def test_the_loop_of_delayed_messages_turns_on_a_slave_too(tmp_path: Path) -> None:
-    """It has nothing to do there, and must not look dead."""
+    """The loop has no work there, and must not count as dead."""
     store = {"broker_role": BrokerRole.SLAVE}
     async with broker_subject.running(tmp_path, store=store, broker_id=1) as subject:
         async with asyncio.timeout(20):

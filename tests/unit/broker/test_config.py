@@ -1,4 +1,4 @@
-"""The broker's settings: what is refused, what is told, what two parts share."""
+"""The broker's settings: refused values, warnings, and options shared with the store."""
 
 import dataclasses
 import re
@@ -35,7 +35,7 @@ def test_unknown_keys_and_those_without_effect_are_told_by_name() -> None:
 
 
 def test_what_means_something_to_the_broker_is_not_called_without_effect() -> None:
-    """The store has no use for them, and says so."""
+    """The store does not use these settings and reports them; the broker does use them."""
     loaded = load({"flushConsumerOffsetInterval": "1000", "defaultQueryMaxNum": "5"})
     assert loaded.warnings == ()
     assert loaded.broker.flush_consumer_offset_interval == 1000
@@ -92,7 +92,7 @@ def test_what_is_printed_can_be_read() -> None:
 
 
 def test_every_option_is_read_somewhere() -> None:
-    """An option that nothing reads would be a promise that nobody keeps."""
+    """An option without effect would be a broken promise."""
     text = "\n".join(
         path.read_text()
         for path in SOURCES.rglob("*.py")

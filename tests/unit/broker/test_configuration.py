@@ -1,4 +1,4 @@
-"""25, 26, 27, 329 at a broker: settings, and what a change of them comes to."""
+"""25, 26, 27, 329 at a broker: settings and the effects of their changes."""
 
 import os
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def conf(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def started(conf: Path) -> AsyncIterator[Subject]:
-    """A broker that was started with a broker.conf."""
+    """Return a broker that was started with a broker.conf."""
     settings = load(conf)
     broker = Broker(settings.broker, settings.store, config_path=str(conf))
     async with broker, RemotingClient() as client:

@@ -1,4 +1,4 @@
-"""203, 204, 328; 222, 223, 307, 309; 314 at a broker, and what it asks its clients."""
+"""203, 204, 328; 222, 223, 307, 309; 314 at a broker, and its requests to clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Answer = Callable[[Command], Command | None]
 
 
 class Consumer:
-    """A client that is in a group, and what it answers."""
+    """A client that is a member of a group and replies as configured."""
 
     def __init__(self, subject: Subject, name: str, answer: Answer = lambda _: None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Delayed messages on a real store: when they are delivered, where to, and after what crash."""
+"""Delayed messages on a real store: delivery times, destinations, and recovery from crashes."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ class Subject:
         return result.queue_offset
 
     def run(self) -> int:
-        """Do all steps that have something to do; return how many."""
+        """Do all steps that have work; return how many."""
         count = 0
         while self.schedule.step(self.clock.now_ms()):
             count += 1
@@ -89,7 +89,7 @@ class Subject:
         self.store.close()
 
     def crash(self) -> None:
-        """End as a killed process does: what the system was given stays."""
+        """Stop like a killed process: written data survives."""
         self.store.abandon()
 
 
@@ -99,7 +99,7 @@ def subject(stores: Stores) -> Subject:
 
 
 def saved(store: MessageStore) -> dict[str, int]:
-    """Return what delayOffset.json says."""
+    """Return the contents of delayOffset.json."""
     text = (Path(store.root) / "config" / "delayOffset.json").read_text()
     table: dict[str, int] = json.loads(text)["offsetTable"]
     return table
@@ -271,7 +271,7 @@ def test_with_a_pool_too(stores: Stores) -> None:
 
 
 def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
-    """Java leaves it, then goes to the end of what comes: those are never delivered."""
+    """Java keeps it, then moves it to the queue's end: new messages are never delivered."""
     subject.put(b"x", 0)
     subject.table.put(1, 7)
     subject.save()
@@ -306,7 +306,7 @@ def test_the_end_of_a_store_that_cannot_write_keeps_the_table_behind(
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path) -> None:
-    """Its store with the progress taken away: each message comes a second time, and is the same."""
+    """Without the progress of its store, each message is delivered a second time, unchanged."""
     root = golden.copy_store(version, "clean", tmp_path)
     for path in (root / "config").glob("delayOffset.json*"):
         path.unlink()
@@ -357,7 +357,7 @@ def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def continued(root: Path, version: str) -> Iterator[Subject]:
-    """Open a store of Java at a time when all that waits in it is due."""
+    """Open a store of Java at a time when all pending messages are due."""
     settings = golden.manifest(version, "clean")["config"]
     config = store_fixture.config(
         root,
@@ -386,7 +386,7 @@ def all_messages(store: MessageStore) -> list[StoredMessage]:
 
 
 def is_same(java: dict[str, Any], ours: StoredMessage) -> bool:
-    """Whether Java and we delivered the same, but for its place and when."""
+    """Return whether a message is equal to Java's, except for its place and times."""
     return (
         ours.topic == java["topic"]
         and ours.queue_id == java["queueId"]

@@ -1,4 +1,4 @@
-"""What is deleted with a topic or a queue, and what is not as it belongs to one made anew."""
+"""Data that is deleted with a topic or a queue, and data of a recreated topic that is kept."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ async def delete(subject: Subject, topic: str) -> None:
 
 
 async def make_anew(subject: Subject) -> None:
-    """Do what live clients do as soon as a topic is gone: send to it, and read it."""
+    """Send to a deleted topic and read it, as live clients do at once."""
     await subject.send("Doomed", b"new")
     await commit(subject, "Doomed", "readers", 1)
 
@@ -72,7 +72,7 @@ async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_off
 
     def after_sends(*, topic: str | None = None, group: str | None = None) -> None:
         forget(topic=topic, group=group)
-        if not calls:  # the last step before its queues go
+        if not calls:  # the last step before its queues are deleted
             calls.append(topic)
             broker.parts.topics.put(known, broker.clock.now_ms())
             broker.parts.commits.commit(known, "readers", 0, 2)
@@ -95,7 +95,7 @@ async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_off
 async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the loop flushes the log, as dispatch has to catch up before."""
+    """Otherwise the loop would flush the log, as dispatch must catch up first."""
     sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=sync) as subject:
         store, thread = subject.broker.store, subject.parts.disk_thread
@@ -132,7 +132,7 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
 async def test_offsets_of_unused_queues_go_with_the_queues(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each start after a crash would miss the queue, and read the whole log for it."""
+    """Otherwise each start after a crash would miss the queue, and read the whole log for it."""
     broker = subject.broker
     for topic, queue_id in (("Old", 0), ("Old", 1), ("Other", 0)):
         await subject.send(topic, b"x", queue_id=queue_id)

@@ -1,7 +1,7 @@
-"""SQL filters of groups: how they come and go, and what their bits are good for.
+"""SQL filters of groups: their life cycle and the use of their bits.
 
-What a heartbeat changes is Java's ``ConsumerFilterManager``; that bits are Java's bytes is
-tests/crash/test_rebuild.py, that results are is tests/interop/test_sql_pull.py.
+The changes of a heartbeat are those of Java's ``ConsumerFilterManager``. Comparisons with Java:
+tests/crash/test_rebuild.py for the bits, tests/interop/test_sql_pull.py for the results.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def test_others_have_their_turn_behind_each_filter(tmp_path: Path) -> None:
 
 
 def test_a_filter_is_born_when_it_is_in_the_table(tmp_path: Path) -> None:
-    """Messages that came while others were compiled lack its bits, and were left out for good."""
+    """Messages put while other filters are compiled lack its bits, and used to be lost."""
     filters = filters_of(tmp_path)
     clock = ManualClock(NOW_MS)
     wanted = [wants(f"T{number}", "a > 5") for number in range(3)]
@@ -96,7 +96,7 @@ def test_a_filter_is_born_when_it_is_in_the_table(tmp_path: Path) -> None:
 
 
 def test_bits_of_messages_from_before_it_was_born_are_not_believed(tmp_path: Path) -> None:
-    """Java compares with the clock alone, and so believes some if that is set back."""
+    """Java compares with the clock alone, and trusts wrong bits if the clock is set back."""
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"), newest_ms=NOW_MS + 3_600_000)
     assert found(filters).born_ms == NOW_MS + 3_600_000
@@ -192,7 +192,7 @@ async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: Path) -> None:
-    """Of a store with extension files the groups come back, and get what their filters take."""
+    """Groups of a store with extension files reconnect, and get the matching messages."""
     root = golden.copy_store(version, "ext", tmp_path)
     manifest = golden.manifest(version, "ext")
     settings = dataclasses.replace(

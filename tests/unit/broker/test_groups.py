@@ -1,4 +1,4 @@
-"""Heartbeats that are large, members that are many: what they cost and what is told."""
+"""Large heartbeats and groups with many members: cost, limits and notices."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from reput.remoting.time_slices import run_whole
 
 
 class Peer:
-    """A connection that counts how often it is hashed: how often somebody looks for it."""
+    """A connection that counts how often it is hashed, that is, looked up."""
 
     def __init__(self, peer: str = "192.0.2.1:1") -> None:
         self.peer = peer
@@ -79,7 +79,7 @@ async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subjec
         await beat(subject, [f"g{number}" for number in range(999)])
     ).code == ResponseCode.SUCCESS
     assert subject.parts.topics.get("%RETRY%g998") is not None
-    # Before, each retry topic wrote the whole table.
+    # Each retry topic used to write the whole table.
     assert len(writes) < 100
 
 
@@ -98,7 +98,7 @@ def test_the_end_of_a_connection_is_as_much_work_as_it_has_groups() -> None:
         assert not [name for name in groups.producer_groups() if name.startswith("p")]
         return one.look_count
 
-    # Before: for each group it looked through all.
+    # Each group used to be searched completely.
     assert looks(400) < 6 * looks(100)
 
 
@@ -119,13 +119,13 @@ def test_a_client_that_changes_its_id_leaves_nothing_behind() -> None:
 
 
 class Client(Peer):
-    """A connection as processors see it."""
+    """A connection with the attributes that processors use."""
 
     is_closed = False
     address = "192.0.2.1"
 
     def notify(self, command: Command) -> None:
-        """Take a notice."""
+        """Accept a notice."""
 
 
 def begin(subject: Subject, channel: Peer, *consumers: ConsumerData) -> Generator[None, None, Any]:
@@ -192,7 +192,7 @@ async def test_nothing_is_taken_of_a_heartbeat_for_which_there_is_no_room(
 async def test_tags_of_a_member_are_bounded_however_short(
     subject: Subject, tags: dict[str, list[object]]
 ) -> None:
-    """A megabyte of empty tags cost no byte of a subscription, and a step of their number."""
+    """A megabyte of empty tags used no byte of a subscription, but work for each tag."""
     member = consumer("g", "T")
     for name, values in tags.items():
         setattr(member.subscription_data_set[0], name, values)

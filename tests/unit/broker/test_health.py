@@ -1,4 +1,4 @@
-"""What turns /health red, and what does not (known-bugs.md#silent-threads)."""
+"""The causes that turn /health red, and those that do not (known-bugs.md#silent-threads)."""
 
 import asyncio
 import dataclasses
@@ -27,7 +27,7 @@ def test_a_loop_that_is_silent_for_too_long_is_named(name: str) -> None:
     turned = dict.fromkeys(SILENT_MS_MAX, now_ms) | {name: 1_000_000}
     text = f"loop {name} has not turned for {SILENT_MS_MAX[name] + 1} ms"
     assert judge_loops(turned, {}, 0, now_ms) == [text]
-    del turned[name]  # it never did
+    del turned[name]  # it has never turned
     assert judge_loops(turned, {}, 1_000_000, now_ms) == [text]
     assert judge_loops(turned, {}, 1_000_001, now_ms) == []
 
@@ -67,7 +67,7 @@ async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
         assert found.problems == ("loop holds failed: LookupError: no such thing",)
         assert found.describe()["status"] == "failing"
     assert "loop holds failed" in caplog.text
-    while broker.loops.failures:  # it is started again
+    while broker.loops.failures:  # the loop is restarted
         await asyncio.sleep(0.01)
     assert broker_subject.health_of(broker).is_well
 
@@ -94,7 +94,7 @@ async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -
 
 
 async def test_a_file_that_is_gone_shows_on_a_slave_too(subject: Subject) -> None:
-    """A slave takes no messages anyhow, so that no refusal names the file."""
+    """A slave refuses messages anyway, so no refusal names the file."""
     broker = subject.broker
     await subject.send("Orders", b"x")
     last = broker.store.log.files.last

@@ -1,7 +1,7 @@
-"""Requests whose work grows with what the broker holds: small steps, and nothing too large.
+"""Requests whose work grows with the broker's state: small steps and bounded replies.
 
-A step is what happens between two yields of a processor. How much it does is counted by what it
-asks the store and the tables, so that no clock is needed.
+A step is the work between two yields of a processor. Its size is the number of calls of the store
+and the tables, so that no clock is needed.
 """
 
 import asyncio
@@ -57,11 +57,11 @@ QUEUE_COUNT = 3_000
 TOPIC_COUNT = 3_000
 MEMBER_COUNT = 3_000
 CALLS_PER_STEP = 1_000
-"""Calls of the store and the tables; each takes a microsecond or some."""
+"""Calls of the store and the tables per step; each takes a microsecond or more."""
 
 
 class SomeChannel:
-    """A connection of a member."""
+    """A member's connection."""
 
     is_closed = False
     is_writable = True
@@ -79,7 +79,7 @@ class SomeChannel:
 
 
 class Calls:
-    """Counts the calls of some objects."""
+    """Counts the calls of some objects' methods."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -99,7 +99,7 @@ class Calls:
 
 @pytest.fixture
 def calls(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A broker that holds much."""
+    """Count the calls of a broker with many topics, groups and queues."""
     broker = subject.broker
     now_ms = broker.clock.now_ms()
     topic = TopicConfig(
@@ -139,7 +139,7 @@ def calls(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @dataclasses.dataclass
 class Ran:
-    """What a processor did."""
+    """The result of a processor and the size of its steps."""
 
     reply: Command | None
     steps: int
@@ -156,9 +156,9 @@ def run(work: Any, calls: Calls, between: Callable[[int], None] = lambda step: N
     """Run a processor to its end.
 
     Args:
-        work: What it returned.
-        calls: Where its calls are counted.
-        between: Called between two steps, as others are that have their turn.
+        work: The generator that the processor returned.
+        calls: The counter of its calls.
+        between: Called between two steps, like concurrent requests.
     """
     assert isinstance(work, GeneratorType)
     ran = Ran(None, 0, 0)
@@ -395,7 +395,7 @@ async def test_a_disk_that_fails_is_told_and_the_deletion_can_be_asked_for_again
 async def test_topics_that_are_left_out_are_counted_too(
     code: int, header: Header, subject: Subject, calls: Calls
 ) -> None:
-    """Members have given up all topics but one, and no topic is ordered."""
+    """Members have left all topics but one, and no topic is ordered."""
     group = subject.parts.groups.consumer("readers")
     assert group is not None
     group.subscribe([SubscriptionData(topic="Other", sub_string="*", sub_version=1)])

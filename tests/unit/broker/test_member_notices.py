@@ -1,4 +1,4 @@
-"""Members are told of changes: once a turn, whoever reads, large groups after a rest."""
+"""Notices to members: at most one per turn of the event loop, and pauses for large groups."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from reput.remoting.time_slices import TimeSlices
 
 
 class Member:
-    """A connection that keeps what it is told."""
+    """A connection that keeps its notices."""
 
     peer = "192.0.2.1:1"
 

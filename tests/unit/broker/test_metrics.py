@@ -1,4 +1,4 @@
-"""What Prometheus sees, and how long it may take."""
+"""Metrics for Prometheus, and the time that a measurement may take."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def get(server: MetricsServer, path: str) -> tuple[int, str]:
 
 
 async def samples(server: MetricsServer) -> dict[str, float]:
-    """Return the samples: name and labels to value."""
+    """Return the samples: name and labels -> value."""
     status, text = await asyncio.to_thread(get, server, "/metrics")
     assert status == 200, text
     return {name + labels: float(value) for name, labels, value in SAMPLE.findall(text)}
@@ -99,7 +99,7 @@ def test_names_are_bounded_and_keep_their_series() -> None:
     run_whole(names.keep([("b",), ("c",)]))
     run_whole(names.keep([("a",), ("b",), ("c",)]))
     assert [names.label((one,)) for one in "abc"] == [("_other",), ("b",), ("c",)]
-    run_whole(names.keep([("a",), ("c",), ("d",)]))  # b was deleted: one has room
+    run_whole(names.keep([("a",), ("c",), ("d",)]))  # b was deleted: there is room for one
     assert [names.label((one,)) for one in "acd"] == [("a",), ("c",), ("_other",)]
 
 
@@ -205,7 +205,7 @@ async def test_a_long_measurement_lets_others_go_on(subject: Subject) -> None:
     await broker_subject.meter(subject.broker).measure()
     spent_s = time.process_time() - began
     counting.cancel()
-    # With slices of 2 ms, and whatever else this process does meanwhile.
+    # With slices of 2 ms, whatever other work this process has.
     assert turns >= spent_s / 0.02
 
 
@@ -214,14 +214,14 @@ async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
     assert status == 200
     assert json.loads(text)["address"] == subject.address
     subject.broker.loops.failures["store"] = "ValueError: no"
-    # It turns every 200 ms and takes the failure away; so it is read before that may happen.
+    # The loop turns every 200 ms and clears the failure; this reads it earlier.
     found = await broker_subject.meter(subject.broker).check_health()
     assert found.problems == ("loop store failed: ValueError: no",)
     assert (await asyncio.to_thread(get, server, "/"))[0] == 404
 
 
 def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
-    """The HTTP thread says so, when the loop cannot."""
+    """The HTTP thread reports it, as the loop cannot."""
     goes_on = threading.Event()
     answers: list[tuple[int, str]] = []
 
@@ -239,7 +239,7 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
 
             thread = threading.Thread(target=ask)
             thread.start()
-            goes_on.wait(60)  # on the loop: nothing turns meanwhile
+            goes_on.wait(60)  # runs on the loop, which cannot turn until it returns
             thread.join()
             await server.stop()
 

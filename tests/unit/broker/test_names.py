@@ -1,6 +1,7 @@
-"""Names of topics and groups that clients make: RocketMQ's letters and lengths, at every request.
+"""Names of topics and groups that clients create: RocketMQ's letters and lengths, in every request.
 
-The letters are those of 4.9.7 ``TopicValidator``; 255 those of a group in ``Validators``.
+The letters are those of ``TopicValidator`` in 4.9.7; the limit of 255 for groups is in
+``Validators``.
 """
 
 import json
@@ -20,7 +21,7 @@ BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]
 
 
 def heartbeat(*groups: str, topics: tuple[str, ...] = ("T",), client_id: str = "c") -> bytes:
-    """Return the body of 34, as JSON and not as what our encoder would let through."""
+    """Return the body of 34 as plain JSON, without the checks of our encoder."""
     subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in topics]
     return json.dumps(
         {
@@ -45,7 +46,7 @@ async def beat(subject: Subject, *groups: str, **more: Any) -> Command:
 
 @pytest.mark.parametrize("group", BAD_GROUPS)
 async def test_no_group_of_another_name_is_made(subject: Subject, group: str) -> None:
-    """``group/names.script`` has every request that could make one."""
+    """``group/names.script`` has every request that could create a group."""
     topics, groups = subject.parts.topics.all(), subject.parts.subscription_groups.all()
     for reply in (await beat(subject, group), await subject.pull("T", consumer_group=group)):
         assert reply.code != ResponseCode.SUCCESS
@@ -80,7 +81,7 @@ async def test_groups_of_other_names_that_are_there_go_on(tmp_path: Path) -> Non
             table.put(SubscriptionGroup(name="old group"), 0)
             assert (await beat(subject, "old group")).code == ResponseCode.SUCCESS
             assert (await subject.pull("T", 3, consumer_group="old group")).code == 0
-            # No topic is made of it: it could have none in any version.
+            # It gets no topic: none of that name was ever possible.
             assert subject.parts.topics.get("%RETRY%old group") is None
 
 

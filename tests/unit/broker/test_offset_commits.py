@@ -1,4 +1,4 @@
-"""15 and what else sets consumer offsets: queues that there are, numbers of Java, so many."""
+"""15 and other requests that set consumer offsets: existing queues, Java's numbers, limits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""308 at a broker; what is expected without expired messages is what Java 5.5.0 answered."""
+"""308 at a broker; expected values without expired messages are the answers of Java 5.5.0."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pop over a connection: who sees what, for how long, and what comes again."""
+"""Pop over a connection: visibility of messages, invisible times, and redelivery."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    """A broker whose time stands still, with a topic of four queues and six messages."""
+    """A broker with a stopped clock, a topic of four queues and six messages."""
     async with broker_subject.running(tmp_path, clock=clock) as one:
         await fill(one)
         yield one
@@ -47,7 +47,7 @@ async def fill(subject: Subject, count: int = 6) -> None:
 
 
 def step(subject: Subject) -> None:
-    """Do what is due, and let it be read."""
+    """Do all due work, and let it be dispatched."""
     broker = subject.broker
     broker.store.step_memory()
     while broker.loops.step_pops(broker.clock.now_ms()):
@@ -78,7 +78,7 @@ async def test_what_is_done_with_is_not_read_at_the_next_start(
         broker.store.sync()
 
         def is_told() -> bool:
-            # The broker's own thread may be writing the table, and find it changed after this.
+            # The broker's own thread may be writing the table, and then finds it changed.
             broker.parts.topics.table.save(clock.now_ms())
             step(subject)
             done = broker.parts.deliveries.consumer_offsets.of(REVIVE, names.REVIVE_GROUP)
@@ -92,7 +92,7 @@ async def test_what_is_done_with_is_not_read_at_the_next_start(
 async def test_a_group_begins_near_the_end(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await fill(subject)
-        # In a queue that was never cleaned, from the first message: as Java.
+        # In a queue that was never cleaned, from the first message, as Java does.
         assert len(await pop(subject, init_mode=1)) == 6
         subject.parts.pops._is_old = lambda topic, queue_id: True
         assert await bodies_of(subject, group="late", init_mode=1) == [b"4", b"5"]
@@ -144,7 +144,7 @@ async def test_one_message_wakes_no_thousands(
 
 
 async def test_a_pop_that_waits_gets_what_is_due(tmp_path: Path) -> None:
-    """By the clock of the machine, with the broker's own loops."""
+    """With the machine's clock and the broker's own loops."""
     async with broker_subject.running(tmp_path) as subject:
         await fill(subject, 1)
         (one,) = await pop(subject, invisible_time=300)
@@ -173,7 +173,7 @@ async def test_the_time_of_a_pop_begins_when_it_is_made(timed: Subject, clock: M
 async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
     timed: Subject, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D33: rmq#7914, rmq#7724."""
+    """The wrong message is not delivered (D33: rmq#7914, rmq#7724)."""
     await pop(timed, queue_id=0, max_msg_nums=1)
     store = timed.broker.store
     get = store.get
@@ -189,7 +189,7 @@ async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
 
 
 async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) -> None:
-    """Units lead to records that do not say that they are there: as in Java, they are found."""
+    """Units point to records that do not name the queue; as in Java, they are delivered."""
     topic = "%LMQ%device"
     on = {"enable_lmq": True, "enable_multi_dispatch": True}
     async with broker_subject.running(tmp_path, store=on) as subject:

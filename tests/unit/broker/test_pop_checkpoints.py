@@ -1,4 +1,4 @@
-"""Checkpoints in memory: what is due, and what of the revive topic a start has to read."""
+"""Checkpoints in memory: due ones, and the part of the revive topic that a start must read."""
 
 import random
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_due_checkpoints_come_in_their_order_whichever_heap_they_are_in() -> Non
 
 
 async def work(subject: Subject, count: int) -> None:
-    """Pop messages and acknowledge them, as a group does whose first message waits."""
+    """Pop messages and acknowledge them, like a group whose first message stays invisible."""
     for _ in range(count):
         await subject.send("T", b"other")
         for one in await pop(subject):
@@ -124,7 +124,7 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
 async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offset that says where to begin is as it was: both are read."""
+    """The saved start offset is the old one, so that a start reads both copies."""
     monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 5)
     clock = ManualClock(START_MS)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
@@ -146,7 +146,7 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
 
 
 def revive(subject: Subject, after_ms: int) -> None:
-    """Put again what is due after a while."""
+    """Revive the messages that are due after some time."""
     broker = subject.broker
     broker.clock.advance(after_ms)  # type: ignore[attr-defined]
     broker.store.step_memory()

@@ -1,4 +1,4 @@
-"""Priorities choose queues. What 5.5.0 does is compared in tests/interop/test_light_queues.py."""
+"""Priorities choose queues; tests/interop/test_light_queues.py compares with 5.5.0."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pulling and waiting for messages. Codes are Java's (facts, sections 3.7 and 5)."""
+"""Pulls and long polling. Codes are Java's (facts, sections 3.7 and 5)."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ async def held(subject: Subject, count: int = 1) -> None:
 
 
 async def test_a_pull_that_waits_keeps_what_its_reply_needs(subject: Subject) -> None:
-    """It kept its body, of up to 16 MiB, and its fields."""
+    """A held pull used to keep its body of up to 16 MiB, and its fields."""
     header = PullMessageHeader(
         consumer_group="consumers", topic="T", queue_id=0, queue_offset=0, max_msg_nums=32,
         sys_flag=SUSPEND | IN_REQUEST, commit_offset=0, suspend_timeout_millis=15_000,
@@ -60,7 +60,7 @@ async def test_a_pull_that_waits_keeps_what_its_reply_needs(subject: Subject) ->
 
 
 async def test_what_one_look_does_not_reach_is_not_waited_for(tmp_path: Path) -> None:
-    """A look takes so many units only: what is wanted may stand behind them."""
+    """A step reads a limited number of units: a matching message may follow them."""
     store = {"max_filter_message_size": 20 * 4}
     async with broker_subject.running(tmp_path, store=store) as subject:
         await subject.send("T", queue_id=1)

@@ -1,4 +1,4 @@
-"""Records that loops pass over: what is kept and logged of them."""
+"""Records that loops skip: the kept entries and the log lines."""
 
 import logging
 

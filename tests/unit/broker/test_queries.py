@@ -30,7 +30,7 @@ async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> No
 
 
 async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:
-    """One message with one key 2,000 times is one message, and a chain of 2,000 entries."""
+    """A message with a key 2,000 times is one message, and a chain of 2,000 entries."""
     await subject.send("T", b"found", properties={"KEYS": "k " * 2000})
     request = Command(
         RequestCode.QUERY_MESSAGE,
@@ -76,7 +76,7 @@ async def test_of_many_the_newest_come_and_it_is_said(subject: Subject) -> None:
     reply = await query(subject, "k", max_num=2)
     assert [message.body for message in messages_in(reply.body)] == [b"68", b"69"]
     reply = await query(subject, "u", max_num=1, is_unique_key=True)
-    assert len(messages_in(reply.body)) == 32  # defaultQueryMaxNum, whatever is asked for
+    assert len(messages_in(reply.body)) == 32  # defaultQueryMaxNum, whatever number is requested
     assert (await query(subject, "k", max_num=-1)).code == ResponseCode.QUERY_NOT_FOUND
 
 

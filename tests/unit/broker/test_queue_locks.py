@@ -1,4 +1,4 @@
-"""How many queues may be locked, and what becomes of locks that nobody renews."""
+"""The limit of locked queues, and locks that no client renews."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_with_so_many_locks_no_queue_is_locked_any_more() -> None:
         locks.lock("other", "one", queues(1), 0)
     assert len(locks) == 10
     assert len(locks.lock("g", "one", queues(10), 30_000)) == 10  # renewed
-    # What nobody has renewed makes room.
+    # Expired locks make room.
     assert len(locks.lock("other", "two", queues(10), 90_001)) == 10
     assert len(locks) == 10
 

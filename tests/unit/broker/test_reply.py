@@ -1,4 +1,4 @@
-"""324, 325: replies that go to whoever asked. Codes and texts: Java's ReplyMessageProcessor."""
+"""324, 325: replies to the requester. Codes and texts: Java's ReplyMessageProcessor."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ REPLY = {"MSG_TYPE": "reply", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "reques
 
 
 class Requester:
-    """A client with a producer, and what it says to replies."""
+    """A client with a producer, and its answers to replies."""
 
     def __init__(self) -> None:
         self.code = ResponseCode.SUCCESS
@@ -66,7 +66,7 @@ async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
 async def test_a_reply_that_too_many_wait_before_is_handed_over_and_answered(
     subject: Subject, requester: Requester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal was raised in a callback, and the sender had no answer."""
+    """The refusal used to be raised in a callback, and the sender got no answer."""
     monkeypatch.setattr(subject.parts.pending_replies, "_pending_max", 0)
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert reply.code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""Stored messages put again: what goes from record to record is what goes through the codec."""
+"""Republished messages: a copied record is equal to one that the codec encodes."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from store_fixture import Stores
 
 V6 = Host(bytes(range(16)), 10911)
 PLACES = ((8, 12), (20, 36), (56, 64))
-"""Where a record has what is given to it in the log: checksum, offsets, store time."""
+"""The fields of a record that the log sets: checksum, offsets, store time."""
 
 MESSAGES = [
     IncomingMessage("T", b"body", 2, props.encode({"TAGS": "a", "KEYS": "k"})),

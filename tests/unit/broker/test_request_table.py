@@ -1,4 +1,4 @@
-"""Requests in a row, as rows."""
+"""Consecutive requests as rows of a table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +69,7 @@ def test_a_text_that_comes_again_stands_where_it_did(acks: RequestList) -> None:
     rows = taken(acks, b"".join(frames))
     at = acks.value("consumerGroup")
     assert rows[0][at] == rows[1][at]
-    assert len({row[at] for row in rows}) == 3  # it is that of the row before that is known
+    assert len({row[at] for row in rows}) == 3  # only the previous row's text is compared
     found = [acks.text(row, "consumerGroup") for row in rows]
     assert found == [b"readers", b"readers", b"writers", b"readers"]
 

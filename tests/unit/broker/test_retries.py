@@ -1,4 +1,4 @@
-"""What becomes of messages that are sent back: judged by what Java's brokers stored."""
+"""Messages that are sent back, compared with the records of Java's brokers."""
 
 import dataclasses
 from typing import Any
@@ -61,7 +61,7 @@ def subject() -> Subject:
 
 
 def without_place(stored: StoredMessage) -> StoredMessage:
-    """Return what does not depend on where a message stands, nor on the order of its properties."""
+    """Return the message's fields except its place; the properties are sorted."""
     return dataclasses.replace(
         stored, queue_offset=0, physical_offset=0, store_timestamp=0, property_bytes=b""
     )
@@ -81,7 +81,7 @@ def message(reconsume_times: int = 0, **properties: str) -> StoredMessage:
 
 
 def sent_back_by_java(version: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return (message, what the broker stored when it was sent back), where it did that itself."""
+    """Return (message, stored copy) of each message that Java's broker itself sent back."""
     found = []
     latest: dict[str, dict[str, Any]] = {}
     for one in golden.messages(version, "clean"):
@@ -116,7 +116,7 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         assert str(found.store_host) == after["storeHost"]
         assert len(found.body) == after["storedBodyLength"]
         size = len(incoming.encode(found, found.topic.encode()))
-        is_separator_missing = version == "4.9.7"  # at the end: we write one, 4.9 does not
+        is_separator_missing = version == "4.9.7"  # the final separator: we write one, 4.9 does not
         assert size == after["storeSize"] + is_separator_missing
         assert not found.waits
 

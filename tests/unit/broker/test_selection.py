@@ -1,4 +1,4 @@
-"""Subscriptions by tags: what they select, and how many and how long they may be."""
+"""Subscriptions by tags: the selected messages, and the limits of number and length."""
 
 import time
 

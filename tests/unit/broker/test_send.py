@@ -1,4 +1,4 @@
-"""Sending: what is stored, and what the producer is told. Codes are Java's (facts, section 5)."""
+"""Sends: stored messages and replies. Codes are Java's (facts, section 5)."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ async def test_a_sync_that_does_not_come_is_told(
     async with broker_subject.running(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        # It is stored nevertheless, and says where.
+        # It is stored nevertheless, and the reply has its place.
         assert reply.ext_fields is not None
         assert reply.ext_fields["queueOffset"] == "0"
 

@@ -1,4 +1,4 @@
-"""36, over a connection: order of the checks, codes, and what consumers see then."""
+"""36 over a connection: the order of the checks, codes, and what consumers get."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    """A broker whose time stands still."""
+    """A broker with a stopped clock."""
     async with broker_subject.running(
         tmp_path, clock=clock, store={"message_delay_level": DELAYS}
     ) as one:
@@ -41,7 +41,7 @@ async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
 
 
 async def test_who_waits_for_the_message_gets_it_from_the_loop(tmp_path: Path) -> None:
-    """No step by hand: the broker's own loops, by the clock of the machine."""
+    """The broker's own loops deliver it, with the machine's clock."""
     async with broker_subject.running(
         tmp_path, store={"message_delay_level": "1s 1s 1s"}
     ) as subject:

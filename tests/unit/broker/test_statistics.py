@@ -12,7 +12,7 @@ from reput.format.bodies import (
 )
 from reput.format.codes import RequestCode
 
-# The names that a broker of 4.9.7 answers to mqadmin brokerStatus.
+# The names in the reply of a 4.9.7 broker to mqadmin brokerStatus.
 JAVA_NAMES = """
     EndTransactionQueueSize bootTimestamp brokerVersion brokerVersionDesc commitLogDirCapacity
     commitLogDiskRatio commitLogMaxOffset commitLogMinOffset consumeQueueDiskRatio
@@ -67,7 +67,7 @@ async def test_what_a_pool_holds_is_told(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, store=pool) as subject:
         await subject.send("T", b"one")
         found = await runtime(subject)
-    # The log has one, and by and by one for its next file.
+    # The log has one buffer, and soon another for its next file.
     assert found["remainTransientStoreBufferNumbs"] in ("2", "1")
     assert found["remainHowManyDataToCommit"].endswith(" B")
 
@@ -80,6 +80,6 @@ def test_bytes_are_printed_as_java_does() -> None:
 
 
 async def test_a_level_whose_messages_are_gone_is_told(subject: Subject) -> None:
-    """As Java does, of a salvaged store."""
+    """Java also lists it, for a salvaged store."""
     subject.parts.delayed.table.put(17, 3)
     assert (await runtime(subject))["scheduleMessageOffset_17"] == "3,0"

@@ -1,4 +1,4 @@
-"""Counters and their samples. What they must come to is Java's ``StatsItem``, done by hand."""
+"""Counters and their samples. The expected values follow Java's ``StatsItem`` by hand."""
 
 import itertools
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ MISSED = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 2, 0, 2)
 
 
 class Subject:
-    """Counters over a store that has counted what is in ``puts``."""
+    """Counters over a store whose put counts are in ``puts``."""
 
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class Subject:
         return news
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass, a step a second."""
+        """Advance the clock, with a step each second."""
         for _ in range(duration_ms // SECOND_MS):
             self.now_ms += SECOND_MS
             self.stats.step(self.now_ms)
@@ -76,7 +76,7 @@ def test_puts_of_the_first_ten_seconds() -> None:
     subject = Subject()
     subject.puts["T"] = (30, 6_000)
     subject.stats.step(START_MS)
-    # Java begins with a sample of 0 ten seconds ago.
+    # Java begins with a sample of 0, ten seconds earlier.
     assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(30, 3.0, 1.0)
     assert subject.sums(TOPIC_PUT_SIZE, "T") == Sums(6_000, 600.0, 200.0)
     assert subject.sums(BROKER_PUT_NUMS, "C") == Sums(30, 3.0, 0.0)
@@ -93,7 +93,7 @@ def test_a_minute_forgets_what_is_older() -> None:
         assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(60, 60 * 1000 / (age_s * 1000), 1.0)
     subject.advance(10 * SECOND_MS)
     assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(0, 0.0, 0.0)
-    # After a pause of any length a rate is over a minute again.
+    # After a pause of any length a rate covers a minute again.
     subject.advance(600 * SECOND_MS)
     subject.puts["T"] = (66, 660)
     subject.advance(10 * SECOND_MS)
@@ -151,7 +151,7 @@ def test_dead_letters_are_counted_under_javas_key() -> None:
     subject.stats.sent_back("T", "g", is_dead=True)
     subject.stats.step(START_MS)
     assert subject.sums(SNDBCK_PUT_NUMS, "T@g").sum == 2
-    # BrokerStatsManager.buildCommercialStatsKey, of a message without an owner
+    # BrokerStatsManager.buildCommercialStatsKey, for a message without an owner
     key = "null@T@g@SEND_BACK_TO_DLQ"
     assert subject.sums(SNDBCK2DLQ_TIMES, key).sum == 1
     run_whole(subject.stats.forget_group("g"))
@@ -196,14 +196,14 @@ def counted(subject: Subject) -> object:
 
 
 class Topics:
-    """Rows of topics T0, T1 ..., as kernels count in them."""
+    """Rows of topics T0, T1 ..., in which kernels count."""
 
     def __init__(self, count: int) -> None:
         self.hot_state = HotState()
         self._rows = [self.hot_state.topic(b"T%d" % number).words for number in range(count)]
 
     def put(self, messages: int, size: int) -> None:
-        """Count messages, and bytes of them, in each topic."""
+        """Count messages and their bytes in each topic."""
         for row in self._rows:
             row[state.TOPIC_MESSAGE_COUNT] += messages
             row[state.TOPIC_BYTE_COUNT] += size
@@ -214,7 +214,7 @@ class Topics:
 
 
 def test_thousands_of_new_topics_are_taken_over_in_small_steps() -> None:
-    """The first question after 3,000 topics were made took 77 ms at once."""
+    """The first query after the creation of 3,000 topics took 77 ms in one step."""
     topics = Topics(3_000)
     stats = Stats("C", topics.put_news)
     topics.put(2, 200)
@@ -319,16 +319,16 @@ def test_with_so_many_counters_more_is_counted_in_the_totals_alone() -> None:
     names = ("GROUP_ACK_NUMS", "GROUP_GET_NUMS", "GROUP_GET_SIZE", "GROUP_GET_LATENCY",
              "GROUP_CK_NUMS", "SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES")  # fmt: skip
     assert sum(len(stats.values(name)) for name in names) <= 20
-    # What finds them again does not grow either.
+    # The lookup tables do not grow either.
     assert len(stats._acks) + len(stats._pops) + len(stats._latencies) <= 20
     assert stats.values("BROKER_ACK_NUMS") == {"cluster": 1000}
     assert stats.values("BROKER_GET_NUMS") == {"cluster": 2000}
     assert stats.uncounted_count > 0
-    # Who was there first goes on.
+    # The first counters keep counting.
     before = stats.values("GROUP_ACK_NUMS")["T@group0"]
     stats.acknowledged("T", "group0")
     assert stats.values("GROUP_ACK_NUMS")["T@group0"] == before + 1
-    # What is deleted makes room.
+    # Deleted counters make room.
     for _ in stats.forget_group("group0"):
         pass
     stats.acknowledged("T", "late")

@@ -1,4 +1,4 @@
-"""Lists of topics or groups (18, 225) that are put in slices while others change the table."""
+"""Lists of topics or groups (18, 225), put in slices while other requests change the table."""
 
 import asyncio
 import dataclasses
@@ -29,13 +29,13 @@ Work = Generator[None, None, Any]
 
 
 class SomeChannel:
-    """A connection."""
+    """A connection to which nothing is sent."""
 
     is_closed = False
     peer, address = "10.0.0.1:1", "10.0.0.1"
 
     def answer(self, request: Command, reply: Command) -> None:
-        """Take an answer."""
+        """Accept a reply."""
 
 
 def topic(name: str, queue_count: int = 1, **attributes: str) -> TopicConfigData:
@@ -88,7 +88,7 @@ def large_groups(subject: Subject, prefix: str) -> Work:
 
 
 def in_turns(*works: Work) -> list[Exception]:
-    """Run some work, a step each; return what they raised."""
+    """Run work generators in turn, a step each; return what they raised."""
     left, errors = list(works), []
     while left:
         for work in list(left):
@@ -157,8 +157,8 @@ async def test_what_a_list_reserved_is_free_once_it_is_put_or_given_up(subject: 
     assert in_turns(new_topics(subject, "a")) == []
     for i in range(COUNT):
         broker.parts.topics.delete(f"a{i}", 0)
-    assert in_turns(new_topics(subject, "b")) == []  # as much again: nothing stayed reserved
-    # What one topic of a list gives up another one of it may take, and nobody else meanwhile.
+    assert in_turns(new_topics(subject, "b")) == []  # as many again: none stayed reserved
+    # A topic of a list may use what another one of the list released; other requests may not.
     swapped = [topic("b0", 1), *(topic(f"b{i}", 2) for i in range(1, COUNT - 1))]
     work = topics(subject, [*swapped, topic(f"b{COUNT - 1}", 3)])
     while broker.parts.topics.queue_count == left:
@@ -174,7 +174,7 @@ async def test_a_list_is_put_to_its_end_though_the_connection_closes(subject: Su
     while subject.parts.topics.get("a0") is None:
         next(work)
     assert subject.parts.topics.get(f"a{COUNT - 1}") is None
-    work.close()  # as the server does for a connection that is closed
+    work.close()  # as the server does for a closed connection
     while len(subject.broker.serving.slices):
         await asyncio.sleep(0)
     assert all(subject.parts.topics.get(f"a{i}") is not None for i in range(COUNT))
@@ -218,5 +218,5 @@ async def test_a_change_that_another_request_made_impossible_is_refused_and_the_
     assert [str(error) for error in in_turns(work)] == [
         "only add attribute is supported while creating topic. key: reserve.time"
     ]
-    assert broker.parts.topics.get("gone") is None  # a change does not bring it back
+    assert broker.parts.topics.get("gone") is None  # a change does not restore it
     assert broker.parts.topics.get("behind") is not None

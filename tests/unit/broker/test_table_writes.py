@@ -1,4 +1,4 @@
-"""Tables that requests change: written off the loop, once for all who wait, and their limits."""
+"""Tables that requests change: written outside the loop, once for all waiting requests; limits."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def table_writes() -> TableWrites:
 
 
 class Client:
-    """A connection that keeps what it is answered."""
+    """A connection that keeps its replies."""
 
     def __init__(self) -> None:
         self.replies: list[Command] = []
@@ -115,7 +115,7 @@ async def test_who_waits_for_a_write_that_was_given_up_is_told_that_nothing_was_
 
 
 class PassingThread(WorkerThread):
-    """A thread before whose next action something else is done."""
+    """A thread that calls a function before its next action."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         super().__init__("passing")
@@ -177,7 +177,7 @@ async def test_a_table_that_cannot_be_written_is_noted_until_anybody_has_written
 async def test_health_is_green_again_when_the_topics_were_written_for_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop of all tables fails; then the write that sends wait for makes it durable."""
+    """The loop of all tables fails; then the write for waiting sends makes the table durable."""
     async with broker_subject.running(
         tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     ) as subject:
@@ -237,7 +237,7 @@ async def test_topics_are_written_by_another_task_if_the_first_one_ends(
 async def test_what_is_sent_while_a_broker_stops_is_answered_if_it_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    """A send that is read while the broker waits for the tables of others."""
+    """The send is read while the broker waits for the tables of other requests."""
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
         broker = subject.broker

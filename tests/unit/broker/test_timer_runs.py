@@ -1,4 +1,4 @@
-"""Which messages wait: the runs beside a plain sorted list."""
+"""Runs of timed messages, compared with a plain sorted list."""
 
 from collections import Counter
 from unittest import mock

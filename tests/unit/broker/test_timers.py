@@ -1,4 +1,4 @@
-"""Messages with a time of their own, on a real store: when they leave, what they look like."""
+"""Timed messages on a real store: delivery times, and properties of delivered messages."""
 
 import itertools
 import logging
@@ -74,7 +74,7 @@ class Subject:
                  TIMER_DEL_UNIQKEY=key)  # fmt: skip
 
     def run(self) -> int:
-        """Do all steps that have something to do; return how many."""
+        """Do all steps that have work; return how many."""
         count = 0
         while self.timers.step(self.now_ms):
             self.store.step()
@@ -97,7 +97,7 @@ class Subject:
         self.store.close()
 
     def crash(self) -> None:
-        """End as a killed process does: what the system was given stays."""
+        """Stop like a killed process: written data survives."""
         self.store.abandon()
 
 
@@ -111,7 +111,7 @@ def subject(stores: Stores) -> Subject:
 
 @pytest.mark.parametrize("version", ["5.5.0"])
 def test_java_parks_at_the_same_time(version: str) -> None:
-    """Its stores say for each message what was asked, and when it leaves."""
+    """Java's stores have the requested time and the delivery time of each message."""
     precision_ms = 1000
     seen = set()
     for one in golden.messages(version, "v5"):
@@ -136,7 +136,7 @@ def test_java_parks_at_the_same_time(version: str) -> None:
 def test_a_crowd_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, drawn: float, accepted: int
 ) -> None:
-    """Some of those beyond the limit, all beyond twice the limit."""
+    """Some messages beyond the limit are refused, and all beyond twice the limit."""
     monkeypatch.setattr("random.random", lambda: drawn)
     subject = Subject(stores, timer_congest_num_each_slot=5)
     for number in range(accepted):
@@ -163,7 +163,7 @@ def test_when_a_message_is_due_next(stores: Stores) -> None:
 
 
 def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
-    """Names as in Java's stores: all that were there, and when it came and went."""
+    """Its properties are named as in Java's stores: the original ones and the timer's times."""
     subject.clock.advance(345)
     subject.put(b"body", "Topic", 3, TIMER_DELAY_SEC="1", TAGS="a", UNIQ_KEY="0A", WAIT="true")
     (waiting,) = subject.run_and_read() if False else subject.messages(names.TIMER_TOPIC, 0)
@@ -308,7 +308,7 @@ def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) ->
 
 
 def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Subject) -> None:
-    """One that is far in the future kept all those behind it, which nothing counted."""
+    """A recall far in the future used to keep all later places, which no limit counted."""
     subject.recall("far", START_MS + HOUR_MS)
     for turn in range(20):
         for number in range(5):
@@ -335,7 +335,7 @@ def test_progress_goes_on_behind_recalls_that_are_over(subject: Subject) -> None
 
 
 def test_the_lowest_place_is_never_behind_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In long runs it is looked for from time to time."""
+    """In long runs the lowest place is recomputed only now and then."""
     monkeypatch.setattr(timer_runs, "_EXACT_MAX", 16)
     runs = TimerRuns()
     entries = np.zeros(400, timer_runs.ENTRY_TYPE)
@@ -434,12 +434,12 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
             assert kept == java["properties"]
         subject.timers.close(subject.now_ms)
         check = timer_check.decode(Path(root, "config", "timercheck").read_bytes())
-        # Java finds all that waits from here on; what is before is in its own wheel.
+        # Java reads all pending messages from here; earlier ones are in its own wheel.
         assert check.queue_offset == check.master_queue_offset == 65
 
 
 def test_rocketmq_has_run_in_between(subject: Subject) -> None:
-    """Its timercheck is newer than what was saved here; what it said is believed."""
+    """Java's timercheck is newer than ours, and its positions are used."""
     subject.put_at(b"one", START_MS + 1000)
     subject.put_at(b"two", START_MS + 5000)
     subject.run()

@@ -27,7 +27,7 @@ async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
     broker = subject.broker
     for number in range(1500):
         broker.parts.topics.table.put(TopicConfig(f"Other{number}", 1, 1, 6), 0)
-    for task in broker.loops._tasks:  # no table is saved because its time has come
+    for task in broker.loops._tasks:  # no table is saved by its timer
         task.cancel()
     assert (await subject.send("New")).code == ResponseCode.SUCCESS
     saved = json.loads((Path(broker.store.root) / "config/topics.json").read_text())
@@ -37,7 +37,7 @@ async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
 
 async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:
     now_ms = subject.broker.clock.now_ms()
-    subject.parts.topics.delete("T", now_ms)  # the table alone, as an older version left it
+    subject.parts.topics.delete("T", now_ms)  # only the table, as an older version did
     assert subject.broker.store.max_offset("T", 3) == 1
     assert (await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
     assert subject.broker.store.max_offset("T", 3) == 0

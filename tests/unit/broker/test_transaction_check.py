@@ -1,6 +1,6 @@
-"""The rules of a round, case by case as Java's ``TransactionalMessageServiceImpl.check`` has them.
+"""The rules of a round, case by case as in Java's ``TransactionalMessageServiceImpl.check``.
 
-Where they differ from Java's on purpose the case says so.
+Comments mark the intended differences.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ TIMES, IMMUNITY = "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"
         ({}, 5_999, CheckAction.YOUNG),
         ({}, 6_000, CheckAction.DUE),  # in Java: neither young nor due (rmq#9486)
         ({}, 6_001, CheckAction.DUE),
-        ({}, -1, CheckAction.DUE),  # the producer's clock is ahead
+        ({}, -1, CheckAction.DUE),  # the producer's clock is fast
         ({}, 72 * HOUR_MS, CheckAction.DUE),
         ({}, 72 * HOUR_MS + 1, CheckAction.GIVEN_UP),
         ({TIMES: "1"}, 7_000, CheckAction.DUE),

@@ -1,4 +1,4 @@
-"""Half messages on a real store: what is delivered, who is asked, and after what crash."""
+"""Half messages on a real store: delivery, checks by producers, and recovery from crashes."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def subject(stores: Stores) -> Subject:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_records_are_those_of_java(version: str, stores: Stores) -> None:
-    """What Java made of a message that was sent, committed: we make the same of it."""
+    """A message sent and committed here gets the records that Java stored for the same message."""
     known = golden.messages(version, "clean")
     finals = {
         message["preparedTransactionOffset"]: message
@@ -80,7 +80,7 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
         )  # fmt: skip
         subject.commit(ours)
         delivered = subject.messages(topic, queue_id)[-1]
-        # 5.x forgets where it was to go; 4.9 and we do not.
+        # 5.x drops the destination; 4.9 and we keep it.
         place = {} if version == "4.9.7" else {"REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
         assert (
             delivered.sys_flag, delivered.properties, delivered.flag, delivered.queue_id,
@@ -116,7 +116,7 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
 def test_what_one_put_does_not_take_stays_undecided(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """The log has room for so many records, finals and op messages, when three are committed."""
+    """The log has room for ``room`` records, finals and op messages, when three are committed."""
     decisions = [(subject.send(b"%d" % number), True) for number in range(3)]
     put = MessageStore.put_encoded
 
@@ -131,7 +131,7 @@ def test_what_one_put_does_not_take_stays_undecided(
     with monkeypatch.context() as patch:
         patch.setattr(MessageStore, "put_encoded", put_some)
         count = subject.decide_all(decisions)
-    assert count == -(-room // 2)  # an op message that had no room is put alone
+    assert count == -(-room // 2)  # an op message without room is put alone
     assert subject.transactions.committed_count == count
     assert subject.bodies() == [b"%d" % number for number in range(count)]
     assert subject.ops() == subject.bodies()
@@ -210,7 +210,7 @@ def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
 def test_a_message_that_cannot_be_put_back_holds_nobody_up(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Java tries it for a minute, in each round, and gets no further."""
+    """Java tries it for a minute in each round, and makes no progress."""
     room = props.LENGTH_MAX - 200
     subject.send(b"large", {"x": "y" * room})
     subject.send(b"other")
@@ -336,7 +336,7 @@ def test_a_crash_between_final_and_op_message_delivers_once(
     subject.store.abandon()
     reopen(stores, subject)
     assert subject.transactions.lost_count == 0
-    subject.commit(known[min(decided, copies)])  # its producer did not hear of it
+    subject.commit(known[min(decided, copies)])  # its producer got no reply
     assert subject.round() == []
     for half in known:
         subject.commit(half)
@@ -349,7 +349,7 @@ def test_a_crash_between_final_and_op_message_delivers_once(
 
 
 def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: Stores) -> None:
-    """So it is with what crashes leave; of stores that were damaged otherwise nobody knows."""
+    """Crashes leave such logs; a store with other damage is not covered."""
     subject = open_subject(stores)
     subject.commit(subject.send(b"one"))
     subject.stop()
@@ -362,7 +362,7 @@ def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: St
 def test_what_is_told_twice_after_a_restart_counts_once(
     stores: Stores, step_count: int, which: int
 ) -> None:
-    """Also before it is known which half messages are copies of others."""
+    """Also before the start has found out which half messages are copies."""
     subject = open_subject(stores)
     known = [subject.send(b"one"), *subject.round()]
     subject.stop()
@@ -407,8 +407,8 @@ def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
     halves = [message for message in known if message["topic"] == names.HALF_TOPIC]
     subject = continued(root, version, transaction_check_max=100)
     pending = pending_in(subject, known)
-    assert len(pending) == 1  # the stores were made so
-    # Java begins at its offsets: all that it has dealt with is behind them.
+    assert len(pending) == 1  # by construction of the stores
+    # Java continues at its offsets: they are after all decided messages.
     saved = golden.manifest(version, "clean")["consumerOffsets"]
     start = int(saved.get(f"{names.HALF_TOPIC}@CID_RMQ_SYS_TRANS", {"0": 0})["0"])
     assert subject.transactions.progress() == (start, len(halves))
@@ -445,7 +445,7 @@ def test_what_java_gave_up_we_give_up_alike(version: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_all_that_java_decided_is_known_without_its_offsets(version: str, tmp_path: Path) -> None:
-    """Both forms of op messages are read; what Java had put again it may ask about once more."""
+    """Both forms of op messages are read; messages republished by Java may be checked again."""
     root = golden.copy_store(version, "clean", tmp_path)
     for path in (root / "config").glob("consumerOffset.json*"):
         path.unlink()
@@ -464,7 +464,7 @@ def test_all_that_java_decided_is_known_without_its_offsets(version: str, tmp_pa
 
 
 def pending_in(subject: Subject, known: list[dict[str, Any]]) -> set[str]:
-    """Return the unique keys of the half messages of Java's that are not decided."""
+    """Return the unique keys of Java's half messages that are not decided."""
     kinds = {}
     for one in known:
         kind = one["properties"].get("tx")
@@ -476,7 +476,7 @@ def pending_in(subject: Subject, known: list[dict[str, Any]]) -> set[str]:
 
 
 def continued(root: Path, version: str, **settings: Any) -> Subject:
-    """Open a store of Java's an hour after its last message."""
+    """Open a store of Java an hour after its last message."""
     sizes = golden.manifest(version, "clean")["config"]
     config = store_fixture.config(
         root,
