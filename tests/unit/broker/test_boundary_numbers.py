@@ -61,13 +61,13 @@ def variants(draft: Draft) -> Iterator[Draft]:
 
 
 def all_variants() -> dict[int, list[Draft]]:
-    """Return the variants by code, ordered so that few delete what later ones need."""
-    found = {
-        code: [one for draft in drafts for one in (draft, *variants(draft))]
+    """Return the requests that have a processor, with all their variants, by code."""
+    variants_of = {
+        code: [variant for draft in drafts for variant in (draft, *variants(draft))]
         for code, drafts in requests.BROKER.items()
     }
-    assert found.keys() == PROCESSORS.keys()
-    return {code: drafts for code, drafts in found.items() if drafts}
+    assert variants_of.keys() == PROCESSORS.keys()
+    return {code: drafts for code, drafts in variants_of.items() if drafts}
 
 
 def saved_numbers(value: Any) -> Iterator[int]:
@@ -82,7 +82,9 @@ def saved_numbers(value: Any) -> Iterator[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_numbers_of_requests_at_their_bounds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     count = 0
     async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
         for name in (requests.TOPIC, "T"):
@@ -103,7 +105,7 @@ async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixt
                         break
             writer.close()
             faults = [entry for entry in caplog.records if entry.exc_info]
-            assert not faults, (RequestCode(code).name, [one.getMessage() for one in faults])
+            assert not faults, (RequestCode(code).name, [fault.getMessage() for fault in faults])
     assert count > 500
     for path in (tmp_path / "config").glob("*.json"):
         for number in saved_numbers(json.loads(path.read_text())):

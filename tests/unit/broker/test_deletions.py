@@ -35,7 +35,7 @@ async def make_anew(subject: Subject) -> None:
     await commit(subject, "Doomed", "readers", 1)
 
 
-async def test_offsets_of_a_topic_that_is_made_anew_are_kept(
+async def test_offsets_of_a_recreated_topic_are_kept(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = subject.broker
@@ -58,7 +58,7 @@ async def test_offsets_of_a_topic_that_is_made_anew_are_kept(
     assert broker.parts.deliveries.consumer_offsets.get("Doomed", "others", 0) is None
 
 
-async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_offsets(
+async def test_a_topic_recreated_during_its_deletion_is_deleted_with_its_offsets(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = subject.broker
@@ -92,7 +92,7 @@ async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_off
     assert broker.store.max_offset("Doomed", 0) == 0
 
 
-async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
+async def test_queues_are_detached_after_a_flush_in_the_disk_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the loop would flush the log, as dispatch must catch up first."""
@@ -102,7 +102,9 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
         for topic in ("Doomed", "Unknown", "Unused"):
             await subject.send(topic, b"old")
         subject.parts.topics.delete("Unknown", subject.parts.clock.now_ms())
-        monkeypatch.setattr(store, "_is_unused", lambda one: one.topic == "Unused")
+        monkeypatch.setattr(
+            store, "_is_unused", lambda unused_queue: unused_queue.topic == "Unused"
+        )
         run, begin_deletion, begin_removal = thread.run, store.begin_deletion, store.begin_removal
         done: list[str] = []
 
@@ -129,7 +131,7 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
         assert done == flushed
 
 
-async def test_offsets_of_unused_queues_go_with_the_queues(
+async def test_offsets_of_unused_queues_are_deleted_with_the_queues(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each start after a crash would miss the queue, and read the whole log for it."""
@@ -141,7 +143,7 @@ async def test_offsets_of_unused_queues_go_with_the_queues(
         broker.parts.commits.commit(known, "readers", queue_id, 1)
     is_unused = ("Old", 0)
     monkeypatch.setattr(
-        broker.store, "_is_unused", lambda one: (one.topic, one.queue_id) == is_unused
+        broker.store, "_is_unused", lambda queue: (queue.topic, queue.queue_id) == is_unused
     )
     count = broker.parts.deliveries.consumer_offsets.count
     reply = await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)

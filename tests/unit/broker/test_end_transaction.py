@@ -30,9 +30,9 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    async with broker_subject.running(tmp_path, clock=clock, transaction_check_max=1) as one:
-        await one.send("T", b"first", queue_id=3)
-        yield one
+    async with broker_subject.running(tmp_path, clock=clock, transaction_check_max=1) as running:
+        await running.send("T", b"first", queue_id=3)
+        yield running
 
 
 async def send_half(subject: Subject, **more: Any) -> EndTransactionHeader:
@@ -71,7 +71,7 @@ async def messages(subject: Subject, topic: str, queue_id: int = 0) -> list[Stor
         {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
     ],
 )
-async def test_a_commit_follows_at_once(
+async def test_a_commit_may_follow_at_once(
     tmp_path: Path, clock: ManualClock, store: dict[str, Any]
 ) -> None:
     """The half message may be on disk, in the file, or only in a buffer."""

@@ -62,12 +62,12 @@ def requests(serve: Server | None = None, **more: Any) -> HeldRequests[Any]:
 
 def test_a_connection_and_an_address_have_limits() -> None:
     held = requests(per_connection_max=2, per_address_max=3)
-    one, two, other = Connection(), Connection(), Connection("192.0.2.2")
-    assert [held.hold(Held(one)) for _ in range(3)] == [True, True, False]
-    assert [held.hold(Held(two)) for _ in range(2)] == [True, False]
+    first, second, other = Connection(), Connection(), Connection("192.0.2.2")
+    assert [held.hold(Held(first)) for _ in range(3)] == [True, True, False]
+    assert [held.hold(Held(second)) for _ in range(2)] == [True, False]
     assert held.hold(Held(other))
-    held.forget(one)
-    assert [held.hold(Held(two)) for _ in range(2)] == [True, False]
+    held.forget(first)
+    assert [held.hold(Held(second)) for _ in range(2)] == [True, False]
     assert len(held) == 3
 
 
@@ -139,8 +139,8 @@ async def test_unread_requests_end_at_their_deadline_without_a_reply() -> None:
 def test_all_requests_are_answered_at_the_end() -> None:
     serve = Server(answers=False)
     held = requests(serve)
-    one, two = Connection(), Connection()
-    wanted = [Held(one), Held(two, queue_id=3), Held(one, queue_id=1)]
+    first, second = Connection(), Connection()
+    wanted = [Held(first), Held(second, queue_id=3), Held(first, queue_id=1)]
     for request in wanted:
         held.hold(request)
     held.answer_all()
@@ -168,7 +168,7 @@ def test_requests_of_a_group_are_woken_at_any_queue() -> None:
     assert [len(held.held_at("T", number)) for number in range(6)] == [0, 1] * 3
 
 
-def test_requests_with_the_key_of_one_in_vain_are_not_tried() -> None:
+def test_requests_with_the_key_of_an_unanswered_one_are_not_tried() -> None:
     serve = Server(answers=False)
     held = requests(serve)
     for number in range(6):
@@ -185,8 +185,8 @@ def test_requests_with_the_key_of_one_in_vain_are_not_tried() -> None:
     assert len(held) == 0
 
 
-def test_many_wakes_of_a_place_that_waits_for_its_turn_are_one() -> None:
-    """Each wake had a separate list of all waiting requests, and walked through it concurrently."""
+def test_many_wakes_of_a_waiting_place_are_one() -> None:
+    """Each wake used to have a separate list of all waiting requests."""
     begun: list[Steps[None]] = []
     serve = Server(answers=False)
     held = requests(serve, run=begun.append)

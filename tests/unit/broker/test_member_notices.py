@@ -39,7 +39,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_group_is_told_once_a_turn() -> None:
+async def test_a_group_gets_one_notice_per_turn() -> None:
     members = [Member(), Member()]
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     for _ in range(1000):
@@ -56,7 +56,7 @@ async def test_a_group_is_told_once_a_turn() -> None:
     assert [len(member.told) for member in members] == [2, 2]
 
 
-async def test_who_does_not_want_to_know_is_not_told() -> None:
+async def test_a_group_without_notices_gets_none() -> None:
     member = Member()
     notices = MemberNotices(group_of([member]), lambda group: False, TimeSlices())
     notices.notify_soon("g")
@@ -64,7 +64,7 @@ async def test_who_does_not_want_to_know_is_not_told() -> None:
     assert member.told == []
 
 
-async def test_a_group_whose_name_cannot_be_sent_keeps_no_other_from_its_notices(
+async def test_a_group_name_that_cannot_be_sent_blocks_no_other_notices(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     odd, member = Member(), Member()
@@ -100,7 +100,7 @@ async def test_after_an_error_groups_get_notices_again() -> None:
     assert len(errors) == 1
 
 
-async def test_a_large_group_rests_and_is_told_of_what_came_meanwhile() -> None:
+async def test_a_large_group_gets_later_changes_after_a_pause() -> None:
     members = [Member() for _ in range(200)]
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     notices.notify_soon("g")

@@ -45,7 +45,7 @@ async def beat(subject: Subject, *groups: str, **more: Any) -> Command:
 
 
 @pytest.mark.parametrize("group", BAD_GROUPS)
-async def test_no_group_of_another_name_is_made(subject: Subject, group: str) -> None:
+async def test_groups_with_other_names_are_not_created(subject: Subject, group: str) -> None:
     """``group/names.script`` has every request that could create a group."""
     topics, groups = subject.parts.topics.all(), subject.parts.subscription_groups.all()
     for reply in (await beat(subject, group), await subject.pull("T", consumer_group=group)):
@@ -65,7 +65,7 @@ async def test_a_group_of_lone_surrogates_is_refused(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("group", ["g", "%a|b-c_9", "CID_RMQ_SYS_x", "g" * 255])
-async def test_names_that_clients_of_java_may_have_are_taken(subject: Subject, group: str) -> None:
+async def test_names_allowed_by_java_clients_are_accepted(subject: Subject, group: str) -> None:
     assert (await beat(subject, group)).code == ResponseCode.SUCCESS
     assert subject.parts.subscription_groups.get(group) is not None
     # A topic has at most 255 letters, with its prefix.
@@ -73,7 +73,7 @@ async def test_names_that_clients_of_java_may_have_are_taken(subject: Subject, g
     assert has_topic is (len(group) <= 248)
 
 
-async def test_groups_of_other_names_that_are_there_go_on(tmp_path: Path) -> None:
+async def test_existing_groups_with_other_names_keep_working(tmp_path: Path) -> None:
     for _ in range(2):
         async with broker_subject.running(tmp_path) as subject:
             await subject.send("T", queue_id=3)
@@ -86,7 +86,7 @@ async def test_groups_of_other_names_that_are_there_go_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("topic", BAD_TOPICS)
-async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic: str) -> None:
+async def test_no_request_creates_a_topic_with_another_name(subject: Subject, topic: str) -> None:
     known = subject.parts.topics.all()
     assert (await subject.send(topic)).code != ResponseCode.SUCCESS
     settings = {
@@ -99,7 +99,7 @@ async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic:
     assert subject.parts.topics.all() == known
 
 
-async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Subject) -> None:
+async def test_topics_of_groups_are_checked_when_they_are_created(subject: Subject) -> None:
     topics = subject.parts.topics
     for name in ("%RETRY%a\nb_T", '%DLQ%a"b', "%RETRY%../x", "%RETRY%" + "g" * 249):
         with pytest.raises(Exception, match="cannot be created"):
@@ -109,7 +109,7 @@ async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Sub
         assert topics.for_group(name, 1, 6, 0).name == name
 
 
-async def test_text_that_clients_say_of_themselves_is_checked(subject: Subject) -> None:
+async def test_text_that_clients_send_about_themselves_is_checked(subject: Subject) -> None:
     for more in ({"client_id": "a\nb"}, {"client_id": "c" * 1025}, {"topics": ("a\0b",)}):
         assert (await beat(subject, "g", **more)).code != ResponseCode.SUCCESS
         assert subject.parts.groups.consumer("g") is None

@@ -27,7 +27,7 @@ def put(subject: Subject, group: str, offsets: dict[int, int], topic: str = "T")
         subject.parts.deliveries.consumer_offsets.put(topic, group, queue_id, consumer_offset)
 
 
-async def test_a_group_whose_next_message_has_expired_does_not_count(
+async def test_a_group_whose_next_message_has_expired_is_ignored(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(subject, "G", {0: 1, 1: 1})

@@ -18,7 +18,7 @@ def counts(times: PutTimes) -> list[int]:
     return [int(part.rpartition(":")[2]) for part in times.distribution().split()]
 
 
-def test_nothing_was_put() -> None:
+def test_distribution_without_puts() -> None:
     times = PutTimes()
     assert times.distribution() == NOTHING
     assert (times.percentile_ms(0.99), times.max_ms, times.sum_ms) == (0, 0, 0)
@@ -32,7 +32,7 @@ def test_nothing_was_put() -> None:
         (3999, 9), (4000, 10), (4999, 10), (5000, 11), (9999, 11), (10_000, 12), (10**9, 12),
     ],
 )  # fmt: skip
-def test_classes_are_javas(duration_ms: int, number: int) -> None:
+def test_classes_are_those_of_java(duration_ms: int, number: int) -> None:
     times = PutTimes()
     times.add(duration_ms, 3)
     assert counts(times) == [3 * (i == number) for i in range(13)]
@@ -54,7 +54,7 @@ def test_percentiles() -> None:
     assert times.sum_ms == 989 + 70 + 30
 
 
-def test_what_is_told_is_the_last_minute() -> None:
+def test_the_distribution_covers_the_last_minute() -> None:
     times = PutTimes()
     times.step(START_MS)
     times.add(5)
@@ -72,7 +72,7 @@ def test_what_is_told_is_the_last_minute() -> None:
     assert times.max_ms == 5_000
 
 
-def test_totals_go_on_for_ever() -> None:
+def test_totals_are_never_reset() -> None:
     times = PutTimes()
     times.step(START_MS)
     for duration_ms in (0, 0, 9, 10, 10 * TIME_MS_MAX):

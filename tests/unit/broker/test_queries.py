@@ -23,13 +23,13 @@ async def query(subject: Subject, key: str, **fields: object) -> Command:
     return await subject.ask(RequestCode.QUERY_MESSAGE, header)
 
 
-async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> None:
+async def test_an_impossible_key_is_refused(subject: Subject) -> None:
     reply = await query(subject, "k" * 32_767)
     assert reply.code == ResponseCode.QUERY_NOT_FOUND
     assert "allowed: at most 32767 characters, limit query_key_letters" in (reply.remark or "")
 
 
-async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:
+async def test_a_query_runs_in_small_steps(subject: Subject) -> None:
     """A message with a key 2,000 times is one message, and a chain of 2,000 entries."""
     await subject.send("T", b"found", properties={"KEYS": "k " * 2000})
     request = Command(
@@ -64,7 +64,7 @@ async def test_a_query_keeps_no_more_than_a_reply_holds(
     assert reply.remark == "the newest 2; there may be more"
 
 
-async def test_of_many_the_newest_come_and_it_is_said(subject: Subject) -> None:
+async def test_many_hits_return_the_newest_with_a_remark(subject: Subject) -> None:
     for number in range(70):
         await subject.send("T", b"%d" % number, properties={"KEYS": "k", "UNIQ_KEY": "u"})
     reply = await query(subject, "k", max_num=1 << 30)

@@ -35,12 +35,12 @@ async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
     """A broker with a stopped clock."""
     async with broker_subject.running(
         tmp_path, clock=clock, store={"message_delay_level": DELAYS}
-    ) as one:
-        await one.send("T", b"body", properties={"TAGS": "a"})
-        yield one
+    ) as running:
+        await running.send("T", b"body", properties={"TAGS": "a"})
+        yield running
 
 
-async def test_who_waits_for_the_message_gets_it_from_the_loop(tmp_path: Path) -> None:
+async def test_a_held_pull_gets_the_message_from_the_loop(tmp_path: Path) -> None:
     """The broker's own loops deliver it, with the machine's clock."""
     async with broker_subject.running(
         tmp_path, store={"message_delay_level": "1s 1s 1s"}
@@ -50,7 +50,7 @@ async def test_who_waits_for_the_message_gets_it_from_the_loop(tmp_path: Path) -
         assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
-async def test_under_sync_flush_too(tmp_path: Path) -> None:
+async def test_send_back_under_sync_flush(tmp_path: Path) -> None:
     async with broker_subject.running(
         tmp_path,
         store={"message_delay_level": "1s", "flush_disk_type": FlushDiskType.SYNC_FLUSH},
@@ -63,7 +63,7 @@ async def test_under_sync_flush_too(tmp_path: Path) -> None:
 # --- checks ----------------------------------------------------------------------------
 
 
-async def test_what_the_store_refuses(timed: Subject) -> None:
+async def test_a_refusal_of_the_store(timed: Subject) -> None:
     long = IncomingMessage("T", b"x", property_bytes=b"p\x01" + b"x" * 32_700)
     result = timed.broker.store.put(long)
     reply = await send_back(timed, result.physical_offset)

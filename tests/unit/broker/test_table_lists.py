@@ -131,9 +131,9 @@ def with_room(subject: Subject, limit: limits.Limit, monkeypatch: pytest.MonkeyP
         (limits.GROUPS, new_groups),
         (limits.ALL_GROUP_SETTINGS_BYTES, large_groups),
     ],
-    ids=lambda one: one.name if isinstance(one, limits.Limit) else "",
+    ids=lambda value: value.name if isinstance(value, limits.Limit) else "",
 )
-async def test_lists_at_the_same_time_do_not_take_the_same_room(
+async def test_concurrent_lists_do_not_share_the_same_room(
     limit: limits.Limit,
     made: Callable[[Subject, str], Work],
     subject: Subject,
@@ -150,7 +150,7 @@ async def test_lists_at_the_same_time_do_not_take_the_same_room(
     )
 
 
-async def test_what_a_list_reserved_is_free_once_it_is_put_or_given_up(subject: Subject) -> None:
+async def test_reservations_of_a_list_end_when_it_is_put_or_abandoned(subject: Subject) -> None:
     broker = subject.broker
     left = broker.parts.topics.queue_count + 2 * COUNT
     broker.parts.topics.config = dataclasses.replace(broker.settings.broker, reput_queues_max=left)
@@ -163,13 +163,13 @@ async def test_what_a_list_reserved_is_free_once_it_is_put_or_given_up(subject: 
     work = topics(subject, [*swapped, topic(f"b{COUNT - 1}", 3)])
     while broker.parts.topics.queue_count == left:
         next(work)
-    assert [type(one) for one in in_turns(topics(subject, [topic("other")]), work)] == [
+    assert [type(error) for error in in_turns(topics(subject, [topic("other")]), work)] == [
         LimitExceeded
     ]
     assert broker.parts.topics.queue_count == left
 
 
-async def test_a_list_is_put_to_its_end_though_the_connection_closes(subject: Subject) -> None:
+async def test_a_list_is_completed_after_the_connection_closes(subject: Subject) -> None:
     work = new_topics(subject, "a")
     while subject.parts.topics.get("a0") is None:
         next(work)
@@ -180,7 +180,7 @@ async def test_a_list_is_put_to_its_end_though_the_connection_closes(subject: Su
     assert all(subject.parts.topics.get(f"a{i}") is not None for i in range(COUNT))
 
 
-async def test_of_a_list_that_is_still_checked_nothing_is_put_when_the_connection_closes(
+async def test_a_list_under_check_is_dropped_when_the_connection_closes(
     subject: Subject,
 ) -> None:
     work = new_topics(subject, "a")
@@ -191,7 +191,7 @@ async def test_of_a_list_that_is_still_checked_nothing_is_put_when_the_connectio
     assert subject.parts.topics.get("a0") is None
 
 
-async def test_two_changes_of_attributes_at_the_same_time_are_both_kept(subject: Subject) -> None:
+async def test_concurrent_changes_of_attributes_are_both_kept(subject: Subject) -> None:
     broker = subject.broker
     in_turns(topics(subject, [topic("last")]), new_groups(subject, "g"))
     fill = [topic(f"a{i}") for i in range(COUNT)]
@@ -200,12 +200,12 @@ async def test_two_changes_of_attributes_at_the_same_time_are_both_kept(subject:
         next(slow)
     quick = topics(subject, [topic("last", **{"+message.type": "FIFO"})])
     assert in_turns(quick) == in_turns(slow) == []
-    found = broker.parts.topics.get("last")
-    assert found is not None
-    assert dict(found.attributes) == {"message.type": "FIFO", "reserve.time": "5"}
+    config = broker.parts.topics.get("last")
+    assert config is not None
+    assert dict(config.attributes) == {"message.type": "FIFO", "reserve.time": "5"}
 
 
-async def test_a_change_that_another_request_made_impossible_is_refused_and_the_others_are_put(
+async def test_a_change_made_impossible_meanwhile_is_refused_and_the_others_are_put(
     subject: Subject,
 ) -> None:
     broker = subject.broker

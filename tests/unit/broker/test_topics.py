@@ -21,7 +21,7 @@ async def delete(subject: Subject, name: str) -> Command:
     return await subject.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name))
 
 
-async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
+async def test_a_topic_created_by_a_send_is_in_the_file(
     subject: Subject,
 ) -> None:
     broker = subject.broker
@@ -35,7 +35,7 @@ async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
     assert {"New", "Other1499"} <= saved["topicConfigTable"].keys()
 
 
-async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:
+async def test_queues_of_unknown_topics_are_cleaned(subject: Subject) -> None:
     now_ms = subject.broker.clock.now_ms()
     subject.parts.topics.delete("T", now_ms)  # only the table, as an older version did
     assert subject.broker.store.max_offset("T", 3) == 1
@@ -48,11 +48,11 @@ async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) 
 
 async def settings(subject: Subject, name: str) -> dict[str, Any]:
     reply = await subject.ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic=name))
-    found: dict[str, Any] = json.loads(reply.body)
-    return found
+    table: dict[str, Any] = json.loads(reply.body)
+    return table
 
 
-def test_a_topic_that_is_made_again_is_written_after_those_made_meanwhile(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_written_after_the_others(tmp_path: Path) -> None:
     topics = Topics(TopicTable.load(str(tmp_path), Disk()), BrokerConfig(broker_name=NAME))
     topics.on_make = lambda: None
     written: list[str] = []

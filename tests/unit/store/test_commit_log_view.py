@@ -608,7 +608,7 @@ def test_read_at_marks_missing_messages(window_bytes: int) -> None:
     assert good == set(range(len(offsets))) - set(expected_bad)
 
 
-# --- what Java wrote ------------------------------------------------------
+# --- logs of Java ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)

@@ -60,7 +60,7 @@ def test_settings_of_the_golden_brokers(version: str) -> None:
     assert len(loaded.value.delay_levels_ms) == 18
 
 
-# --- what Java makes of a value (interop asks Java the same) -----------------
+# --- Java's interpretation of values (compared in interop) --------------------
 
 
 @pytest.mark.parametrize(("given", "used"), [(1, 20), (20, 20), (21, 40), (6_000_001, 6_000_020)])

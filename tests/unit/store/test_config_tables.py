@@ -63,7 +63,7 @@ def folder(store: Path) -> Folder:
     return open_folder(str(store))
 
 
-# --- what Java reads from Java's files ------------------------------------
+# --- files of Java ---------------------------------------------------------
 
 
 def _tables_of(version: str, name: str) -> tuple[Folder, dict[str, Any]]:

@@ -51,7 +51,7 @@ def folder(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
     return open_folder(f"s3://bucket{root}")
 
 
-# --- what both say --------------------------------------------------------
+# --- local and remote-------------------------------------------------------
 
 
 def test_entries_are_sorted_and_distinguish_folders_from_files(folder: Folder) -> None:

@@ -125,7 +125,7 @@ def test_topics_are_found_after_any_others_were_dropped(seed: int) -> None:
                 assert (row is not None) == (name in known)
 
 
-# --- what was put --------------------------------------------------------------------------
+# --- put counts ----------------------------------------------------------------------------
 
 
 def test_puts_are_reported_once_and_only_for_topics_with_puts() -> None:

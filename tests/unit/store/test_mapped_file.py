@@ -557,7 +557,7 @@ def test_a_failed_commit_is_repeated(path: str) -> None:
     file.close()
 
 
-# --- who may still look ---------------------------------------------------
+# --- holders and deletion --------------------------------------------------
 
 
 def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) -> None:

@@ -754,7 +754,7 @@ def test_the_search_skips_a_large_hole() -> None:
     assert reads < 5000
 
 
-# --- what points where ----------------------------------------------------
+# --- light queues ---------------------------------------------------------
 
 
 def test_a_light_queue_points_at_messages_that_name_it() -> None:
@@ -1066,7 +1066,7 @@ def test_a_truncated_checkpoint_is_reported_and_blocks_nothing(built: store_buil
     assert checkpoint_page.unpack(whole) == state.checkpoint
 
 
-# --- what can be opened ---------------------------------------------------
+# --- opening stores -------------------------------------------------------
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:

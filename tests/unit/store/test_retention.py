@@ -191,7 +191,7 @@ def test_a_failed_usage_query_changes_nothing(
     assert store.refusal
 
 
-# --- what follows --------------------------------------------------------------------------------
+# --- consequences --------------------------------------------------------------------------------
 
 
 def assert_minimum_offsets(store: MessageStore) -> None:

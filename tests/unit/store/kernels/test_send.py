@@ -266,7 +266,7 @@ def test_frames_of_java_that_fall_back(
     assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
-# --- what takes the fast path ---------------------------------------------------
+# --- sends on the fast path -----------------------------------------------------
 
 BOTH = pytest.mark.parametrize("serialization", list(Serialization))
 
