@@ -1,6 +1,6 @@
 """RocketMQ's own Java classes in a process that answers requests: the reference of these tests.
 
-``Oracle.java`` is compiled against the official jars of one version, and started once per session.
+``Oracle.java`` is compiled against the official jars of one version, and started once per test run.
 The jars come from Maven. Jars and classes are cached in ``$REPUT_JARS``, or
 ``~/.cache/reput/jars``.
 """
