@@ -13,12 +13,12 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Asks the allocation strategies of RocketMQ's client, for the tests.
+ * Calls the allocation strategies of RocketMQ's client for the tests.
  *
  * <p>{@code sort COUNT (TOPIC BROKER QUEUE_ID)... COUNT CLIENT_ID...} is answered with the sorted
  * places of the queues and of the clients; {@code STRATEGY CLIENT_ID COUNT QUEUE... COUNT
- * CLIENT_ID...} and arguments with the places of the queues that the client gets. Rooms stand before
- * the {@code @} of a broker's name or a client's id.
+ * CLIENT_ID...} and arguments with the places of the queues that the client gets. The room is the
+ * part of a broker's name or a client's id before the {@code @}.
  */
 public final class AssignOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {

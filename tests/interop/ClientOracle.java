@@ -49,13 +49,12 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * RocketMQ's own clients, driven over stdin and stdout; the other end is java_cluster.py.
+ * RocketMQ's own clients, controlled over stdin and stdout by java_cluster.py.
  *
- * <p>A request is a line {@code {"id": 1, "do": "send", "on": "handle", ...}}. Its answer, whenever
- * it comes, is {@code {"id": 1, "value": ...}} or {@code {"id": 1, "error": {...}}}. What a push
- * consumer gets comes as {@code {"on": "handle", "messages": [...]}}. Requests run beside each
- * other. Bodies are base64. A queue is {@code {"topic", "brokerName", "queueId"}}. Works with 4.5
- * to 5.5.
+ * <p>A request is a line {@code {"id": 1, "do": "send", "on": "handle", ...}}. Its answer is {@code
+ * {"id": 1, "value": ...}} or {@code {"id": 1, "error": {...}}}; requests run concurrently, so
+ * answers come in any order. A push consumer writes {@code {"on": "handle", "messages": [...]}}.
+ * Bodies are base64. A queue is {@code {"topic", "brokerName", "queueId"}}. Works with 4.5 to 5.5.
  */
 public final class ClientOracle {
     /** A client that a request named. */
@@ -79,7 +78,7 @@ public final class ClientOracle {
             String request = line;
             threads.execute(() -> answer(JSON.parseObject(request, Feature.OrderedField)));
         }
-        Runtime.getRuntime().halt(0); // nobody listens any more: do not unregister politely
+        Runtime.getRuntime().halt(0); // the test has ended: do not unregister
     }
 
     private static void answer(JSONObject request) {
@@ -329,7 +328,7 @@ public final class ClientOracle {
             switch (what) {
                 case "suspend": consumer.suspend(); return null;
                 case "resume": consumer.resume(); return null;
-                case "assigned": // what rebalancing gave to it
+                case "assigned": // the queues from rebalancing
                     return new ArrayList<>(consumer.getDefaultMQPushConsumerImpl()
                         .getRebalanceImpl().getProcessQueueTable().keySet());
                 case "persist":
@@ -487,7 +486,7 @@ public final class ClientOracle {
         }
     }
 
-    /** What the command line tool prints. */
+    /** Returns the output of the command line tool. */
     private static synchronized Object mqadmin(JSONArray words) throws Exception {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream before = System.out;
@@ -497,7 +496,7 @@ public final class ClientOracle {
         System.setErr(both);
         try {
             Class<?> tools = Class.forName("org.apache.rocketmq.tools.command.MQAdminStartup");
-            // Commands keep the clients that they have closed: each time shall be the first.
+            // Commands keep the clients of earlier runs, which are closed: clear these lists.
             for (Field field : tools.getDeclaredFields()) {
                 if (List.class.isAssignableFrom(field.getType())) {
                     field.setAccessible(true);
@@ -515,7 +514,7 @@ public final class ClientOracle {
 
     // --- values ---------------------------------------------------------------------------------
 
-    /** Calls a setter for each setting; the value becomes what the setter takes. */
+    /** Calls a setter for each setting; the value is converted to the type of its argument. */
     static void configure(Object client, JSONObject request) throws Exception {
         JSONObject settings = request.getJSONObject("settings");
         for (String name : settings.keySet()) {
@@ -562,7 +561,7 @@ public final class ClientOracle {
         return found;
     }
 
-    /** Maps, lists, texts and numbers of anything; a queue as a key is TOPIC@BROKER@ID. */
+    /** Converts to maps, lists, texts and numbers; a queue as a key is TOPIC@BROKER@ID. */
     static Object plain(Object value) {
         if (value == null || value instanceof String || value instanceof Number
             || value instanceof Boolean) {

@@ -6,7 +6,7 @@ import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 
 /**
- * Asks RocketMQ's own SQL92 filter, for the tests.
+ * Calls RocketMQ's own SQL92 filter for the tests.
  *
  * <p>{@code filter EXPRESSION COUNT NAME VALUE NAME VALUE ... COUNT NAME VALUE ...} is answered with
  * a letter for each property map, T(rue), F(alse), N(ull) or E(rror); or, if the expression does
@@ -37,7 +37,7 @@ public final class FilterOracle extends WordOracle {
         return answers.toString();
     }
 
-    /** What ExpressionMessageFilter makes of it; there, all but T is no match. */
+    /** Evaluates an expression; in ExpressionMessageFilter only T is a match. */
     private static char evaluate(Expression expression, Map<String, String> properties) {
         try {
             Object value = expression.evaluate(new Context(properties));
@@ -47,7 +47,7 @@ public final class FilterOracle extends WordOracle {
         }
     }
 
-    /** As the broker's MessageEvaluationContext, which is in no small jar. */
+    /** Same as the broker's MessageEvaluationContext, whose jar is large. */
     private static final class Context implements EvaluationContext {
         private final Map<String, String> properties;
 

@@ -77,7 +77,7 @@ final class FrameOracle {
     private static byte[] body(JSONObject request) throws Exception {
         Object body =
             JSON.parseObject(request.getString("bodyValue"), type(request.getString("bodyType")));
-        if (request.get("compressed") != null) { // RegisterBrokerBody has an encoding of its own
+        if (request.get("compressed") != null) { // RegisterBrokerBody has a separate encoding
             for (Method method : body.getClass().getMethods()) {
                 if (method.getName().equals("encode") && method.getParameterCount() > 0
                     && method.getParameterTypes()[0] == boolean.class) {
@@ -92,7 +92,7 @@ final class FrameOracle {
         EmbeddedChannel channel = new EmbeddedChannel(new NettyEncoder());
         channel.writeOutbound(command);
         ByteArrayOutputStream all = new ByteArrayOutputStream();
-        // Of 4.5.2's netty, these return Object.
+        // In 4.5.2's netty, these return Object.
         for (Object next = channel.readOutbound(); next != null; next = channel.readOutbound()) {
             ByteBuf part = (ByteBuf) next;
             byte[] bytes = new byte[part.readableBytes()];
@@ -104,7 +104,7 @@ final class FrameOracle {
         return all.toByteArray();
     }
 
-    /** What a frame, with its length, means. With "header", the fields of that class too. */
+    /** Decodes a frame with its length. With "header", returns the fields of that class too. */
     static Map<String, Object> decode(JSONObject request) throws Exception {
         EmbeddedChannel channel = new EmbeddedChannel(new NettyDecoder());
         channel.writeInbound(Unpooled.wrappedBuffer(

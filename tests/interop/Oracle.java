@@ -26,8 +26,8 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.index.IndexFile;
 
 /**
- * Asks RocketMQ's own classes, for the tests. Works with 4.5 to 5.5; what moved in between is called
- * by reflection.
+ * Calls RocketMQ's own classes for the tests. Works with 4.5 to 5.5; classes that moved in between
+ * are called by reflection.
  */
 public final class Oracle extends WordOracle {
     private static final int CRC_PROPERTY_BYTES = 20;
@@ -67,7 +67,7 @@ public final class Oracle extends WordOracle {
 
     // --- records ---------------------------------------------------------
 
-    /** The fields of a record, or null if Java finds none; its body as stored and unpacked. */
+    /** The fields of a record, with stored and uncompressed body; null if Java finds no record. */
     private static Object decode(byte[] data) {
         MessageExt message = MessageDecoder.decode(ByteBuffer.wrap(data), true, false);
         if (message == null) {
@@ -81,7 +81,7 @@ public final class Oracle extends WordOracle {
         return fields;
     }
 
-    /** The body as a consumer gets it, or null. */
+    /** The body as received by a consumer, or null. */
     private static Object decompressed(byte[] data) {
         MessageExt message = MessageDecoder.decode(ByteBuffer.wrap(data), true, true);
         return message == null ? null : body(message);
@@ -114,15 +114,15 @@ public final class Oracle extends WordOracle {
         return hex(message.getBody() == null ? new byte[0] : message.getBody());
     }
 
-    /** What MessageDecoder.encode makes: V1, the body compressed if the first word is 1. */
+    /** The result of MessageDecoder.encode: V1, the body compressed if the first word is 1. */
     private static Object encode(Iterator<String> words) throws Exception {
         boolean compress = words.next().equals("1");
         return hex(MessageDecoder.encode(fill(new MessageExt(), words), compress));
     }
 
     /**
-     * What a 5.x broker writes to its log: V1 or V2, and the record's own CRC if the second word
-     * is 1. The broker's encoder leaves three fields open, which appending then sets, as here.
+     * The record that a 5.x broker writes to its log: V1 or V2, with the record's CRC if the second
+     * word is 1. The broker's encoder leaves three fields empty, which append sets, as here.
      */
     private static Object encodeStored(Iterator<String> words) throws Exception {
         String version = words.next();
@@ -179,7 +179,7 @@ public final class Oracle extends WordOracle {
     }
 
     /**
-     * The judgement of the broker's recovery: CommitLog.checkMessageAndReturnSize with {@code
+     * The result of the broker's recovery: CommitLog.checkMessageAndReturnSize with {@code
      * none}, {@code body} or (5.x) {@code record} checksums.
      */
     private static Object check(String checksum, byte[] data) throws Exception {
@@ -187,7 +187,7 @@ public final class Oracle extends WordOracle {
         if (checksum.equals("record")) {
             call(config, "setForceVerifyPropCRC", boolean.class, true);
         }
-        // Neither is constructed: that would open a store. Checking needs the config only.
+        // No constructor is called: that would open a store. The check needs only the config.
         DefaultMessageStore store = allocate(DefaultMessageStore.class);
         set(store, DefaultMessageStore.class, "messageStoreConfig", config);
         CommitLog log = allocate(CommitLog.class);
@@ -197,7 +197,7 @@ public final class Oracle extends WordOracle {
         DispatchRequest request;
         try {
             request = log.checkMessageAndReturnSize(buffer, checkCrc, IS_4);
-        } catch (OutOfMemoryError e) { // 4.x allocates what TOTALSIZE says, whatever it says
+        } catch (OutOfMemoryError e) { // 4.x allocates TOTALSIZE bytes without a limit
             request = new DispatchRequest(-1, false);
         }
         Map<String, Object> result = new LinkedHashMap<>();
@@ -235,7 +235,7 @@ public final class Oracle extends WordOracle {
         return messages;
     }
 
-    /** What a 5.x client makes of a record that holds a batch. */
+    /** The messages that a 5.x client reads from a record with a batch. */
     private static Object unwrap(byte[] data) throws Exception {
         MessageExt outer = MessageDecoder.decode(ByteBuffer.wrap(data), true, true);
         List<MessageExt> inner = new ArrayList<>();

@@ -18,7 +18,7 @@ import org.apache.rocketmq.store.pop.AckMsg;
 import org.apache.rocketmq.store.pop.BatchAckMsg;
 import org.apache.rocketmq.store.pop.PopCheckPoint;
 
-/** Asks RocketMQ 5.5's own classes what pop consumption writes down. */
+/** Encodes and decodes the stored formats of pop consumption with RocketMQ 5.5's own classes. */
 public final class PopOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
         new PopOracle().serve();
@@ -64,7 +64,7 @@ public final class PopOracle extends WordOracle {
             }
             case "normal": // retry topic, group
                 return KeyBuilder.parseNormalTopic(text, text(words));
-            case "checkpoint": { // a body: what Java reads of it, and writes again
+            case "checkpoint": { // a body: its fields in Java, and its text written again
                 PopCheckPoint read = JSON.parseObject(text, PopCheckPoint.class);
                 List<Long> offsets = new ArrayList<>();
                 for (byte i = 0; i < read.getNum(); i++) {
@@ -95,7 +95,7 @@ public final class PopOracle extends WordOracle {
                     read.getStartOffset(), read.getPopTime(), read.getAckOffsetList(),
                     JSON.toJSONString(read));
             }
-            case "orders": { // consumerOrderInfo.json: what Java reads of T@G's queue 2
+            case "orders": { // consumerOrderInfo.json: fields of queue 2 of T@G in Java
                 QueueLevelConsumerManager read =
                     RemotingSerializable.fromJson(text, QueueLevelConsumerManager.class);
                 QueueLevelConsumerManager.OrderInfo one = read.getTable().get("T@G").get(2);
@@ -110,7 +110,7 @@ public final class PopOracle extends WordOracle {
                 found.put("text", RemotingSerializable.toJson(read, false));
                 return found;
             }
-            case "modes": { // messageRequestMode.json: what Java reads of T's group G
+            case "modes": { // messageRequestMode.json: fields of group G of T in Java
                 MessageRequestModeManager read =
                     RemotingSerializable.fromJson(text, MessageRequestModeManager.class);
                 SetMessageRequestModeRequestBody one =

@@ -5,11 +5,11 @@ import org.apache.rocketmq.client.latency.MQFaultStrategy;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
 /**
- * Asks what RocketMQ's producer decides, for the tests.
+ * Returns decisions of RocketMQ's producer for the tests.
  *
  * <p>{@code uniqueKey ID} is answered with the address and the time that Java finds in it; {@code
- * newKey} with an id of its own; {@code avoidance MILLISECONDS} with how long a broker is avoided
- * that took so long.
+ * newKey} with a new id; {@code avoidance MILLISECONDS} with the time for which a broker with this
+ * latency is avoided.
  */
 public final class ProducerOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {

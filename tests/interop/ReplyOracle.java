@@ -29,7 +29,7 @@ public final class ReplyOracle extends WordOracle {
         }
     }
 
-    /** Asks, and returns the body and the properties of the reply. */
+    /** Sends a request, and returns the body and the properties of the reply. */
     private static Object request(String namesrv, String topic, String body, long timeoutMillis)
         throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("askers-" + ++clients);

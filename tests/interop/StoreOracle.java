@@ -44,8 +44,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * end}, or {@code error}. Bodies are hexadecimal. Works with 4.5 to 5.5.
  *
  * <pre>
- * open       what a client could see: queues, messages, lookups by key and by time
- * open-time  how long it takes to open the store
+ * open       returns all that a client could read: queues, messages, lookups by key and by time
+ * open-time  returns the time that opening the store takes
  * write      puts the messages of the further lines
  * bench      puts many messages of one size, from one thread
  * </pre>
@@ -53,9 +53,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Members of every request: {@code config}, settings of the store or the broker; {@code crash},
  * whether the process ends as if killed.
  *
- * <p>There is no broker around the store. What matters of that: 4.x would deliver delayed messages
- * from within the store, which is switched off here, so that looking changes nothing; in 5.x it is
- * the broker that turns a DELAY property into the schedule topic and refuses over-long topics.
+ * <p>There is no broker around the store. This has two consequences: in 4.x the store itself would
+ * deliver delayed messages, which is disabled here, so that reading changes nothing; in 5.x the
+ * broker, which is missing here, maps a DELAY property to the schedule topic and checks topics.
  */
 public final class StoreOracle {
     private static final String TOPIC = "Bench";
@@ -82,7 +82,7 @@ public final class StoreOracle {
         }
         out.flush();
         System.err.flush();
-        Runtime.getRuntime().halt(status); // RocketMQ leaves threads behind, even when shut down
+        Runtime.getRuntime().halt(status); // RocketMQ leaves threads running, even when shut down
     }
 
     /** To stderr, from 4.x's own logging; 5.x finds rmq.logback.xml next to this class. */
@@ -161,8 +161,8 @@ public final class StoreOracle {
     private void close() throws Exception {
         awaitDispatch(store.getMaxPhyOffset());
         setDelivering(false);
-        // Shutting down starts with one sleep of 1 s (4.x) or 3 s (5.x), which is not needed:
-        // nothing is being put any more. An interrupted thread does not sleep; but it complains.
+        // The shutdown starts with a sleep of 1 s (4.x) or 3 s (5.x), which is not needed, because
+        // no put is running. An interrupted thread does not sleep, but logs a warning.
         System.err.println("closing");
         Thread.currentThread().interrupt();
         store.shutdown();
@@ -170,8 +170,8 @@ public final class StoreOracle {
     }
 
     /**
-     * Waits until the log reaches an offset, which with a transient store pool takes a commit, and
-     * all of it is in queues and index.
+     * Waits until the log reaches an offset, which takes a commit with a transient store pool, and
+     * until dispatch has caught up.
      */
     private void awaitDispatch(long physicalOffset) throws Exception {
         while (store.getMaxPhyOffset() < physicalOffset || store.dispatchBehindBytes() > 0) {
@@ -180,8 +180,8 @@ public final class StoreOracle {
     }
 
     /**
-     * 4.x: makes the store think that it delivers delayed messages already, so that it does not
-     * begin to; or that it does not, so that there is nothing to end. 5.x leaves it to the broker.
+     * 4.x: marks the delivery of delayed messages as started, so that the store does not start it;
+     * or as stopped, so that the store does not stop it. In 5.x the broker delivers them.
      */
     private void setDelivering(boolean isDelivering) throws Exception {
         Method getter;
@@ -204,7 +204,7 @@ public final class StoreOracle {
         config.setStorePathCommitLog(folder + File.separator + "commitlog");
         config.setHaListenPort(0); // any
         for (String name : settings.keySet()) {
-            // Not |: some settings are known to both.
+            // Not |: both have some of the settings.
             boolean isSet = set(config, name, settings.getString(name));
             if (!(set(brokerConfig, name, settings.getString(name)) || isSet)) {
                 throw new IllegalArgumentException("no setting " + name);
@@ -245,7 +245,7 @@ public final class StoreOracle {
         }
     }
 
-    /** What the broker knows of topics; it says which queues are batch queues. */
+    /** The broker's topic configurations, which define the batch queues. */
     private static ConcurrentMap<String, TopicConfig> topics(String folder) throws Exception {
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
         File file = new File(folder, "config/topics.json");
@@ -284,7 +284,7 @@ public final class StoreOracle {
         long next = min;
         while (next < max) {
             long asked = next;
-            // One at a time: only so 4.x says where in the queue a message is.
+            // One message per call, because 4.x returns only the place of the first one.
             GetMessageResult result = store.getMessage(GROUP, topic, queueId, asked, 1, null);
             for (ByteBuffer buffer : result.getMessageBufferList()) {
                 Map<String, Object> fields = new LinkedHashMap<>();
@@ -302,7 +302,7 @@ public final class StoreOracle {
         }
     }
 
-    /** Topic and key; then, or not, begin, end and the most messages wanted. */
+    /** Topic and key; optionally begin, end and the maximum number of messages. */
     private void findKey(List<?> asked) {
         boolean isBounded = asked.size() > 2;
         QueryMessageResult result = store.queryMessage(
@@ -327,7 +327,7 @@ public final class StoreOracle {
             "upper", boundary("UPPER", topic, queueId, timestamp));
     }
 
-    /** An answer that 5.x can give, or null. */
+    /** The answer of a method that only 5.x has, or null. */
     private Object boundary(String name, String topic, int queueId, long timestamp)
         throws Exception {
         Class<?> type;
@@ -422,7 +422,7 @@ public final class StoreOracle {
         message.setStoreHost(address(line.getString("storeHost")));
         message.setReconsumeTimes(line.getIntValue("reconsumeTimes"));
         message.setPreparedTransactionOffset(line.getLongValue("preparedTransactionOffset"));
-        // They are stored in the order of the request.
+        // Properties are stored in the order of the request.
         Map<String, String> properties = new LinkedHashMap<>();
         JSONObject asked = line.getJSONObject("properties");
         for (String name : asked.keySet()) {
@@ -485,7 +485,7 @@ public final class StoreOracle {
         return (System.nanoTime() - nanos) / 1e6;
     }
 
-    /** Of all threads, since the process began. */
+    /** CPU time of all threads since the start of the process. */
     private static long cpuNanos() {
         return ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class).getProcessCpuTime();
     }

@@ -7,7 +7,7 @@ import java.util.TreeMap;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
-/** Asks a broker's own classes about its settings and tables. */
+/** Reads settings and tables with a broker's own classes. */
 public final class TableOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
         new TableOracle().serve();
@@ -23,7 +23,7 @@ public final class TableOracle extends WordOracle {
         }
     }
 
-    /** What java.util.Properties reads. */
+    /** The properties that java.util.Properties reads. */
     private static Map<String, String> properties(String text) throws Exception {
         Properties found = new Properties();
         found.load(new StringReader(text));
@@ -32,7 +32,7 @@ public final class TableOracle extends WordOracle {
         return pairs;
     }
 
-    /** Every setting of a configuration class after a broker.conf: what its getters return. */
+    /** Every setting of a configuration class after a broker.conf, from its getters. */
     private static Map<String, String> settings(String name, String conf) throws Exception {
         Object config = Class.forName(name).getConstructor().newInstance();
         Properties given = new Properties();
@@ -50,18 +50,18 @@ public final class TableOracle extends WordOracle {
                     String key = Character.toLowerCase(capital.charAt(0)) + capital.substring(1);
                     found.put(key, String.valueOf(value));
                 } catch (NoSuchMethodException e) {
-                    continue; // the other prefix, or a setter alone
+                    continue; // the other prefix, or a setter without a getter
                 }
             }
         }
         return found;
     }
 
-    /** What the class that keeps a table has, after it has read a text: as it would write it. */
+    /** The text that the class of a table writes after it has read a text. */
     private static Map<String, String> table(String name, String text) throws Exception {
         Class<?> type = Class.forName(name);
-        // The owner of filters drops those that a broker would make again, the one of delay
-        // offsets needs a whole broker: these two are asked what they read first.
+        // The class of filters drops those that a broker would compile again, and the class of
+        // delay offsets needs a whole broker: these two are only parsed.
         if (name.endsWith("ConsumerFilterManager") || name.endsWith("Wrapper")) {
             Object read = RemotingSerializable.fromJson(text, type);
             return Map.of("text", RemotingSerializable.toJson(read, false));

@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.producer.RecallMessageHandle;
 
-/** Java's producer of messages with a time of their own, which it can take back (5.3 and later). */
+/** Java's producer of messages with a delivery time, which it can recall (5.3 and later). */
 public final class TimerOracle extends WordOracle {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
 
@@ -48,7 +48,7 @@ public final class TimerOracle extends WordOracle {
         return producer;
     }
 
-    /** Sends a message that waits: kind is "sec", "ms" or "at". */
+    /** Sends a message with a delivery time: kind is "sec", "ms" or "at". */
     private static Object send(
         DefaultMQProducer producer, String topic, String body, String kind, long value)
         throws Exception {

@@ -56,8 +56,8 @@ public final class TraceOracle extends WordOracle {
     }
 
     /**
-     * Sends a message with traces on, and returns its id. The producer stays: one that is shut down
-     * may lose what it has not sent yet.
+     * Sends a message with traces on, and returns its id. The producer keeps running, because a
+     * producer may lose pending traces when it is shut down.
      */
     private static Object produce(String namesrv, String group, String topic, String tags,
         String keys, String body) throws Exception {
@@ -120,7 +120,7 @@ public final class TraceOracle extends WordOracle {
         return found;
     }
 
-    /** What Java reads in the body of a trace message. */
+    /** The traces that Java reads from the body of a trace message. */
     private static Object read(String data) {
         List<Map<String, Object>> found = new ArrayList<>();
         for (TraceContext context : TraceDataEncoder.decoderFromTraceDataString(data)) {

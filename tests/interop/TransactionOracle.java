@@ -14,13 +14,13 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Java's producers of transactions, whose local transactions and checks end as the message says.
+ * Java's transaction producers, whose local transactions and checks return the message's states.
  *
- * <p>Its property {@code local} is {@code commit}, {@code rollback}, {@code unknown} or {@code
- * throw}; {@code checks} is the same for each check, with commas between; the last one stays.
+ * <p>The property {@code local} is {@code commit}, {@code rollback}, {@code unknown} or {@code
+ * throw}; {@code checks} has one such state per check, separated by commas; the last one repeats.
  */
 public final class TransactionOracle extends WordOracle {
-    /** A producer, and what it was asked. */
+    /** A producer, and the checks that it received. */
     private static final class Running implements TransactionListener {
         private final TransactionMQProducer producer;
         private final List<Map<String, Object>> asked =

@@ -9,12 +9,12 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What the tests ask in words: how {@code Oracle} of java_oracle.py and its Java halves speak.
+ * Protocol between {@code Oracle} of java_oracle.py and the Java classes that extend this one.
  *
  * <p>Reads lines of words, {@code command argument ...}, and collects them until a line with a dot;
  * then answers each with one line of JSON, {@code {"value": ...}} or {@code {"error": "..."}}.
  * Numbers are decimal, bytes hex, and text the hex of its UTF-16 code units, so that any Java
- * string can be said; {@code -} is empty.
+ * string can be encoded; {@code -} is empty.
  */
 abstract class WordOracle {
     private static final String EMPTY = "-";
@@ -23,11 +23,11 @@ abstract class WordOracle {
      * Answers a request.
      *
      * @return null, a boolean, a number, a text, or maps and lists of these
-     * @throws Throwable is the answer, too
+     * @throws Throwable returned as the error
      */
     abstract Object run(String command, Iterator<String> words) throws Exception;
 
-    /** Answers what comes in until it ends, and ends the process: RocketMQ leaves threads behind. */
+    /** Answers requests until the input ends; then exits, since RocketMQ leaves threads running. */
     final void serve() throws Exception {
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
         System.setOut(System.err); // loggers write to stdout
@@ -80,7 +80,7 @@ abstract class WordOracle {
 
     static String text(Iterator<String> words) {
         byte[] data = bytes(words);
-        char[] units = new char[data.length / 2]; // no decoder: a half of a pair is text, too
+        char[] units = new char[data.length / 2]; // no decoder: unpaired surrogates are allowed
         for (int i = 0; i < units.length; i++) {
             units[i] = (char) ((data[2 * i] & 0xff) << 8 | data[2 * i + 1] & 0xff);
         }
@@ -89,7 +89,7 @@ abstract class WordOracle {
 
     // --- JSON ------------------------------------------------------------
 
-    /** As ASCII, without a library: every version has another one. */
+    /** Encodes as ASCII, without a library, because every version has a different one. */
     private static String json(Object value) {
         StringBuilder out = new StringBuilder();
         json(out, value);

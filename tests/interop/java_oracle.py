@@ -1,6 +1,6 @@
 """RocketMQ's own Java classes in a process that answers requests: the reference of these tests.
 
-``Oracle.java`` is compiled against the official jars of one version, and started once per session.
+``Oracle.java`` is compiled against the official jars of one version, and started once per test run.
 The jars come from Maven. Jars and classes are cached in ``$REPUT_JARS``, or
 ``~/.cache/reput/jars``.
 """
@@ -155,7 +155,7 @@ def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> 
         make(new)
         try:
             new.rename(folder)
-        except OSError:  # another session was faster
+        except OSError:  # another process was faster
             if not folder.is_dir():
                 raise
     return folder
@@ -185,7 +185,7 @@ def _fetched(folder: Path, pom: Path, version: str) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
         try:
             Path(new, "jars").rename(folder)
-        except OSError:  # another session was faster
+        except OSError:  # another process was faster
             if not all((folder / name).is_file() for name in names):
                 raise
     return folder

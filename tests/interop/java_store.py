@@ -376,7 +376,7 @@ def _classes(version: str) -> Path:
         shutil.copy(LOGBACK, new)
         try:
             new.rename(folder)
-        except OSError:  # another session was faster
+        except OSError:  # another process was faster
             if not folder.is_dir():
                 raise
     return folder

@@ -352,7 +352,7 @@ def written(java: JavaClient, frame: bytes, name: str, header: str | None) -> di
     return {"file": f"{name}.frame", "header": header, **decoded}
 
 
-class Trap:
+class FakeServer:
     """Server that imitates name server and broker well enough for a client; records all frames."""
 
     def __init__(self) -> None:
@@ -447,21 +447,21 @@ def header_of(frame: bytes) -> dict[str, Any]:
 
 def live(java: JavaClient) -> dict[str, bytes]:
     """Return the first frame of each code that official clients sent."""
-    trap = Trap()
+    server = FakeServer()
     message = JavaMessage("TopicTest", b"Hello RocketMQ", tags="a", keys="k", properties={"u": "1"})
     queue = Queue("TopicTest", "broker-a", 0)
     client_ip = {"clientIP": "192.0.2.1", "heartbeatBrokerInterval": 1000}
     try:
-        with java.producer(trap.address, "producers", **client_ip) as producer:
+        with java.producer(server.address, "producers", **client_ip) as producer:
             producer.send([message])
             producer.send([message, message], "batch")
         for orderly in (False, True):
             with java.push_consumer(
-                trap.address, "group", "TopicTest", "a || b", orderly=orderly, **client_ip
+                server.address, "group", "TopicTest", "a || b", orderly=orderly, **client_ip
             ) as consumer:
-                wait_for(trap, 41 if orderly else 11)
+                wait_for(server, 41 if orderly else 11)
                 consumer.persist()
-        with java.pull_consumer(trap.address, "pullers", **client_ip) as puller:
+        with java.pull_consumer(server.address, "pullers", **client_ip) as puller:
             puller.min_offset(queue)
             puller.max_offset(queue)
             puller.search_offset(queue, 1_700_000_000_000)
@@ -470,19 +470,19 @@ def live(java: JavaClient) -> dict[str, bytes]:
             puller.commit(queue, 6)
         with (
             contextlib.suppress(ClientError),
-            java.lite_pull_consumer(trap.address, "lites", "TopicTest", **client_ip) as lite,
+            java.lite_pull_consumer(server.address, "lites", "TopicTest", **client_ip) as lite,
         ):
-            wait_for(trap, 361 if java.version == "5.5.0" else 11)
+            wait_for(server, 361 if java.version == "5.5.0" else 11)
             lite.commit()
-        return {f"code_{header_of(frame)['code']}": frame for frame in reversed(trap.frames)}
+        return {f"code_{header_of(frame)['code']}": frame for frame in reversed(server.frames)}
     finally:
-        trap.close()
+        server.close()
 
 
-def wait_for(trap: Trap, code: int) -> None:
+def wait_for(server: FakeServer, code: int) -> None:
     """Wait for a frame with this code."""
     for _ in range(300):
-        if any(header_of(frame)["code"] == code for frame in list(trap.frames)):
+        if any(header_of(frame)["code"] == code for frame in list(server.frames)):
             return
         threading.Event().wait(0.1)
     raise TimeoutError(f"no frame with code {code}")

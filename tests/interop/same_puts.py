@@ -1,6 +1,6 @@
 """The same puts for a Java store and for ours, and the expected contents of a store after them.
 
-``Shelf`` is the model: it records each put with its answer, and derives each queue, key and time.
+``StoreModel`` records each put with its answer, and derives each queue, key and time.
 The contents of a store, Java's or ours, are compared with it field by field, as ``JavaMessage``.
 """
 
@@ -211,7 +211,7 @@ def host(text: str) -> Host:
 # --- expected contents ------------------------------------------------------
 
 
-class Shelf:
+class StoreModel:
     """Model of the messages in a store, and their positions."""
 
     def __init__(self) -> None:
@@ -362,44 +362,44 @@ def _answer(placed: PutResult | JavaPut) -> _Answer:
 # --- comparison -------------------------------------------------------------
 
 
-def look(java: JavaStore, folder: Path, settings: Config, shelf: Shelf) -> JavaView:
+def open_with_java(java: JavaStore, folder: Path, settings: Config, model: StoreModel) -> JavaView:
     """Open a folder with Java and query all expected keys and times."""
-    return java.open(folder, settings, keys=[*shelf.keys, *shelf.tags], times=shelf.times())
+    return java.open(folder, settings, keys=[*model.keys, *model.tags], times=model.times())
 
 
-def assert_java_has(shelf: Shelf, view: JavaView, *, has_tags: bool = False) -> None:
+def assert_java_has(model: StoreModel, view: JavaView, *, has_tags: bool = False) -> None:
     """Assert that Java has all messages with equal fields, all keys, and the ends of all queues."""
     assert view.is_loaded, view.log
     assert complaints(view.log) == []
     # 4.x creates a queue in memory when it is queried.
     queues = {pair: queue for pair, queue in view.queues.items() if queue.max_queue_offset}
-    assert {pair: queue.max_queue_offset for pair, queue in queues.items()} == shelf.ends
-    for pair, expected in shelf.queues.items():
+    assert {pair: queue.max_queue_offset for pair, queue in queues.items()} == model.ends
+    for pair, expected in model.queues.items():
         queue = queues[pair]
         assert not queue.holes
         assert queue.min_queue_offset == min(expected)
         assert {n: without_crc(message) for n, message in queue.messages.items()} == expected
-    for (topic, key), offsets in shelf.keys.items():
+    for (topic, key), offsets in model.keys.items():
         assert sorted(set(view.keys[topic, key])) == newest(offsets), (topic, key)
-    for (topic, key), offsets in shelf.tags.items():
+    for (topic, key), offsets in model.tags.items():
         assert sorted(set(view.keys[topic, key])) == (newest(offsets) if has_tags else [])
 
 
-def assert_ours_has(shelf: Shelf, store: MessageStore) -> None:
+def assert_ours_has(model: StoreModel, store: MessageStore) -> None:
     """Assert the same for our store."""
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
-    assert ends == shelf.ends
-    for (topic, queue_id), expected in shelf.queues.items():
+    assert ends == model.ends
+    for (topic, queue_id), expected in model.queues.items():
         messages = messages_of(store, topic, queue_id)
         assert {n: without_crc(as_java(message)) for n, message in messages.items()} == expected
         assert store.min_offset(topic, queue_id) == min(expected)
-    for (topic, key), offsets in shelf.keys.items():
+    for (topic, key), offsets in model.keys.items():
         records = store.query(topic, key, 64).records
         physical_offsets = [record.decode(data).physical_offset for data in records]
         assert physical_offsets == newest(offsets), (topic, key)
-    for asked in shelf.times():
+    for asked in model.times():
         both = [store.offset_by_time(*asked, boundary) for boundary in Boundary]
-        assert tuple(both) == shelf.by_time(asked), asked
+        assert tuple(both) == model.by_time(asked), asked
 
 
 def newest(physical_offsets: Iterable[int]) -> list[int]:

@@ -39,12 +39,12 @@ def topic() -> str:
     return f"Admin-{Random().randrange(1 << 48):012x}"
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that a broker does after it has answered."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(NoRoute):
-                if await is_so():
+                if await condition():
                     return
             await asyncio.sleep(0.01)
 
@@ -268,11 +268,11 @@ async def test_consumer_offsets_are_read_cloned_and_reset(
     await admin.clone_offsets(topic, f"{topic}-clone", topic)
     assert await admin.consumer_offset(f"{topic}-clone", queue) == 4
 
-    async def goes_back() -> bool:
+    async def is_reset() -> bool:
         assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
         return await is_at(admin, topic, queue, 0)
 
-    await until(goes_back)  # Java's client sent 4 on commit, and sends it again when it shuts down
+    await until(is_reset)  # Java's client sent 4 on commit, and sends it again when it shuts down
     if official.version.startswith("4."):  # 5.x ignores ``force`` and resets in any case.
         assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
     assert await admin.reset_offsets(topic, topic, -1) == {queue: 5}

@@ -119,4 +119,4 @@ def test_a_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
             # The client copies WAIT from the record of the batch; it has no effect at this point.
             assert java["properties"] == {**message.properties, props.WAIT: "true"}
             assert not message.sys_flag & (flags.INNER_BATCH | flags.COMPRESSED)
-            assert records.encode(message)  # needs no batch
+            assert records.encode(message)  # a complete record

@@ -38,7 +38,7 @@ GUARD_S = 60
 PAUSE = Event()  # never set
 
 
-class Known:
+class Expected:
     """Expected contents of the folder, and the client that writes and reads them."""
 
     def __init__(self, java: JavaClient) -> None:
@@ -86,11 +86,11 @@ class Known:
                 ]
 
 
-def until(is_so: object) -> None:
-    assert callable(is_so)
+def until(condition: object) -> None:
+    assert callable(condition)
     deadline = time.monotonic() + GUARD_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
         PAUSE.wait(0.02)
 
 
@@ -112,7 +112,7 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
         until(is_known)
 
 
-def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
+def contents(store: Path, queue_id: int) -> list[tuple[object, ...]]:
     """Return the contents of records and units, except times, offsets and hosts of storing."""
     rows = []
     reader = StoreReader.open(str(store))
@@ -141,25 +141,25 @@ def test_a_folder_with_batch_queues_moves_there_and_back(
     if version != "5.5.0":
         pytest.skip("only in 5.x")
     folder = tmp_path / "cluster"
-    known = Known(java_client)
+    expected = Expected(java_client)
     with JavaCluster(version, folder, SETTINGS) as cluster:
         make_topic(java_client, cluster)
-        known.work(cluster, "one")
+        expected.work(cluster, "one")
         cluster.stop()
     with ReputCluster(folder, SETTINGS) as ours:
-        known.compare(ours)
-        known.work(ours, "two")
+        expected.compare(ours)
+        expected.work(ours, "two")
         ours.stop()
     with JavaCluster(version, folder, SETTINGS) as cluster:
-        known.compare(cluster)
-        known.work(cluster, "six")
-        known.work(cluster, "ten")
+        expected.compare(cluster)
+        expected.work(cluster, "six")
+        expected.work(cluster, "ten")
         cluster.stop()
     with ReputCluster(folder, SETTINGS) as ours:
-        known.compare(ours)
-        known.work(ours, "for")
+        expected.compare(ours)
+        expected.work(ours, "for")
         ours.stop()
-    rows = forms(folder / "store", 1)  # this queue has no single messages
+    rows = contents(folder / "store", 1)  # this queue has no single messages
     assert len(rows) == 5 * 7
     for number in range(7):
         assert rows[number::7] == [rows[number]] * 5

@@ -91,7 +91,7 @@ def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     expected = {key for key in KEYS if not key.startswith("reput")} - OURS - OF_THE_MACHINE
     if table_oracle.version.startswith("4."):
         expected -= SINCE_5
-        assert java.pop("registerBrokerTimeoutMills") == "6000"  # ours is that of 5.x
+        assert java.pop("registerBrokerTimeoutMills") == "6000"  # ours equals that of 5.x
         assert java.pop("transactionCheckInterval") == "60000"
         expected -= {"registerBrokerTimeoutMills", "transactionCheckInterval"}
     if table_oracle.version.startswith("4.5"):

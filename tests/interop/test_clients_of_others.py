@@ -116,7 +116,7 @@ def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
 def test_the_java_client_passes_the_same_checks(
     official: JavaCluster, java_client: JavaClient
 ) -> None:
-    """The Java clients pass the same checks, which shows that the harness works."""
+    """Java's clients pass the same checks, so the harness works."""
     topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]
     with java_client.producer(official.namesrv) as producer:

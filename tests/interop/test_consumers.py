@@ -79,10 +79,10 @@ class Listener:
         await self.wait(lambda: len(self.messages) >= count)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition without a listener."""
     async with asyncio.timeout(GUARD_S):
-        while not is_so():
+        while not condition():
             await asyncio.sleep(0.02)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from interop import same_puts
 from interop.java_store import JavaStore
-from interop.same_puts import Shelf, assert_java_has, everything, settings_of
+from interop.same_puts import StoreModel, assert_java_has, everything, settings_of
 from interop.test_java_opens_ours import an_hour_ago, put_all
 from reput import config
 from reput.spark.jobs.dispatch import run_dispatch
@@ -23,9 +23,9 @@ def test_java_reads_a_rebuilt_store_by_queue_and_by_key(
 ) -> None:
     version = java_store.version
     settings = settings_of(version)
-    clock, shelf = an_hour_ago(), Shelf()
+    clock, model = an_hour_ago(), StoreModel()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
-        put_all(store, everything(version), clock, shelf)
+        put_all(store, everything(version), clock, model)
         ends = (store.min_physical_offset, store.max_physical_offset)
     for family in (paths.CONSUME_QUEUE, paths.INDEX):
         shutil.rmtree(tmp_path / family)
@@ -35,8 +35,8 @@ def test_java_reads_a_rebuilt_store_by_queue_and_by_key(
     result = run_dispatch(
         Here(), str(tmp_path), config=made_with, in_place=True, range_bytes=50_000
     )
-    assert result.units == sum(map(len, shelf.queues.values()))
+    assert result.units == sum(map(len, model.queues.values()))
 
-    view = same_puts.look(java_store, tmp_path, settings, shelf)
-    assert_java_has(shelf, view, has_tags=False)
+    view = same_puts.open_with_java(java_store, tmp_path, settings, model)
+    assert_java_has(model, view, has_tags=False)
     assert (view.min_physical_offset, view.max_physical_offset) == ends

@@ -34,7 +34,7 @@ SETTINGS: java_cluster.Settings = {
 }
 
 
-class Known:
+class Expected:
     """Expected contents of the folder, on either broker."""
 
     def __init__(self, java: JavaClient) -> None:
@@ -154,11 +154,11 @@ def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list
     return [message.body for message in received]
 
 
-def until(is_so: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
         PAUSE.wait(0.02)
 
 
@@ -183,11 +183,11 @@ def test_a_folder_moves_from_one_broker_to_the_other_and_back(
     if version not in java_cluster.broker_versions():
         pytest.skip(f"REPUT_INTEROP is not all: no broker {version}")
     folder = tmp_path / "cluster"
-    known = Known(java_client)
+    expected = Expected(java_client)
 
     def leave(cluster: Cluster) -> None:
         if end == "kill":
-            until(lambda: saved_offsets(cluster) == known.read_count)
+            until(lambda: saved_offsets(cluster) == expected.read_count)
             cluster.kill()
         else:
             cluster.stop()
@@ -197,16 +197,16 @@ def test_a_folder_moves_from_one_broker_to_the_other_and_back(
 
     with official() as cluster:
         make_topic(java_client, cluster)
-        known.work(cluster)
+        expected.work(cluster)
         leave(cluster)
     for start in (lambda: ReputCluster(folder, SETTINGS), official):
         with start() as cluster:
-            known.assert_continues(cluster)
-            known.work(cluster)
+            expected.assert_continues(cluster)
+            expected.work(cluster)
             leave(cluster)
     with ReputCluster(folder, SETTINGS) as cluster:
-        known.assert_continues(cluster)
-        known.compare(cluster)
+        expected.assert_continues(cluster)
+        expected.compare(cluster)
         cluster.stop()
     assert len(list((folder / "store/commitlog").iterdir())) > 1
 

@@ -122,11 +122,11 @@ def bodies(received: Iterable[JavaReceived]) -> list[bytes]:
     return sorted(message.body for message in received)
 
 
-def until(is_so: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
         PAUSE.wait(0.02)
 
 
@@ -753,12 +753,12 @@ def until_committed(
     """Wait until the sum of a group's offsets reaches a value."""
     offsets: dict[str, int] = {}
 
-    def is_so() -> bool:
+    def is_reached() -> bool:
         consumer.persist()  # one-way, without messages in the listener
         offsets.update(committed(java, cluster, group))
         return sum(offsets.values()) == count
 
-    until(is_so)
+    until(is_reached)
     return offsets
 
 

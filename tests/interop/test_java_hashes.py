@@ -24,7 +24,7 @@ def texts() -> list[str]:
         HASHES_TO_INT_MIN,
         "TagA",
         "TopicA#k1",
-        "\ud83d\ude00",  # a pair in two characters, as json.loads never but slicing may make it
+        "\ud83d\ude00",  # a surrogate pair in two characters: from slicing, never from json.loads
         *(samples.text(random, 80, alphabets[i % 3]) for i in range(3000)),
     ]
 

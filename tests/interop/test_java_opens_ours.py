@@ -8,7 +8,7 @@ import pytest
 
 from interop import same_puts
 from interop.java_store import Config, JavaStore, Put
-from interop.same_puts import Shelf, assert_java_has, assert_ours_has, everything, settings_of
+from interop.same_puts import StoreModel, assert_java_has, assert_ours_has, everything, settings_of
 from reput.clock import ManualClock, SystemClock
 from reput.format import message as record
 from reput.store import paths
@@ -27,10 +27,12 @@ def extras(version: str) -> tuple[Config, Config]:
     return {"indexTags": True}, {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
 
 
-def put_all(store: MessageStore, puts: Iterable[Put], clock: ManualClock, shelf: Shelf) -> None:
+def put_all(
+    store: MessageStore, puts: Iterable[Put], clock: ManualClock, model: StoreModel
+) -> None:
     for number, put in enumerate(puts):
         clock.advance(0 if number % 4 == 3 else 7)
-        shelf.add(put, same_puts.put(store, put))
+        model.add(put, same_puts.put(store, put))
 
 
 def an_hour_ago() -> ManualClock:
@@ -45,10 +47,10 @@ def test_java_finds_every_message(java_store: JavaStore, is_clean: bool, tmp_pat
     version = java_store.version
     of_ours, of_both = extras(version)
     settings = {**settings_of(version), **of_both}
-    clock, shelf = an_hour_ago(), Shelf()
+    clock, model = an_hour_ago(), StoreModel()
     store = same_puts.open_ours(tmp_path, {**settings, **of_ours}, clock)
-    put_all(store, everything(version), clock, shelf)
-    assert_ours_has(shelf, store)
+    put_all(store, everything(version), clock, model)
+    assert_ours_has(model, store)
     ends = (store.min_physical_offset, store.max_physical_offset)
     if is_clean:
         store.close()
@@ -58,23 +60,23 @@ def test_java_finds_every_message(java_store: JavaStore, is_clean: bool, tmp_pat
     assert len(list((tmp_path / paths.COMMIT_LOG).iterdir())) > 1
     assert len(list((tmp_path / paths.INDEX).iterdir())) > 1
 
-    view = same_puts.look(java_store, tmp_path, settings, shelf)
-    assert_java_has(shelf, view, has_tags=version == "5.5.0")
+    view = same_puts.open_with_java(java_store, tmp_path, settings, model)
+    assert_java_has(model, view, has_tags=version == "5.5.0")
     assert (view.min_physical_offset, view.max_physical_offset) == ends
     for asked, answer in view.times.items():
         if version == "5.5.0":
-            assert (answer.lower, answer.upper) == shelf.by_time(asked), asked
-        elif is_exact_in_4(shelf, asked[:2], asked[2]):
-            assert (answer.queue_offset,) * 2 == shelf.by_time(asked), asked
+            assert (answer.lower, answer.upper) == model.by_time(asked), asked
+        elif is_exact_in_4(model, asked[:2], asked[2]):
+            assert (answer.queue_offset,) * 2 == model.by_time(asked), asked
 
 
-def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
+def is_exact_in_4(model: StoreModel, queue: tuple[str, int], time: int) -> bool:
     """Return whether 4.x's rule gives the exact message for a time.
 
     The rule is the nearest message in the file that was last written then. It is exact if the queue
     is one file and just one message has that time.
     """
-    times = [message.store_timestamp for message in shelf.queues[queue].values()]
+    times = [message.store_timestamp for message in model.queues[queue].values()]
     return len(times) <= 50 and times.count(time) == 1
 
 
@@ -83,35 +85,35 @@ def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
 
 def test_java_reads_a_store_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
-    clock, shelf = an_hour_ago(), Shelf()
+    clock, model = an_hour_ago(), StoreModel()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
-        put_all(store, everything(java_store.version), clock, shelf)
+        put_all(store, everything(java_store.version), clock, model)
         store.queues.write_out()
         store.log.delete_first(clock.now_ms(), 0)
         for queue in store.queues:
             queue.delete_before(store.min_physical_offset)
         store.index.delete_before(store.min_physical_offset)
-        shelf.drop_before(store.min_physical_offset)
-        assert_ours_has(shelf, store)
+        model.drop_before(store.min_physical_offset)
+        assert_ours_has(model, store)
         assert store.min_offset("Orders", 0) % 50, "its first file begins with deleted units"
-    assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
+    assert_java_has(model, same_puts.open_with_java(java_store, tmp_path, settings, model))
 
 
 def test_java_reads_queues_rebuilt_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
-    clock, shelf = an_hour_ago(), Shelf()
+    clock, model = an_hour_ago(), StoreModel()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
-        put_all(store, everything(java_store.version), clock, shelf)
+        put_all(store, everything(java_store.version), clock, model)
     first, second, *_ = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
     first.unlink()
     shutil.rmtree(tmp_path / paths.CONSUME_QUEUE)
     shutil.rmtree(tmp_path / paths.INDEX)
 
-    shelf.drop_before(int(second.name))
+    model.drop_before(int(second.name))
     with same_puts.open_ours(tmp_path, settings, clock) as store:
-        assert_ours_has(shelf, store)
+        assert_ours_has(model, store)
         assert store.min_offset("Orders", 0) % 50, "its first file begins with blanks"
-    assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
+    assert_java_has(model, same_puts.open_with_java(java_store, tmp_path, settings, model))
 
 
 def test_java_reads_rebuilt_queues_without_their_first_messages(
@@ -123,15 +125,15 @@ def test_java_reads_rebuilt_queues_without_their_first_messages(
     file, past the queue's messages in the first one.
     """
     settings = settings_of(java_store.version)
-    clock, shelf = an_hour_ago(), Shelf()
+    clock, model = an_hour_ago(), StoreModel()
     # Java searches the log's end from the third last file on, and truncates it at any damage.
     puts = [same_puts.plain(number) for number in range(1800)]
     with same_puts.open_ours(tmp_path, settings, clock) as store:
-        put_all(store, puts, clock, shelf)
+        put_all(store, puts, clock, model)
     first, second, *others = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
     assert len(others) > 2
     lost = {
-        message.physical_offset for queue in shelf.queues.values() for message in queue.values()
+        message.physical_offset for queue in model.queues.values() for message in queue.values()
     }
     lost = set(sorted(lost)[: sum(offset < int(second.name) for offset in lost) // 2])
     with first.open("r+b") as file:
@@ -144,7 +146,7 @@ def test_java_reads_rebuilt_queues_without_their_first_messages(
     with same_puts.open_ours(tmp_path, settings, clock) as store:
         assert store.recovery.refilled_units > 0
     view = java_store.open(tmp_path, settings)
-    for pair, messages in shelf.queues.items():
+    for pair, messages in model.queues.items():
         queue = view.queues[pair]
         assert not queue.holes
         assert queue.max_queue_offset == len(messages)
@@ -169,16 +171,16 @@ def test_both_write_alternately(java_store: JavaStore, tmp_path: Path) -> None:
     settings = {**settings_of(version), "messageIndexSafe": True}
     ours = {**settings, **extras(version)[0]}
     has_tags = version == "5.5.0"
-    shelf = Shelf()
+    model = StoreModel()
     for round_, (is_closed, is_killed) in enumerate(
         [(True, True), (False, False), (False, True), (True, False)]
     ):
         puts = everything(version, 60 + 40 * round_)
         with same_puts.open_ours(tmp_path, ours) as store:
-            assert_ours_has(shelf, store)
+            assert_ours_has(model, store)
             for put in puts:
-                shelf.add(put, same_puts.put(store, put))
-            assert_ours_has(shelf, store)
+                model.add(put, same_puts.put(store, put))
+            assert_ours_has(model, store)
             if not is_closed:
                 store.abandon()
         written = java_store.write(
@@ -186,13 +188,13 @@ def test_both_write_alternately(java_store: JavaStore, tmp_path: Path) -> None:
         )
         assert same_puts.complaints(written.log) == []
         for put, answer in zip(puts, written.puts, strict=True):
-            shelf.add(put, answer)
+            model.add(put, answer)
 
     with same_puts.open_ours(tmp_path, ours) as store:
-        assert_ours_has(shelf, store)
+        assert_ours_has(model, store)
     assert_sound(tmp_path)
-    view = same_puts.look(java_store, tmp_path, settings, shelf)
-    assert_java_has(shelf, view, has_tags=has_tags)
+    view = same_puts.open_with_java(java_store, tmp_path, settings, model)
+    assert_java_has(model, view, has_tags=has_tags)
 
 
 def as_java_takes(puts: Iterable[Put], version: str) -> list[Put]:

@@ -64,11 +64,11 @@ async def admin(java: JavaClient, *arguments: str, namesrv: str) -> str:
     return await asyncio.to_thread(java.mqadmin, *arguments, namesrv=namesrv)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + START_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so in {START_S} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"condition not met in {START_S} s"
         await asyncio.sleep(0.05)
 
 

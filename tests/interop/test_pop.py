@@ -102,11 +102,11 @@ def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **
             assert result.status == "SEND_OK"
 
 
-def until(is_so: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
         PAUSE.wait(0.05)
 
 

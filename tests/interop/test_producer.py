@@ -40,12 +40,12 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"{name[:100]}-{Random().randrange(1 << 32):08x}"
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that a broker does after it has answered."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(NoRoute):  # A new topic is not registered yet.
-                if await is_so():
+                if await condition():
                     return
             await asyncio.sleep(0.01)
 
@@ -155,10 +155,10 @@ async def test_oneway_messages_arrive(
     last = await producer.send(Message(topic, b"first"))
     await producer.send_oneway(Message(topic, b"oneway"), queue=last.queue)
 
-    async def has_come() -> bool:
+    async def has_arrived() -> bool:
         return await admin.max_offset(last.queue) == 2
 
-    await until(has_come)
+    await until(has_arrived)
     read = await read_back(java_client, official, topic)
 
     assert [message.body for message in read.values()] == [b"first", b"oneway"]

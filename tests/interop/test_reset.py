@@ -43,7 +43,7 @@ def cluster(
 
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """Create a topic, unique to the test and its group, with eight messages in four queues."""
+    """Create a topic with eight messages in four queues; its name is also the group's."""
     name = f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         for body in SENT:
@@ -54,9 +54,9 @@ async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
 SENT = [f"m{number}".encode() for number in range(8)]
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(GUARD_S):
-        while not is_so():
+        while not condition():
             await asyncio.sleep(0.05)
 
 

@@ -100,7 +100,7 @@ def consumed(
             return received
 
 
-def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
+def comparable(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
     """Return the fields that must be equal on both brokers."""
     marks = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "ORIGIN_MESSAGE_ID")
     rows = []
@@ -150,7 +150,7 @@ async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
         letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
-    # A client that gets no answer to a sent back message within 5 s also sends a copy.
+    # A client that gets no answer within 5 s after it sent a message back also sends a copy.
     assert letters
     for dead in letters:
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
@@ -164,7 +164,7 @@ async def test_consumers_get_equal_messages_from_the_official_broker(
     official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
     there = await asyncio.to_thread(consumed, java_client, official.namesrv, group, 3, 2)
     here = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 3, 2)
-    assert seen(here) == seen(there)
+    assert comparable(here) == comparable(there)
 
 
 async def test_a_delayed_message_is_delivered_when_due(
@@ -239,7 +239,7 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
             ends[name] = int((reply.ext_fields or {}).get("offset", -1))
         return ends
 
-    def note(reply: Command) -> None:
+    def add(reply: Command) -> None:
         fields = reply.ext_fields or {}
         remark = (reply.remark or "").split("\n")[0].rstrip()
         replies.append((reply.code, remark, fields.get("queueId")))
@@ -247,16 +247,16 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     reply = await send(group, properties={"TAGS": "a"})
     assert reply.code == ResponseCode.SUCCESS
     offset = int((reply.ext_fields or {})["msgId"][-16:], 16)
-    note(await send_back(999_999_999))
-    note(await send_back(offset, delay_level=-1))
-    note(await send_back(offset, max_reconsume_times=0))
-    note(await send_back(offset, max_reconsume_times=0, version=120))  # delayed
-    note(await send_back(offset, delay_level=3))
-    note(await send(f"%RETRY%{group}", reconsume_times=2))  # in the retry topic at once
-    note(await send(f"%RETRY%{group}", reconsume_times=16))
-    note(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2))
-    note(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2, version=120))
-    note(await send(f"%RETRY%{group}-new", reconsume_times=1))
+    add(await send_back(999_999_999))
+    add(await send_back(offset, delay_level=-1))
+    add(await send_back(offset, max_reconsume_times=0))
+    add(await send_back(offset, max_reconsume_times=0, version=120))  # delayed
+    add(await send_back(offset, delay_level=3))
+    add(await send(f"%RETRY%{group}", reconsume_times=2))  # in the retry topic at once
+    add(await send(f"%RETRY%{group}", reconsume_times=16))
+    add(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2))
+    add(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2, version=120))
+    add(await send(f"%RETRY%{group}-new", reconsume_times=1))
     expected = {"retry": 4, "dead": 4, "delayed": 2}
     async with asyncio.timeout(GUARD_S):
         while await ends() != expected:

@@ -16,7 +16,7 @@ from spark.jobs_setting import flip, log_place, settings
 pytestmark = pytest.mark.interop
 
 BROKEN = 6
-"""One message in ``BROKEN`` is damaged, over the whole log: holes at all kinds of positions."""
+"""Interval of damaged messages in the log; small enough for holes at all kinds of positions."""
 
 
 def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salvaged, set[int]]:

@@ -151,11 +151,11 @@ def test_traces_of_java_clients_are_found(
     # 5.x writes traces of consumers only where brokers add their region to messages.
     count = 3 if java.version.startswith("4.") else 1
 
-    def look() -> list[FoundTrace]:
+    def complete_traces() -> list[FoundTrace]:
         traces = traces_of(cluster, message_id)
         return traces if len(traces) == count else []
 
-    traces = [found_trace.trace for found_trace in until(look)]
+    traces = [found_trace.trace for found_trace in until(complete_traces)]
     sent = traces[0]
     assert isinstance(sent, Sent)
     assert (sent.group, sent.topic) == ("java-p", "JavaTraced")
@@ -192,11 +192,11 @@ async def test_traces_of_python_clients_are_found(cluster: Cluster, tools: JavaC
         await puller.subscribe("PythonTraced")
         assert await puller.poll(timeout_ms=30_000)
 
-    def see() -> list[list[str]]:
+    def complete_lines() -> list[list[str]]:
         lines = printed(tools, cluster, result.message_id)
         return sorted(lines) if len(lines) == 3 else []
 
-    assert await asyncio.to_thread(until, see) == [
+    assert await asyncio.to_thread(until, complete_lines) == [
         ["Pub", "python-p", "127.0.0.1", "success"],
         ["Sub", "python-c", "127.0.0.1", "success"],
         ["Sub", "python-l", "127.0.0.1", "success"],

@@ -196,7 +196,7 @@ def bodies(namesrv: str, topic: str) -> Counter[str]:
 FIRST = "first"
 
 
-def make_known(sender: Sender, cluster: Cluster, topic: str) -> None:
+def register(sender: Sender, cluster: Cluster, topic: str) -> None:
     """Send a first message, and wait until the broker has a producer of the group to check with."""
     sender.send(topic, FIRST, "commit", "throw")
     with blocking.Admin(cluster.namesrv) as admin:
@@ -233,7 +233,7 @@ def test_every_transaction_ends_as_its_producer_decides(
     java: TransactionOracle, cluster: Cluster, topic: str
 ) -> None:
     sender = SENDERS[topic](java, cluster)
-    make_known(sender, cluster, topic)
+    register(sender, cluster, topic)
     results = {body: sender.send(topic, body, *states) for body, states in SCRIPT.items()}
     delivered = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
     # Checks before a producer is connected count, too, and a cold Java broker takes its time.
@@ -279,7 +279,7 @@ def test_checks_of_a_message_may_be_delayed(
 ) -> None:
     sender = SENDERS[kind](java, cluster)
     topic = f"Patient{kind}"
-    make_known(sender, cluster, topic)
+    register(sender, cluster, topic)
     begun = time.monotonic()
     sender.send(topic, "patient", "unknown", "commit", "2")
     sender.send(topic, "quick", "unknown", "commit")

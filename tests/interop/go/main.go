@@ -1,6 +1,6 @@
-// The Go client of RocketMQ (v2), driven over stdin and stdout; the other end is go_client.py.
+// The Go client of RocketMQ (v2), controlled over stdin and stdout by other_clients.py.
 //
-// One line of JSON is the request, then come lines of JSON with what happened:
+// The request is one line of JSON, the results are further lines:
 //
 //	{"do": "produce", "namesrv": "127.0.0.1:9876", "topic": "T", "how": "sync",
 //	 "messages": [{"body": "aGVsbG8=", "tags": "a", "keys": ["k"], "properties": {"u": "1"}}]}

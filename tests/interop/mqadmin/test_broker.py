@@ -26,7 +26,7 @@ def test_broker_status_has_all_names(both: Both) -> None:
     ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
     missing = {name for name in official.keys() - ours.keys() if "/" not in name}
     assert missing == set()
-    if both.is_4:  # ours reports the version of its configuration
+    if both.is_4:  # our broker reports a version of 4.x
         for name in ("brokerVersion", "brokerVersionDesc"):
             assert ours[name] == official[name]
     ratios = [float(status["commitLogDiskRatio"]) for status in (ours, official)]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 GROUP = "Console"
 
 
-class Asked:
+class ConsoleCluster:
     """A cluster as a console sees it: a group reads ``Messages``, and a producer is connected."""
 
     def __init__(self, side: Side, admin: Admin, consumer: PushConsumer) -> None:
@@ -53,9 +53,9 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(both: Both) -> Iterator[list[Asked]]:
+def clusters(both: Both) -> Iterator[list[ConsoleCluster]]:
     with contextlib.ExitStack() as stack:
-        clusters = []
+        started = []
         for side in both.sides:
             consumer = stack.enter_context(both.java.push_consumer(side.namesrv, GROUP, "Messages"))
             consumer.take(6)
@@ -63,9 +63,9 @@ def asked(both: Both) -> Iterator[list[Asked]]:
             producer = stack.enter_context(both.java.producer(side.namesrv, "console-producer"))
             producer.send([JavaMessage("Others", b"body")])
             admin = stack.enter_context(both.java.admin(side.namesrv))
-            clusters.append(Asked(side, admin, consumer))
+            started.append(ConsoleCluster(side, admin, consumer))
         both.await_text("JAVA", "producerConnection", "-g", "console-producer", "-t", "Messages")
-        yield clusters
+        yield started
 
 
 def shape(value: Any) -> Any:
@@ -141,16 +141,18 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
 @pytest.mark.parametrize(
     "call", [*CALLS, *CALLS_4, *CALLS_5], ids=lambda call: "-".join(map(str, call))
 )
-def test_answers_have_the_same_shape(both: Both, asked: list[Asked], call: tuple[Any, ...]) -> None:
+def test_answers_have_the_same_shape(
+    both: Both, clusters: list[ConsoleCluster], call: tuple[Any, ...]
+) -> None:
     if call in (CALLS_5 if both.is_4 else CALLS_4):
         pytest.skip("only in the other version")
-    ours, official = (shape(cluster.call(*call)) for cluster in asked)
+    ours, official = (shape(cluster.call(*call)) for cluster in clusters)
     assert ours == official
 
 
-def test_running_info_of_a_member_has_the_same_shape(asked: list[Asked]) -> None:
+def test_running_info_of_a_member_has_the_same_shape(clusters: list[ConsoleCluster]) -> None:
     ours, official = (
-        cluster.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for cluster in asked
+        cluster.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for cluster in clusters
     )
     assert ours.keys() == official.keys()
     assert shape(ours["statusTable"]) == shape(official["statusTable"])
@@ -161,10 +163,10 @@ def test_running_info_of_a_member_has_the_same_shape(asked: list[Asked]) -> None
     assert mine == theirs
 
 
-def test_the_exporter_can_parse_runtime_stats(both: Both, asked: list[Asked]) -> None:
+def test_the_exporter_can_parse_runtime_stats(both: Both, clusters: list[ConsoleCluster]) -> None:
     """The exporter parses each value as one or several numbers, and fails on any other text."""
     ours, official = (
-        cluster.call("fetchBrokerRuntimeStats", "BROKER")["table"] for cluster in asked
+        cluster.call("fetchBrokerRuntimeStats", "BROKER")["table"] for cluster in clusters
     )
     patterns = {
         "number": re.compile(r"-?\d+(\.\d+)?(E-?\d+)?"),
@@ -185,10 +187,10 @@ def test_the_exporter_can_parse_runtime_stats(both: Both, asked: list[Asked]) ->
             assert kinds(value) & kinds(ours[name]), (name, value, ours[name])
 
 
-def test_topics_and_groups_have_the_same_fields(asked: list[Asked]) -> None:
+def test_topics_and_groups_have_the_same_fields(clusters: list[ConsoleCluster]) -> None:
     """Page contents: the system topics differ between the brokers, all else has the same form."""
     answers = []
-    for cluster in asked:
+    for cluster in clusters:
         topics = cluster.call("getAllTopicConfig", "BROKER", 5000)
         groups = cluster.call("getAllSubscriptionGroup", "BROKER", 5000)
         config = cluster.call("getBrokerConfig", "BROKER")
@@ -205,12 +207,12 @@ def test_topics_and_groups_have_the_same_fields(asked: list[Asked]) -> None:
     assert answers[0] == answers[1]
 
 
-def test_topic_types_are_set_and_shown(both: Both, asked: list[Asked]) -> None:
+def test_topic_types_are_set_and_shown(both: Both, clusters: list[ConsoleCluster]) -> None:
     """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
         pytest.skip("only in 5.x")
     answers = []
-    for cluster in asked:
+    for cluster in clusters:
         name = "Typed"
         for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED", "none"):
             topic = {"topicName": name + kind, "attributes": {"+message.type": kind}}

@@ -8,7 +8,7 @@ from interop.clusters import until
 from interop.java_cluster import ClientError, JavaClient, JavaMessage
 from interop.mqadmin.sides import Both, Side
 from interop.mqadmin.test_console import shape
-from interop.mqadmin.test_reput_cli import give_up
+from interop.mqadmin.test_reput_cli import make_dead_letter
 from reput.client import Message, ReceivedMessage, SendResult, TransactionState, blocking
 
 pytestmark = pytest.mark.interop
@@ -66,7 +66,7 @@ def use(java: JavaClient, side: Side) -> None:
     with blocking.Producer("delays", namesrv=side.namesrv) as delaying:
         delaying.send(Message(TOPIC, b"level", delay_level=1))
         delaying.send(Message(TOPIC, b"time", delay_ms=1000))
-    asyncio.run(give_up(side, DEAD))
+    asyncio.run(make_dead_letter(side, DEAD))
     popping = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
     with java.push_consumer(side.namesrv, POPS, TOPIC, **popping) as consumer:
         with java.producer(side.namesrv) as producer:

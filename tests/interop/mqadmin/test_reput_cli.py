@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
     return masked(value) if isinstance(value, str) else value
 
 
-async def give_up(side: Side, group: str) -> None:
+async def make_dead_letter(side: Side, group: str) -> None:
     """Make a message a dead letter of a group."""
     async with Admin(side.namesrv) as admin:
         await admin.create_group(group)
@@ -63,7 +63,7 @@ async def give_up(side: Side, group: str) -> None:
 
 def test_dead_letters_are_resent(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
-        asyncio.run(give_up(side, GROUP))
+        asyncio.run(make_dead_letter(side, GROUP))
     listed = [command.json("dlq", "list")["groups"] for command in commands]
     for groups in listed:
         (mine,) = [row for row in groups if row["group"] == GROUP]

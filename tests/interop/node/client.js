@@ -7,11 +7,11 @@ const { Consumer, Message, Producer } = require('ali-ons');
 
 const WAIT_MS = 60_000;
 
-function say(found) {
-  process.stdout.write(JSON.stringify(found) + '\n');
+function say(document) {
+  process.stdout.write(JSON.stringify(document) + '\n');
 }
 
-// Without keys of a cloud nothing is signed that a broker would look at.
+// Without cloud keys the client signs nothing that a broker would check.
 function options(request) {
   return { httpclient, nameSrv: request.namesrv, accessKeyId: 'none', accessKeySecret: 'none' };
 }
@@ -19,11 +19,11 @@ function options(request) {
 async function produce(request) {
   const producer = new Producer({ producerGroup: request.group, ...options(request) });
   await producer.ready();
-  for (const one of request.messages) {
-    const message = new Message(request.topic, one.tags, Buffer.from(one.body, 'base64'));
-    message.keys = one.keys;
-    Object.assign(message.properties, one.properties);
-    if (one.delay_level) message.delayTimeLevel = one.delay_level;
+  for (const fields of request.messages) {
+    const message = new Message(request.topic, fields.tags, Buffer.from(fields.body, 'base64'));
+    message.keys = fields.keys;
+    Object.assign(message.properties, fields.properties);
+    if (fields.delay_level) message.delayTimeLevel = fields.delay_level;
     const result = await producer.send(message);
     say({ status: result.sendStatus, msg_id: result.msgId });
   }
@@ -37,14 +37,14 @@ async function consume(request) {
     ...options(request),
   });
   const again = new Set(request.again);
-  const found = [];
+  const received = [];
   await new Promise((resolve, reject) => {
     consumer.on('error', reject);
-    setTimeout(() => reject(new Error(`${found.length} came, not ${request.count}`)), WAIT_MS);
+    setTimeout(() => reject(new Error(`${received.length} came, not ${request.count}`)), WAIT_MS);
     consumer.subscribe(request.topic, request.expression, async message => {
       const body = message.body.toString('base64');
       if (again.delete(body)) return Consumer.ACTION_RETRY;
-      found.push({
+      received.push({
         body,
         msg_id: message.msgId,
         queue_id: message.queueId,
@@ -54,11 +54,11 @@ async function consume(request) {
           request.properties.map(name => [name, message.properties[name]])),
         reconsume_times: message.reconsumeTimes,
       });
-      if (found.length >= request.count) resolve();
+      if (received.length >= request.count) resolve();
     });
   });
   await consumer.close();
-  found.forEach(say);
+  received.forEach(say);
 }
 
 let text = '';
