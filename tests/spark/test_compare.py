@@ -69,7 +69,7 @@ def test_each_planted_difference_is_found(spark: SparkSession, tmp_path: Path) -
 
     got = run(spark, left, right, match="queue")
     assert got.counts["messages"] == {"only_left": 1, "only_right": 0, "different": 3}
-    by_place = {row.physical_offset: row for row in got.findings}
+    by_place = {finding.physical_offset: finding for finding in got.findings}
     assert by_place[body["commitLogOffset"]].field == "body"
     assert by_place[time["commitLogOffset"]].field == "store_timestamp"
     assert by_place[magic["commitLogOffset"]].kind == "only_left"
@@ -144,12 +144,12 @@ def test_a_store_compared_with_a_broker_on_its_copy(spark: SparkSession, tmp_pat
         "messages": {"only_left": 1, "only_right": 1, "different": 1},
         "queues": {"only_left": 1, "only_right": 1, "different": 0},
     }
-    by_kind = {row.kind: row for row in got.findings if row.section == "messages"}
+    by_kind = {finding.kind: finding for finding in got.findings if finding.section == "messages"}
     assert by_kind["different"].physical_offset == changed.physical_offset
     assert by_kind["different"].field == "flag"
     assert (by_kind["different"].left, by_kind["different"].right) == ("7", str(7 ^ 0x10))
     assert (by_kind["only_left"].topic, by_kind["only_right"].topic) == ("Orders", "Other")
-    lacks, has = [row for row in got.findings if row.section == "queues"]
+    lacks, has = [finding for finding in got.findings if finding.section == "queues"]
     assert (lacks.topic, lacks.queue_offset, lacks.count) == ("Orders", 20, 1)
     assert (lacks.left, lacks.right) == ("0 to 21", "0 to 20")
     assert (has.topic, has.left, has.right) == ("Other", "0 to 1", "0 to 2")

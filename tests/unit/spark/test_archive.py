@@ -1,4 +1,4 @@
-"""Archives: what comes out is what went in. The jobs run inline; expectations are the stores'."""
+"""Archives return what was archived. Jobs run in this process; stores give expected values."""
 
 import dataclasses
 import hashlib
@@ -44,16 +44,16 @@ ALL_STORES = [
     *golden.EACH_STORE,
     *((version, f"torn/{variant}") for version, variant in golden.EACH_DAMAGE),
 ]
-"""Each kind of store and each kind of damage, in one of the versions; with ``make soak`` in all."""
+"""Each kind of store and damage in one of the versions; with ``make soak`` in all."""
 EVERY_STORE = pytest.mark.parametrize(("version", "name"), ALL_STORES)
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
 MOVED = ("physical_offset", "offset_msg_id", "msg_id")
-"""Columns that say where a record stands."""
+"""Columns that depend on the position of a record."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def hurried() -> Iterator[None]:
-    """Nothing here is about power loss, and a hundred syncs an archive take their time."""
+    """Skip syncs, which take long: no test here is about power loss."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Disk, "sync_file", lambda *_: None)
         patch.setattr(Disk, "sync_folder", lambda *_: None)
@@ -62,9 +62,9 @@ def hurried() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def archived_once(hurried: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A log file is archived once: the variants of a store share most of theirs.
+    """Archive each log file only once: the variants of a store share most of them.
 
-    That doing it again gives the same is tested for itself, see ``afresh``.
+    Tests that must archive again use ``afresh``.
     """
     known: dict[tuple[object, ...], tuple[files.Manifest, Path]] = {}
 
@@ -78,7 +78,7 @@ def archived_once(hurried: None, tmp_path_factory: pytest.TempPathFactory) -> It
             copy_pieces(manifest, kept, archived)
         else:
             manifest = archive_write.write_segment(segment)
-            # A folder of its own: that of the test goes with it.
+            # A separate folder: a test's folder is deleted after it.
             kept = tmp_path_factory.mktemp("segment")
             copy_pieces(manifest, archived, kept)
             known[key] = manifest, kept
@@ -90,8 +90,8 @@ def archived_once(hurried: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def copy_pieces(manifest: files.Manifest, archived: Path, into: Path) -> None:
-    """Copy what an archive holds of one log file into another archive."""
-    for path in (*(one.path for one in manifest.pieces), manifest_path(manifest.start)):
+    """Copy the files of one log file from an archive into another archive."""
+    for path in (*(piece.path for piece in manifest.pieces), manifest_path(manifest.start)):
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def copy_pieces(manifest: files.Manifest, archived: Path, into: Path) -> None:
 
 @pytest.fixture
 def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every log file is archived from its own bytes."""
+    """Archive every log file from its own bytes."""
     monkeypatch.setattr(archive_job, "write_segment", archive_write.write_segment)
 
 
@@ -124,7 +124,7 @@ def verify(archive: Path) -> archive_job.VerifyResult:
 def both(
     store: Path, archive: Path, constraint: Constraint | None = None, **options: Any
 ) -> tuple[reading.Read, reading.Read]:
-    """The same read of a store and of its archive."""
+    """Read a store and its archive with the same options."""
     options = {"broker": reading.BROKER, "readIsolation": "all", **options}
     return reading.read(store, constraint, **options), reading.read(archive, constraint, **options)
 
@@ -139,7 +139,7 @@ def assert_same(
 
 
 def sized_as(version: str, name: str, log_file_bytes: int, **settings: Any) -> StoreConfig:
-    """A configuration that opens a golden store, but for the log files."""
+    """Return a configuration that opens a golden store, with another size of log files."""
     sizes = golden.manifest(version, name)["config"]
     return StoreConfig(
         mapped_file_size_commit_log=log_file_bytes,
@@ -152,7 +152,7 @@ def sized_as(version: str, name: str, log_file_bytes: int, **settings: Any) -> S
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Every file below a folder, by path."""
+    """Return the digest of every file below a folder, by path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -162,21 +162,21 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """``clean`` of each version, and an archive of all of it."""
-    found = {}
+    """Return ``clean`` of each version, and an archive of the whole of it."""
+    archives_by_version = {}
     for version in golden.VERSIONS:
         into = tmp_path_factory.mktemp("archive") / version
         store = golden.unpack(version, "clean")
         archive(store, into)
-        found[version] = store, into
-    return found
+        archives_by_version[version] = store, into
+    return archives_by_version
 
 
 # Reading ------------------------------------------------------------------------------------
 
 
 @EVERY_STORE
-def test_an_archive_reads_and_restores_as_its_store(
+def test_an_archive_is_read_and_restored_like_its_store(
     version: str, name: str, tmp_path: Path
 ) -> None:
     store = golden.unpack(version, name)
@@ -184,7 +184,7 @@ def test_an_archive_reads_and_restores_as_its_store(
     got = assert_same(store, tmp_path / "archive", mode="PERMISSIVE", failOnDataLoss=False)
     assert result.messages == len(got.messages)
     assert verify(tmp_path / "archive").problems == ()
-    if any(one["_corrupt_record"] == "the file is missing" for one in got.damage):
+    if any(row["_corrupt_record"] == "the file is missing" for row in got.damage):
         with pytest.raises(StoreUnavailable, match="repack=True"):
             restore(tmp_path / "archive", tmp_path / "back")
         return
@@ -194,13 +194,13 @@ def test_an_archive_reads_and_restores_as_its_store(
     old = digests(store / "commitlog")
     new = digests(tmp_path / "back" / "commitlog")
     assert new.items() <= old.items()
-    # What is not there holds no part of the log.
+    # The missing files hold no part of the log.
     end = StoreReader.open(str(store)).end_offset
-    assert all(int(one) >= end for one in old.keys() - new.keys())
+    assert all(int(key) >= end for key in old.keys() - new.keys())
 
 
 @VERSION
-def test_rows_are_the_manifests(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+def test_rows_equal_the_manifest(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     _, archived = archives[version]
     got = reading.read(archived, broker=reading.BROKER, readIsolation="all")
     rows = [reading.comparable(version, row) for row in got.messages]
@@ -232,10 +232,10 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("version", "options"),
-    [(golden.VERSIONS[i % 3], one) for i, one in enumerate(OPTIONS)],
+    [(golden.VERSIONS[i % 3], options) for i, options in enumerate(OPTIONS)],
     ids=str,
 )
-def test_options_choose_the_same_rows(
+def test_options_select_the_same_rows(
     version: str, options: dict[str, Any], archives: dict[str, tuple[Path, Path]]
 ) -> None:
     got = assert_same(*archives[version], **options)
@@ -243,7 +243,7 @@ def test_options_choose_the_same_rows(
 
 
 @VERSION
-def test_times_choose_the_same_rows(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+def test_times_select_the_same_rows(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     messages = golden.messages(version, "clean")
     low = messages[len(messages) // 3]["storeTimestamp"]
     high = messages[len(messages) // 2]["storeTimestamp"]
@@ -253,14 +253,14 @@ def test_times_choose_the_same_rows(version: str, archives: dict[str, tuple[Path
     span = Constraint(store_times_us=Span(low * 1000, high * 1000))
     got = assert_same(store, archived, span)
     assert reading.offsets(got.messages) == [
-        one["commitLogOffset"] for one in messages if low <= one["storeTimestamp"] <= high
+        message["commitLogOffset"]
+        for message in messages
+        if low <= message["storeTimestamp"] <= high
     ]
 
 
 @VERSION
-def test_predicates_leave_out_row_groups(
-    version: str, archives: dict[str, tuple[Path, Path]]
-) -> None:
+def test_predicates_skip_row_groups(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     store, archived = archives[version]
     topic = Constraint(topics=frozenset({"GoldenOne"}))
     got = assert_same(store, archived, topic)
@@ -272,12 +272,12 @@ def test_predicates_leave_out_row_groups(
 
 
 @VERSION
-def test_keys_and_ids_are_looked_up(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+def test_lookups_by_key_and_id(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     store, archived = archives[version]
     messages = golden.messages(version, "clean")
-    keyed = next(one for one in messages if one["keys"])
+    keyed = next(message for message in messages if message["keys"])
     word = keyed["keys"].split(" ")[0]
-    unique = next(one for one in messages if one["uniqKey"])
+    unique = next(message for message in messages if message["uniqKey"])
     for options in ({"key": word}, {"uniqKey": unique["uniqKey"]}):
         got = assert_same(store, archived, **options)
         assert got.messages
@@ -292,12 +292,12 @@ def test_keys_and_ids_are_looked_up(version: str, archives: dict[str, tuple[Path
 
 
 @VERSION
-def test_offsets_by_time_are_the_stores(
+def test_offsets_by_time_equal_those_of_the_store(
     version: str, archives: dict[str, tuple[Path, Path]]
 ) -> None:
     store, archived = archives[version]
     old, new = StoreReader.open(str(store)), ArchiveReader.open(str(archived))
-    times = sorted({one["storeTimestamp"] for one in golden.messages(version, "clean")})
+    times = sorted({message["storeTimestamp"] for message in golden.messages(version, "clean")})
     assert new.end_offset == old.end_offset
     for topic, ids in new.queue_ids.items():
         assert old.queue_ids[topic] == ids
@@ -312,7 +312,7 @@ def test_offsets_by_time_are_the_stores(
 
 
 @VERSION
-def test_a_group_of_consumers_is_known(
+def test_a_read_from_the_offsets_of_a_group(
     version: str, archives: dict[str, tuple[Path, Path]]
 ) -> None:
     store, archived = archives[version]
@@ -320,7 +320,7 @@ def test_a_group_of_consumers_is_known(
     assert_same(store, archived, startingOffsets=f"group:{group}", failOnDataLoss=False)
 
 
-def test_a_topic_that_is_not_there_is_a_loss(archives: dict[str, tuple[Path, Path]]) -> None:
+def test_a_missing_topic_is_data_loss(archives: dict[str, tuple[Path, Path]]) -> None:
     with pytest.raises(DataLoss, match="'Nowhere' is not in"):
         reading.read(archives["4.9.7"][1], topic="Nowhere")
 
@@ -332,7 +332,7 @@ def test_patterns_match_archives_and_stores(archives: dict[str, tuple[Path, Path
 
 
 class _Bucket:
-    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+    """Replaces ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH on this machine."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
@@ -342,7 +342,7 @@ class _Bucket:
         return pyarrow.fs.LocalFileSystem(), path
 
 
-def test_an_archive_behind_a_uri_is_the_same_archive(
+def test_an_archive_at_a_uri_is_the_same_archive(
     tmp_path: Path, archives: dict[str, tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, local = archives["4.9.7"]
@@ -359,7 +359,7 @@ def test_an_archive_behind_a_uri_is_the_same_archive(
     assert is_archived(location, 0, manifests[0].size)
     assert not is_archived(f"{location}-not-there", 0, manifests[0].size)
 
-    keyed = next(one for one in golden.messages("4.9.7", "clean") if one["keys"])
+    keyed = next(message for message in golden.messages("4.9.7", "clean") if message["keys"])
     for asked in ({}, {"key": keyed["keys"].split(" ")[0]}, {"includeBody": False}):
         read = {"broker": reading.BROKER, "readIsolation": "all", **asked}
         got, want = reading.read(location, **read), reading.read(local, **read)
@@ -372,7 +372,7 @@ def test_an_archive_behind_a_uri_is_the_same_archive(
         archive_job.archive(SESSION, str(store), "gs://other/archive", broker="b")
 
 
-def test_what_wants_no_bodies_reads_none(
+def test_a_read_without_bodies_reads_no_body_column(
     archives: dict[str, tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, archived = archives["5.5.0"]
@@ -406,11 +406,11 @@ def test_what_wants_no_bodies_reads_none(
         )
     ],
 )
-def test_damage_is_told_as_the_store_tells_it(
+def test_damage_is_reported_as_in_the_store(
     version: str, variant: str, mode: str, tmp_path: Path
 ) -> None:
     if variant not in golden.torn_variants(version):
-        variant = next(one for one in golden.torn_variants(version) if one.startswith("crc-"))
+        variant = next(name for name in golden.torn_variants(version) if name.startswith("crc-"))
     store = golden.unpack(version, f"torn/{variant}")
     archive(store, tmp_path / "archive")
     if mode == "FAILFAST":
@@ -429,8 +429,8 @@ def test_damage_is_told_as_the_store_tells_it(
 
 
 @VERSION
-def test_a_key_of_a_damaged_record_is_not_passed_by(version: str, tmp_path: Path) -> None:
-    variant = next(one for one in golden.torn_variants(version) if one.startswith("crc-"))
+def test_a_lookup_of_a_damaged_record_is_an_error(version: str, tmp_path: Path) -> None:
+    variant = next(name for name in golden.torn_variants(version) if name.startswith("crc-"))
     damaged = reading.damaged(version, variant).salvaged[0]
     archive(golden.unpack(version, f"torn/{variant}"), tmp_path)
     with pytest.raises(CorruptRecord, match="BODYCRC"):
@@ -439,7 +439,7 @@ def test_a_key_of_a_damaged_record_is_not_passed_by(version: str, tmp_path: Path
     assert len(reading.read(tmp_path, uniqKey=kept["uniqKey"]).messages) == 1
 
 
-def test_damage_is_in_the_manifest_with_its_bytes(tmp_path: Path) -> None:
+def test_the_manifest_has_the_damage_with_its_bytes(tmp_path: Path) -> None:
     store = golden.unpack("4.9.7", "torn/size-late")
     result = archive(store, tmp_path)
     (run,) = reading.damaged("4.9.7", "size-late").runs
@@ -460,7 +460,9 @@ def test_damage_is_in_the_manifest_with_its_bytes(tmp_path: Path) -> None:
 
 @VERSION
 @pytest.mark.usefixtures("afresh")
-def test_a_second_run_does_nothing_and_a_forced_one_the_same(version: str, tmp_path: Path) -> None:
+def test_a_second_run_does_nothing_and_a_forced_run_writes_the_same(
+    version: str, tmp_path: Path
+) -> None:
     store = golden.unpack(version, "clean")
     first = archive(store, tmp_path / "a")
     written = digests(tmp_path / "a")
@@ -475,10 +477,10 @@ def test_a_second_run_does_nothing_and_a_forced_one_the_same(version: str, tmp_p
 
 
 @pytest.mark.usefixtures("afresh")
-def test_two_attempts_at_one_task_do_each_other_no_harm(
+def test_two_attempts_of_a_task_do_not_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second attempt runs when the first one has ended, and is killed at each of its writes."""
+    """The second attempt starts after the first has ended, and is killed at each of its writes."""
     store = golden.unpack("4.9.7", "clean")
     end = StoreReader.open(str(store)).end_offset
     assert end > 64 * 1024
@@ -524,7 +526,7 @@ def test_a_log_that_grew_is_archived_again(tmp_path: Path) -> None:
     assert reading.read(tmp_path / "a", key="later150").messages[0]["topic"] == "Later"
 
 
-def test_is_archived_says_yes_only_where_nothing_is_in_doubt(
+def test_is_archived_is_true_only_for_complete_files(
     archives: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     store, whole = archives["4.9.7"]
@@ -533,8 +535,8 @@ def test_is_archived_says_yes_only_where_nothing_is_in_doubt(
     logs = golden.log_files(store)
     size = logs[0].stat().st_size
     manifests = manifests_of(copy)
-    assert [is_archived(str(copy), one.start, size) for one in manifests] == [
-        one.is_closed for one in manifests
+    assert [is_archived(str(copy), manifest.start, size) for manifest in manifests] == [
+        manifest.is_closed for manifest in manifests
     ]
     assert not manifests[-1].is_closed
     assert not is_archived(str(copy), 0, size + 1)
@@ -546,7 +548,7 @@ def test_is_archived_says_yes_only_where_nothing_is_in_doubt(
 
 
 @pytest.mark.parametrize("what", ["part", "rest", "keys", "gone"])
-def test_verify_finds_what_has_changed(
+def test_verify_finds_changed_files(
     what: str, archives: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -565,7 +567,7 @@ def test_verify_finds_what_has_changed(
 
 
 @pytest.mark.usefixtures("afresh")
-def test_what_reads_back_wrong_is_not_archived(
+def test_a_part_that_reads_back_differently_is_not_archived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(*arguments: Any) -> Any:
@@ -597,7 +599,7 @@ def _honest_table(split: Any) -> Any:
     return table
 
 
-def test_an_archive_belongs_to_one_broker_and_a_folder_to_an_archive(tmp_path: Path) -> None:
+def test_an_archive_has_one_broker_and_its_own_folder(tmp_path: Path) -> None:
     store = golden.unpack("4.9.7", "ext")
     archive(store, tmp_path / "a")
     with pytest.raises(InvalidOption, match="not 'broker-a'"):
@@ -611,9 +613,13 @@ def test_an_archive_belongs_to_one_broker_and_a_folder_to_an_archive(tmp_path: P
         reading.read(tmp_path / "a")
 
 
-def test_the_parquet_files_are_plain_ones(archives: dict[str, tuple[Path, Path]]) -> None:
+def test_the_parquet_files_are_readable_without_reput(
+    archives: dict[str, tuple[Path, Path]],
+) -> None:
     _, archived = archives["4.9.7"]
-    expected = {one["commitLogOffset"]: one for one in golden.messages("4.9.7", "clean")}
+    expected = {
+        message["commitLogOffset"]: message for message in golden.messages("4.9.7", "clean")
+    }
     count = 0
     for manifest in manifests_of(archived):
         for part in manifest.parts:
@@ -625,26 +631,26 @@ def test_the_parquet_files_are_plain_ones(archives: dict[str, tuple[Path, Path]]
             assert column.statistics.min == part.row_groups[0].min_offset
             assert len(rows) == part.rows
             for row in rows:
-                one = expected[row["physical_offset"]]
-                assert row["topic"] == one["topic"] == part.topic
+                message = expected[row["physical_offset"]]
+                assert row["topic"] == message["topic"] == part.topic
                 assert (row["queue_id"], row["queue_offset"]) == (
-                    one["queueId"],
-                    one["queueOffset"],
+                    message["queueId"],
+                    message["queueOffset"],
                 )
                 assert part.date == row["store_timestamp"].strftime("%Y-%m-%d")
                 assert (
                     len(row["body"]) + len(row["record_head"]) + len(row["record_tail"])
-                    == (one["storeSize"])
+                    == (message["storeSize"])
                 )
             count += len(rows)
     assert count == len(expected)
 
 
-def test_names_of_partitions_fit_any_file_system() -> None:
+def test_partition_names_are_valid_on_any_file_system() -> None:
     long = "%" * 250
     path = files.part_path(5, long, None, 3)
     assert path != files.part_path(5, long + "%", None, 3)
-    assert all(len(one) < 256 for one in path.split("/"))
+    assert all(len(part) < 256 for part in path.split("/"))
     assert path.endswith("/date=__HIVE_DEFAULT_PARTITION__/00000000000000000005-0003.parquet")
     assert files.part_path(0, names.RETRY_PREFIX + "a/b", "2026-11-21", 0) == (
         "messages/topic=%25RETRY%25a%2Fb/date=2026-11-21/00000000000000000000-0000.parquet"
@@ -652,7 +658,7 @@ def test_names_of_partitions_fit_any_file_system() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS if golden.IS_SOAK else golden.VERSIONS[-1:])
-def test_parts_and_row_groups_of_any_size_hold_the_same(
+def test_the_content_does_not_depend_on_part_and_row_group_sizes(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_write, "ROW_GROUP_BYTES", 3000)
@@ -673,7 +679,7 @@ def test_parts_and_row_groups_of_any_size_hold_the_same(
 
 @VERSION
 @pytest.mark.parametrize("file_bytes", [None, 48_000])
-def test_a_part_is_packed_anew_and_opens(
+def test_a_restored_part_is_repacked(
     version: str, file_bytes: int | None, archives: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     store, archived = archives[version]
@@ -683,14 +689,16 @@ def test_a_part_is_packed_anew_and_opens(
     whole = reading.read(store, readIsolation="all").messages
     want = [row for row in whole if row["topic"] in topics]
     got = reading.read(tmp_path / "back", readIsolation="all").messages
-    assert [_unmoved(row) for row in got] == [_unmoved(row) for row in want]
+    assert [_unmoved(row) for row in got] == [_unmoved(message) for message in want]
     assert result.messages == len(want)
     config = sized_as(version, "clean", result.file_bytes)
     with MessageStore.open(str(tmp_path / "back"), config) as opened:
         for row in want[:: len(want) // 9]:
             place = (row["topic"], row["queue_id"])
             assert opened.max_offset(*place) == 1 + max(
-                one["queue_offset"] for one in want if (one["topic"], one["queue_id"]) == place
+                message["queue_offset"]
+                for message in want
+                if (message["topic"], message["queue_id"]) == place
             )
     assert (
         StoreReader.open(str(tmp_path / "back")).topics() == StoreReader.open(str(store)).topics()
@@ -701,22 +709,22 @@ def _unmoved(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in MOVED}
 
 
-def test_a_time_range_is_packed_anew(
+def test_a_restored_time_range_is_repacked(
     archives: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     messages = golden.messages("5.5.0", "clean")
     low, high = messages[200]["storeTimestamp"], messages[500]["storeTimestamp"]
     result = restore(archives["5.5.0"][1], tmp_path / "back", begin_ms=low, end_ms=high)
     got = reading.read(tmp_path / "back", readIsolation="all").messages
-    want = [one for one in messages if low <= one["storeTimestamp"] < high]
+    want = [message for message in messages if low <= message["storeTimestamp"] < high]
     assert [(row["topic"], row["queue_id"], row["queue_offset"]) for row in got] == [
-        (one["topic"], one["queueId"], one["queueOffset"]) for one in want
+        (message["topic"], message["queueId"], message["queueOffset"]) for message in want
     ]
-    # Queues begin where their first message is, though it is not the first that they ever had.
+    # Queues begin at their first restored message, even if there were earlier ones.
     firsts: dict[tuple[str, int], int] = {}
-    for one in want:
-        if one["sysFlag"] & 4 == 0:
-            firsts.setdefault((one["topic"], one["queueId"]), one["queueOffset"])
+    for message in want:
+        if message["sysFlag"] & 4 == 0:
+            firsts.setdefault((message["topic"], message["queueId"]), message["queueOffset"])
     assert any(firsts.values())
     config = sized_as("5.5.0", "clean", result.file_bytes)
     with MessageStore.open(str(tmp_path / "back"), config) as opened:
@@ -724,16 +732,16 @@ def test_a_time_range_is_packed_anew(
 
 
 @VERSION
-def test_packing_anew_leaves_damage_behind(version: str, tmp_path: Path) -> None:
+def test_repacking_drops_damage(version: str, tmp_path: Path) -> None:
     archive(golden.unpack(version, "torn/log-missing"), tmp_path / "a")
     result = restore(tmp_path / "a", tmp_path / "back", repack=True)
     good = reading.damaged(version, "log-missing").good
     assert result.messages == len(good)
-    got = reading.read(tmp_path / "back", readIsolation="all")  # FAILFAST
+    got = reading.read(tmp_path / "back", readIsolation="all")  # FAILFAST mode
     assert len(got.messages) == len(good)
 
 
-def test_records_with_a_checksum_of_their_own_get_a_new_one(tmp_path: Path) -> None:
+def test_repacked_records_get_a_new_record_checksum(tmp_path: Path) -> None:
     config = sized_as("5.5.0", "clean", 64 * 1024, enabled_append_prop_crc=True)
     with MessageStore.open(str(tmp_path / "store"), config) as opened:
         for i in range(300):
@@ -745,7 +753,7 @@ def test_records_with_a_checksum_of_their_own_get_a_new_one(tmp_path: Path) -> N
     assert all("__CRC32#" in row["properties"] for row in got.messages)
 
 
-def test_a_restore_that_was_killed_can_be_run_again(
+def test_a_killed_restore_can_be_run_again(
     archives: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reput.spark.jobs import restore as module
@@ -787,7 +795,7 @@ def test_unknown_topics_are_refused(archives: dict[str, tuple[Path, Path]], tmp_
     assert not (tmp_path / "back").exists()
 
 
-def test_records_are_packed_as_a_broker_does() -> None:
+def test_records_are_packed_like_by_a_broker() -> None:
     sizes = np.array([40, 52, 40, 60, 92, 10], np.int64)
     assert [*pack(sizes, 100)] == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
     assert [*pack(sizes[:0], 100)] == []

@@ -1,4 +1,4 @@
-"""The page of an audit: what it says, and that a store's texts stay text."""
+"""The page of an audit: its content, and the escaping of a store's texts."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ def audited(store: Path, **options: Any) -> AuditResult:
 
 
 def parse(page: str) -> ET.Element:
-    """Parse the page as XML, which forgives nothing; style and script are no markup."""
+    """Parse the page as XML, the strictest check; style and script are removed first."""
     bare = re.sub(r"(?s)<(style|script)>.*?</\1>", "", page.removeprefix("<!doctype html>"))
     return ET.fromstring(bare)
 
@@ -35,9 +35,9 @@ def test_each_number_is_on_the_page(name: str) -> None:
     result = audited(golden.unpack("4.9.7", name))
     text = words(audit_page.render(result))
     assert ("Clean" in text) is result.is_clean
-    for one in result.topics:
-        assert one.topic in text
-        assert f"{one.bytes:,}" in text
+    for topic in result.topics:
+        assert topic.topic in text
+        assert f"{topic.bytes:,}" in text
     for group in result.groups:
         assert group.group in text
         assert f"{group.pending_bytes:,}" in text
@@ -48,21 +48,21 @@ def test_each_number_is_on_the_page(name: str) -> None:
         assert f"{message.physical_offset:,}" in text
 
 
-def test_of_a_sample_the_page_says_how_many_there_are() -> None:
+def test_the_page_gives_the_total_of_a_sample() -> None:
     result = audited(golden.unpack("4.9.7", "torn/log-missing"), sample=10)
     assert len(result.lost) == 10
     assert f"and {result.lost_count - 10:,} more messages" in words(audit_page.render(result))
 
 
-def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
+def test_the_page_of_an_empty_store(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", [], has_next_file=True)
     assert "holds no messages" in words(audit_page.render(audited(built.root)))
 
 
-def test_texts_of_a_store_are_no_markup(tmp_path: Path) -> None:
+def test_texts_of_a_store_are_escaped(tmp_path: Path) -> None:
     bad = "<script>alert(1)</script>"
     result = audited(store_builder.build(tmp_path / "s", store_builder.messages(3)).root)
-    topics = tuple(dataclasses.replace(one, topic=bad) for one in result.topics)
+    topics = tuple(dataclasses.replace(topic, topic=bad) for topic in result.topics)
     groups = (GroupAudit(bad, bad, pending=1),)
     page = audit_page.render(dataclasses.replace(result, topics=topics, groups=groups, broker=bad))
     assert bad not in page

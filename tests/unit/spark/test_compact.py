@@ -1,4 +1,4 @@
-"""``compact``: what goes and what stays is a model's, for a store and for its archive."""
+"""``compact``: kept and dropped messages equal a model's, for a store and for its archive."""
 
 import hashlib
 import json
@@ -39,14 +39,14 @@ LOG_FILE_BYTES = 32 * 1024
 TOPICS = ["kept", "short", "shorter", "%RETRY%group", "SCHEDULE_TOPIC_XXXX"]
 RETENTION = {"kept": None, "short": 2 * DAY_MS, ".*": DAY_MS}
 BEGINS = {"short": NOW_MS - 2 * DAY_MS, "shorter": NOW_MS - DAY_MS, "%RETRY%group": NOW_MS - DAY_MS}
-"""Which store times stay; the topic of delayed messages is a system topic."""
+"""First store time that stays, by topic; the topic of delayed messages is a system topic."""
 
 Key = tuple[str, int, int]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def hurried() -> Iterator[None]:
-    """Nothing here is about power loss."""
+    """Skip syncs: no test here is about power loss."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Disk, "sync_file", lambda *_: None)
         patch.setattr(Disk, "sync_folder", lambda *_: None)
@@ -55,7 +55,7 @@ def hurried() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Put:
-    """What was put, as a test knows it."""
+    """A message that the test has put."""
 
     key: Key
     """Topic, queue id, queue offset."""
@@ -76,8 +76,8 @@ def config(**settings: Any) -> StoreConfig:
 
 
 def put_all(root: Path) -> list[Put]:
-    """Make a store of six days, a message of each topic an hour, and one queue that fell silent."""
-    clock, found = ManualClock(START_MS), []
+    """Build a store of six days: a message an hour per topic, and a queue without new messages."""
+    clock, puts = ManualClock(START_MS), []
     with MessageStore.open(str(root), config(), clock=clock) as store:
         for hour in range(6 * 24):
             for topic in TOPICS:
@@ -87,9 +87,9 @@ def put_all(root: Path) -> list[Put]:
                 result = store.put(IncomingMessage(topic, body, queue_id, keys))
                 assert result.status is PutStatus.PUT_OK
                 place = (topic, queue_id, result.queue_offset)
-                found.append(Put(place, clock.now_ms(), result.physical_offset, body))
+                puts.append(Put(place, clock.now_ms(), result.physical_offset, body))
             clock.advance(HOUR_MS)
-    return found
+    return puts
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +109,11 @@ def rows(path: Path, **options: Any) -> dict[Key, bytes]:
 
 
 def keys_of(puts: list[Put]) -> dict[Key, bytes]:
-    return {one.key: one.body for one in puts}
+    return {put.key: put.body for put in puts}
 
 
-def is_expired(one: Put) -> bool:
-    return one.key[0] in BEGINS and one.time_ms < BEGINS[one.key[0]]
+def is_expired(put: Put) -> bool:
+    return put.key[0] in BEGINS and put.time_ms < BEGINS[put.key[0]]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -128,12 +128,12 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def expected(puts: list[Put]) -> list[Put]:
-    """What stays: the young, and the last message of each queue."""
-    lasts = {one.key[:2]: one for one in puts}
-    return [one for one in puts if not is_expired(one) or lasts[one.key[:2]] is one]
+    """Return the messages that stay: the young ones, and the last message of each queue."""
+    lasts = {put.key[:2]: put for put in puts}
+    return [put for put in puts if not is_expired(put) or lasts[put.key[:2]] is put]
 
 
-def test_a_store_keeps_what_is_young_and_where_its_queues_end(
+def test_a_store_keeps_young_messages_and_ends_of_queues(
     made: tuple[Path, list[Put]], tmp_path: Path
 ) -> None:
     root, puts = made
@@ -144,32 +144,32 @@ def test_a_store_keeps_what_is_young_and_where_its_queues_end(
     assert digests(root) == before
     want = expected(puts)
     assert rows(tmp_path / "new") == keys_of(want)
-    gone = Counter(one.key[0] for one in puts) - Counter(one.key[0] for one in want)
-    assert {one.topic: one.messages for one in result.topics} == dict(gone)
+    gone = Counter(put.key[0] for put in puts) - Counter(put.key[0] for put in want)
+    assert {entry.topic: entry.messages for entry in result.topics} == dict(gone)
     assert planned.topics == result.topics
     assert (planned.is_written, result.is_written) == (False, True)
     assert result.changed_log_files >= 3
     told = json.loads(json.dumps(result.as_json()))
-    assert {one["topic"]: one["messages"] for one in told["topics"]} == dict(gone)
+    assert {entry["topic"]: entry["messages"] for entry in told["topics"]} == dict(gone)
 
     old, new = StoreReader.open(str(root)), StoreReader.open(str(tmp_path / "new"))
     assert new.end_offset == old.end_offset
     assert new.log.min_offset == result.changed_log_files * LOG_FILE_BYTES
     last = old.log.files[-1]
-    assert last.start < old.end_offset  # it is the one that is written to, and stays as it is
+    assert last.start < old.end_offset  # the newest log file, which is never changed
     name = f"commitlog/{last.name}"
     assert (root / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
     with MessageStore.open(str(tmp_path / "new"), config()) as store:
-        for topic, queue_id in {one.key[:2] for one in puts}:
-            offsets = [one.key[2] for one in want if one.key[:2] == (topic, queue_id)]
+        for topic, queue_id in {put.key[:2] for put in puts}:
+            offsets = [put.key[2] for put in want if put.key[:2] == (topic, queue_id)]
             assert store.min_offset(topic, queue_id) == min(offsets)
             assert store.max_offset(topic, queue_id) == max(offsets) + 1
         assert store.put(IncomingMessage("shorter", b"on", 1)).queue_offset == 5
     report = verify_store(StoreReader.open(str(tmp_path / "new")))
-    assert [one for one in report.findings if one.severity is Severity.DAMAGE] == []
+    assert [finding for finding in report.findings if finding.severity is Severity.DAMAGE] == []
 
 
-def test_compacting_a_store_again_after_it_was_killed_gives_the_same(
+def test_a_killed_compaction_of_a_store_can_be_repeated(
     made: tuple[Path, list[Put]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, _ = made
@@ -191,7 +191,7 @@ def test_compacting_a_store_again_after_it_was_killed_gives_the_same(
         compact(root, tmp_path / "killed")
 
 
-def test_nothing_is_made_where_no_log_file_is_gained(
+def test_nothing_is_written_if_no_log_file_is_saved(
     made: tuple[Path, list[Put]], tmp_path: Path
 ) -> None:
     result = compact(made[0], tmp_path / "new", retention={"shorter": 6 * DAY_MS - 2 * HOUR_MS})
@@ -199,9 +199,7 @@ def test_nothing_is_made_where_no_log_file_is_gained(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_damaged_store_is_to_be_salvaged_first(
-    made: tuple[Path, list[Put]], tmp_path: Path
-) -> None:
+def test_a_damaged_store_is_refused(made: tuple[Path, list[Put]], tmp_path: Path) -> None:
     shutil.copytree(made[0], tmp_path / "store")
     log_file = tmp_path / "store" / "commitlog" / f"{0:020d}"
     data = bytearray(log_file.read_bytes())
@@ -228,24 +226,24 @@ def whole_archive(made: tuple[Path, list[Put]], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def archived(whole_archive: Path, tmp_path: Path) -> Path:
-    """An archive of all closed log files."""
+    """Copy an archive of all closed log files."""
     shutil.copytree(whole_archive, tmp_path / "archive")
     return tmp_path / "archive"
 
 
 def left_in(archive: Path, puts: list[Put]) -> list[Put]:
-    """What stays of an archive: Parquet files hold a topic's messages of a log file and day."""
+    """Return the messages that an archive keeps: it drops whole files of a topic and day."""
     open_file = len(files.load_manifests(open_folder(str(archive)))) * LOG_FILE_BYTES
     parts: dict[tuple[str, int, int], list[Put]] = {}
-    for one in (one for one in puts if one.physical_offset < open_file):
-        place = (one.key[0], one.time_ms // DAY_MS, one.physical_offset // LOG_FILE_BYTES)
-        parts.setdefault(place, []).append(one)
+    for put in (put for put in puts if put.physical_offset < open_file):
+        place = (put.key[0], put.time_ms // DAY_MS, put.physical_offset // LOG_FILE_BYTES)
+        parts.setdefault(place, []).append(put)
     return [
-        one for part in parts.values() if not all(is_expired(one) for one in part) for one in part
+        put for part in parts.values() if not all(is_expired(put) for put in part) for put in part
     ]
 
 
-def test_an_archive_loses_the_days_that_are_past(
+def test_an_archive_drops_expired_days(
     made: tuple[Path, list[Put]], archived: Path, tmp_path: Path
 ) -> None:
     root, puts = made
@@ -260,24 +258,24 @@ def test_an_archive_loses_the_days_that_are_past(
     assert result.messages_kept == len(want)
     assert len(digests(archived)) < len(before)
 
-    # The archive holds together: it is whole, says so, and every lookup finds what is left.
+    # The archive is consistent: it is complete, and every lookup finds the messages kept.
     assert archive_job.verify(SESSION, str(archived)).problems == ()
     reader = ArchiveReader.open(str(archived))
-    for topic, queue_id in {one.key[:2] for one in puts}:
-        offsets = [one.key[2] for one in want if one.key[:2] == (topic, queue_id)]
+    for topic, queue_id in {put.key[:2] for put in puts}:
+        offsets = [put.key[2] for put in want if put.key[:2] == (topic, queue_id)]
         bounds = reader.queue(topic, queue_id)
         known = (min(offsets), max(offsets) + 1) if offsets else (0, 0)
         assert (bounds.min_offset, bounds.max_offset) == known
-    gone = next(one for one in puts if one.key in whole and one not in want)
+    gone = next(put for put in puts if put.key in whole and put not in want)
     kept = want[0]
     assert rows(archived, key=_key_of(gone)) == {}
     assert rows(archived, key=_key_of(kept)) == {kept.key: kept.body}
     with pytest.raises(NotInStore, match="taken out by compact"):
         reader.message_at(gone.physical_offset)
 
-    # A broker may still let go of the log files, and nothing brings back what went.
-    for one in reader.manifests:
-        assert is_archived(str(archived), one.start, one.size)
+    # A broker may still delete the log files, and dropped messages are not archived again.
+    for manifest in reader.manifests:
+        assert is_archived(str(archived), manifest.start, manifest.size)
     after = digests(archived)
     archive_job.archive(SESSION, str(root), str(archived), broker="b")
     assert compact(archived).messages_dropped == 0
@@ -289,12 +287,12 @@ def test_an_archive_loses_the_days_that_are_past(
     assert rows(tmp_path / "back") == keys_of(want)
 
 
-def _key_of(one: Put) -> str:
-    return f"{one.key[0]}-{(one.time_ms - START_MS) // HOUR_MS}"
+def _key_of(put: Put) -> str:
+    return f"{put.key[0]}-{(put.time_ms - START_MS) // HOUR_MS}"
 
 
 @pytest.mark.parametrize("killed_in", ["write_manifest", "delete_unnamed"])
-def test_compacting_an_archive_again_after_it_was_killed_gives_the_same(
+def test_a_killed_compaction_of_an_archive_can_be_repeated(
     killed_in: str,
     made: tuple[Path, list[Put]],
     archived: Path,
@@ -321,10 +319,10 @@ def test_compacting_an_archive_again_after_it_was_killed_gives_the_same(
     assert digests(archived) == digests(tmp_path / "whole")
 
 
-# What may be asked --------------------------------------------------------------------------
+# Options ------------------------------------------------------------------------------------
 
 
-def test_the_first_pattern_that_fits_counts_and_system_topics_are_named() -> None:
+def test_the_first_matching_pattern_applies_but_not_to_system_topics() -> None:
     rules = Retention((("a", None), ("a.*", 10), (".*", 20), ("RMQ_SYS_TRACE_TOPIC", 5)), 100)
     assert rules.begin_ms("a") is None
     assert rules.begin_ms("ab") == 90
@@ -344,7 +342,7 @@ def test_wrong_retention_is_refused(
         compact(tmp_path, retention=retention)
 
 
-def test_a_store_needs_a_target_and_an_archive_has_none(
+def test_a_store_requires_a_target_and_an_archive_refuses_it(
     made: tuple[Path, list[Put]], archived: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidOption, match="the folder of the store to make"):

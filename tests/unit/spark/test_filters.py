@@ -1,4 +1,4 @@
-"""Constraints: meeting, emptiness, and which predicates become one."""
+"""Constraints: intersection, emptiness, and the predicates that become a constraint."""
 
 import dataclasses
 import itertools
@@ -56,7 +56,7 @@ ROWS = st.fixed_dictionaries(
 
 
 @hypothesis.given(CONSTRAINTS, CONSTRAINTS, ROWS)
-def test_what_meets_both_admits_what_both_admit(
+def test_meet_admits_the_rows_that_both_admit(
     a: Constraint, b: Constraint, row: dict[str, Any]
 ) -> None:
     met = a.meet(b)
@@ -66,7 +66,9 @@ def test_what_meets_both_admits_what_both_admit(
 
 
 @hypothesis.given(CONSTRAINTS, CONSTRAINTS, CONSTRAINTS)
-def test_meeting_is_an_algebra(a: Constraint, b: Constraint, c: Constraint) -> None:
+def test_meet_is_commutative_associative_and_idempotent(
+    a: Constraint, b: Constraint, c: Constraint
+) -> None:
     assert a.meet(b) == b.meet(a)
     assert a.meet(b).meet(c) == a.meet(b.meet(c))
     assert a.meet(a) == a
@@ -74,7 +76,7 @@ def test_meeting_is_an_algebra(a: Constraint, b: Constraint, c: Constraint) -> N
     assert a.is_empty <= a.meet(b).is_empty
 
 
-def test_nothing_and_everything() -> None:
+def test_empty_and_unbounded_constraints() -> None:
     assert not Constraint().is_empty
     assert Constraint().describe() == "everything"
     assert ALL.is_all
@@ -93,7 +95,7 @@ def test_nothing_and_everything() -> None:
         assert empty.is_empty
 
 
-def test_words_for_logs() -> None:
+def test_describe() -> None:
     constraint = Constraint(
         topics=frozenset({"b", "a"}), queue_offsets=Span(3, 5), not_null=frozenset({"topic"})
     )
@@ -105,10 +107,10 @@ def test_words_for_logs() -> None:
     [("topic", "topics"), ("queue_id", "queue_ids"), ("tags", "tags"), ("msg_id", "message_ids")],
 )
 def test_values(column: str, member: str) -> None:
-    found = from_values(column, [1, 2, 2])
-    assert found is not None
-    assert getattr(found, member) == {1, 2}
-    assert found.not_null == {column}
+    constraint = from_values(column, [1, 2, 2])
+    assert constraint is not None
+    assert getattr(constraint, member) == {1, 2}
+    assert constraint.not_null == {column}
     assert from_values(column, [1, None]) is None
     assert from_span(column, 1, 2) is None
     nothing = from_values(column, [])
@@ -126,14 +128,14 @@ def test_values(column: str, member: str) -> None:
 )
 def test_spans(column: str, member: str) -> None:
     for low, high in itertools.product((None, 1), (None, 5)):
-        found = from_span(column, low, high)
-        assert found is not None
-        span = getattr(found, member)
+        constraint = from_span(column, low, high)
+        assert constraint is not None
+        span = getattr(constraint, member)
         assert (span.low, span.high) == (
             ALL.low if low is None else 1,
             ALL.high if high is None else 5,
         )
-        assert found.not_null == {column}
+        assert constraint.not_null == {column}
     assert from_values(column, [7, 7]) == from_span(column, 7, 7)
     for no_span in ([], [7, 8], ["7"], [True], [7.0]):
         assert from_values(column, no_span) is None
@@ -145,7 +147,7 @@ def test_other_columns_are_left_to_spark(column: str) -> None:
     assert from_span(column, 1, 2) is None
 
 
-# --- what Spark pushes ------------------------------------------------------
+# --- predicates that Spark pushes ---------------------------------------------
 
 QUEUE_OFFSET = ("queue_offset",)
 
@@ -193,7 +195,7 @@ def pushed(options: dict[str, Any], *predicates: datasource.Filter) -> tuple[Con
     return reader._constraint, left
 
 
-def test_taken_predicates_meet_and_others_go_back() -> None:
+def test_accepted_predicates_are_combined_and_others_returned() -> None:
     contains = datasource.StringContains(("topic",), "x")
     constraint, left = pushed(
         {},
@@ -210,7 +212,7 @@ def test_taken_predicates_meet_and_others_go_back() -> None:
     assert pushed({}, is_null) == (Constraint(), [is_null])
 
 
-def test_predicates_on_what_is_shown_are_not_taken_for_what_is_stored() -> None:
+def test_predicates_on_resolved_topics_are_left_to_spark() -> None:
     predicates = [datasource.EqualTo(("topic",), "a"), datasource.EqualTo(("queue_id",), 1)]
     offset = datasource.EqualTo(QUEUE_OFFSET, 1)
     constraint, left = pushed({"resolveTopics": True}, *predicates, offset)
@@ -218,12 +220,12 @@ def test_predicates_on_what_is_shown_are_not_taken_for_what_is_stored() -> None:
     assert constraint == from_span("queue_offset", 1, 1)
 
 
-def test_every_member_is_met_and_described() -> None:
-    """A member that meet() forgot would be a condition that is dropped."""
+def test_meet_and_describe_cover_every_member() -> None:
+    """A member ignored by meet() would be a dropped condition."""
     for field in dataclasses.fields(Constraint):
         value = Span(1, 2) if field.default == ALL else frozenset({"x"})
-        one = Constraint(**{field.name: value})
-        assert Constraint().meet(one) == one
+        constraint = Constraint(**{field.name: value})
+        assert Constraint().meet(constraint) == constraint
         if field.name != "not_null":
-            assert field.name in one.describe()
+            assert field.name in constraint.describe()
     assert filters.ALWAYS_PRESENT

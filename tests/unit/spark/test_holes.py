@@ -1,4 +1,4 @@
-"""What takes a hole's place: records that are framed right, to the last byte."""
+"""Records that fill a hole: valid, and exactly as long as the hole."""
 
 import itertools
 
@@ -22,17 +22,17 @@ FILE_BYTES = 8 * 1024 * 1024
 )
 def test_records_fill_a_hole_exactly(length: int, start: int, has_crc: bool) -> None:
     fill = Fill(start, length, start + length + 1, 1_700_000_000_000)
-    at = start
+    position = start
     for physical_offset, data in hole_filling.content(fill, has_crc=has_crc):
-        assert physical_offset == at
-        verdict, size = record.classify(data, 0, at, file_end=len(data))
+        assert physical_offset == position
+        verdict, size = record.classify(data, 0, position, file_end=len(data))
         assert (verdict, size) == (Verdict.MESSAGE, len(data))
-        one = record.decode(data)
-        assert not flags.is_queued(one.sys_flag)
-        assert flags.transaction_type(one.sys_flag) == flags.TRANSACTION_ROLLBACK
-        assert one.store_timestamp == 1_700_000_000_000
-        at += size
-    assert at == start + length
+        message = record.decode(data)
+        assert not flags.is_queued(message.sys_flag)
+        assert flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
+        assert message.store_timestamp == 1_700_000_000_000
+        position += size
+    assert position == start + length
 
 
 def test_a_hole_to_the_end_of_a_file_is_a_blank() -> None:
@@ -41,21 +41,21 @@ def test_a_hole_to_the_end_of_a_file_is_a_blank() -> None:
 
 
 @pytest.mark.parametrize("length", [1, hole_filling.SMALLEST_FILL_BYTES - 1])
-def test_a_hole_that_no_record_fits_is_refused(length: int) -> None:
+def test_a_hole_shorter_than_a_record_is_refused(length: int) -> None:
     with pytest.raises(CorruptRecord, match="too small"):
         list(hole_filling.content(Fill(100, length, 5000, 0)))
 
 
-def test_a_hole_is_cut_where_files_end() -> None:
+def test_a_hole_is_split_at_ends_of_files() -> None:
     hole = Hole(1500, 2000, "gone", "f", 7)
     parts = list(hole_filling.in_files(hole, 500, 1000))
-    assert [(one.physical_offset, one.end, one.file_end) for one in parts] == [
+    assert [(part.physical_offset, part.end, part.file_end) for part in parts] == [
         (1500, 2500, 2500),
         (2500, 3500, 3500),
     ]
 
 
-def test_holes_that_touch_are_one() -> None:
+def test_adjacent_holes_are_merged() -> None:
     given_holes = [Hole(30, 5, "c", "f"), Hole(0, 10, "a", "f"), Hole(10, 10, "b", "f", 9)]
     assert hole_filling.join(given_holes) == [Hole(0, 20, "a; b", "f", 9), Hole(30, 5, "c", "f")]
 

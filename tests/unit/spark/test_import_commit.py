@@ -1,4 +1,4 @@
-"""Stores made and extended by imports: whole, in order, and old or new wherever one is killed."""
+"""Stores created and extended by imports: complete, in order, and old or new after any kill."""
 
 import datetime
 import json
@@ -33,14 +33,14 @@ FILE_BYTES = int(SIZES["mappedFileSizeCommitLog"])
 
 @pytest.fixture(autouse=True)
 def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here ends the machine, and disks are slow."""
+    """Skip syncs, which are slow: no test here is about power loss."""
     monkeypatch.setattr(os, "fdatasync", lambda _: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(Disk, "sync_filesystem", lambda *_: None)
 
 
 def some(count: int, mark: str, topic: str = "T", size: int = 500) -> Any:
-    """A batch of messages that say which they are."""
+    """Return a batch of messages with their number in body and key."""
     made = batch(
         [
             {
@@ -68,57 +68,57 @@ def log_of(store: Path) -> list[StoredMessage]:
     return list(StoreReader.open(str(store)).messages())
 
 
-def as_java_walks(store: Path) -> list[str]:
-    """Bodies of the log as a broker of Java has it after a clean stop.
+def read_like_java(store: Path) -> list[str]:
+    """Return the bodies of the log as a broker of Java reads it after a clean stop.
 
-    It looks for the end from the third file from behind on, and believes in all before.
+    The broker looks for the end of the log in the last three files, and trusts all earlier ones.
     """
     files = golden.log_files(store)
     _, end = walked(files[-3:])
-    found, behind = walked(files)
-    assert behind == end, f"a hole at {behind}, and the log ends at {end}"
-    return named(found)
+    bodies, hole = walked(files)
+    assert hole == end, f"a hole at {hole}, and the log ends at {end}"
+    return named(bodies)
 
 
 def walked(files: list[Path]) -> tuple[list[bytes], int]:
-    """Bodies of log files up to the first thing that is no record, and where that is."""
-    found: list[bytes] = []
+    """Return the bodies of log files up to the first invalid record, and its physical offset."""
+    bodies: list[bytes] = []
     end = 0
     for path in files:
-        data, at, end = path.read_bytes(), 0, int(path.name)
+        data, position, end = path.read_bytes(), 0, int(path.name)
         while True:
-            verdict, size = record.classify(data, at, int(path.name) + at)
+            verdict, size = record.classify(data, position, int(path.name) + position)
             if verdict is Verdict.BLANK:
                 break
             if verdict is not Verdict.MESSAGE:
-                return found, end
-            found.append(record.decode(data, at).body)
-            at += size
-            end = int(path.name) + at
-    return found, end
+                return bodies, end
+            bodies.append(record.decode(data, position).body)
+            position += size
+            end = int(path.name) + position
+    return bodies, end
 
 
 def check(store: Path, expected: list[str]) -> None:
-    """Whether a store is whole and holds these messages, in log order."""
+    """Check that a store is complete and has these messages, in log order."""
     reader = StoreReader.open(str(store))
     messages = list(reader.messages())
-    assert named([one.body for one in messages]) == expected
-    assert {one.kind for one in verify(reader).findings} <= (
+    assert named([message.body for message in messages]) == expected
+    assert {finding.kind for finding in verify(reader).findings} <= (
         set() if messages else {FindingKind.LOG_EMPTY}
     )
     by_queue: dict[tuple[str, int], int] = {}
-    for one in messages:
-        key = one.topic, one.queue_id
-        assert one.queue_offset == by_queue.get(key, 0)
-        by_queue[key] = one.queue_offset + 1
-        assert reader.message_in_queue(*key, one.queue_offset) == one
-    assert [one.store_timestamp for one in messages] == sorted(
-        one.store_timestamp for one in messages
+    for message in messages:
+        key = message.topic, message.queue_id
+        assert message.queue_offset == by_queue.get(key, 0)
+        by_queue[key] = message.queue_offset + 1
+        assert reader.message_in_queue(*key, message.queue_offset) == message
+    assert [message.store_timestamp for message in messages] == sorted(
+        message.store_timestamp for message in messages
     )
 
 
 def is_clean(store: Path) -> bool:
-    """Whether nothing is left beside the store."""
+    """Return True if no draft is left beside the store."""
     return not Path(f"{store}{DRAFTS_SUFFIX}").exists()
 
 
@@ -129,7 +129,7 @@ def test_a_new_store_holds_all_rows_in_the_order_of_partitions(tmp_path: Path) -
     store = tmp_path / "there" / "store"
     write(store, [[some(100, "a"), some(50, "b")], [some(0, "x")], [some(150, "c")]])
     check(store, [*marks("a", 100), *marks("b", 50), *marks("c", 150)])
-    assert as_java_walks(store) == [*marks("a", 100), *marks("b", 50), *marks("c", 150)]
+    assert read_like_java(store) == [*marks("a", 100), *marks("b", 50), *marks("c", 150)]
     assert len(golden.log_files(store)) == 3
     assert is_clean(store)
     reader = StoreReader.open(str(store))
@@ -148,13 +148,13 @@ def test_a_store_without_rows_is_a_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "keeps_times"), [("4.5.2", False), ("4.9.7", True), ("5.5.0", False)]
 )
-def test_what_java_stored_is_the_same_after_the_round_trip(
+def test_messages_of_java_are_unchanged_by_a_round_trip(
     version: str, keeps_times: bool, tmp_path: Path
 ) -> None:
     table = importing.pa.Table.from_batches(importing.read(golden.unpack(version, "clean")))
-    # One has a property that no producer may send: a separator within.
+    # One message has a property that no producer may send: it contains a separator.
     pairs = [dict(row["properties"]) for row in table.to_pylist()]
-    keep = [not any("\x01" in value for value in one.values()) for one in pairs]
+    keep = [not any("\x01" in value for value in properties.values()) for properties in pairs]
     assert keep.count(False) == 1
     kept = table.filter(importing.pa.array(keep)).combine_chunks().to_batches(max_chunksize=200)
     sizes = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 128 * 1024}
@@ -164,9 +164,9 @@ def test_what_java_stored_is_the_same_after_the_round_trip(
 
     def fields(row: dict[str, Any]) -> tuple[Any, ...]:
         properties = dict(row["properties"])
-        keys = properties.pop("KEYS", "").split()  # spaces around them say nothing
+        keys = properties.pop("KEYS", "").split()  # spaces around keys are lost
         if properties.get("DELAY") == "0":
-            del properties["DELAY"]  # nor does this
+            del properties["DELAY"]  # a delay of 0 is lost
         columns = "topic", "queue_id", "body", "tags", "keys", "flag", "born_timestamp"
         stored = row["store_timestamp"] if keeps_times else None
         return (keys, properties, stored, *(row[name] for name in columns))
@@ -176,30 +176,34 @@ def test_what_java_stored_is_the_same_after_the_round_trip(
     assert verify(StoreReader.open(str(copy))).findings == ()
 
 
-def test_records_may_have_a_checksum_of_their_own(tmp_path: Path) -> None:
+def test_records_may_have_a_record_checksum(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("enabledAppendPropCRC=true\nbrokerName=broker-a\n")
     store = tmp_path / "store"
     write(store, [[some(20, "a")]], config=conf)
     check(store, marks("a", 20))
-    one = log_of(store)[7]
-    at = one.physical_offset
-    data = bytearray(golden.log_files(store)[0].read_bytes()[at : at + one.store_size])
+    message = log_of(store)[7]
+    physical_offset = message.physical_offset
+    data = bytearray(
+        golden.log_files(store)[0].read_bytes()[
+            physical_offset : physical_offset + message.store_size
+        ]
+    )
     assert b"__CRC32#" in data
-    data[record.POSITION_QUEUE_ID + 3] ^= 1  # no other checksum covers it
-    assert record.classify(data, 0, at)[0] is Verdict.BAD_RECORD_CRC
+    data[record.POSITION_QUEUE_ID + 3] ^= 1  # no other checksum covers the queue id
+    assert record.classify(data, 0, physical_offset)[0] is Verdict.BAD_RECORD_CRC
 
 
-def test_store_times_that_are_kept_never_go_back(tmp_path: Path) -> None:
+def test_kept_store_times_never_decrease(tmp_path: Path) -> None:
     def at(*seconds: int) -> Any:
         return batch(
             [
                 {
                     "topic": "T",
                     "body": b"",
-                    "store_timestamp": datetime.datetime.fromtimestamp(one, datetime.UTC),
+                    "store_timestamp": datetime.datetime.fromtimestamp(second, datetime.UTC),
                 }
-                for one in seconds
+                for second in seconds
             ]
         )
 
@@ -207,25 +211,25 @@ def test_store_times_that_are_kept_never_go_back(tmp_path: Path) -> None:
     options = {"keepStoreTimestamps": True, "ignoreReadColumns": True}
     write(store, [[at(5, 3, 9)], [at(4, 10)]], **options)
     write(store, [[at(1, 12)]], **options)
-    times = [one.store_timestamp // 1000 for one in log_of(store)]
+    times = [message.store_timestamp // 1000 for message in log_of(store)]
     assert times == [5, 5, 9, 9, 10, 10, 12]
 
 
-# A store that is there -------------------------------------------------------------------------
+# An existing store -----------------------------------------------------------------------------
 
 
-def test_an_import_goes_on_where_a_store_ends(tmp_path: Path) -> None:
+def test_an_import_appends_to_a_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(40, "a")]])
     write(store, [[some(50, "b")], [some(10, "c", topic="Other")]])
     write(store, [[some(400, "d")]])
     expected = [*marks("a", 40), *marks("b", 50), *marks("c", 10), *marks("d", 400)]
     check(store, expected)
-    assert as_java_walks(store) == expected
+    assert read_like_java(store) == expected
     assert bulk_append.read(open_folder(str(store))).begun is None
 
 
-def test_a_file_that_has_no_room_is_ended_by_the_import(tmp_path: Path) -> None:
+def test_an_import_ends_a_file_without_room(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(1, "a", size=12_000)] * 5])  # five of them leave 5 kB
     write(store, [[some(3, "b", size=6_000)]])
@@ -234,7 +238,7 @@ def test_a_file_that_has_no_room_is_ended_by_the_import(tmp_path: Path) -> None:
     assert (first.name, second.name) == (f"{0:020d}", f"{FILE_BYTES:020d}")
 
 
-def test_a_broker_goes_on_where_an_import_ends(tmp_path: Path) -> None:
+def test_a_broker_continues_after_an_import(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(30, "a")]])
     config = import_options_of(store).store
@@ -249,18 +253,18 @@ def import_options_of(store: Path) -> Any:
     return importing.import_options.parse(importing.texts(store))
 
 
-def test_rows_that_name_no_queue_go_over_those_that_their_topic_has(tmp_path: Path) -> None:
+def test_rows_without_queue_are_spread_over_the_queues_of_their_topic(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(3, "a")]], queues=3)
     free = some(12, "b").drop_columns(["queue_id"])
     write(store, [[free]], queues=16)
-    assert {one.queue_id for one in log_of(store)} == {0, 1, 2}
+    assert {message.queue_id for message in log_of(store)} == {0, 1, 2}
     with pytest.raises(InvalidOption, match="queues of topic T, which are 0 to 2; give it more"):
         write(store, [[batch([{"topic": "T", "body": b"", "queue_id": 3}])]])
     check(store, [*marks("a", 3), *marks("b", 12)])
 
 
-def test_overwrite_puts_a_new_store_in_its_place(tmp_path: Path) -> None:
+def test_overwrite_replaces_a_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(40, "a")]])
     twice = 2 * FILE_BYTES
@@ -272,7 +276,7 @@ def test_overwrite_puts_a_new_store_in_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_store_that_somebody_has_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+def test_a_store_in_use_is_refused(overwrite: bool, tmp_path: Path) -> None:
     store = tmp_path / "store"
     write(store, [[some(5, "a")]])
     broker = MessageStore.open(str(store), import_options_of(store).store)
@@ -282,7 +286,7 @@ def test_a_store_that_somebody_has_is_left_alone(overwrite: bool, tmp_path: Path
     assert is_clean(store)
 
 
-def test_a_folder_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InvalidOption, match="a store, or a folder that is new or empty"):
         write(tmp_path, [[some(5, "a")]], overwrite=True)
@@ -297,7 +301,7 @@ def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
     check(store, marks("a", 5))
 
 
-def test_drafts_that_nobody_comes_back_for_are_deleted(tmp_path: Path) -> None:
+def test_abandoned_drafts_are_deleted(tmp_path: Path) -> None:
     store = tmp_path / "store"
     dead, alive = (Path(f"{store}{DRAFTS_SUFFIX}", name) for name in ("dead", "alive"))
     for draft in (dead, alive):
@@ -309,15 +313,15 @@ def test_drafts_that_nobody_comes_back_for_are_deleted(tmp_path: Path) -> None:
     assert (dead.exists(), alive.exists()) == (False, True)
 
 
-# Killed anywhere -------------------------------------------------------------------------------
+# Kills at any call ----------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Raised where the process would end."""
 
 
 class DyingDisk(Disk):
-    """A disk under a process that dies in its n-th call, half of it done."""
+    """A disk of a process that dies in its n-th call, after half of the work."""
 
     def __init__(self, calls: int) -> None:
         super().__init__()
@@ -329,7 +333,7 @@ class DyingDisk(Disk):
 
     def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
         if self._may_die():
-            # Eight bytes go together; all else may go by halves.
+            # Eight bytes are written together; other writes may be cut anywhere.
             half = 0 if len(data) <= 8 else len(data) // 2
             super().write(descriptor, path, position, memoryview(data)[:half])
             raise Killed
@@ -357,7 +361,7 @@ def killed(
     after: Callable[[bool], None],
     stride: int,
 ) -> int:
-    """Run until it is through, killed so many calls later each time; return after how many."""
+    """Run until a run ends without a kill, each time killed later; return the calls of that run."""
     real = import_commit.Commit
 
     for calls in range(0, 10_000, stride):
@@ -381,13 +385,13 @@ def killed(
 
 
 def steps(count: int) -> pytest.MarkDecorator:
-    """Some of the calls by default, all of them in the soak: each costs a store, and its checks."""
+    """Test some of the calls by default and all in the soak: each costs a store and its checks."""
     every = pytest.param(1, marks=pytest.mark.soak, id="every call")
     return pytest.mark.parametrize("stride", [pytest.param(count, id="some calls"), every])
 
 
 @steps(15)
-def test_a_killed_import_leaves_no_new_store_or_a_whole_one(
+def test_a_killed_import_leaves_no_store_or_a_complete_one(
     monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -414,7 +418,7 @@ def test_a_killed_import_leaves_no_new_store_or_a_whole_one(
     ],
 )
 @steps(9)
-def test_a_killed_append_leaves_the_old_messages_or_all_of_the_new_ones(
+def test_a_killed_append_leaves_all_or_none_of_the_new_messages(
     count: int, monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
 ) -> None:
     base, store = tmp_path / "base", tmp_path / "store"
@@ -428,11 +432,11 @@ def test_a_killed_append_leaves_the_old_messages_or_all_of_the_new_ones(
         write(store, [[some(count, "b")]])
 
     def after(is_through: bool) -> None:
-        # As it was left, for us and for others; then opened as by a broker; then written again.
-        seen = named([one.body for one in log_of(store)])
+        # Check the store as it was left, for us and for Java; opened by a broker; then extended.
+        seen = named([message.body for message in log_of(store)])
         assert seen in (old, new)
-        assert as_java_walks(store) == seen
-        # A broker of Java that came and was killed leaves this, and nothing else.
+        assert read_like_java(store) == seen
+        # A broker of Java that was started and killed leaves this file only.
         by_others = tmp_path / "by-others"
         shutil.copytree(store, by_others)
         (by_others / paths.ABORT).touch()
@@ -447,13 +451,13 @@ def test_a_killed_append_leaves_the_old_messages_or_all_of_the_new_ones(
 
     kills = killed(monkeypatch, run, after, stride)
     assert kills > 20
-    # First the old, then the new, and never back: one call decides.
+    # First the old messages, then the new ones, and never back: one call decides.
     assert outcomes == sorted(outcomes)
     assert set(outcomes) == {False, True}
 
 
 @pytest.mark.parametrize("count", [10, 100, 300], ids=["in a file", "over two", "over many"])
-def test_all_that_is_written_before_the_last_step_is_no_part_of_the_log(
+def test_bytes_written_before_the_last_step_are_not_in_the_log(
     count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -475,27 +479,27 @@ def test_all_that_is_written_before_the_last_step_is_no_part_of_the_log(
         patch.setattr(import_commit.Commit, "_exchange", die)
         with pytest.raises(Killed):
             write(store, [[some(count, "b")]])
-    assert as_java_walks(store) == marks("a", 80)
-    assert named([one.body for one in log_of(store)]) == marks("a", 80)
+    assert read_like_java(store) == marks("a", 80)
+    assert named([message.body for message in log_of(store)]) == marks("a", 80)
     write(store, [[some(count, "b")]])
     check(store, [*marks("a", 80), *marks("b", count)])
-    assert as_java_walks(store) == [*marks("a", 80), *marks("b", count)]
+    assert read_like_java(store) == [*marks("a", 80), *marks("b", count)]
 
 
 # Streams ---------------------------------------------------------------------------------------
 
 
-def test_each_batch_of_a_stream_is_put_once(
+def test_each_batch_of_a_stream_is_appended_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     stream = Stream(monkeypatch, store)
     for batch_id, mark in enumerate("abc"):
-        for _ in range(2):  # as after a restart that does not know that it was through
+        for _ in range(2):  # as after a restart before the commit was recorded
             stream.write(batch_id, [[some(40, mark)], [some(2, mark)]])
-    expected = [one for mark in "abc" for one in [*marks(mark, 40), *marks(mark, 2)]]
+    expected = [name for mark in "abc" for name in [*marks(mark, 40), *marks(mark, 2)]]
     check(store, expected)
-    # Another query has batches of its own, and one without rows is none.
+    # Another query numbers its own batches, and a batch without rows is ignored.
     other = Stream(monkeypatch, store, "q2")
     other.write(0, [[some(3, "d")]])
     other.write(1, [[some(0, "e")]])
@@ -505,7 +509,7 @@ def test_each_batch_of_a_stream_is_put_once(
 
 
 @steps(30)
-def test_a_stream_that_is_killed_anywhere_puts_each_batch_once(
+def test_a_killed_stream_appends_each_batch_once(
     monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
 ) -> None:
     base, store = tmp_path / "base", tmp_path / "store"
@@ -526,7 +530,7 @@ def test_a_stream_that_is_killed_anywhere_puts_each_batch_once(
 
 
 @steps(30)
-def test_a_batch_is_not_taken_for_done_where_a_broker_wrote_instead(
+def test_messages_of_a_broker_are_not_mistaken_for_a_batch(
     monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
 ) -> None:
     base, store = tmp_path / "base", tmp_path / "store"
@@ -542,9 +546,9 @@ def test_a_batch_is_not_taken_for_done_where_a_broker_wrote_instead(
     def after(is_through: bool) -> None:
         before = len(log_of(store))
         with MessageStore.open(str(store), import_options_of(store).store) as broker:
-            # Of the same size, so that the head looks the same as well.
-            one = log_of_bytes(base)
-            broker.put(IncomingMessage("T", b"p".ljust(one, b"."), 0))
+            # Of the same size, so that the head of the log is the same as well.
+            size = log_of_bytes(base)
+            broker.put(IncomingMessage("T", b"p".ljust(size, b"."), 0))
         stream.write(1, [[some(5, "b")]])
         rest = ["p", *marks("b", 5)] if before == 20 else [*marks("b", 5), "p"]
         check(store, [*marks("a", 20), *rest])
@@ -558,17 +562,15 @@ def log_of_bytes(store: Path) -> int:
     return len(log_of(store)[0].body)
 
 
-def test_what_nobody_can_tell_any_more_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_undecidable_batch_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = tmp_path / "store"
     stream = Stream(monkeypatch, store)
     stream.write(0, [[some(200, "a")]])
     path = store / paths.BULK_APPENDS
-    said = json.loads(path.read_text())
+    state = json.loads(path.read_text())
     begun = {"log_end": 9, "first_offset": 9, "checksum": 1, "stream": "q1", "batch_id": 1}
-    path.write_text(json.dumps({**said, "begun": begun}))
-    golden.log_files(store)[0].unlink()  # as when it expires
+    path.write_text(json.dumps({**state, "begun": begun}))
+    golden.log_files(store)[0].unlink()  # as if it had expired
     (store / paths.QUEUE_SUMMARY).unlink()
     with pytest.raises(StoreUnavailable, match="batch 1 of stream q1 is in it"):
         stream.write(1, [[some(1, "b")]])
@@ -577,14 +579,14 @@ def test_what_nobody_can_tell_any_more_is_said(
         stream.write(1, [[some(1, "b")]])
 
 
-def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_invalid_options_of_a_stream_are_refused(tmp_path: Path) -> None:
     options = import_options_of(tmp_path / "store")
     schema = importing.from_arrow_schema(some(1, "a").schema)
     with pytest.raises(InvalidOption, match="append or update"):
         store_sink.StoreStreamWriter(options, schema, overwrite=True)
 
 
-def test_a_disk_that_fails_leaves_the_store(
+def test_a_failing_disk_leaves_the_store_unchanged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Where an import's records go, against a broker that puts one after the other."""
+"""Places of an import's records, compared with a broker that puts one record at a time."""
 
 from itertools import accumulate, pairwise
 
@@ -33,10 +33,10 @@ def fragment_of(records: Records) -> Fragment:
 def put_by_a_broker(
     fragments: list[Records], end: int, next_offsets: dict[QueueKey, int]
 ) -> list[tuple[int, QueueKey, int]]:
-    """Physical offset, queue and queue offset of each record."""
+    """Return physical offset, queue and queue offset of each record."""
     offsets = dict(next_offsets)
     placed = []
-    for size, queue in (one for records in fragments for one in records):
+    for size, queue in (entry for records in fragments for entry in records):
         if end % FILE_BYTES + size > ROOM:
             end += FILE_BYTES - end % FILE_BYTES
         key = KEYS[queue]
@@ -47,10 +47,10 @@ def put_by_a_broker(
 
 
 def unfolded(parts: list[LogPart], fragments: list[Records]) -> list[tuple[int, QueueKey, int]]:
-    """The same as the parts say."""
+    """Return the same values from the planned parts."""
     placed = []
     for part in parts:
-        at, offsets = part.start, dict(part.queue_offsets)
+        physical_offset, offsets = part.start, dict(part.queue_offsets)
         for piece in part.pieces:
             records = fragments[piece.fragment]
             ends = [0, *accumulate(size for size, _ in records)]
@@ -58,10 +58,10 @@ def unfolded(parts: list[LogPart], fragments: list[Records]) -> list[tuple[int, 
             assert piece.size == ends[piece.stop] - ends[piece.first]
             for size, queue in records[piece.first : piece.stop]:
                 key = KEYS[queue]
-                placed.append((at, key, offsets[key]))
+                placed.append((physical_offset, key, offsets[key]))
                 offsets[key] += 1
-                at += size
-        assert at - part.file_start <= ROOM
+                physical_offset += size
+        assert physical_offset - part.file_start <= ROOM
     return placed
 
 
@@ -73,7 +73,7 @@ RECORDS = st.lists(st.tuples(st.integers(91, ROOM), st.integers(0, 2)), max_size
     st.integers(0, 5).flatmap(lambda n: st.integers(0, ROOM).map(lambda at: n * FILE_BYTES + at)),
     st.dictionaries(st.sampled_from(KEYS), st.integers(0, 1000)),
 )
-def test_records_go_where_a_broker_would_have_put_them(
+def test_records_are_placed_like_by_a_broker(
     fragments: list[Records], end: int, next_offsets: dict[QueueKey, int]
 ) -> None:
     planner = Planner(0, end, FILE_BYTES, next_offsets, 5)
@@ -85,7 +85,7 @@ def test_records_go_where_a_broker_would_have_put_them(
     sizes = [size for records in fragments for size, _ in records]
     assert planner.message_count == len(expected)
     assert planner.end == (expected[-1][0] + sizes[-1] if expected else end)
-    # Each file but the last ends with a blank, and they follow each other.
+    # Each file but the last ends with a blank, and the files are consecutive.
     assert [part.is_ended for part in parts] == [True] * (len(parts) - 1) + [False] * bool(parts)
     for before, part in pairwise(parts):
         assert (part.file_start, part.position) == (before.file_start + FILE_BYTES, 0)
@@ -93,7 +93,7 @@ def test_records_go_where_a_broker_would_have_put_them(
         assert parts[0].start == end
 
 
-def test_times_before_a_part_are_those_of_all_records_before() -> None:
+def test_times_before_a_part_cover_all_earlier_records() -> None:
     planner = Planner(0, 0, FILE_BYTES, {}, 7)
     for times in ([5, 9], [8, 20], [10]):
         records = [(400, 0)] * len(times)
@@ -101,7 +101,7 @@ def test_times_before_a_part_are_those_of_all_records_before() -> None:
     assert [part.time_ms for part in planner.finish()] == [7, 9, 20]
 
 
-def test_a_record_that_no_file_can_hold_is_refused() -> None:
+def test_a_record_larger_than_a_file_is_refused() -> None:
     planner = Planner(0, 0, FILE_BYTES, {}, 0)
     with pytest.raises(InvalidOption, match="1001 at least, as a record has 993 bytes"):
         planner.add(fragment_of([(ROOM + 1, 0)]), table_of([(ROOM + 1, 0)]))

@@ -1,4 +1,4 @@
-"""Rows as records: what is made of columns is what is made row by row, and what both refuse."""
+"""Rows as records: the encoders of columns and of rows give the same bytes and errors."""
 
 import dataclasses
 import datetime
@@ -27,20 +27,20 @@ def encoder(**options: object) -> RowEncoder:
 
 
 def messages(made: RowEncoder, batch: pa.RecordBatch) -> list[StoredMessage]:
-    """What records say, once their body has its checksum."""
-    found = []
+    """Return the messages of records, without the checksum of the body."""
+    decoded = []
     for data, table in made.encode(batch):
-        view, at = bytes(data), 0
+        view, position = bytes(data), 0
         for size, queue in zip(table.sizes.tolist(), table.queues.tolist(), strict=True):
-            one = record.decode(view[at : at + size], check_crc=False)
-            assert (one.topic, one.queue_id) == made.queues[queue]
-            found.append(one)
-            at += size
-        assert at == len(view)
-    return found
+            message = record.decode(view[position : position + size], check_crc=False)
+            assert (message.topic, message.queue_id) == made.queues[queue]
+            decoded.append(message)
+            position += size
+        assert position == len(view)
+    return decoded
 
 
-def is_common(made: RowEncoder, batch: pa.RecordBatch) -> bool:
+def is_encoded_by_columns(made: RowEncoder, batch: pa.RecordBatch) -> bool:
     return _Common(batch, made).encode() is not None
 
 
@@ -75,14 +75,16 @@ def test_columns_and_rows_give_the_same_bytes(rows: list[dict[str, Any]], has_cr
     batch = importing.batch(rows)
 
     def made() -> RowEncoder:
-        one = encoder(ignoreReadColumns=True)
-        store = dataclasses.replace(one.options.store, enabled_append_prop_crc=has_crc)
-        return dataclasses.replace(one, options=dataclasses.replace(one.options, store=store))
+        options = encoder(ignoreReadColumns=True)
+        store = dataclasses.replace(options.options.store, enabled_append_prop_crc=has_crc)
+        return dataclasses.replace(
+            options, options=dataclasses.replace(options.options, store=store)
+        )
 
     by_columns, by_rows = made(), made()
     common = _Common(batch, by_columns).encode()
     if common is None:
-        return  # made row by row in any case
+        return  # encoded row by row in any case
     expected, sizes, queues = by_rows._encode_rows(batch)
     assert bytes(common[0]) == expected
     assert common[1].tolist() == sizes.tolist()
@@ -103,61 +105,68 @@ FULL: Mapping[str, Any] = {
 }
 
 
-def test_what_is_in_a_row_is_in_its_record() -> None:
+def test_a_record_has_the_values_of_its_row() -> None:
     made = encoder(storeHost="192.0.2.7:4711")
     batch = importing.batch([FULL])
-    assert is_common(encoder(), batch)
-    (one,) = messages(made, batch)
-    assert (one.topic, one.queue_id, one.body, one.flag) == ("New", 4, b"abc", -3)
-    assert one.properties == {"UNIQ_KEY": "U1", "TAGS": "TagA", "KEYS": "k1 k2", "a": "1"}
-    assert one.born_timestamp == 1500
-    assert (str(one.born_host), str(one.store_host)) == ("192.0.2.7:4711",) * 2
+    assert is_encoded_by_columns(encoder(), batch)
+    (message,) = messages(made, batch)
+    assert (message.topic, message.queue_id, message.body, message.flag) == ("New", 4, b"abc", -3)
+    assert message.properties == {"UNIQ_KEY": "U1", "TAGS": "TagA", "KEYS": "k1 k2", "a": "1"}
+    assert message.born_timestamp == 1500
+    assert (str(message.born_host), str(message.store_host)) == ("192.0.2.7:4711",) * 2
 
 
-def test_a_slice_of_a_batch_has_its_own_properties() -> None:
+def test_a_slice_of_a_batch_keeps_its_properties() -> None:
     rows = [{"topic": "T", "body": b"%d" % n, "properties": [("n", str(n))]} for n in range(9)]
     batch = importing.batch(rows).slice(3, 4)
-    assert is_common(encoder(), batch)
-    assert [(one.body, one.properties) for one in messages(encoder(), batch)] == [
+    assert is_encoded_by_columns(encoder(), batch)
+    assert [(message.body, message.properties) for message in messages(encoder(), batch)] == [
         (b"%d" % n, {"n": str(n)}) for n in range(3, 7)
     ]
 
 
 @pytest.mark.parametrize("delayed", [False, True], ids=["common", "row by row"])
-def test_rows_without_a_queue_go_round_the_queues_of_their_topic(delayed: bool) -> None:
+def test_rows_without_a_queue_are_spread_round_robin(delayed: bool) -> None:
     rows = [{"topic": topic, "body": b""} for topic in ["Known"] * 5 + ["New"] * 3]
-    # A row with a delay is not common, and takes no turn: it waits in another topic's queue.
+    # A row with a delay is encoded apart, and takes no turn: its queue is in the schedule topic.
     late = [{"topic": "Known", "body": b"", "queue_id": 0, "delay_level": 2}] if delayed else []
     made = encoder(queues=2)
-    found = [(one.topic, one.queue_id) for one in messages(made, importing.batch(rows + late))]
-    assert found[:8] == [
+    queues = [
+        (message.topic, message.queue_id)
+        for message in messages(made, importing.batch(rows + late))
+    ]
+    assert queues[:8] == [
         *(("Known", number % 3) for number in range(1, 6)),
         *(("New", number % 2) for number in range(6, 9)),
     ]
-    assert found[8:] == ([("SCHEDULE_TOPIC_XXXX", 1)] if delayed else [])
+    assert queues[8:] == ([("SCHEDULE_TOPIC_XXXX", 1)] if delayed else [])
 
 
-def test_a_sharding_key_names_a_queue_as_java_does() -> None:
+def test_a_sharding_key_selects_the_queue_of_java() -> None:
     # "polygenelubricants".hashCode() is -2^31, "k".hashCode() 107 (java.lang.String).
     rows = [{"topic": "Known", "body": b"", "sharding_key": key} for key in ("k", "k", "b")]
-    assert [one.queue_id for one in messages(encoder(), importing.batch(rows))] == [2, 2, 98 % 3]
+    assert [message.queue_id for message in messages(encoder(), importing.batch(rows))] == [
+        2,
+        2,
+        98 % 3,
+    ]
 
 
-def test_a_delayed_message_waits_where_brokers_keep_it() -> None:
+def test_a_delayed_message_goes_to_the_schedule_topic() -> None:
     rows = [{"topic": "Known", "body": b"x", "queue_id": 2, "delay_level": 3}]
-    (one,) = messages(encoder(), importing.batch(rows))
-    assert (one.topic, one.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
-    assert one.properties == {"DELAY": "3", "REAL_TOPIC": "Known", "REAL_QID": "2"}
-    # What was read there goes back there, and what had waited waits no more.
+    (message,) = messages(encoder(), importing.batch(rows))
+    assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert message.properties == {"DELAY": "3", "REAL_TOPIC": "Known", "REAL_QID": "2"}
+    # A message read from the schedule topic goes back there, one read later is not delayed again.
     for topic in ("SCHEDULE_TOPIC_XXXX", "Known"):
         again = {
             "topic": topic,
             "body": b"x",
             "queue_id": 2,
-            "properties": [*one.properties.items()],
+            "properties": [*message.properties.items()],
         }
         (kept,) = messages(encoder(ignoreReadColumns=True), importing.batch([again]))
-        assert (kept.topic, kept.queue_id, kept.properties) == (topic, 2, one.properties)
+        assert (kept.topic, kept.queue_id, kept.properties) == (topic, 2, message.properties)
 
 
 TIME = datetime.datetime.fromtimestamp(9, datetime.UTC)
@@ -184,7 +193,7 @@ TIME = datetime.datetime.fromtimestamp(9, datetime.UTC)
         ),
     ],
 )
-def test_a_row_that_is_no_message_is_refused_by_its_number(
+def test_an_invalid_row_is_refused_with_its_number(
     change: dict[str, Any], options: dict[str, object], text: str
 ) -> None:
     good = {**FULL, **({"store_timestamp": TIME} if options else {})}
@@ -193,7 +202,7 @@ def test_a_row_that_is_no_message_is_refused_by_its_number(
         messages(made, importing.batch([good, {**good, **change}]))
 
 
-def test_store_times_stand_beside_the_records() -> None:
+def test_store_times_are_returned_with_the_records() -> None:
     rows = [{"topic": "T", "body": b"", "store_timestamp": TIME}] * 2
     (made,) = encoder(ignoreReadColumns=True, keepStoreTimestamps=True).encode(
         importing.batch(rows)

@@ -42,15 +42,15 @@ from spark import live_traffic
 from spark.live_traffic import BROKER, GROUP, Case, queue, read, read_tasks, scan_of
 from spark.reading import Row
 
-pytestmark = pytest.mark.xdist_group("live")  # one broker's traffic, made once
+pytestmark = pytest.mark.xdist_group("live")  # they share a broker and its traffic
 
 BODY_AT = 88
-"""Of a record with two IPv4 hosts."""
+"""Size of a record's head with two IPv4 hosts."""
 
 
 @dataclass
 class Results:
-    """What live reads gave; the broker is gone since, its store is here."""
+    """Rows of live reads, and the store of the broker, which has stopped."""
 
     folder: Path
     cases: dict[str, Case]
@@ -72,7 +72,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("name", live_traffic.NAMES)
-def test_rows_are_those_of_the_store(results: Results, name: str) -> None:
+def test_rows_equal_those_of_the_store(results: Results, name: str) -> None:
     of_store = results.cases[name].rows_of(results.folder)
     assert results.found[name] == of_store
     assert bool(of_store) is (name not in live_traffic.NOTHING)
@@ -101,8 +101,8 @@ def mq() -> Iterator[LocalBroker]:
 
 
 @pytest.fixture
-def one(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
-    """A scan and its only task: queue 0, 100 messages."""
+def planned(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
+    """Return a scan and its only task: queue 0, 100 messages."""
     scan = scan_of(mq.namesrv_addr, topic="Orders")
     (task,) = scan.tasks()
     assert task.partition.slices == (plan.QueueSlice("Orders", 0, 0, 100),)
@@ -114,7 +114,7 @@ def one(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
 
 def test_partitions_are_cut_by_count(mq: LocalBroker) -> None:
     tasks = scan_of(mq.namesrv_addr, topic="Orders", maxRecordsPerPartition=40).tasks()
-    assert [(one.start, one.stop) for task in tasks for one in task.partition.slices] == [
+    assert [(part.start, part.stop) for task in tasks for part in task.partition.slices] == [
         (0, 40),
         (40, 80),
         (80, 100),
@@ -127,13 +127,13 @@ def test_partitions_are_cut_by_bytes(mq: LocalBroker) -> None:
     assert "1 of 2 queues" in scan.summary.lines[-1]
 
 
-def test_explained(mq: LocalBroker) -> None:
+def test_the_plan_is_explained(mq: LocalBroker) -> None:
     text = explain(nameServer=mq.namesrv_addr, topic="Orders", tags="TagA")
     assert text.startswith("wanted: topics in ['Orders'], tags in ['TagA']")
     assert "1 of 2 queues" in text
 
 
-def test_a_queue_grows_and_is_read_as_planned(mq: LocalBroker) -> None:
+def test_messages_after_planning_are_not_read(mq: LocalBroker) -> None:
     scan = scan_of(mq.namesrv_addr, topic="Empty")
     assert scan.tasks() == []
     with blocking.Producer("p", namesrv=mq.namesrv_addr) as producer:
@@ -175,34 +175,34 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "kind", "text"), REFUSED)
-def test_what_does_not_fit_is_refused(
+def test_invalid_offsets_and_names_are_refused(
     mq: LocalBroker, given: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
         scan_of(mq.namesrv_addr, **given).tasks()
 
 
-def test_loss_is_told_and_left_when_that_is_wanted(mq: LocalBroker) -> None:
+def test_data_loss_is_reported_and_tolerated_if_configured(mq: LocalBroker) -> None:
     scan = scan_of(mq.namesrv_addr, topics="Orders,Nope", failOnDataLoss=False)
     assert len(read_tasks(scan, scan.tasks())) == 100
     assert any("data loss: topic 'Nope'" in line for line in scan.summary.lines)
 
 
-def test_predicates_may_leave_out_what_offsets_name(mq: LocalBroker) -> None:
+def test_predicates_may_exclude_queues_with_offsets(mq: LocalBroker) -> None:
     starting = {"Orders": {BROKER: {"0": 90}}, "Empty": {BROKER: {"0": 0}}}
     constraint = from_values("topic", ["Orders"])
     found = read(mq.namesrv_addr, constraint, topics="Orders,Empty", startingOffsets=starting)
     assert [row["queue_offset"] for row in found] == list(range(90, 100))
 
 
-def test_nobody_at_the_name_server() -> None:
+def test_an_unreachable_name_server_is_an_error() -> None:
     given = {"topic": "T", "pullTimeoutMs": 500, "fetchOffset.numRetries": 1}
     with pytest.raises(ReadFailed, match=r"asked 2 times; name server 127\.0\.0\.1:1;"):
         scan_of("127.0.0.1:1", **given).tasks()
     live_calls.disconnect()
 
 
-def test_a_name_server_that_is_no_address() -> None:
+def test_an_invalid_address_of_a_name_server_is_refused() -> None:
     with pytest.raises(InvalidOption, match="option 'nameServer' is 'here:x'"):
         scan_of("here:x").tasks()
 
@@ -218,8 +218,8 @@ def test_connections_are_kept_for_the_next_task(mq: LocalBroker) -> None:
     assert live_calls.connected(scan._live) is not cluster
 
 
-def test_a_read_may_end_early(one: tuple[LiveScan, LiveTask]) -> None:
-    scan, task = one
+def test_a_read_may_end_early(planned: tuple[LiveScan, LiveTask]) -> None:
+    scan, task = planned
     batches = scan.read(task)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
@@ -232,19 +232,19 @@ def _with_slice(task: LiveTask, start: int, stop: int) -> LiveTask:
 
 
 @pytest.mark.parametrize(("start", "stop", "count"), [(-5, 10, 10), (90, 120, 10), (150, 160, 0)])
-def test_what_has_gone_since_planning_is_named(
-    mq: LocalBroker, one: tuple[LiveScan, LiveTask], start: int, stop: int, count: int
+def test_messages_deleted_since_planning_are_data_loss(
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], start: int, stop: int, count: int
 ) -> None:
-    task = _with_slice(one[1], start, stop)
+    task = _with_slice(planned[1], start, stop)
     text = f"queue Orders/0 of broker broker-a holds 0 to 100 now, planned were {start} to {stop}"
     with pytest.raises(DataLoss, match=text):
-        read_tasks(one[0], [task])
+        read_tasks(planned[0], [task])
     tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
     assert len(read_tasks(tolerant, [task])) == count
 
 
 class Patched:
-    """Pulls without a line, whose answers are changed before anybody looks."""
+    """Pulls without the fast path; ``change`` may modify each reply before it is read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def take(lines: PullConnections, address: str) -> PullConnection:
@@ -273,39 +273,43 @@ class Patched:
 
 
 @pytest.fixture
-def pulls(monkeypatch: pytest.MonkeyPatch, one: Any) -> Patched:
+def pulls(monkeypatch: pytest.MonkeyPatch, planned: Any) -> Patched:
     return Patched(monkeypatch)
 
 
-def test_lost_connections_are_made_again(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+def test_lost_connections_are_reopened(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
     pulls.failures_left = 3
-    found = read_tasks(one[0], [one[1]])
+    found = read_tasks(planned[0], [planned[1]])
     assert [row["queue_offset"] for row in found] == list(range(100))
     codes = [request.code for request in pulls.asked]
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes
 
 
-def test_patience_ends(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+def test_retries_of_pulls_are_limited(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
     pulls.failures_left = 1000
     with pytest.raises(
         ReadFailed,
         match=r"messages of queue Orders/0 of broker broker-a from queue offset 0 on: connection "
         r"to .* lost.*asked 4 times",
     ):
-        read_tasks(one[0], [one[1]])
+        read_tasks(planned[0], [planned[1]])
 
 
-def test_pulls_say_who_asks_and_commit_nothing(mq: LocalBroker, pulls: Patched) -> None:
+def test_pulls_name_the_client_and_commit_nothing(mq: LocalBroker, pulls: Patched) -> None:
     assert len(read(mq.namesrv_addr, topic="Orders", tags="TagA")) == 100
-    headers = [one.ext_fields or {} for one in pulls.asked if one.code == RequestCode.PULL_MESSAGE]
-    assert {one["consumerGroup"] for one in headers} == {"TOOLS_CONSUMER"}
-    assert {one["sysFlag"] for one in headers} == {"4"}
-    assert {one["subscription"] for one in headers} == {"*", "TagA"}
-    codes = {one.code for one in pulls.asked}
+    headers = [
+        request.ext_fields or {}
+        for request in pulls.asked
+        if request.code == RequestCode.PULL_MESSAGE
+    ]
+    assert {header["consumerGroup"] for header in headers} == {"TOOLS_CONSUMER"}
+    assert {header["sysFlag"] for header in headers} == {"4"}
+    assert {header["subscription"] for header in headers} == {"*", "TagA"}
+    codes = {request.code for request in pulls.asked}
     assert not codes & {RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET}
 
 
-def test_a_damaged_body_is_an_error(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+def test_a_damaged_body_is_an_error(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
     def damage(reply: Command) -> None:
         data = bytearray(reply.body)
         data[BODY_AT] ^= 1
@@ -313,20 +317,20 @@ def test_a_damaged_body_is_an_error(one: tuple[LiveScan, LiveTask], pulls: Patch
 
     pulls.change = damage
     with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0 of broker"):
-        read_tasks(one[0], [one[1]])
+        read_tasks(planned[0], [planned[1]])
 
 
-def test_a_torn_reply_is_an_error(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+def test_a_torn_reply_is_an_error(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
     def tear(reply: Command) -> None:
         reply.body = bytes(reply.body)[:-1]
 
     pulls.change = tear
     with pytest.raises(CorruptRecord, match="bytes are left"):
-        read_tasks(one[0], [one[1]])
+        read_tasks(planned[0], [planned[1]])
 
 
-def test_messages_that_a_broker_passes_over_are_data_loss(
-    mq: LocalBroker, one: tuple[LiveScan, LiveTask], pulls: Patched
+def test_messages_skipped_by_a_broker_are_data_loss(
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
 ) -> None:
     def drop(reply: Command) -> None:
         data = bytes(reply.body)
@@ -335,15 +339,15 @@ def test_messages_that_a_broker_passes_over_are_data_loss(
 
     pulls.change = drop
     with pytest.raises(DataLoss, match="has no messages at queue offsets 0 to 1: its broker"):
-        read_tasks(one[0], [one[1]])
+        read_tasks(planned[0], [planned[1]])
     tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    assert len(read_tasks(tolerant, [one[1]])) == 96
+    assert len(read_tasks(tolerant, [planned[1]])) == 96
 
 
-def test_messages_that_are_deleted_meanwhile_are_data_loss(
-    mq: LocalBroker, one: tuple[LiveScan, LiveTask], pulls: Patched
+def test_messages_deleted_during_a_read_are_data_loss(
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
 ) -> None:
-    """Offset 32 to 63 expire between the look at the ends and the pull."""
+    """Offsets 32 to 63 expire between planning and the pull."""
 
     def expire(reply: Command) -> None:
         fields = reply.ext_fields or {}
@@ -354,17 +358,17 @@ def test_messages_that_are_deleted_meanwhile_are_data_loss(
     pulls.change = expire
     text = "holds 64 to 100 now, planned were 32 to 64"
     with pytest.raises(DataLoss, match=text):
-        read_tasks(one[0], [one[1]])
+        read_tasks(planned[0], [planned[1]])
     tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    found = read_tasks(tolerant, [one[1]])
+    found = read_tasks(tolerant, [planned[1]])
     assert [row["queue_offset"] for row in found] == [*range(32), *range(64, 100)]
 
 
 @pytest.mark.parametrize("damage", [0, 1])
-def test_a_checksum_of_the_whole_record_is_checked(
-    one: tuple[LiveScan, LiveTask], pulls: Patched, damage: int
+def test_a_record_checksum_is_verified(
+    planned: tuple[LiveScan, LiveTask], pulls: Patched, damage: int
 ) -> None:
-    """It is about the physical offset as well, which says nothing of a place in a reply."""
+    """The checksum covers the physical offset, which differs from the position in a reply."""
 
     def add_checksums(reply: Command) -> None:
         data = bytes(reply.body)
@@ -376,9 +380,9 @@ def test_a_checksum_of_the_whole_record_is_checked(
     pulls.change = add_checksums
     if damage:
         with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0"):
-            read_tasks(one[0], [one[1]])
+            read_tasks(planned[0], [planned[1]])
     else:
-        found = read_tasks(one[0], [one[1]])
+        found = read_tasks(planned[0], [planned[1]])
         assert len(found) == 100
         assert all("__CRC32#" in row["properties"] for row in found)
 
@@ -387,7 +391,7 @@ def test_a_checksum_of_the_whole_record_is_checked(
 
 
 class Meddled:
-    """Replies of lines, changed before anybody looks; ``change`` gets the number of each."""
+    """Replies of the fast path; ``change`` gets the number of each and may modify it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -399,11 +403,11 @@ class Meddled:
 
         def meddled(line: PullConnection, wait_s: float, timeout_ms: int) -> list[PullReply]:
             self.at_read(next(self.reads), line)
-            found: list[PullReply] = []
+            replies: list[PullReply] = []
             for reply in receive(line, wait_s, timeout_ms):
-                found += self.change(self.count, reply)
+                replies += self.change(self.count, reply)
                 self.count += 1
-            return found[::-1]  # brokers answer in any order
+            return replies[::-1]  # brokers answer in any order
 
         async def noted(client: RetryingClient, queue: Any, queue_offset: int, *more: Any) -> Any:
             self.asked_again.append(queue_offset)
@@ -415,7 +419,7 @@ class Meddled:
 
 @pytest.fixture
 def small(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
-    """100 messages, of which each pull brings 3."""
+    """Return a scan and its task: 100 messages, 3 in each pull."""
     scan = scan_of(mq.namesrv_addr, topic="Orders", pullBatchSize=3)
     (task,) = scan.tasks()
     return scan, task
@@ -427,7 +431,7 @@ def lines(monkeypatch: pytest.MonkeyPatch, small: Any) -> Iterator[Meddled]:
     live_calls.disconnect()
 
 
-def assert_whole(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
+def assert_all_messages_are_read(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
     scan, task = scan_and_task
     found = read_tasks(scan, [task])
     assert [row["queue_offset"] for row in found] == list(range(100))
@@ -435,25 +439,23 @@ def assert_whole(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
 
 
 def test_replies_in_any_order(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
-    assert_whole(small)
+    assert_all_messages_are_read(small)
     assert lines.count == 34
     assert lines.asked_again == []
 
 
-def test_stale_replies_are_passed_over(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
-    # The order is turned round afterwards: the first of two counts, as it does for every client.
+def test_stale_replies_are_ignored(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
+    # The list is reversed afterwards: the first of two replies counts, as for every client.
     lines.change = lambda _, reply: [
         PullReply(reply.opaque + 10_000, 0, "FOUND", 99, b"of somebody else"),
         PullReply(reply.opaque, 0, "FOUND", 99, b"again"),
         reply,
     ]
-    assert_whole(small)
+    assert_all_messages_are_read(small)
     assert lines.asked_again == []
 
 
-def test_brokers_that_give_fewer_than_asked(
-    small: tuple[LiveScan, LiveTask], lines: Meddled
-) -> None:
+def test_short_replies_are_continued(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
     def cut(_: int, reply: PullReply) -> list[PullReply]:
         places = live_calls.frames(reply.records)
         if len(places) > 1:
@@ -462,7 +464,7 @@ def test_brokers_that_give_fewer_than_asked(
         return [reply]
 
     lines.change = cut
-    assert_whole(small)
+    assert_all_messages_are_read(small)
     assert lines.count == 100
     assert lines.asked_again == []
 
@@ -475,31 +477,31 @@ def test_brokers_that_give_fewer_than_asked(
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
-        ResponseCode.SUCCESS,  # that gets nowhere
+        ResponseCode.SUCCESS,  # a reply without progress
     ],
 )
-def test_what_is_not_the_next_records_is_asked_again(
+def test_a_reply_without_the_next_records_is_requested_again(
     small: tuple[LiveScan, LiveTask], lines: Meddled, code: int, number: int
 ) -> None:
     first: list[int] = []
 
-    def fail(at: int, reply: PullReply) -> list[PullReply]:
-        if at != number:
+    def fail(reply_number: int, reply: PullReply) -> list[PullReply]:
+        if reply_number != number:
             return [reply]
         first.append(reply.next_offset - len(live_calls.frames(reply.records)))
         next_offset = reply.next_offset if code else first[0]
         return [PullReply(reply.opaque, code, "so it is", next_offset, b"")]
 
     lines.change = fail
-    assert_whole(small)
+    assert_all_messages_are_read(small)
     assert lines.asked_again == first
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("here"), RequestTimedOut("here", 11, 5)])
-def test_lines_that_end_in_the_middle(
+def test_missing_replies_of_a_lost_connection_are_requested_again(
     small: tuple[LiveScan, LiveTask], lines: Meddled, error: Exception
 ) -> None:
-    """In a part of a chunk, too: of each only what is lacking is asked again."""
+    """Also within a part of a chunk: only missing messages are requested again."""
 
     def halve(_: int, reply: PullReply) -> list[PullReply]:
         places = live_calls.frames(reply.records)
@@ -517,25 +519,25 @@ def test_lines_that_end_in_the_middle(
                 raise error
 
         lines.at_read = end
-        assert_whole(small)
+        assert_all_messages_are_read(small)
     assert lines.asked_again
     assert any(queue_offset % 3 for queue_offset in lines.asked_again)
 
 
-def test_a_connection_is_closed_in_the_middle(
+def test_a_connection_closed_during_a_read(
     small: tuple[LiveScan, LiveTask], lines: Meddled
 ) -> None:
     def close(read: int, line: PullConnection) -> None:
         if read == 1:
             line._socket.shutdown(socket.SHUT_RDWR)
 
-    lines.change = lambda at, reply: [reply] if at % 3 else []  # the others wait for ever
+    lines.change = lambda at, reply: [reply] if at % 3 else []  # the other requests get no reply
     lines.at_read = close
-    assert_whole(small)
+    assert_all_messages_are_read(small)
     assert lines.asked_again
 
 
-def test_lines_are_kept_for_the_next_task(
+def test_pull_connections_are_kept_for_the_next_task(
     small: tuple[LiveScan, LiveTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_calls.disconnect()
@@ -547,24 +549,24 @@ def test_lines_are_kept_for_the_next_task(
         connect(line, address)
 
     monkeypatch.setattr(PullConnection, "__init__", counted)
-    assert_whole(small)
-    assert_whole(small)
+    assert_all_messages_are_read(small)
+    assert_all_messages_are_read(small)
     assert len(made) == 1
 
 
-def test_spark_may_be_busy_for_long_between_batches(
+def test_a_long_pause_between_batches_is_no_timeout(
     small: tuple[LiveScan, LiveTask], lines: Meddled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replies that lie here since are not overdue."""
+    """Replies that have arrived in the meantime are not overdue."""
     clock = ManualClock()
     now = SimpleNamespace(monotonic=lambda: clock.monotonic_ms() / 1e3)
     monkeypatch.setattr(pull_pipeline, "time", now)
     monkeypatch.setattr(pull_pipeline, "_BATCH_BYTES", 1)
-    found = 0
+    row_count = 0
     for batch in small[0].read(small[1]):
-        found += batch.num_rows
+        row_count += batch.num_rows
         clock.advance(3_600_000)
-    assert found == 100
+    assert row_count == 100
     assert lines.asked_again == []
 
 
@@ -573,27 +575,27 @@ def test_spark_may_be_busy_for_long_between_batches(
 
 def _reply(rng: random.Random, count: int) -> bytes:
     sizes = [rng.choice((91, 92, 100, 5000)) for _ in range(count)]
-    return b"".join(record.SIZE_AND_MAGIC.pack(one, 0) + bytes(one - 8) for one in sizes)
+    return b"".join(record.SIZE_AND_MAGIC.pack(size, 0) + bytes(size - 8) for size in sizes)
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 40])
-def test_records_of_many_replies_are_those_of_each(count: int) -> None:
+def test_records_of_joined_replies_equal_those_of_each(count: int) -> None:
     rng = random.Random(count)
     for _ in range(20):
         replies = [_reply(rng, rng.randint(0, 33)) for _ in range(count)]
         ends = np.cumsum([0, *map(len, replies)])
-        found = live._places(bytearray(b"".join(replies)), ends, [queue(0)] * count)
+        places = live._places(bytearray(b"".join(replies)), ends, [queue(0)] * count)
         expected = [
-            int(first) + at
-            for first, one in zip(ends, replies, strict=False)
-            for at in live_calls.frames(one)
+            int(first) + position
+            for first, reply in zip(ends, replies, strict=False)
+            for position in live_calls.frames(reply)
         ]
-        assert found.tolist() == expected
+        assert places.tolist() == expected
 
 
 @pytest.mark.parametrize("damage", [-1, 0, 90, 1 << 30])
 @pytest.mark.parametrize("which", [0, 5, 20])
-def test_sizes_that_are_none_are_found_in_any_reply(which: int, damage: int) -> None:
+def test_an_invalid_size_is_found_in_any_reply(which: int, damage: int) -> None:
     rng = random.Random(which)
     replies = [bytearray(_reply(rng, rng.randint(3, 33))) for _ in range(21)]
     struct.pack_into(">i", replies[which], live_calls.frames(replies[which])[-1], damage)
@@ -607,7 +609,7 @@ def test_sizes_that_are_none_are_found_in_any_reply(which: int, damage: int) -> 
 
 
 @pytest.mark.parametrize("cut", range(1, 91))
-def test_replies_that_end_within_a_record(cut: int) -> None:
+def test_a_reply_that_ends_within_a_record_is_an_error(cut: int) -> None:
     replies = [_reply(random.Random(i), 3) for i in range(20)]
     replies[-1] = replies[-1][:-cut]
     ends = np.cumsum([0, *map(len, replies)])

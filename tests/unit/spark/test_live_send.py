@@ -1,4 +1,4 @@
-"""Rows sent to brokers without Spark: order, patience, replays, and what the brokers have."""
+"""Rows sent to brokers without Spark: order, retries, replays, and the messages stored."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def mq(broker: LocalBroker) -> LocalBroker:
-    """An empty topic ``T``, and an identity that no other test has: an index forgets nothing."""
+    """Create an empty topic ``T`` and a test's own identity: the index keeps earlier keys."""
     broker.clear()
     broker.create_topic("T", 4)
     next(WRITE_ID)
@@ -44,7 +44,7 @@ def mq(broker: LocalBroker) -> LocalBroker:
 
 
 def write(address: str, columns: dict[str, list[Any]], **options: Any) -> SentCounts:
-    """Write rows in two Arrow batches; the same again within a test."""
+    """Write rows in two Arrow batches; a second write in a test has the same identity."""
     texts = {name.replace("_", "."): str(value) for name, value in options.items()}
     parsed = write_options.parse(
         {"nameServer": address, "topic": "T", "send.retryIntervalMs": "1", **texts}
@@ -55,7 +55,7 @@ def write(address: str, columns: dict[str, list[Any]], **options: Any) -> SentCo
 
 
 def numbers(count: int) -> dict[str, list[Any]]:
-    """Rows with a number for a body; a third names a queue, a third a sharding key."""
+    """Return rows with a number as body; a third has a queue, a third a sharding key."""
     return {
         "body": [b"%d" % i for i in range(count)],
         "queue_id": [i % 4 if i % 3 == 0 else None for i in range(count)],
@@ -65,13 +65,13 @@ def numbers(count: int) -> dict[str, list[Any]]:
 
 def by_queue(mq: LocalBroker, count: int) -> dict[int, list[int]]:
     found = defaultdict(list)
-    for one in sorted(mq.messages("T", at_least=count), key=lambda one: one.queue_offset):
-        found[one.queue_id].append(int(one.body))
+    for message in sorted(mq.messages("T", at_least=count), key=lambda sent: sent.queue_offset):
+        found[message.queue_id].append(int(message.body))
     return found
 
 
 class Faults:
-    """Sends that are lost before, or whose answers are lost after, a broker has them."""
+    """Sends that are lost before a broker gets them, or whose replies are lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before: Callable[[int], Exception | None] = lambda number: None
@@ -98,7 +98,7 @@ class Faults:
         monkeypatch.setattr(RemotingClient, "invoke", patched)
 
     def codes(self) -> list[int]:
-        return [one.code for one in self.asked]
+        return [request.code for request in self.asked]
 
 
 @pytest.fixture
@@ -106,20 +106,20 @@ def faults(mq: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return Faults(monkeypatch)
 
 
-# --- what arrives -----------------------------------------------------------
+# --- messages stored --------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", option_table.SEND_MODES)
-def test_every_row_arrives_once(mq: LocalBroker, mode: str) -> None:
+def test_every_row_is_sent_once(mq: LocalBroker, mode: str) -> None:
     counts = write(mq.namesrv_addr, numbers(500), sendMode=mode)
-    found = by_queue(mq, 500)
-    assert sorted(one for queue in found.values() for one in queue) == list(range(500))
+    by_queue_id = by_queue(mq, 500)
+    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(500))
     assert (counts.message_count, counts.retry_count, counts.skipped_count) == (500, 0, 0)
     assert counts.body_bytes == sum(len(str(i)) for i in range(500))
     if mode != "async":
-        assert all(queue == sorted(queue) for queue in found.values())
+        assert all(queue == sorted(queue) for queue in by_queue_id.values())
     shards = defaultdict(set)
-    for queue_id, bodies in found.items():
+    for queue_id, bodies in by_queue_id.items():
         for i in bodies:
             if i % 3 == 0:
                 assert queue_id == i % 4
@@ -128,7 +128,7 @@ def test_every_row_arrives_once(mq: LocalBroker, mode: str) -> None:
     assert all(len(queues) == 1 for queues in shards.values())
 
 
-def test_batches_are_fewer_requests(mq: LocalBroker) -> None:
+def test_batches_need_fewer_requests(mq: LocalBroker) -> None:
     rows = {"body": [bytes(100)] * 2000}
     assert write(mq.namesrv_addr, rows).request_count < 10
     counts = write(mq.namesrv_addr, rows, skipPresent="none", sendMode="sync")
@@ -138,31 +138,31 @@ def test_batches_are_fewer_requests(mq: LocalBroker) -> None:
 def test_large_bodies_are_compressed(mq: LocalBroker, faults: Faults) -> None:
     rows = {"body": [b"ab" * 50_000, b"cd" * 100_000, b"e"]}
     write(mq.namesrv_addr, rows)
-    assert {one.body for one in mq.messages("T", at_least=3)} == set(rows["body"])
-    assert all(len(one.body) < 2000 for one in faults.asked)
+    assert {message.body for message in mq.messages("T", at_least=3)} == set(rows["body"])
+    assert all(len(request.body) < 2000 for request in faults.asked)
 
 
-def test_delays_and_batches_mix(mq: LocalBroker) -> None:
+def test_delayed_messages_are_sent_beside_batches(mq: LocalBroker) -> None:
     delays = [18 if i == 4 else 0 for i in range(9)]  # 2 h
     counts = write(mq.namesrv_addr, {"body": [b"%d" % i for i in range(9)], "delay_level": delays})
     assert counts.message_count == 9
     found = mq.messages("T", at_least=8)
-    assert sorted(int(one.body) for one in found) == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert sorted(int(message.body) for message in found) == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
-def test_a_time_to_deliver_at_needs_a_broker_that_waits(mq: LocalBroker) -> None:
+def test_a_delivery_time_is_refused_with_an_older_broker(mq: LocalBroker) -> None:
     with pytest.raises(
         BadRow, match="row 1, column 'deliver_at': is set; broker broker-a is older"
     ):
         write(mq.namesrv_addr, {"body": [b"x", b"y"], "deliver_at": [None, 1 << 41]})
 
 
-def test_unknown_topics_are_made_as_producers_make_them(mq: LocalBroker) -> None:
+def test_unknown_topics_are_created_like_by_producers(mq: LocalBroker) -> None:
     write(mq.namesrv_addr, {"body": [b"x"] * 10}, topic="New")
     assert len(mq.messages("New", at_least=10)) == 10
 
 
-def test_bad_rows_and_options(mq: LocalBroker) -> None:
+def test_invalid_rows_and_options_are_refused(mq: LocalBroker) -> None:
     address = mq.namesrv_addr
     with pytest.raises(BadRow, match="row 3, column 'body': is null"):
         write(address, {"body": [b"x", b"x", b"x", None]})
@@ -182,7 +182,7 @@ def test_bad_rows_and_options(mq: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("mode", ["batch", "sync"])
-def test_order_is_kept_over_lost_requests(mq: LocalBroker, faults: Faults, mode: str) -> None:
+def test_lost_requests_do_not_change_the_order(mq: LocalBroker, faults: Faults, mode: str) -> None:
     faults.before = lambda number: ConnectionLost("x") if number % 3 == 1 else None
     counts = write(mq.namesrv_addr, numbers(300), sendMode=mode, batchBytes=2000)
     found = by_queue(mq, 300)
@@ -193,24 +193,24 @@ def test_order_is_kept_over_lost_requests(mq: LocalBroker, faults: Faults, mode:
 
 
 @pytest.mark.parametrize("mode", ["batch", "sync", "async"])
-def test_lost_answers_make_no_second_message(mq: LocalBroker, faults: Faults, mode: str) -> None:
+def test_a_lost_reply_does_not_repeat_a_message(mq: LocalBroker, faults: Faults, mode: str) -> None:
     faults.after = lambda number: RequestTimedOut("x", 310, 1) if number % 3 == 1 else None
     counts = write(mq.namesrv_addr, numbers(100), sendMode=mode, send_retryIntervalMs=50)
     assert counts.retry_count == 0
     assert counts.message_count == 100
-    found = by_queue(mq, 100)
-    assert sorted(one for queue in found.values() for one in queue) == list(range(100))
+    by_queue_id = by_queue(mq, 100)
+    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(100))
 
 
-def test_or_one_with_the_same_key(mq: LocalBroker, faults: Faults) -> None:
+def test_a_repeated_message_has_the_same_key(mq: LocalBroker, faults: Faults) -> None:
     faults.after = lambda number: ConnectionLost("x") if number == 0 else None
     write(mq.namesrv_addr, {"body": [b"x"]}, skipPresent="none")
     found = mq.messages("T", at_least=2)
     assert len(found) == 2
-    assert len({one.message_id for one in found}) == 1
+    assert len({message.message_id for message in found}) == 1
 
 
-def test_patience_ends(mq: LocalBroker, faults: Faults) -> None:
+def test_retries_of_sends_are_limited(mq: LocalBroker, faults: Faults) -> None:
     faults.before = lambda number: ConnectionLost("there") if number else None
     with pytest.raises(
         SendingFailed,
@@ -220,18 +220,18 @@ def test_patience_ends(mq: LocalBroker, faults: Faults) -> None:
         write(mq.namesrv_addr, numbers(10), send_numRetries=2)
 
 
-def test_a_no_that_does_not_pass_is_not_tried_again(mq: LocalBroker, faults: Faults) -> None:
+def test_a_permanent_refusal_is_not_retried(mq: LocalBroker, faults: Faults) -> None:
     illegal = BrokerError(ResponseCode.MESSAGE_ILLEGAL, "message too large", "there")
     faults.before = lambda number: illegal
     with pytest.raises(SendingFailed, match=r"row 0: .*too large .*sent once.*have 7 bytes"):
         write(mq.namesrv_addr, {"body": [b"x" * 7]})
-    assert len([one for one in faults.asked if one.code in SENDS]) == 1
+    assert len([request for request in faults.asked if request.code in SENDS]) == 1
 
 
 # --- replays ----------------------------------------------------------------
 
 
-def test_a_second_try_sends_what_is_missing(mq: LocalBroker, faults: Faults) -> None:
+def test_a_second_attempt_sends_missing_rows(mq: LocalBroker, faults: Faults) -> None:
     faults.before = lambda number: ConnectionLost("x") if number > 40 else None
     with pytest.raises(SendingFailed):
         write(mq.namesrv_addr, numbers(100), sendMode="sync", send_numRetries=0)
@@ -239,39 +239,39 @@ def test_a_second_try_sends_what_is_missing(mq: LocalBroker, faults: Faults) -> 
     faults.before = lambda number: None
     counts = write(mq.namesrv_addr, numbers(100), sendMode="sync")
     assert (counts.skipped_count, counts.message_count) == (had, 100 - had)
-    found = by_queue(mq, 100)
-    assert sorted(one for queue in found.values() for one in queue) == list(range(100))
+    by_queue_id = by_queue(mq, 100)
+    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(100))
 
 
-def test_a_first_try_asks_once(mq: LocalBroker, faults: Faults) -> None:
+def test_a_first_attempt_looks_up_one_key(mq: LocalBroker, faults: Faults) -> None:
     write(mq.namesrv_addr, numbers(100))
     assert faults.codes().count(RequestCode.QUERY_MESSAGE) == 1
-    first_send = next(one for one in faults.asked if one.code in SENDS)
-    assert first_send.body == b"0"  # alone, and answered before the others go
+    first_send = next(request for request in faults.asked if request.code in SENDS)
+    assert first_send.body == b"0"  # sent alone, and answered before the others are sent
 
 
-def test_rows_of_another_try_that_differ_are_not_taken_for_those(mq: LocalBroker) -> None:
+def test_other_rows_of_an_earlier_attempt_are_sent(mq: LocalBroker) -> None:
     write(mq.namesrv_addr, {"body": [b"1", b"2", b"3"]})
     counts = write(mq.namesrv_addr, {"body": [b"1", b"3", b"2"]})
     assert (counts.skipped_count, counts.message_count) == (1, 2)
     found = mq.messages("T", at_least=5)
-    assert len({one.message_id for one in found}) == 5
+    assert len({message.message_id for message in found}) == 5
 
 
-def test_delayed_messages_are_recognised_while_they_wait(mq: LocalBroker) -> None:
+def test_delayed_messages_are_found_in_the_schedule_topic(mq: LocalBroker) -> None:
     rows = {"body": [b"1", b"2"], "delay_level": [18, 18]}
     assert write(mq.namesrv_addr, rows).message_count == 2
     assert write(mq.namesrv_addr, rows).skipped_count == 2
 
 
-def test_own_keys_are_looked_up_when_asked_for(mq: LocalBroker) -> None:
+def test_own_keys_are_looked_up_if_configured(mq: LocalBroker) -> None:
     rows = {"body": [b"1", b"2"], "uniq_key": ["A", "B"]}
     for present, skipped in (("derived", 0), ("derived", 0), ("all", 2), ("none", 0)):
         counts = write(mq.namesrv_addr, rows, skipPresent=present)
         assert counts.skipped_count == skipped, present
 
 
-# --- what brokers may answer ------------------------------------------------
+# --- statuses of brokers ----------------------------------------------------
 
 
 async def scripted(code: ResponseCode, **options: Any) -> SentCounts:
@@ -289,7 +289,7 @@ def _nothing(request: Command) -> Command:
 
 
 @pytest.mark.parametrize("status", option_table.FAIL_STATUSES)
-async def test_less_safe_than_wanted_is_a_failure(status: str) -> None:
+async def test_a_status_in_fail_on_is_a_failure(status: str) -> None:
     code = ResponseCode[status]
     with pytest.raises(SendingFailed, match=f"row 0: .*says {status}; option failOn"):
         await scripted(code)
@@ -298,10 +298,10 @@ async def test_less_safe_than_wanted_is_a_failure(status: str) -> None:
         assert (await scripted(code, failOn=fail_on)).unsafe_count == 1
 
 
-async def test_another_broker_takes_what_one_does_not() -> None:
+async def test_a_refused_message_goes_to_another_broker() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as cluster:
-        for one in cluster.brokers:
-            one.answers[RequestCode.QUERY_MESSAGE] = _nothing
+        for broker in cluster.brokers:
+            broker.answers[RequestCode.QUERY_MESSAGE] = _nothing
         cluster.broker.refuse(ResponseCode.SYSTEM_BUSY)
         counts = await asyncio.to_thread(write, cluster.namesrv, {"body": [b"x"]})
         assert (counts.message_count, counts.retry_count) == (1, 1)

@@ -1,4 +1,4 @@
-"""Options: what each takes, what it refuses and how it says so."""
+"""Options of reads: accepted values, refusals, and their texts."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,9 @@ STORE_ONLY = [
     for option in option_table.OPTIONS
     if option.uses & option_table.READS and not option.sources & option_table.Source.BROKERS
 ]
-STORE_ONLY = [name for name in STORE_ONLY if name not in ("broker", "mode")]  # have two rows
+STORE_ONLY = [
+    name for name in STORE_ONLY if name not in ("broker", "mode")
+]  # these are in two rows of the table
 QUEUES = {"T": {"b": {"0": 23}}}
 
 
@@ -189,14 +191,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "text", "allowed"), REFUSED)
-def test_refused_with_name_value_and_what_is_allowed(name: str, text: str, allowed: str) -> None:
+def test_refusals_have_name_value_and_allowed_values(name: str, text: str, allowed: str) -> None:
     error = refuse(**{name: text})
     assert (error.name, error.value) == (name, text.strip())
     assert error.allowed.startswith(allowed)
     assert str(error) == f"option {name!r} is {text.strip()!r}; allowed: {error.allowed}"
 
 
-def test_a_name_that_is_not_known_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     error = refuse(topik="a")
     assert (error.name, error.value) == ("topik", "a")
     known = error.allowed.removeprefix("one of ").split(", ")
@@ -233,7 +235,7 @@ def test_topics_are_named_one_way_only(given: dict[str, str]) -> None:
         assert name in error.allowed
 
 
-def test_one_name_of_several_for_the_same() -> None:
+def test_equivalent_names_are_refused_together() -> None:
     error = refuse(topic="a", subscribe="b")
     assert (error.name, error.value) == ("subscribe", "b")
     assert error.allowed == "one of topic, topics, subscribe, not topic and subscribe"
@@ -247,13 +249,13 @@ def test_one_name_of_several_for_the_same() -> None:
         ("startingPhysicalOffset", "endingPhysicalOffset"),
     ],
 )
-def test_ends_before_starts(low: str, high: str) -> None:
+def test_an_end_before_the_start_is_refused(low: str, high: str) -> None:
     assert parse(**{low: 5, high: 5})
     error = refuse(**{low: 5, high: 4})
     assert str(error) == f"option {high!r} is 4; allowed: at least the start, 5"
 
 
-def test_what_selects_messages_is_for_messages() -> None:
+def test_selections_of_messages_are_refused_for_other_views() -> None:
     for given in (
         *({"key": "a"}, {"uniqKey": "a"}, {"tags": "a"}, {"sql92": "a = 1"}),
         *({"startingTimestamp": 1}, {"endingOffsets": "group:g"}, {"startingPhysicalOffset": 0}),
@@ -264,7 +266,7 @@ def test_what_selects_messages_is_for_messages() -> None:
     assert parse(view="topics", topic="a", mode="PERMISSIVE").view == "topics"
 
 
-def test_the_column_that_says_what_is_wrong() -> None:
+def test_the_column_of_corrupt_records() -> None:
     assert parse().corrupt_column is None
     assert parse(columnNameOfCorruptRecord="bad").corrupt_column is None
     for mode in ("PERMISSIVE", "SALVAGE"):
@@ -335,7 +337,7 @@ def test_brokers_instead_of_a_folder() -> None:
         ("commitOffsets", "oncommit", "commit_offsets", "onCommit"),
     ],
 )
-def test_accepted_of_brokers(name: str, text: str, member: str, value: Any) -> None:
+def test_accepted_with_brokers(name: str, text: str, member: str, value: Any) -> None:
     assert live_of(**{name: text}) == replace(LiveOptions("ns:9876"), **{member: value})
     assert parse_live(**{name: text}).broker == ""
     if name != "broker":
@@ -358,7 +360,7 @@ def test_accepted_of_brokers(name: str, text: str, member: str, value: Any) -> N
         ("tls__enable", "true", "TLS is not supported yet"),
     ],
 )
-def test_refused_of_brokers(name: str, text: str, allowed: str) -> None:
+def test_refused_with_brokers(name: str, text: str, allowed: str) -> None:
     error = refuse_live(**{name: text})
     assert error.name == name.replace("__", ".")
     assert allowed in error.allowed
@@ -374,7 +376,7 @@ def test_secrets_are_never_shown(name: str) -> None:
         assert "access control is not supported yet" in error.allowed
 
 
-def test_what_only_a_stream_can_do() -> None:
+def test_options_of_streams_are_refused_in_a_batch() -> None:
     options.check_batch(parse())
     options.check_batch(parse_live(commitOffsets="none"))
     with pytest.raises(InvalidOption, match="Spark does not notify the source"):
@@ -383,18 +385,18 @@ def test_what_only_a_stream_can_do() -> None:
         options.check_batch(parse_live(group="g"))
 
 
-# --- what is for streams, and what for batches ------------------------------
+# --- streams and batches -----------------------------------------------------
 
 
 def stream(**given: Any) -> ReadOptions:
     return options.parse_stream({**PATH, **{name: str(value) for name, value in given.items()}})
 
 
-def test_a_stream_starts_at_the_latest_where_nothing_is_said() -> None:
+def test_a_stream_starts_at_latest_by_default() -> None:
     assert stream().start == Bound("latest")
     assert stream(startingTimestamp=5).start == Bound("latest", timestamp_ms=5)
     assert stream(startingOffsets="earliest").start == Bound("earliest")
-    # Queues that are not among those that are named have their start, as in a batch.
+    # Queues without a given offset start like in a batch.
     named = stream(startingOffsets=json.dumps(QUEUES)).start
     assert named == Bound("earliest", offsets={"T": {"b": {0: 23}}})
 
@@ -411,7 +413,7 @@ def test_a_stream_starts_at_the_latest_where_nothing_is_said() -> None:
         ("scan", "log", "a stream follows queues"),
     ],
 )
-def test_a_stream_refuses_what_only_a_batch_can_do(name: str, value: str, allowed: str) -> None:
+def test_a_stream_refuses_options_of_batches(name: str, value: str, allowed: str) -> None:
     parse(**{name: value})
     with pytest.raises(InvalidOption) as error:
         stream(**{name: value})
@@ -429,7 +431,7 @@ def test_a_stream_refuses_what_only_a_batch_can_do(name: str, value: str, allowe
         ("minOffsetsPerTrigger", "5"),
     ],
 )
-def test_a_batch_refuses_what_only_a_stream_can_do(name: str, value: str) -> None:
+def test_a_batch_refuses_options_of_streams(name: str, value: str) -> None:
     stream(**{name: value})
     with pytest.raises(InvalidOption) as error:
         options.check_batch(parse(**{name: value}))
@@ -437,12 +439,12 @@ def test_a_batch_refuses_what_only_a_stream_can_do(name: str, value: str) -> Non
     assert "batch" in error.value.allowed
 
 
-def test_a_batch_that_says_where_to_start_is_one() -> None:
+def test_a_batch_accepts_starting_offsets() -> None:
     for text in ("earliest", "group:g", json.dumps(QUEUES), '{"T": {"b": {"0": -2}}}'):
         options.check_batch(parse(startingOffsets=text))
 
 
-def test_fewest_and_most_messages_go_together() -> None:
+def test_minimum_and_maximum_of_messages_are_compared() -> None:
     stream(minOffsetsPerTrigger=5, maxOffsetsPerTrigger=5)
     with pytest.raises(InvalidOption, match="at most maxOffsetsPerTrigger, 5"):
         stream(minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)
@@ -456,9 +458,7 @@ def test_fewest_and_most_messages_go_together() -> None:
         ("DLQ", r"messages, with subscribePattern=%DLQ%\.\*"),
     ],
 )
-def test_views_that_are_topics_are_refused_with_what_to_read_instead(
-    view: str, instead: str
-) -> None:
+def test_views_of_topics_are_refused_with_an_alternative(view: str, instead: str) -> None:
     with pytest.raises(InvalidOption, match=instead):
         parse(view=view)
 

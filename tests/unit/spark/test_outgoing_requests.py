@@ -1,4 +1,4 @@
-"""Which messages go together, where to, and under which keys."""
+"""Requests of outgoing messages: batches, queues, and unique keys."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,8 +28,8 @@ def message(row: int = 0, body: bytes = b"x", **given: Any) -> OutgoingMessage:
     return OutgoingMessage(row, given.pop("topic", "T"), body, **given)
 
 
-def parcel(one: OutgoingMessage, task: TaskIdentity = TASK) -> Parcel:
-    return Packer(OPTIONS, KeyMaker(task)).parcel(one)
+def parcel(outgoing: OutgoingMessage, task: TaskIdentity = TASK) -> Parcel:
+    return Packer(OPTIONS, KeyMaker(task)).parcel(outgoing)
 
 
 def queue(queue_id: int, broker: str = "a") -> MessageQueue:
@@ -43,7 +43,7 @@ def test_the_same_row_gets_the_same_key() -> None:
     assert parcel(message()).unique_key == parcel(message()).unique_key
 
 
-def test_all_that_a_row_says_and_where_it_was_make_the_key() -> None:
+def test_content_and_place_of_a_row_determine_the_key() -> None:
     rows = [
         message(),
         message(row=1),
@@ -59,13 +59,13 @@ def test_all_that_a_row_says_and_where_it_was_make_the_key() -> None:
     assert len(keys) == len(rows) * len(tasks)
 
 
-def test_keys_have_the_shape_of_javas_with_the_start_of_a_month() -> None:
+def test_keys_have_javas_format_with_the_start_of_a_month() -> None:
     """``MessageClientIDSetter.getNearlyTimeFromID`` takes bytes 10 to 13 for the time."""
     data = bytes.fromhex(parcel(message()).unique_key)
     assert (len(data), data[10:14]) == (16, bytes(4))
 
 
-def test_a_row_keeps_its_own_key() -> None:
+def test_a_given_key_is_kept() -> None:
     found = parcel(message(uniq_key="OWN", tags="t"))
     assert (found.unique_key, found.is_derived) == ("OWN", False)
     assert props.decode(found.properties) == {"UNIQ_KEY": "OWN", "TAGS": "t"}
@@ -74,12 +74,12 @@ def test_a_row_keeps_its_own_key() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", bytes(OPTIONS.max_message_bytes + 1)])
-def test_bodies_that_brokers_do_not_take(body: bytes) -> None:
+def test_bodies_of_invalid_size_are_refused(body: bytes) -> None:
     with pytest.raises(BadRow, match=f"row 5, column 'body': has {len(body)} bytes; .*4194304"):
         parcel(message(5, body))
 
 
-def test_properties_need_room_for_the_key() -> None:
+def test_properties_without_room_for_the_key_are_refused() -> None:
     with pytest.raises(BadRow, match=r"row 5, column 'properties': take .* at most 32767"):
         parcel(message(5, properties={"n": "x" * 32_760}))
 
@@ -90,24 +90,24 @@ def test_properties_need_room_for_the_key() -> None:
 def lane_of(messages: list[OutgoingMessage], **given: Any) -> list[list[int]]:
     """Return the rows of each request."""
     lane = Lane(queue(0), replace(OPTIONS, **given))
-    for one in messages:
-        lane.add(parcel(one))
+    for outgoing in messages:
+        lane.add(parcel(outgoing))
     lane.close()
     assert not lane.is_open
-    assert all(one.is_batch is (len(one.parcels) > 1) for one in lane.ready)
-    return [[one.message.row for one in request.parcels] for request in lane.ready]
+    assert all(request.is_batch is (len(request.parcels) > 1) for request in lane.ready)
+    return [[packed.message.row for packed in request.parcels] for request in lane.ready]
 
 
-def test_messages_go_together_in_order() -> None:
+def test_consecutive_messages_are_batched() -> None:
     assert lane_of([message(row) for row in range(5)]) == [[0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
-def test_other_modes_send_one_by_one(mode: str) -> None:
+def test_other_modes_send_single_messages(mode: str) -> None:
     assert lane_of([message(row) for row in range(3)], mode=mode) == [[0], [1], [2]]
 
 
-def test_requests_are_no_larger_than_wanted() -> None:
+def test_the_size_of_requests_is_limited() -> None:
     size = parcel(message(body=bytes(100))).size_bytes
     messages = [message(row, bytes(100)) for row in range(5)]
     assert lane_of(messages, batch_bytes=2 * size) == [[0, 1], [2, 3], [4]]
@@ -116,7 +116,7 @@ def test_requests_are_no_larger_than_wanted() -> None:
     assert lane_of(messages, max_message_bytes=2 * size) == [[0, 1], [2, 3], [4]]
 
 
-def test_requests_have_so_many_messages_at_most() -> None:
+def test_the_message_count_of_requests_is_limited() -> None:
     found = lane_of([message(row) for row in range(BATCH_COUNT_MAX + 1)])
     assert [len(rows) for rows in found] == [BATCH_COUNT_MAX, 1]
 
@@ -132,12 +132,12 @@ def test_requests_have_so_many_messages_at_most() -> None:
         {"topic": "%RETRY%g"},
     ],
 )
-def test_what_no_batch_can_have_goes_by_itself(given: dict[str, Any]) -> None:
+def test_messages_that_cannot_be_batched_are_sent_alone(given: dict[str, Any]) -> None:
     messages = [message(0), message(1), message(2, **given), message(3), message(4)]
     assert lane_of(messages) == [[0, 1], [2], [3, 4]]
 
 
-def test_times_of_birth_are_said_once_for_a_request() -> None:
+def test_a_batch_has_one_born_timestamp() -> None:
     born = [1, 1, 2, None, None, 1]
     messages = [message(row, born_timestamp_ms=ms) for row, ms in enumerate(born)]
     assert lane_of(messages) == [[0, 1], [2], [3, 4], [5]]
@@ -146,13 +146,13 @@ def test_times_of_birth_are_said_once_for_a_request() -> None:
 def test_the_body_of_a_batch() -> None:
     lane = Lane(queue(0), OPTIONS)
     sent = [parcel(message(0, flag=7, tags="t")), parcel(message(1, b"y"))]
-    for one in sent:
-        lane.add(one)
+    for packed in sent:
+        lane.add(packed)
     lane.close()
     (request,) = lane.ready
     inner = batch.decode(request.body())
-    assert [(one.flag, one.body, one.property_bytes) for one in inner] == [
-        (one.message.flag, one.message.body, one.properties) for one in sent
+    assert [(message.flag, message.body, message.property_bytes) for message in inner] == [
+        (request.message.flag, request.message.body, request.properties) for request in sent
     ]
     assert (request.properties(), request.rows) == ("", "rows 0 to 1")
 
@@ -160,14 +160,14 @@ def test_the_body_of_a_batch() -> None:
 # --- queues -----------------------------------------------------------------
 
 
-def test_messages_that_name_no_queue_take_turns() -> None:
+def test_messages_without_a_queue_are_spread_round_robin() -> None:
     dealer = QueueDealer([queue(i) for i in range(3)], partition=4)
-    found = []
+    queue_ids = []
     for _ in range(4):
-        found.append(dealer.queue(message()).queue_id)
-        assert dealer.queue(message()).queue_id == found[-1]
+        queue_ids.append(dealer.queue(message()).queue_id)
+        assert dealer.queue(message()).queue_id == queue_ids[-1]
         dealer.turn()
-    assert found == [1, 2, 0, 1]
+    assert queue_ids == [1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_named_queues() -> None:
         both.queue(message(queue_id=7))
 
 
-def test_queues_of_other_brokers() -> None:
+def test_alternative_queues_are_on_other_brokers() -> None:
     dealer = QueueDealer([queue(0), queue(1), queue(0, "b"), queue(1, "b")], 3)
     assert list(dealer.others(queue(0))) == [queue(1, "b"), queue(0, "b")]
     assert list(QueueDealer([queue(0)], 0).others(queue(0))) == []

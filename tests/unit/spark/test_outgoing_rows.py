@@ -1,4 +1,4 @@
-"""Rows as messages: every column, every type, and what is refused."""
+"""Rows as messages: columns, types, and refusals."""
 
 import datetime
 from typing import Any
@@ -26,7 +26,7 @@ def convert(
     return list(outgoing_rows.messages(batch, options, first_row))
 
 
-def one(**columns: Any) -> OutgoingMessage:
+def converted(**columns: Any) -> OutgoingMessage:
     arrays = {
         name: value if isinstance(value, pa.Array) else [value] for name, value in columns.items()
     }
@@ -36,19 +36,19 @@ def one(**columns: Any) -> OutgoingMessage:
 
 def bad(**columns: Any) -> str:
     with pytest.raises(BadRow) as error:
-        one(**columns)
+        converted(**columns)
     return str(error.value)
 
 
-def test_a_body_is_enough() -> None:
-    assert one() == OutgoingMessage(0, "T", b"x")
-    assert one(body="ü").body == "ü".encode()
-    assert one(body=pa.array([b"y"], pa.large_binary())).body == b"y"
-    assert one(body=pa.array(["y"], pa.large_string())).body == b"y"
+def test_only_a_body_is_required() -> None:
+    assert converted() == OutgoingMessage(0, "T", b"x")
+    assert converted(body="ü").body == "ü".encode()
+    assert converted(body=pa.array([b"y"], pa.large_binary())).body == b"y"
+    assert converted(body=pa.array(["y"], pa.large_string())).body == b"y"
 
 
 def test_all_columns() -> None:
-    found = one(
+    message = converted(
         topic="Other",  # the option wins
         tags="TagA",
         keys=["a", "b"],
@@ -59,7 +59,7 @@ def test_all_columns() -> None:
         born_timestamp=1_700_000_000_123,
         uniq_key="AB",
     )
-    assert found == OutgoingMessage(
+    assert message == OutgoingMessage(
         row=0,
         topic="T",
         body=b"x",
@@ -72,8 +72,8 @@ def test_all_columns() -> None:
         born_timestamp_ms=1_700_000_000_123,
         uniq_key="AB",
     )
-    assert found.is_delayed
-    assert props.decode(found.property_bytes()) == {
+    assert message.is_delayed
+    assert props.decode(message.property_bytes()) == {
         "UNIQ_KEY": "AB",
         "TAGS": "TagA",
         "KEYS": "a b",
@@ -81,10 +81,10 @@ def test_all_columns() -> None:
         "n": "1",
         "city": "Köln",
     }
-    assert props.decode(one().property_bytes("CD")) == {"UNIQ_KEY": "CD"}
+    assert props.decode(converted().property_bytes("CD")) == {"UNIQ_KEY": "CD"}
 
 
-def test_nulls_say_nothing() -> None:
+def test_nulls_are_defaults() -> None:
     kinds = {
         "tags": pa.string(),
         "keys": pa.list_(pa.string()),
@@ -97,21 +97,23 @@ def test_nulls_say_nothing() -> None:
         "born_timestamp": TIMES,
         "uniq_key": pa.string(),
     }
-    assert one(**{name: pa.array([None], kind) for name, kind in kinds.items()}) == one()
+    assert (
+        converted(**{name: pa.array([None], kind) for name, kind in kinds.items()}) == converted()
+    )
 
 
-def test_keys_as_one_text_are_words() -> None:
-    assert one(keys=" a  b ").keys == ("a", "b")
+def test_a_text_of_keys_is_split_at_spaces() -> None:
+    assert converted(keys=" a  b ").keys == ("a", "b")
 
 
-def test_times_are_whole_milliseconds_and_never_early() -> None:
+def test_times_are_rounded_to_milliseconds_but_delivery_is_never_early() -> None:
     at = datetime.datetime(2024, 1, 2, 3, 4, 5, 1001, tzinfo=datetime.UTC)
     milliseconds = 1_704_164_645_001
     moment = pa.array([at], TIMES)
-    assert one(born_timestamp=moment).born_timestamp_ms == milliseconds
-    assert one(deliver_at=moment).deliver_at_ms == milliseconds + 1
-    assert one(deliver_at=milliseconds).deliver_at_ms == milliseconds
-    text = one(deliver_at=milliseconds).property_bytes()
+    assert converted(born_timestamp=moment).born_timestamp_ms == milliseconds
+    assert converted(deliver_at=moment).deliver_at_ms == milliseconds + 1
+    assert converted(deliver_at=milliseconds).deliver_at_ms == milliseconds
+    text = converted(deliver_at=milliseconds).property_bytes()
     assert props.decode(text) == {"TIMER_DELIVER_MS": str(milliseconds)}
 
 
@@ -120,7 +122,7 @@ def test_rows_are_numbered_over_batches() -> None:
     assert [message.row for message in found] == list(range(7, 3007))
 
 
-def test_topic_of_a_column() -> None:
+def test_the_topic_may_be_a_column() -> None:
     options = RowOptions()
     found = convert(options, body=[b"x", b"y"], topic=["A", "B"])
     assert [message.topic for message in found] == ["A", "B"]
@@ -129,17 +131,19 @@ def test_topic_of_a_column() -> None:
             convert(options, body=[b"x", b"y"], topic=["A", topic])
 
 
-def test_properties_that_have_a_column_are_as_if_in_it() -> None:
+def test_properties_with_a_column_fill_the_column() -> None:
     pairs = [("TAGS", "t"), ("KEYS", "a b"), ("UNIQ_KEY", "U"), ("DELAY", "3"), ("n", "1")]
-    found = one(properties=pa.array([pairs], MAP))
-    assert (found.tags, found.keys, found.uniq_key) == ("t", ("a", "b"), "U")
-    assert (found.delay_level, found.properties) == (3, {"n": "1"})
-    found = one(properties=pa.array([pairs], MAP), tags="c", keys=["k"], uniq_key="V", deliver_at=5)
-    assert (found.tags, found.keys, found.uniq_key) == ("c", ("k",), "V")
-    assert (found.delay_level, found.deliver_at_ms) == (0, 5)
+    message = converted(properties=pa.array([pairs], MAP))
+    assert (message.tags, message.keys, message.uniq_key) == ("t", ("a", "b"), "U")
+    assert (message.delay_level, message.properties) == (3, {"n": "1"})
+    message = converted(
+        properties=pa.array([pairs], MAP), tags="c", keys=["k"], uniq_key="V", deliver_at=5
+    )
+    assert (message.tags, message.keys, message.uniq_key) == ("c", ("k",), "V")
+    assert (message.delay_level, message.deliver_at_ms) == (0, 5)
 
 
-def test_what_brokers_set_is_left_out_when_asked_to() -> None:
+def test_properties_set_by_brokers_are_dropped_if_configured() -> None:
     pairs = pa.array([[("CLUSTER", "c"), ("REAL_TOPIC", "r"), ("n", "1")]], MAP)
     assert "'CLUSTER' is set by brokers; ignoreReadColumns=true" in bad(properties=pairs)
     (found,) = convert(RowOptions("T", ignore_read_columns=True), body=[b"x"], properties=pairs)
@@ -164,13 +168,13 @@ def test_what_brokers_set_is_left_out_when_asked_to() -> None:
         ({"properties": pa.array([[("TRAN_MSG", "true")]], MAP)}, "part of a transaction"),
     ],
 )
-def test_bad_values(columns: dict[str, Any], text: str) -> None:
+def test_invalid_values_are_refused(columns: dict[str, Any], text: str) -> None:
     assert text in bad(**columns)
 
 
 @pytest.mark.parametrize("value", ["a\x01b", "a\x02b", "x" * 40_000])
-def test_properties_that_no_record_holds(value: str) -> None:
-    message = one(properties=pa.array([[("n", value)]], MAP))
+def test_properties_that_do_not_fit_a_record_are_refused(value: str) -> None:
+    message = converted(properties=pa.array([[("n", value)]], MAP))
     with pytest.raises(BadRow, match="row 0, column 'properties'"):
         message.property_bytes()
 
@@ -189,7 +193,7 @@ def test_properties_that_no_record_holds(value: str) -> None:
         ({"queue_offset": pa.int64(), "msg_id": pa.string()}, "queue_offset, msg_id"),
     ],
 )
-def test_wrong_columns(columns: dict[str, pa.DataType], text: str) -> None:
+def test_invalid_columns_are_refused(columns: dict[str, pa.DataType], text: str) -> None:
     schema = pa.schema({"body": pa.binary(), **columns})
     with pytest.raises(InvalidOption) as error:
         outgoing_rows.check_columns(schema, TOPIC)
@@ -197,7 +201,7 @@ def test_wrong_columns(columns: dict[str, pa.DataType], text: str) -> None:
     assert "body binary or string" in str(error.value)
 
 
-def test_missing_and_double_columns() -> None:
+def test_missing_and_duplicate_columns_are_refused() -> None:
     with pytest.raises(InvalidOption, match="a column body"):
         outgoing_rows.check_columns(pa.schema({"tags": pa.string()}), TOPIC)
     with pytest.raises(InvalidOption, match="or a column topic"):
@@ -207,6 +211,6 @@ def test_missing_and_double_columns() -> None:
         outgoing_rows.check_columns(twice, TOPIC)
 
 
-def test_rows_of_our_own_reads_are_taken() -> None:
+def test_rows_of_a_read_are_accepted() -> None:
     schema = pa.schema({**rows.FIELDS, rows.RAW_PROPERTIES: pa.binary()})
     outgoing_rows.check_columns(schema, RowOptions(ignore_read_columns=True))

@@ -1,4 +1,4 @@
-"""The templates of the pages: values are escaped or refused, and a zip is a place for them."""
+"""Templates of the pages: values are escaped or refused, and templates load from a zip."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def test_values_are_escaped_and_without_control_characters() -> None:
     )
 
 
-def test_what_a_macro_renders_is_escaped_once() -> None:
+def test_the_output_of_a_macro_is_escaped_once() -> None:
     source = "{% import 'macros.html.j2' as draw %}{{ draw.name(text) }}"
     assert rendered(source, text="a<b") == "<bdi>a&lt;b</bdi>"
 
@@ -57,7 +57,7 @@ def test_each_color_has_a_style() -> None:
         assert len(re.findall(rf"--{color}: #", style)) == 2  # light and dark
 
 
-def test_a_page_is_rendered_out_of_a_zip(tmp_path: Path) -> None:
+def test_a_page_is_rendered_from_a_zip(tmp_path: Path) -> None:
     archive = shutil.make_archive(
         str(tmp_path / "reput"), "zip", Path(reput.__file__).parents[1], "reput"
     )

@@ -1,4 +1,4 @@
-"""Cutting ranges: nothing left out, nothing twice, nothing larger than allowed."""
+"""Partitions: ranges without gaps, overlaps, or ranges larger than allowed."""
 
 import itertools
 import pickle
@@ -22,7 +22,7 @@ def points(spans: Any) -> set[int]:
 
 
 @hypothesis.given(SPANS)
-def test_joined_spans_are_the_same_bytes_in_order(spans: list[tuple[int, int]]) -> None:
+def test_joined_spans_cover_the_same_bytes_in_order(spans: list[tuple[int, int]]) -> None:
     joined = plan.join_spans(spans)
     assert points(joined) == points(spans)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(joined))
@@ -62,16 +62,16 @@ def test_target(total: float, most: int, partitions: int | None, expected: int) 
 def test_log_ranges_tile_the_spans(spans: list[tuple[int, int]], target: int) -> None:
     end = spans[-1][1] if spans else 0
     ranges = plan.split_log(3, spans, end, target)
-    covered = [n for one in ranges for n in range(one.start, one.stop)]
+    covered = [n for span in ranges for n in range(span.start, span.stop)]
     assert covered == sorted(points(spans))
-    assert all(0 < one.byte_count <= target for one in ranges)
-    assert all(one.is_end == (one.stop == end) and one.store == 3 for one in ranges)
-    sizes = [one.byte_count for one in ranges if spans and (one.start, one.stop)]
+    assert all(0 < span.byte_count <= target for span in ranges)
+    assert all(span.is_end == (span.stop == end) and span.store == 3 for span in ranges)
+    sizes = [span.byte_count for span in ranges if spans and (span.start, span.stop)]
     if len(spans) == 1 and sizes:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_log_of_many_gigabytes_is_cut_at_once() -> None:
+def test_a_log_of_many_gigabytes_is_cut_quickly() -> None:
     ranges = plan.split_log(0, [(1 << 40, 1 << 41)], 1 << 41, 128 << 20)
     assert len(ranges) == 8192
     assert ranges[0] == LogRange(0, 1 << 40, (1 << 40) + (128 << 20), False)
@@ -90,12 +90,12 @@ EXTENTS = st.lists(
         st.floats(1, 90),
     ),
     max_size=5,
-    unique_by=lambda one: (one.slice.topic, one.slice.queue_id),
+    unique_by=lambda extent: (extent.slice.topic, extent.slice.queue_id),
 )
 
 
 @hypothesis.given(EXTENTS, st.integers(1, 500), st.none() | st.integers(1, 20))
-def test_queue_ranges_have_each_message_once(
+def test_queue_ranges_cover_each_message_once(
     extents: list[Extent], target: int, most: int | None
 ) -> None:
     ranges = plan.split_queues(2, extents, target, most)
@@ -103,23 +103,23 @@ def test_queue_ranges_have_each_message_once(
     def messages(slices: Any) -> list[tuple[str, int, int]]:
         return [(s.topic, s.queue_id, n) for s in slices for n in range(s.start, s.stop)]
 
-    found = messages(one for part in ranges for one in part.slices)
-    assert found == messages(one.slice for one in extents)
-    sizes = {(one.slice.topic, one.slice.queue_id): one.record_bytes for one in extents}
+    positions = messages(piece for part in ranges for piece in part.slices)
+    assert positions == messages(extent.slice for extent in extents)
+    sizes = {(extent.slice.topic, extent.slice.queue_id): extent.record_bytes for extent in extents}
     for part in ranges:
         assert part.store == 2
-        assert all(one.count > 0 for one in part.slices)
-        count = sum(one.count for one in part.slices)
+        assert all(piece.count > 0 for piece in part.slices)
+        count = sum(piece.count for piece in part.slices)
         assert count
         assert most is None or count <= most
-        bytes_ = sum(one.count * sizes[one.topic, one.queue_id] for one in part.slices)
+        bytes_ = sum(piece.count * sizes[piece.topic, piece.queue_id] for piece in part.slices)
         assert bytes_ <= target + 1e-6 or count == 1
 
 
 def test_small_queues_share_a_partition() -> None:
     extents = [Extent(QueueSlice("a", n, 0, 10), 10.0) for n in range(10)]
     ranges = plan.split_queues(0, extents, 300)
-    assert [len(one.slices) for one in ranges] == [3, 3, 3, 1]
+    assert [len(span.slices) for span in ranges] == [3, 3, 3, 1]
     assert plan.split_queues(0, [], 300) == []
 
 
@@ -131,7 +131,7 @@ def test_small_queues_share_a_partition() -> None:
         plan.Points(0, (1, 2)),
     ],
 )
-def test_partitions_travel(part: plan.Partition) -> None:
+def test_partitions_are_picklable(part: plan.Partition) -> None:
     assert pickle.loads(pickle.dumps(part)) == part
 
 
@@ -152,7 +152,7 @@ def test_shares_of_messages(backlogs: list[int], limit: int) -> None:
     waiting = [i for i, backlog in enumerate(backlogs) if backlog]
     if limit >= len(waiting):
         assert all(shares[i] for i in waiting)
-        # In proportion, but for the one that each gives and for rounding.
+        # In proportion, except for the first message of each queue and for rounding.
         rest, total = limit - len(waiting), sum(backlogs) - len(waiting)
         for i in waiting if 0 < rest < total else ():
             assert abs(shares[i] - 1 - (backlogs[i] - 1) * rest / total) < 1
@@ -174,7 +174,7 @@ def test_examples_of_shares(backlogs: list[int], limit: int, expected: list[int]
     assert plan.share_messages(backlogs, limit, in_order(len(backlogs))) == expected
 
 
-def test_the_oldest_come_first_where_not_all_can() -> None:
+def test_the_oldest_messages_are_taken_first() -> None:
     assert plan.share_messages([5, 5, 0, 5], 2, lambda: [2, 3, 0, 1]) == [1, 0, 0, 1]
 
 
@@ -183,25 +183,25 @@ SIZES = st.lists(st.lists(st.integers(1, 500), max_size=20), min_size=1, max_siz
 
 @hypothesis.given(SIZES, st.integers(1, 6000))
 def test_shares_of_bytes(sizes: list[list[int]], limit: int) -> None:
-    arrays = [np.array(one, np.int64) for one in sizes]
-    totals = [sum(one) for one in sizes]
+    arrays = [np.array(size, np.int64) for size in sizes]
+    totals = [sum(size) for size in sizes]
     counts = plan.share_bytes(arrays, totals, limit, in_order(len(sizes)))
-    taken = sum(sum(one[:count]) for one, count in zip(sizes, counts, strict=True))
+    taken = sum(sum(queue[:count]) for queue, count in zip(sizes, counts, strict=True))
     assert taken <= limit or sum(counts) == 1
     if sum(totals) <= limit:
-        assert counts == [len(one) for one in sizes]
-    waiting = [i for i, one in enumerate(sizes) if one]
+        assert counts == [len(size) for size in sizes]
+    waiting = [i for i, queue in enumerate(sizes) if queue]
     if waiting:
-        assert counts[waiting[0]] or sum(one[0] for one in sizes if one) <= limit
+        assert counts[waiting[0]] or sum(size[0] for size in sizes if size) <= limit
         assert sum(counts)
-    if sum(one[0] for one in sizes if one) <= limit:
+    if sum(size[0] for size in sizes if size) <= limit:
         assert all(counts[i] for i in waiting)
-        # Nothing that waits at the front of a queue would have fitted, too.
+        # No waiting message at the front of a queue would have fitted.
         left = limit - taken
         assert all(counts[i] == len(sizes[i]) or sizes[i][counts[i]] > left for i in waiting)
 
 
-def test_the_oldest_is_taken_alone_if_it_is_larger_than_the_limit() -> None:
+def test_an_oldest_message_above_the_limit_is_taken_alone() -> None:
     arrays = [np.array([10, 10]), np.array([900, 10]), np.array([20])]
     assert plan.share_bytes(arrays, [20, 910, 20], 100, lambda: [1, 0, 2]) == [0, 1, 0]
     assert plan.share_bytes(arrays, [20, 910, 20], 100, lambda: [0, 1, 2]) == [2, 0, 1]

@@ -1,4 +1,4 @@
-"""PullConnections: pulls and their replies over a socket, with a broker that does as it is told."""
+"""PullConnections: pulls and their replies over a socket, with a scripted broker."""
 
 import socket
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def pull(queue_offset: int, count: int, topic: str = "Orders", expression: str =
 
 
 def answer(opaque: int, next_offset: int, body: bytes, code: int = 0) -> bytes:
-    """What a broker sends."""
+    """Return a reply as a broker sends it."""
     fields = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_offset),
@@ -64,7 +64,7 @@ def address_of(listening: socket.socket) -> str:
 
 @pytest.fixture
 def ends(listener: socket.socket) -> Iterator[tuple[PullConnection, socket.socket]]:
-    """A line, and the broker's end of it."""
+    """Yield a connection and the broker's end of it."""
     line = PullConnection(address_of(listener))
     broker, _ = listener.accept()
     broker.settimeout(WAIT_S)
@@ -73,8 +73,8 @@ def ends(listener: socket.socket) -> Iterator[tuple[PullConnection, socket.socke
     line.close()
 
 
-def test_requests_are_those_of_the_client(ends: tuple[PullConnection, socket.socket]) -> None:
-    """Whatever topics and expressions hold, and three numbers beside."""
+def test_requests_equal_those_of_the_client(ends: tuple[PullConnection, socket.socket]) -> None:
+    """For any topics and expressions, and three numbers."""
     line, broker = ends
     names = ("Orders", "100%d", '"opaque":0,', '"queueOffset":"0"')
     asked = [
@@ -93,7 +93,7 @@ def test_requests_are_those_of_the_client(ends: tuple[PullConnection, socket.soc
     assert len({opaque for opaque, *_ in asked}) == len(asked)
 
 
-def test_replies_cut_at_every_byte(ends: tuple[PullConnection, socket.socket]) -> None:
+def test_replies_may_be_cut_at_any_byte(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     expected = [
         PullReply(7, 0, "FOUND", 32, b"first"),
@@ -102,11 +102,11 @@ def test_replies_cut_at_every_byte(ends: tuple[PullConnection, socket.socket]) -
     data = answer(7, 32, b"first") + answer(6, 64, b"", ResponseCode.PULL_RETRY_IMMEDIATELY)
     for cut in range(1, len(data)):
         broker.sendall(data[:cut])
-        found = line.receive(WAIT_S, 1)
+        replies = line.receive(WAIT_S, 1)
         broker.sendall(data[cut:])
-        while len(found) < len(expected):
-            found += line.receive(WAIT_S, 1)
-        assert found == expected
+        while len(replies) < len(expected):
+            replies += line.receive(WAIT_S, 1)
+        assert replies == expected
 
 
 def test_a_reply_larger_than_a_read(ends: tuple[PullConnection, socket.socket]) -> None:
@@ -114,15 +114,15 @@ def test_a_reply_larger_than_a_read(ends: tuple[PullConnection, socket.socket]) 
     broker.setblocking(False)
     body = bytes(range(256)) * 20_000
     data = memoryview(answer(1, 32, body) + answer(2, 64, b"x"))
-    found: list[PullReply] = []
-    while len(found) < 2:
+    replies: list[PullReply] = []
+    while len(replies) < 2:
         if data:
             data = data[broker.send(data) :]
-        found += line.receive(WAIT_S, 1)
-    assert [one.records for one in found] == [body, b"x"]
+        replies += line.receive(WAIT_S, 1)
+    assert [reply.records for reply in replies] == [body, b"x"]
 
 
-def test_what_a_broker_asks_is_passed_over(ends: tuple[PullConnection, socket.socket]) -> None:
+def test_requests_of_a_broker_are_ignored(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     asks = commands.encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1))
     broker.sendall(asks + answer(1, 2, b"x"))
@@ -131,23 +131,23 @@ def test_what_a_broker_asks_is_passed_over(ends: tuple[PullConnection, socket.so
 
 @pytest.mark.parametrize("serialization", commands.Serialization)
 @pytest.mark.parametrize("fields", [None, {"nextBeginOffset": "many"}, {"other": "1"}])
-def test_a_reply_that_says_less_is_one_without_records(
+def test_a_reply_without_fields_has_no_records(
     serialization: commands.Serialization, fields: dict[str, str] | None
 ) -> None:
-    """Who asked asks again, by a way that has words for it."""
+    """The reader repeats the pull through the client, which can report the error."""
     request = Command(11, 5, serialization=serialization)
     frame = commands.encode(commands.reply(request, 1, "broken", ext_fields=fields))[4:]
     assert read_reply(memoryview(frame)) == PullReply(5, 1, "broken", 0, b"")
 
 
-def test_what_is_no_reply() -> None:
+def test_an_incomplete_frame_is_refused() -> None:
     whole = answer(1, 2, b"x")[4:]
-    for cut in range(4, len(whole) - 1):  # of a shorter one no frame is made
+    for cut in range(4, len(whole) - 1):  # shorter data is never a frame
         with pytest.raises(NotAFrame):
             read_reply(memoryview(whole[:cut]))
 
 
-def test_a_line_ends(ends: tuple[PullConnection, socket.socket]) -> None:
+def test_a_closed_connection_is_an_error(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     with pytest.raises(RequestTimedOut, match="within 77 ms"):
         line.receive(0, 77)
@@ -156,14 +156,14 @@ def test_a_line_ends(ends: tuple[PullConnection, socket.socket]) -> None:
         line.receive(WAIT_S, 1)
 
 
-def test_another_protocol_ends_a_line(ends: tuple[PullConnection, socket.socket]) -> None:
+def test_another_protocol_closes_the_connection(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     broker.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ConnectionLost, match="is the other side a RocketMQ client or broker"):
         line.receive(WAIT_S, 1)
 
 
-def test_replies_are_taken_while_a_broker_reads_no_more(
+def test_replies_are_received_while_a_broker_does_not_read(
     ends: tuple[PullConnection, socket.socket],
 ) -> None:
     line, broker = ends
@@ -171,7 +171,7 @@ def test_replies_are_taken_while_a_broker_reads_no_more(
     for queue_offset in range(2000):
         line.ask(template, queue_offset, 32)
     broker.sendall(answer(1, 32, b"x"))
-    assert [one.opaque for one in line.receive(WAIT_S, 1)] == [1]
+    assert [reply.opaque for reply in line.receive(WAIT_S, 1)] == [1]
     broker.setblocking(False)
     asked = 0
     while asked < 2000 * 8000:
@@ -183,13 +183,13 @@ def test_replies_are_taken_while_a_broker_reads_no_more(
     assert line.is_quiet()
 
 
-def test_nobody_is_there(listener: socket.socket) -> None:
+def test_an_unreachable_broker_is_an_error(listener: socket.socket) -> None:
     listener.close()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
         PullConnection("127.0.0.1:1")
 
 
-def test_lines_are_used_again_as_long_as_nothing_comes(listener: socket.socket) -> None:
+def test_idle_connections_are_reused_until_data_arrives(listener: socket.socket) -> None:
     lines = PullConnections()
     address = address_of(listener)
 

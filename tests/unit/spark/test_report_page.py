@@ -1,4 +1,4 @@
-"""The report page: all the numbers, nobody else's markup, and nothing to fetch."""
+"""The report page: all numbers, escaped names, and no external resources."""
 
 import base64
 import dataclasses
@@ -29,7 +29,7 @@ EVIL_SEEN = EVIL.replace("\x00", "\ufffd").replace("\x1b", "\ufffd").replace("\u
 
 
 def sample() -> Report:
-    """A report whose numbers are all different, so that each is found for its own sake."""
+    """Return a report whose numbers all differ, so that each can be searched for."""
     return Report(
         store="/data/rocketmq/store",
         broker="broker-a",
@@ -100,13 +100,13 @@ def one_message() -> Report:
 
 
 def parse(page: str) -> ElementTree.Element:
-    """Parse the page as XML, which forgives nothing; style and script are no markup."""
+    """Parse the page as XML, the strictest check; style and script are removed first."""
     bare = re.sub(r"(?s)<(style|script)>.*?</\1>", "", page.removeprefix("<!doctype html>"))
     return ElementTree.fromstring(bare)
 
 
 def texts(page: str) -> set[str]:
-    """All pieces of text a reader sees."""
+    """Return all pieces of text that a reader sees."""
     return {text.strip() for text in parse(page).itertext()}
 
 
@@ -115,7 +115,7 @@ def words(page: str) -> set[str]:
 
 
 def section(page: str, title: str) -> ElementTree.Element:
-    found = [one for one in parse(page).iter("section") if one.findtext("h2") == title]
+    found = [element for element in parse(page).iter("section") if element.findtext("h2") == title]
     assert len(found) == 1
     return found[0]
 
@@ -126,7 +126,7 @@ def iso(time_ms: int) -> str:
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Each number and text of a report, with the name of its field."""
+    """Yield each number and text of a report with the name of its field."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, key)
@@ -141,7 +141,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Balance(HTMLParser):
-    """Checks what the browser's kind of parser sees: each element is closed where it should be."""
+    """Checks that each element is closed in its place, with a parser of HTML like a browser's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,15 +173,15 @@ def test_the_page_is_well_formed_for_both_kinds_of_parser(make: Any) -> None:
     assert balance.seen.count("script") == balance.seen.count("style") == 1
 
 
-def test_plots_say_what_they_show_and_tables_what_they_hold() -> None:
+def test_plots_and_tables_have_descriptions() -> None:
     root = parse(report_page.render(sample()))
-    plots = [one for one in root.iter("svg") if one.get("role") == "img"]
+    plots = [element for element in root.iter("svg") if element.get("role") == "img"]
     assert len(plots) == 1 + 2 + 2  # timeline, histograms, files
     for plot in plots:
         assert plot[0].tag == "title"
         assert plot[1].tag == "desc"
         assert plot.get("aria-label") == f"{plot[0].text}: {plot[1].text}"
-    inside = {id(one) for plot in plots for one in plot.iter("svg")}
+    inside = {id(element) for plot in plots for element in plot.iter("svg")}
     for other in root.iter("svg"):
         assert id(other) in inside or other.get("aria-hidden") == "true"
     for table in root.iter("table"):
@@ -190,7 +190,7 @@ def test_plots_say_what_they_show_and_tables_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize("make", [sample, empty, one_message])
-def test_the_page_asks_for_nothing(make: Any) -> None:
+def test_the_page_requests_nothing(make: Any) -> None:
     page = report_page.render(make())
     links = [
         value
@@ -208,9 +208,9 @@ def test_the_page_asks_for_nothing(make: Any) -> None:
 def test_the_policy_allows_the_style_and_the_script_of_the_page_only() -> None:
     page = report_page.render(sample())
     policy = next(
-        one.get("content") or ""
-        for one in parse(page).iter("meta")
-        if one.get("http-equiv") == "Content-Security-Policy"
+        element.get("content") or ""
+        for element in parse(page).iter("meta")
+        if element.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy.startswith("default-src 'none'; ")
     for tag in ("style", "script"):
@@ -220,10 +220,10 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_only() -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-# --- input of strangers -------------------------------------------------------------------------
+# --- names and values of any kind -----------------------------------------------------------------
 
 
-def test_names_are_text_wherever_they_are() -> None:
+def test_names_are_escaped_everywhere() -> None:
     report = sample()
     report.store = report.broker = report.condition = EVIL
     report.topics[0].topic = report.lags[0].group = report.lags[0].topic = EVIL
@@ -237,7 +237,7 @@ def test_names_are_text_wherever_they_are() -> None:
     assert balance.open == []
     assert balance.seen.count("script") == 1
     assert EVIL_SEEN in texts(page)
-    page.encode()  # no lone surrogate is left
+    page.encode()  # without lone surrogates
     for title in ("Messages over time", "Messages by topic", "Messages by tag", "Producers"):
         names = [bdi.text for bdi in section(page, title).iter("bdi")]
         assert EVIL_SEEN in names
@@ -245,11 +245,11 @@ def test_names_are_text_wherever_they_are() -> None:
         assert EVIL_SEEN in list(section(page, title).itertext())
 
 
-def test_a_tip_has_as_many_lines_as_it_has_rows_whatever_the_names() -> None:
+def test_a_tip_has_a_line_for_each_row_with_any_names() -> None:
     report = one_message()
     report.timeline = [(START_MS, "a\tb\nc", 1)]
-    tips = [one.get("data-tip") for one in parse(report_page.render(report)).iter("rect")]
-    # XML makes spaces of the line ends and tabs that are written as such; these are not.
+    tips = [element.get("data-tip") for element in parse(report_page.render(report)).iter("rect")]
+    # XML turns literal line ends and tabs into spaces, but not character references.
     assert f"{iso(START_MS)}\na\ufffdb\ufffdc\t1\tsx\nAll\t1\t" in tips
 
 
@@ -288,7 +288,7 @@ powers = st.dictionaries(st.integers(0, 62).map(lambda power: 1 << power), count
         seconds=st.floats(0, 1e6),
     )
 )
-def test_whatever_a_store_says_there_is_a_page(report: Report) -> None:
+def test_any_values_give_a_page(report: Report) -> None:
     page = report_page.render(report)
     assert len(list(parse(page).iter("section"))) >= 10
     page.encode()
@@ -317,7 +317,7 @@ def test_every_number_and_name_of_the_report_is_on_the_page() -> None:
     assert {"210", "536,870,912"} <= seen_words
 
 
-def test_histograms_show_the_powers_of_two_between_too() -> None:
+def test_histograms_include_empty_powers_of_two() -> None:
     page = report_page.render(sample())
     sizes = section(page, "Record size")
     rows = [" | ".join("".join(cell.itertext()) for cell in row) for row in sizes.iter("tr")]
@@ -328,11 +328,17 @@ def test_histograms_show_the_powers_of_two_between_too() -> None:
         "1,024 to 2,047 | 0",
         "2,048 to 4,095 | 67",
     ]
-    edges = [one.text for one in sizes.iter("text") if "amount" not in (one.get("class") or "")]
+    edges = [
+        element.text
+        for element in sizes.iter("text")
+        if "amount" not in (element.get("class") or "")
+    ]
     assert edges == ["128 B", "256 B", "512 B", "1 KiB", "2 KiB", "4 KiB"]
     latencies = section(page, "Latency from born to stored")
-    assert {"0 ms", "8 ms", "512 ms"} <= {one.text for one in latencies.iter("text")}
-    assert {"0", "1", "512 to 1,023"} <= {"".join(one.itertext()) for one in latencies.iter("td")}
+    assert {"0 ms", "8 ms", "512 ms"} <= {element.text for element in latencies.iter("text")}
+    assert {"0", "1", "512 to 1,023"} <= {
+        "".join(element.itertext()) for element in latencies.iter("td")
+    }
     assert "Half are below 1 ms, 99 % below 2 ms, all below 1 s." in list(latencies.itertext())
 
 
@@ -350,7 +356,7 @@ def test_histograms_show_the_powers_of_two_between_too() -> None:
         (5 << 50, "5,120 TiB"),
     ],
 )
-def test_sizes_have_the_unit_that_suits(size: int, text: str) -> None:
+def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
     report = empty()
     report.bytes = size
     assert text in texts(report_page.render(report))
@@ -368,13 +374,13 @@ def test_sizes_have_the_unit_that_suits(size: int, text: str) -> None:
         (730 * 24 * HOUR_MS, "2 y"),
     ],
 )
-def test_spans_have_the_unit_that_suits(span_ms: int, text: str) -> None:
+def test_time_spans_have_a_suitable_unit(span_ms: int, text: str) -> None:
     report = one_message()
     report.last_ms = report.first_ms + span_ms
     assert text in texts(report_page.render(report))
 
 
-def test_times_that_are_no_dates_are_numbers() -> None:
+def test_times_out_of_range_are_numbers() -> None:
     report = one_message()
     report.first_ms, report.last_ms = -(1 << 63), (1 << 63) - 1
     assert {str(report.first_ms), str(report.last_ms)} <= texts(report_page.render(report))
@@ -384,15 +390,15 @@ def test_times_that_are_no_dates_are_numbers() -> None:
 
 
 def figure(page: str, name: str) -> tuple[str, ...]:
-    """Value, note and state of a key figure."""
-    for one in parse(page).iter("div"):
-        if one.get("class") == "card figure" and one.findtext("h2") == name:
-            value, note = (paragraph.text or "" for paragraph in one.iter("p"))
-            return value, note, one.findtext("h2/span") or ""
+    """Return value, note and state of a key figure."""
+    for element in parse(page).iter("div"):
+        if element.get("class") == "card figure" and element.findtext("h2") == name:
+            value, note = (paragraph.text or "" for paragraph in element.iter("p"))
+            return value, note, element.findtext("h2/span") or ""
     raise AssertionError(name)
 
 
-def test_what_agrees_is_ok_and_what_does_not_is_to_be_checked() -> None:
+def test_agreement_is_ok_and_disagreement_is_to_be_checked() -> None:
     page = report_page.render(sample())
     assert figure(page, "Damaged ranges") == ("1", "3,190 bytes", "! check")
     queues = "1,234,560 right, 71 wrong, 83 missing"
@@ -405,19 +411,19 @@ def test_what_agrees_is_ok_and_what_does_not_is_to_be_checked() -> None:
     assert "83 messages without a queue entry" in "".join(verdict)
 
 
-def test_a_hundred_percent_is_said_of_all_only() -> None:
+def test_a_hundred_percent_is_shown_only_for_all() -> None:
     report = sample()
     report.queue_agreement = Agreement(10**9, 1, 0)
     assert figure(report_page.render(report), "Queue agreement")[0] == "99.99 %"
 
 
-def test_a_good_store_is_in_order() -> None:
+def test_a_sound_store_is_in_order() -> None:
     page = report_page.render(one_message())
     assert "No damage" in "".join(section(page, "In order").itertext())
     assert figure(page, "Damaged ranges") == ("0", "none found", "✓ ok")
 
 
-def test_an_empty_store_has_a_page_too() -> None:
+def test_the_page_of_an_empty_store() -> None:
     page = report_page.render(empty())
     assert section(page, "Empty").get("class") == "verdict"
     assert figure(page, "Messages") == ("0", "", "")
@@ -431,7 +437,7 @@ def test_an_empty_store_has_a_page_too() -> None:
 def test_each_condition_is_explained(condition: Condition) -> None:
     report = empty()
     report.condition = condition.value
-    state = next(one for one in parse(report_page.render(report)).iter("span"))
+    state = next(element for element in parse(report_page.render(report)).iter("span"))
     assert state.text == condition.value
     assert state.get("title")
     assert state.get("class") == f"state {'ok' if condition is Condition.CLEAN else 'warn'}"
@@ -444,31 +450,35 @@ def test_a_topic_has_one_color_in_all_plots() -> None:
     page = report_page.render(sample())
     for title in ("Messages over time", "Messages by topic", "Bytes by topic"):
         colors = {
-            "".join(one.itertext()): one.get("data-series")
-            for one in section(page, title).iter("li")
+            "".join(element.itertext()): element.get("data-series")
+            for element in section(page, title).iter("li")
         }
-        found = {
+        shown = {
             name: next(v for k, v in colors.items() if k.startswith(name))
             for name in ("orders", "%RETRY%paid")
         }
-        assert found == {"orders": "s0", "%RETRY%paid": "s1"}
+        assert shown == {"orders": "s0", "%RETRY%paid": "s1"}
 
 
-def test_the_topics_that_are_not_told_apart_are_grey() -> None:
+def test_topics_without_a_color_are_grey() -> None:
     assert report_page._OTHERS == report_module.OTHERS
     legend = section(report_page.render(sample()), "Messages over time").find("ul")
     assert legend is not None
-    assert ["".join(one.itertext()) for one in legend] == ["orders", "%RETRY%paid", "others"]
+    assert ["".join(element.itertext()) for element in legend] == [
+        "orders",
+        "%RETRY%paid",
+        "others",
+    ]
     assert legend[-1].get("data-series") == "sx"
 
 
-def test_the_timeline_stays_drawable_however_long_the_span() -> None:
+def test_the_timeline_has_a_bounded_number_of_columns() -> None:
     report = sample()
     report.timeline = [(START_MS + at * 600_000, "orders", 1) for at in range(10_000)]
     chapter = section(report_page.render(report), "Messages over time")
-    columns = [one for one in chapter.iter("rect") if one.get("class") == "hit"]
+    columns = [element for element in chapter.iter("rect") if element.get("class") == "hit"]
     assert 100 < len(columns) <= report_page.COLUMNS_MAX
-    told = sum(int((one.get("data-tip") or "").split("\t")[-2]) for one in columns)
+    told = sum(int((element.get("data-tip") or "").split("\t")[-2]) for element in columns)
     assert told == 10_000
 
 
@@ -480,12 +490,12 @@ def test_damage_is_marked_at_its_place_in_its_file() -> None:
         GapRow(3000, 1000, "damage", "file is missing", f"{3000:020d}"),
     ]
     chapter = section(report_page.render(report), "Commit log")
-    cells = [one for one in chapter.iter("svg") if one.get("class") == "file"]
+    cells = [element for element in chapter.iter("svg") if element.get("class") == "file"]
     marks = [
         [
-            (one.get("x"), one.get("width"))
-            for one in cell.iter("rect")
-            if one.get("class") == "damage"
+            (element.get("x"), element.get("width"))
+            for element in cell.iter("rect")
+            if element.get("class") == "damage"
         ]
         for cell in cells
     ]
@@ -494,7 +504,7 @@ def test_damage_is_marked_at_its_place_in_its_file() -> None:
     assert used == ["90.00%", "90.00%", "90.00%", "0.00%"]
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
+def test_long_lists_are_truncated_with_a_note() -> None:
     report = sample()
     rows = charts.ROWS_MAX
     report.topics = [TopicRow(f"t{n}", 10, 100, 5, 1, START_MS, START_MS) for n in range(rows + 1)]
@@ -504,27 +514,33 @@ def test_long_lists_are_cut_and_say_so() -> None:
     page = report_page.render(report)
     assert len(list(section(page, "Topics").iter("tr"))) == 1 + rows
     assert "and 1 more row" in texts(page)
-    cells = [one for one in section(page, "Commit log").iter("svg") if one.get("class") == "file"]
+    cells = [
+        element
+        for element in section(page, "Commit log").iter("svg")
+        if element.get("class") == "file"
+    ]
     assert len(cells) == rows
     assert "and 7 more files" in texts(page)
-    assert cells[-1].findtext("title") == f"{rows + 6:020d}"  # the one with damage is drawn
+    assert cells[-1].findtext("title") == f"{rows + 6:020d}"  # the file with damage is drawn
     bars = section(page, "Messages by topic").findall("ul/li")
     assert len(bars) == charts.BARS_MAX + 1
     others = rows + 1 - charts.BARS_MAX
     assert "".join(bars[-1].itertext()) == f"{others} other topics{10 * others:,}"
 
 
-def test_tables_say_by_what_they_are_sorted() -> None:
+def test_tables_mark_the_sorted_column() -> None:
     page = report_page.render(sample())
     for title, head, order in (
         ("Topics", "Messages", "descending"),
         ("Damage", "Physical offset", "ascending"),
         ("Consumer lag", "Lag", "descending"),
     ):
-        heads = {"".join(one.itertext()): one for one in section(page, title).iter("th")}
+        heads = {
+            "".join(element.itertext()): element for element in section(page, title).iter("th")
+        }
         assert heads[head].get("aria-sort") == order
         assert heads[head].get("class") == "number"
-        assert [name for name, one in heads.items() if one.get("aria-sort")] == [head]
+        assert [name for name, cell in heads.items() if cell.get("aria-sort")] == [head]
 
 
 def test_the_report_is_not_changed() -> None:
@@ -534,13 +550,13 @@ def test_the_report_is_not_changed() -> None:
     assert report == before
 
 
-def test_the_page_needs_no_spark() -> None:
+def test_the_page_does_not_import_spark() -> None:
     code = "import sys; import reput.spark.pages.store; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_what_lies_behind_the_end_of_the_log_is_shown_but_is_no_damage() -> None:
+def test_bytes_after_the_end_of_the_log_are_shown_but_no_damage() -> None:
     report = sample()
     for gap in report.gaps:
         gap.kind = "torn"

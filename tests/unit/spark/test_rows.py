@@ -1,4 +1,4 @@
-"""Rows: the schema, what each column holds, and which rows are wanted."""
+"""Rows: the schema, the values of each column, and the selection of rows."""
 
 import datetime
 from collections.abc import Callable
@@ -28,7 +28,7 @@ prepared_transaction_offset int64, body_crc int32, store_size int32
 
 def columns_of(messages: list[StoredMessage]) -> kernels.Columns:
     placed = store_builder.place(messages, 1 << 20)
-    data = [record.encode(one) for one in placed]
+    data = [record.encode(message) for message in placed]
     positions = np.cumsum([0, *map(len, data)], dtype=np.int64)[:-1]
     return kernels.Columns(b"".join(data), positions)
 
@@ -42,7 +42,7 @@ def rows_of(messages: list[StoredMessage], **options: Any) -> list[dict[str, Any
     return [dict(row) for row in batch.to_pylist()]
 
 
-def test_the_columns_are_those_of_the_issue_in_order() -> None:
+def test_the_columns_and_their_order() -> None:
     def name(kind: pa.DataType) -> str:
         if pa.types.is_list(kind):
             return f"list<{kind.value_type}>"
@@ -65,7 +65,7 @@ def test_the_columns_are_those_of_the_issue_in_order() -> None:
         ({"includeBody": False, "charset": "utf-8"}, ["body"], []),
     ],
 )
-def test_options_add_and_leave_out_columns(
+def test_options_add_and_remove_columns(
     options: dict[str, Any], gone: list[str], added: list[str]
 ) -> None:
     fields = rows.message_fields(reading.parse("/store", **options))
@@ -78,7 +78,7 @@ def test_a_charset_makes_the_body_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["topic", "store_size"])
-def test_the_corrupt_column_needs_a_name_of_its_own(name: str) -> None:
+def test_the_corrupt_column_needs_an_unused_name(name: str) -> None:
     with pytest.raises(InvalidOption, match="columnNameOfCorruptRecord"):
         rows.message_fields(
             reading.parse("/store", mode="PERMISSIVE", columnNameOfCorruptRecord=name)
@@ -129,7 +129,7 @@ def test_every_field_of_a_message() -> None:
     }
 
 
-def test_what_a_message_has_not() -> None:
+def test_missing_fields_of_a_message_are_null_or_empty() -> None:
     (row,) = rows_of([store_builder.message("T", b"")])
     assert row["tags"] is None
     assert row["keys"] == []
@@ -138,7 +138,7 @@ def test_what_a_message_has_not() -> None:
     assert row["msg_id"] == row["offset_msg_id"]
 
 
-def test_of_equal_property_names_the_last_one_counts() -> None:
+def test_the_last_of_equal_property_names_is_used() -> None:
     data = b"a\x011\x02b\x012\x02a\x013\x02"
     (row,) = rows_of([store_builder.message("T", property_bytes=data)], rawProperties=True)
     assert dict(row["properties"]) == {"b": "2", "a": "3"}
@@ -190,7 +190,7 @@ def test_no_rows() -> None:
         assert rows_of([], **options) == []
 
 
-def test_notes_stand_beside_their_rows() -> None:
+def test_notes_are_in_their_rows() -> None:
     parsed = reading.parse("/store", mode="PERMISSIVE")
     maker = RowMaker(["physical_offset", "_corrupt_record"], parsed, "b")
     batch = maker.batch(columns_of(store_builder.messages(4)), {2: "why"})
@@ -198,7 +198,7 @@ def test_notes_stand_beside_their_rows() -> None:
     assert maker.batch(columns_of(store_builder.messages(4))).column(1).null_count == 4
 
 
-def test_a_damaged_row_says_where_and_why() -> None:
+def test_a_row_of_damage_has_place_and_reason() -> None:
     parsed = reading.parse("/store", mode="PERMISSIVE")
     maker = RowMaker(list(rows.message_fields(parsed)), parsed, "b")
     first = DamagedRow(10, 20, "why", "file")
@@ -217,7 +217,7 @@ def test_a_damaged_row_says_where_and_why() -> None:
     assert second.error().reason == "too (queue T/1, queue offset 7)"
 
 
-def test_real_topics() -> None:
+def test_original_topics_are_resolved() -> None:
     real = {"REAL_TOPIC": "Real", "REAL_QID": "7"}
     messages = [
         store_builder.message("SCHEDULE", properties=real),
@@ -229,7 +229,7 @@ def test_real_topics() -> None:
     assert [row["topic"] for row in rows_of(messages)] == ["SCHEDULE", "T", "T"]
 
 
-# --- which rows -------------------------------------------------------------
+# --- selection --------------------------------------------------------------
 
 TOPICS = ["T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", *reading.HIDDEN_TOPICS]
 
@@ -311,7 +311,7 @@ def test_wanted_rows(
 ) -> None:
     chosen = RowFilter(reading.parse("/store", **options), constraint or Constraint())
     placed = store_builder.place(MESSAGES, 1 << 20)
-    expected = [i for i, one in enumerate(placed) if wants(one)]
+    expected = [i for i, message in enumerate(placed) if wants(message)]
     assert chosen.rows(columns_of(MESSAGES)).tolist() == expected
 
 

@@ -1,4 +1,4 @@
-"""Salvage of the damaged golden stores: every record that is whole comes back, and nothing else."""
+"""Salvage of the damaged golden stores: every complete record is recovered, and nothing else."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def no_room(name: str) -> DiskFull:
 
 
 def bytes_of_log(files: dict[str, bytes], physical_offset: int, size: int) -> bytes:
-    """What a log has at an offset; empty where a file is missing."""
+    """Return the bytes of a log at an offset; b"" in a missing file."""
     for path, data in files.items():
         if path.startswith("commitlog/"):
             position = physical_offset - int(path.removeprefix("commitlog/"))
@@ -43,7 +43,7 @@ def bytes_of_log(files: dict[str, bytes], physical_offset: int, size: int) -> by
 
 
 def whole_messages(version: str, name: str) -> list[tuple[dict[str, Any], bytes]]:
-    """The messages of the undamaged store that the damaged one has to the last byte."""
+    """Return the messages of the undamaged store that the damaged one has completely."""
     damaged = golden.files(version, name)
     return [
         (message, place.record)
@@ -53,7 +53,7 @@ def whole_messages(version: str, name: str) -> list[tuple[dict[str, Any], bytes]
 
 
 def files_below(root: Path) -> dict[str, bytes]:
-    """What a store's files hold."""
+    """Return the content of a store's files."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -67,11 +67,11 @@ def run(version: str, source: Path | str, target: Path, **options: Any) -> Salva
 
 
 def assert_clean(target: Path, report: Salvaged) -> None:
-    """Nothing is wrong with a store but that units of lost messages point at the next ones."""
+    """Check that a store has no findings but units of lost messages that point at the next ones."""
     checked = verify(StoreReader.open(str(target)))
-    wrong = [one for one in checked.findings if one.severity > Severity.NOTE]
-    assert {one.kind for one in wrong} <= {FindingKind.UNIT_WRONG_RECORD}, [
-        one.text for one in wrong
+    wrong = [finding for finding in checked.findings if finding.severity > Severity.NOTE]
+    assert {finding.kind for finding in wrong} <= {FindingKind.UNIT_WRONG_RECORD}, [
+        finding.text for finding in wrong
     ]
     assert len(wrong) <= sum(len(queue.lost) for queue in report.queues)
     assert not (target / "abort").exists()
@@ -84,7 +84,7 @@ class Killed(BaseException):
 def failing_from(
     monkeypatch: pytest.MonkeyPatch, number: int, make: Callable[[str], BaseException]
 ) -> list[str]:
-    """Let every call of the disk fail from one on; return the names of calls, as they come."""
+    """Let every call of the disk fail from a number on; return the list of their names."""
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ def failing_from(
 
 
 @TORN
-def test_every_message_that_is_whole_is_recovered_and_what_is_lost_is_told(
+def test_complete_messages_are_recovered_and_losses_reported(
     version: str, variant: str, tmp_path: Path
 ) -> None:
     name = f"torn/{variant}"
@@ -121,15 +121,21 @@ def test_every_message_that_is_whole_is_recovered_and_what_is_lost_is_told(
             assert found.physical_offset == message["commitLogOffset"]
     assert report.record_count == len(whole)
     assert report.record_bytes == sum(len(data) for _, data in whole)
-    here = {one["commitLogOffset"] for one, _ in whole}
-    others = [one.physical_offset for one in reader.messages() if one.physical_offset not in here]
+    here = {message["commitLogOffset"] for message, _ in whole}
+    others = [
+        message.physical_offset
+        for message in reader.messages()
+        if message.physical_offset not in here
+    ]
     fillers = {at for at in others if reader.message_at(at).topic == hole_filling.TOPIC}
     assert others == sorted(fillers)
     assert_clean(tmp_path / "new", report)
-    assert_losses_are_told(version, variant, report, here)
+    assert_losses_are_reported(version, variant, report, here)
 
 
-def assert_losses_are_told(version: str, variant: str, report: Salvaged, here: set[int]) -> None:
+def assert_losses_are_reported(
+    version: str, variant: str, report: Salvaged, here: set[int]
+) -> None:
     reported = {
         (queue.topic, queue.queue_id, offset)
         for queue in report.queues
@@ -137,13 +143,13 @@ def assert_losses_are_told(version: str, variant: str, report: Salvaged, here: s
         for offset in range(start, stop)
     }
     gone = {
-        (one["topic"], one["queueId"], one["queueOffset"])
-        for one in golden.messages(version, "clean")
-        if one["commitLogOffset"] not in here and one["sysFlag"] & 4 == 0
+        (message["topic"], message["queueId"], message["queueOffset"])
+        for message in golden.messages(version, "clean")
+        if message["commitLogOffset"] not in here and message["sysFlag"] & 4 == 0
     }
     assert reported <= gone
     if variant == "cq-ahead":
-        # Queues were cut with the log, but for a few: nothing tells of the others.
+        # Most queues were cut like the log, so their losses cannot be known.
         ahead = golden.torn_variants(version)[variant]["damage"].partition("units beyond]: ")[2]
         assert len(reported) >= len(json.loads(ahead.rstrip(".")))
     else:
@@ -156,7 +162,7 @@ def assert_losses_are_told(version: str, variant: str, report: Salvaged, here: s
 
 
 @VERSION
-def test_a_sound_store_comes_out_as_it_was(version: str, tmp_path: Path) -> None:
+def test_a_sound_store_is_unchanged(version: str, tmp_path: Path) -> None:
     source = golden.unpack(version, "clean")
     report = run(version, source, tmp_path / "new")
     before, after = files_below(source), files_below(tmp_path / "new")
@@ -172,7 +178,7 @@ def test_a_sound_store_comes_out_as_it_was(version: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("version", "name"), [("4.9.7", "expired"), ("4.9.7", "ext"), ("5.5.0", "v5")]
 )
-def test_logs_that_begin_above_0_extensions_and_light_queues(
+def test_expired_logs_extension_units_and_light_queues(
     version: str, name: str, tmp_path: Path
 ) -> None:
     source = golden.unpack(version, name)
@@ -195,7 +201,7 @@ def test_logs_that_begin_above_0_extensions_and_light_queues(
 
 
 @pytest.mark.parametrize("make", [Killed, no_room], ids=["killed", "disk-full"])
-def test_whatever_ends_a_run_the_next_gives_the_same(
+def test_a_failed_run_gives_the_same_store_when_run_again(
     make: Callable[[str], BaseException], tmp_path: Path
 ) -> None:
     source = golden.unpack("4.9.7", "torn/log-missing")
@@ -204,7 +210,7 @@ def test_whatever_ends_a_run_the_next_gives_the_same(
         calls = failing_from(patch, 1 << 62, make)
         whole = run("4.9.7", source, tmp_path / "whole")
     rename = len(calls) - 1 - calls[::-1].index("rename")
-    # At places all over, and at the last ones before the folder gets its name.
+    # Kills spread over the run, and at the last calls, which rename the folder.
     for number in [*range(0, rename, rename // 9), rename - 1, rename]:
         with pytest.MonkeyPatch.context() as patch:
             failing_from(patch, number, make)
@@ -212,14 +218,14 @@ def test_whatever_ends_a_run_the_next_gives_the_same(
                 run("4.9.7", source, target)
         assert make is Killed or "no room is left" in str(caught.value)
         assert not target.exists(), f"call {number}, {calls[number]}"
-    target.mkdir()  # an empty folder may be there
+    target.mkdir()  # an empty folder may remain
     again = run("4.9.7", source, target)
     assert not (tmp_path / f"new{DRAFT_SUFFIX}").exists()
     assert files_below(target) == files_below(tmp_path / "whole")
     assert again.queues == whole.queues
 
 
-def test_targets_that_are_refused(tmp_path: Path) -> None:
+def test_invalid_targets_are_refused(tmp_path: Path) -> None:
     source = golden.copy_store("4.9.7", "torn/log-missing", tmp_path / "source")
     before = files_below(source)
     (tmp_path / "full").mkdir()
@@ -231,11 +237,11 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="outside of"):
         run("4.9.7", source, source / "new")
     assert files_below(source) == before
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "full", "source"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full", "source"]
 
 
 class Bucket:
-    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+    """Replaces ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH on this machine."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
@@ -250,17 +256,21 @@ def test_a_source_on_object_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert files_below(tmp_path / "there") == files_below(tmp_path / "here")
 
 
-def test_records_that_java_cut_off_are_still_known_to_its_queues(tmp_path: Path) -> None:
-    """Java cut the log at a damaged record, in memory: units on disk point behind the cut."""
+def test_records_cut_off_by_java_are_found_through_its_queues(tmp_path: Path) -> None:
+    """Java cut the log at a damaged record, only in memory: units on disk point after the cut."""
     store = golden.unpack("4.9.7", "torn/crc-late-recovered")
     lost = set(golden.torn_variants("4.9.7")["crc-late"]["recordsLost"])
     run("4.9.7", store, tmp_path / "new")
     reader = StoreReader.open(str(tmp_path / "new"))
-    found = {one.physical_offset for one in reader.messages() if one.topic != hole_filling.TOPIC}
-    assert lost - found == {min(lost)}
+    recovered = {
+        message.physical_offset
+        for message in reader.messages()
+        if message.topic != hole_filling.TOPIC
+    }
+    assert lost - recovered == {min(lost)}
 
 
-def test_what_an_earlier_recovery_cut_off_comes_back_when_asked_for(tmp_path: Path) -> None:
+def test_records_cut_off_earlier_are_recovered_if_configured(tmp_path: Path) -> None:
     store = golden.copy_store("4.9.7", "clean", tmp_path)
     messages = golden.messages("4.9.7", "clean")
     cut, following = messages[-6], messages[-5:]
@@ -277,14 +287,16 @@ def test_what_an_earlier_recovery_cut_off_comes_back_when_asked_for(tmp_path: Pa
     without = run("4.9.7", store, tmp_path / "without")
     assert without.end_offset == cut["commitLogOffset"]
     assert any("include_stale" in note for note in without.notes)
-    (behind,) = without.holes
-    assert behind.physical_offset == cut["commitLogOffset"]
+    (hole,) = without.holes
+    assert hole.physical_offset == cut["commitLogOffset"]
     report = run("4.9.7", store, tmp_path / "with", include_stale=True)
     assert report.record_count == without.record_count + len(following)
     reader = StoreReader.open(str(tmp_path / "with"))
-    for one in following:
-        found = reader.message_in_queue(one["topic"], one["queueId"], one["queueOffset"])
-        assert found.physical_offset == one["commitLogOffset"]
+    for message in following:
+        recovered = reader.message_in_queue(
+            message["topic"], message["queueId"], message["queueOffset"]
+        )
+        assert recovered.physical_offset == message["commitLogOffset"]
 
 
 def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
@@ -293,7 +305,7 @@ def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
     run("4.9.7", source, tmp_path / "told")
     guessed, told = (files_below(tmp_path / name) for name in ("guessed", "told"))
     assert guessed.keys() == told.keys()
-    # Delay levels alone are in no file of a store.
+    # Delay levels are the only setting that no file of a store reveals.
     differing = [path for path in told if guessed[path] != told[path]]
     assert all("SCHEDULE_TOPIC" in path for path in differing), differing
 
@@ -309,12 +321,12 @@ def test_damage_in_every_file_and_a_record_at_a_files_start(tmp_path: Path) -> N
     report = run("4.9.7", store, tmp_path / "new")
     assert report.record_count == len(golden.messages("4.9.7", "clean")) - len(firsts)
     assert [hole.physical_offset for hole in report.holes] == [
-        one["commitLogOffset"] for one in firsts.values()
+        message["commitLogOffset"] for message in firsts.values()
     ]
     assert_clean(tmp_path / "new", report)
 
 
-def test_a_table_that_cannot_be_read_comes_from_its_backup(tmp_path: Path) -> None:
+def test_a_damaged_table_is_restored_from_its_backup(tmp_path: Path) -> None:
     store = golden.copy_store("4.9.7", "clean", tmp_path)
     topics = store / "config" / "topics.json"
     backup = topics.with_name("topics.json.bak")

@@ -1,4 +1,4 @@
-"""Reads planned, sent and read without Spark, against what Java says is in the golden stores."""
+"""Reads planned, pickled and run without Spark, compared with the manifests by Java."""
 
 import itertools
 import json
@@ -46,16 +46,16 @@ def clean(version: str) -> Path:
 
 
 def chosen(version: str, name: str, wants: Callable[[dict[str, Any]], bool]) -> list[int]:
-    """Physical offsets of the visible messages of a manifest that are wanted."""
+    """Return the physical offsets of the selected visible messages of a manifest."""
     messages = reading.visible(golden.messages(version, name))
-    return [one["commitLogOffset"] for one in messages if wants(one)]
+    return [message["commitLogOffset"] for message in messages if wants(message)]
 
 
 def topics_of(messages: Messages) -> list[str]:
-    return sorted({one["topic"] for one in messages})
+    return sorted({message["topic"] for message in messages})
 
 
-# --- everything -------------------------------------------------------------
+# --- whole stores -----------------------------------------------------------
 
 
 @STORE
@@ -72,7 +72,7 @@ def test_every_undamaged_recovered_variant_equals_its_manifest(version: str) -> 
         name = f"torn/{variant}-recovered"
         left = reading.damaged(version, variant)
         if left.runs or variant in ("torn-tail", "cq-ahead"):
-            continue  # Java cut these logs off, but left what it cut on disk
+            continue  # Java cut these logs in memory, but left the bytes on disk
         got = read_light(golden.unpack(version, name), readIsolation=ALL)
         assert offsets(got.rows) == message_offsets(golden.messages(version, name)), variant
 
@@ -82,8 +82,10 @@ def test_half_messages_are_hidden_unless_asked_for(version: str, name: str) -> N
     store = golden.unpack(version, name)
     messages = golden.messages(version, name)
     shown = {
-        "committed": [one for one in messages if one["topic"] not in reading.HIDDEN_TOPICS],
-        "half": [one for one in messages if one["topic"] != reading.HIDDEN_TOPICS[1]],
+        "committed": [
+            message for message in messages if message["topic"] not in reading.HIDDEN_TOPICS
+        ],
+        "half": [message for message in messages if message["topic"] != reading.HIDDEN_TOPICS[1]],
         ALL: messages,
     }
     assert offsets(read_light(store).rows) == message_offsets(shown["committed"])
@@ -93,14 +95,14 @@ def test_half_messages_are_hidden_unless_asked_for(version: str, name: str) -> N
 
 
 def test_uncommitted_messages_in_their_own_topic_are_hidden_too(tmp_path: Path) -> None:
-    # As brokers before 4.3 stored them: no unit, found by log only.
+    # Stored as by brokers before 4.3: without a unit, found only in the log.
     kinds = [flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK, 0]
     messages = [
         store_builder.message("T", b"x", keys=f"k{i}", sys_flag=kind)
         for i, kind in enumerate(kinds)
     ]
     built = store_builder.build(tmp_path / "store", messages)
-    every = [one.physical_offset for one in built.messages]
+    every = [message.physical_offset for message in built.messages]
     for how in ("auto", "log", "consumequeue"):
         for topic in ({}, {"topic": "T"}):
             assert offsets(read_light(built.root, scan=how, **topic).rows) == [every[1], every[3]]
@@ -115,7 +117,9 @@ def test_uncommitted_messages_in_their_own_topic_are_hidden_too(tmp_path: Path) 
 @VERSION
 def test_a_named_half_topic_is_shown(version: str) -> None:
     for topic in reading.HIDDEN_TOPICS:
-        wanted = [one for one in golden.messages(version, "clean") if one["topic"] == topic]
+        wanted = [
+            message for message in golden.messages(version, "clean") if message["topic"] == topic
+        ]
         assert wanted
         got = read_light(clean(version), topic=topic)
         assert sorted(offsets(got.rows)) == message_offsets(wanted)
@@ -135,7 +139,7 @@ def test_several_stores_are_one_read(tmp_path: Path) -> None:
     assert Counter(offsets(by_list.rows)) == every
 
 
-def test_a_pattern_stands_for_the_stores_it_matches(tmp_path: Path) -> None:
+def test_a_pattern_reads_the_matching_stores(tmp_path: Path) -> None:
     for name in ("b", "a", "no-store"):
         (tmp_path / name).mkdir()
     for name in ("a", "b"):
@@ -149,14 +153,14 @@ def test_a_pattern_stands_for_the_stores_it_matches(tmp_path: Path) -> None:
         read(f"{tmp_path}/nothing*")
 
 
-def test_a_store_on_a_uri() -> None:
+def test_a_store_at_a_uri() -> None:
     store = clean("4.9.7")
     expected = offsets(read_light(store).rows)
     assert offsets(read_light(f"file://{store}").rows) == expected
 
 
 @pytest.mark.parametrize("path", ["/nowhere", __file__, str(Path(__file__).parent)])
-def test_what_is_no_store_is_refused(path: str) -> None:
+def test_a_folder_without_a_store_is_refused(path: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"give the folder|no store"):
         read(path)
 
@@ -168,12 +172,12 @@ def test_a_store_without_a_record_has_no_rows(tmp_path: Path) -> None:
         assert read(tmp_path / "store", scan=how) == ([], [], read(tmp_path / "store").summary)
 
 
-# --- a broker beside us -----------------------------------------------------
+# --- stores of running brokers ----------------------------------------------
 
 
 @pytest.fixture
 def lock_holder() -> Iterator[Callable[[Path], int]]:
-    """Start a process that locks a store as a broker does; its id."""
+    """Start a process that locks a store like a broker, and return its id."""
     code = (
         "import fcntl, sys\n"
         "file = open(sys.argv[1], 'r+b')\n"
@@ -209,16 +213,18 @@ def test_a_running_broker_is_refused_unless_allowed(
         read(store)
     messages = golden.messages("4.9.7", "unclean")
     got = read_light(store, allowLive=True, readIsolation=ALL)
-    # The very last record may be half written: nothing follows it, and no queue points at it.
+    # The last record may be half written: no record follows it, and no queue points at it.
     assert offsets(got.rows) == message_offsets(messages)[:-1]
-    for topic, _ in Counter(one["topic"] for one in messages[:-1]).most_common(4):
-        wanted = [one["commitLogOffset"] for one in messages[:-1] if one["topic"] == topic]
+    for topic, _ in Counter(message["topic"] for message in messages[:-1]).most_common(4):
+        wanted = [
+            message["commitLogOffset"] for message in messages[:-1] if message["topic"] == topic
+        ]
         got = read_light(store, allowLive=True, topic=topic, scan="consumequeue")
         assert sorted(offsets(got.rows)) == wanted
 
 
-def test_a_store_that_changed_is_read_anew(tmp_path: Path) -> None:
-    """Python workers live on: what one read knows of a folder must not serve the next."""
+def test_a_changed_store_is_read_again(tmp_path: Path) -> None:
+    """Python workers are reused: facts cached from one read must not serve the next."""
     messages = store_builder.messages(40)
     store_builder.build(tmp_path / "store", messages[:20])
     assert len(read_light(tmp_path / "store").rows) == 20
@@ -234,7 +240,7 @@ def test_a_store_that_changed_is_read_anew(tmp_path: Path) -> None:
 def test_a_topic_reads_the_same_by_log_by_queue_and_as_planned(version: str) -> None:
     store, messages = clean(version), golden.messages(version, "clean")
     for topic in topics_of(messages):
-        wanted = [one["commitLogOffset"] for one in messages if one["topic"] == topic]
+        wanted = [message["commitLogOffset"] for message in messages if message["topic"] == topic]
         for how in ("log", "consumequeue", "auto"):
             got = read_light(store, topic=topic, scan=how)
             assert sorted(offsets(got.rows)) == wanted, (topic, how)
@@ -248,18 +254,20 @@ def test_topics_by_queue_are_the_topics_by_log(version: str, name: str) -> None:
     store, messages = golden.unpack(version, name), golden.messages(version, name)
     topics = topics_of(messages)
     for some in (topics[::2], topics[1::2]):
-        wanted = [one["commitLogOffset"] for one in messages if one["topic"] in some]
+        wanted = [message["commitLogOffset"] for message in messages if message["topic"] in some]
         for how in ("log", "consumequeue", "auto"):
             got = read_light(store, topics=",".join(some), scan=how)
             assert sorted(offsets(got.rows)) == wanted, how
 
 
 @VERSION
-def test_messages_that_never_reached_their_queue_are_read(version: str) -> None:
+def test_messages_without_a_unit_are_read(version: str) -> None:
     store, messages = golden.unpack(version, "unclean"), golden.messages(version, "unclean")
     unqueued = set(golden.manifest(version, "unclean")["recordsNotInQueues"])
-    for topic in topics_of([one for one in messages if one["commitLogOffset"] in unqueued]):
-        wanted = [one["commitLogOffset"] for one in messages if one["topic"] == topic]
+    for topic in topics_of(
+        [message for message in messages if message["commitLogOffset"] in unqueued]
+    ):
+        wanted = [message["commitLogOffset"] for message in messages if message["topic"] == topic]
         assert unqueued & {*wanted}
         for how in ("consumequeue", "auto"):
             got = read_light(store, topic=topic, scan=how)
@@ -268,16 +276,16 @@ def test_messages_that_never_reached_their_queue_are_read(version: str) -> None:
 
 @TORN
 def test_damaged_queues_hide_nothing(version: str, variant: str) -> None:
-    """Never fewer rows than the log holds, and each once, whichever way it is read."""
+    """No fewer rows than the log holds, and each once, with every kind of scan."""
     store, left = golden.unpack(version, f"torn/{variant}"), reading.damaged(version, variant)
     topics = topics_of(golden.messages(version, "clean"))
     for some in (topics[::2], topics[1::2]):
-        wanted = [one["commitLogOffset"] for one in left.good if one["topic"] in some]
+        wanted = [message["commitLogOffset"] for message in left.good if message["topic"] in some]
         lossy = {"failOnDataLoss": variant != "cq-ahead", "mode": "PERMISSIVE"}
         got = read_light(store, topics=",".join(some), scan="consumequeue", **lossy)
         assert offsets(got.messages) == wanted
         assert {row["physical_offset"] for row in got.damage} <= {run[0] for run in left.runs} | {
-            one["commitLogOffset"] for one in golden.messages(version, "clean")
+            message["commitLogOffset"] for message in golden.messages(version, "clean")
         }
 
 
@@ -285,18 +293,20 @@ def test_damaged_queues_hide_nothing(version: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort", "no-cq", "cq-short"])
 def test_each_topic_of_damaged_queues_is_whole(version: str, variant: str) -> None:
     store, messages = golden.unpack(version, f"torn/{variant}"), golden.messages(version, "clean")
-    sizes = Counter(one["topic"] for one in messages)
+    sizes = Counter(message["topic"] for message in messages)
     for topic, _ in sizes.most_common(6):
-        wanted = [one["commitLogOffset"] for one in messages if one["topic"] == topic]
+        wanted = [message["commitLogOffset"] for message in messages if message["topic"] == topic]
         assert sorted(offsets(read_light(store, topic=topic).rows)) == wanted
 
 
-def test_a_queue_that_is_gone_is_found_in_the_log(tmp_path: Path) -> None:
+def test_messages_of_a_deleted_queue_are_found_in_the_log(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(80, queues=4))
     shutil.rmtree(built.queue_file("TopicA", 1).parent)
     for how in ("auto", "consumequeue"):
         got = read_light(built.root, topic="TopicA", scan=how)
-        wanted = [one.physical_offset for one in built.messages if one.topic == "TopicA"]
+        wanted = [
+            message.physical_offset for message in built.messages if message.topic == "TopicA"
+        ]
         assert sorted(offsets(got.rows)) == wanted
 
 
@@ -305,7 +315,7 @@ def test_any_single_damaged_unit_hides_nothing(tmp_path: Path) -> None:
     path = built.queue_file("TopicA", 0, 0)
     data = path.read_bytes()
     queue = built.queue("TopicA")
-    wanted = [one.physical_offset for one in built.messages if one.topic == "TopicA"]
+    wanted = [message.physical_offset for message in built.messages if message.topic == "TopicA"]
     nothing = bytes(cq_unit.SIZE)
     foreign = cq_unit.pack(cq_unit.Unit(built.messages[1].physical_offset, 100, 0))
     beyond = cq_unit.pack(cq_unit.Unit(built.end_offset - 10, 500, 0))
@@ -318,12 +328,12 @@ def test_any_single_damaged_unit_hides_nothing(tmp_path: Path) -> None:
             assert offsets(got.messages) == wanted, (number, unit)
 
 
-def test_a_unit_of_the_right_size_that_points_at_another_message_is_told(tmp_path: Path) -> None:
+def test_a_unit_of_another_message_of_the_same_size_is_reported(tmp_path: Path) -> None:
     messages = [
         store_builder.message("AB"[i % 2], b"body", unique_key=f"{i:032}") for i in range(8)
     ]
     built = store_builder.build(tmp_path / "store", messages)
-    assert len({one.store_size for one in built.messages}) == 1
+    assert len({message.store_size for message in built.messages}) == 1
     path = built.queue_file("A")
     foreign = built.messages[3]
     unit = cq_unit.pack(cq_unit.Unit(foreign.physical_offset, foreign.store_size, 0))
@@ -340,7 +350,7 @@ def test_a_unit_of_the_right_size_that_points_at_another_message_is_told(tmp_pat
     assert row["_corrupt_record"] == "the unit points at another message"
 
 
-# --- which topics -----------------------------------------------------------
+# --- topics -----------------------------------------------------------------
 
 
 @VERSION
@@ -348,7 +358,7 @@ def test_topics_by_pattern_and_by_kind(version: str) -> None:
     store = clean(version)
     got = read_light(store, subscribePattern="Golden(One|Four)")
     assert sorted(offsets(got.rows)) == chosen(
-        version, "clean", lambda one: one["topic"] in ("GoldenOne", "GoldenFour")
+        version, "clean", lambda message: message["topic"] in ("GoldenOne", "GoldenFour")
     )
     assert not read(store, subscribePattern="Golden").rows
     retry, dlq = "%RETRY%", "%DLQ%"
@@ -358,13 +368,13 @@ def test_topics_by_pattern_and_by_kind(version: str) -> None:
         "includeDlq": lambda topic: topic.startswith(dlq),
         "includeSystemTopics": lambda topic: topic in system or topic.startswith("rmq_sys_"),
     }.items():
-        left = chosen(version, "clean", lambda one, kind=is_of_kind: not kind(one["topic"]))
+        left = chosen(version, "clean", lambda message, kind=is_of_kind: not kind(message["topic"]))
         assert len(left) < len(reading.visible(golden.messages(version, "clean")))
         for how in ("auto", "log"):
             assert offsets(read_light(store, scan=how, **{option: False}).rows) == left
-    # Named topics are read whatever their kind; predicates do not name.
+    # Named topics are read whatever their kind; predicates do not count as names.
     named = next(t for t in topics_of(golden.messages(version, "clean")) if t.startswith(retry))
-    wanted = chosen(version, "clean", lambda one: one["topic"] == named)
+    wanted = chosen(version, "clean", lambda message: message["topic"] == named)
     assert sorted(offsets(read_light(store, topic=named, includeRetry=False).rows)) == wanted
     predicate = from_values("topic", [named])
     assert sorted(offsets(read_light(store, predicate).rows)) == wanted
@@ -379,18 +389,22 @@ def test_assigned_queues(version: str) -> None:
     wanted = chosen(
         version,
         "clean",
-        lambda one: one["queueId"] in assign.get(one["topic"], {}).get(reading.BROKER, ()),
+        lambda message: (
+            message["queueId"] in assign.get(message["topic"], {}).get(reading.BROKER, ())
+        ),
     )
     for how in ("auto", "log", "consumequeue"):
         assert sorted(offsets(read_light(store, assign=assign, scan=how).rows)) == wanted
 
 
-def test_topics_and_queues_that_are_not_there() -> None:
+def test_missing_topics_and_queues() -> None:
     store = clean("4.9.7")
     with pytest.raises(DataLoss, match=r"topic 'Golden0ne' is not in .*; it has .*failOnDataLoss"):
         read(store, topic="GoldenOne,Golden0ne")
     got = read_light(store, topic="GoldenOne,Golden0ne", failOnDataLoss=False)
-    assert len(got.rows) == len(chosen("4.9.7", "clean", lambda one: one["topic"] == "GoldenOne"))
+    assert len(got.rows) == len(
+        chosen("4.9.7", "clean", lambda message: message["topic"] == "GoldenOne")
+    )
     assert "data loss: topic 'Golden0ne'" in got.summary
     assign = {"GoldenFour": {reading.BROKER: [1, 77]}}
     with pytest.raises(DataLoss, match="queue GoldenFour/77 is not in"):
@@ -418,16 +432,16 @@ def test_a_broker_that_has_none_of_the_stores_is_refused(option: dict[str, Any])
 
 
 def test_json_options_by_the_broker_of_each_store(tmp_path: Path) -> None:
-    """A store whose tables do not name its broker takes the only one there is."""
+    """A store whose tables do not name its broker takes the option's only broker."""
     known = golden.unpack("4.9.7", "ext")
     topic, queue_id = "GoldenFilter", 0
     messages = golden.messages("4.9.7", "ext")
-    topic = Counter(one["topic"] for one in messages).most_common(1)[0][0]
-    queue_id = next(one["queueId"] for one in messages if one["topic"] == topic)
+    topic = Counter(message["topic"] for message in messages).most_common(1)[0][0]
+    queue_id = next(message["queueId"] for message in messages if message["topic"] == topic)
     wanted = [
-        one["commitLogOffset"]
-        for one in messages
-        if (one["topic"], one["queueId"]) == (topic, queue_id)
+        message["commitLogOffset"]
+        for message in messages
+        if (message["topic"], message["queueId"]) == (topic, queue_id)
     ]
     nameless = golden.copy_store("4.9.7", "ext", tmp_path)
     shutil.rmtree(nameless / "config")
@@ -439,33 +453,33 @@ def test_json_options_by_the_broker_of_each_store(tmp_path: Path) -> None:
     assert Counter(offsets(both.rows)) == Counter([*wanted, *wanted])
 
 
-# --- from where to where ----------------------------------------------------
+# --- starts and ends --------------------------------------------------------
 
 Queue = tuple[str, int]
 Limits = dict[Queue, tuple[float, float]]
 
 
 def queues_of(messages: Messages) -> dict[Queue, Messages]:
-    found: dict[Queue, Messages] = defaultdict(list)
-    for one in messages:
-        found[one["topic"], one["queueId"]].append(one)
-    for queue in found.values():
-        queue.sort(key=lambda one: one["queueOffset"])
-    return found
+    by_queue: dict[Queue, Messages] = defaultdict(list)
+    for message in messages:
+        by_queue[message["topic"], message["queueId"]].append(message)
+    for queue in by_queue.values():
+        queue.sort(key=lambda message: message["queueOffset"])
+    return by_queue
 
 
 def within(messages: Messages, limits: Limits) -> list[int]:
     everything = (0, float("inf"))
     return [
-        one["commitLogOffset"]
-        for one in messages
-        for low, high in [limits.get((one["topic"], one["queueId"]), everything)]
-        if low <= one["queueOffset"] < high
+        message["commitLogOffset"]
+        for message in messages
+        for low, high in [limits.get((message["topic"], message["queueId"]), everything)]
+        if low <= message["queueOffset"] < high
     ]
 
 
 def by_broker(limits: dict[Queue, int]) -> dict[str, Any]:
-    """The JSON of an option."""
+    """Return the JSON of an option."""
     found: dict[str, Any] = {}
     for (topic, queue_id), number in limits.items():
         found.setdefault(topic, {reading.BROKER: {}})[reading.BROKER][str(queue_id)] = number
@@ -498,13 +512,15 @@ def test_offsets_of_queues(version: str, name: str, how: str) -> None:
 
 @pytest.mark.parametrize(("version", "name"), TIMED)
 def test_timestamps(version: str, name: str) -> None:
-    """From the first message of a queue at or after a time (known-bugs.md#offset-by-time)."""
+    """Reads start at a queue's first message at or after a time (known-bugs.md#offset-by-time)."""
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
-    times = sorted({one["storeTimestamp"] for one in messages})
+    times = sorted({message["storeTimestamp"] for message in messages})
 
     def limits(start: float, stop: float) -> Limits:
         def first(queue: Messages, time_ms: float) -> float:
-            found = (one["queueOffset"] for one in queue if one["storeTimestamp"] >= time_ms)
+            found = (
+                message["queueOffset"] for message in queue if message["storeTimestamp"] >= time_ms
+            )
             return next(found, float("inf"))
 
         return {
@@ -531,10 +547,10 @@ def test_timestamps_of_queues(version: str) -> None:
     starts = {q: some[2]["storeTimestamp"] for q, some in large.items()}
     stops = {q: some[-1]["storeTimestamp"] for q, some in large.items()}
     wanted = [
-        one["commitLogOffset"]
-        for one in messages
-        for q in [(one["topic"], one["queueId"])]
-        if starts.get(q, 0) <= one["storeTimestamp"] < stops.get(q, float("inf"))
+        message["commitLogOffset"]
+        for message in messages
+        for q in [(message["topic"], message["queueId"])]
+        if starts.get(q, 0) <= message["storeTimestamp"] < stops.get(q, float("inf"))
     ]
     got = read_light(
         store,
@@ -552,19 +568,19 @@ def test_timestamps_of_queues(version: str) -> None:
         store, startingOffsetsByTimestamp=late, startingOffsetsByTimestampStrategy="latest"
     )
     assert sorted(offsets(got.rows)) == within(messages, {queue: (float("inf"), 0)})
-    # A time for all queues leaves out those that have nothing as late.
-    newest = max(one["storeTimestamp"] for one in messages)
+    # A time for all queues excludes queues without a message at or after it.
+    newest = max(message["storeTimestamp"] for message in messages)
     got = read_light(store, startingTimestamp=newest, startingOffsetsByTimestamp=late)
     assert offsets(got.rows) == chosen(
-        version, "clean", lambda one: one["storeTimestamp"] == newest
+        version, "clean", lambda message: message["storeTimestamp"] == newest
     )
 
 
-def test_a_timestamp_wins_over_timestamps_of_queues_and_those_over_offsets() -> None:
+def test_precedence_of_timestamps_queue_timestamps_and_offsets() -> None:
     store = clean("4.9.7")
     queue = queues_of(golden.messages("4.9.7", "clean"))["GoldenOne", 0]
     early, late = queue[5]["storeTimestamp"], queue[20]["storeTimestamp"]
-    at = {
+    starts = {
         "startingOffsets": by_broker({("GoldenOne", 0): 30}),
         "startingOffsetsByTimestamp": by_broker({("GoldenOne", 0): late}),
         "startingTimestamp": early,
@@ -572,18 +588,18 @@ def test_a_timestamp_wins_over_timestamps_of_queues_and_those_over_offsets() -> 
     first = {
         "startingOffsets": 30,
         "startingOffsetsByTimestamp": next(
-            one["queueOffset"] for one in queue if one["storeTimestamp"] >= late
+            message["queueOffset"] for message in queue if message["storeTimestamp"] >= late
         ),
         "startingTimestamp": next(
-            one["queueOffset"] for one in queue if one["storeTimestamp"] >= early
+            message["queueOffset"] for message in queue if message["storeTimestamp"] >= early
         ),
     }
     assert len({*first.values()}) == 3
     for count in (1, 2, 3):
-        given = dict(list(at.items())[:count])
+        given = dict(list(starts.items())[:count])
         got = read_light(store, topic="GoldenOne", **given)
         assert got.rows[0]["queue_offset"] == first[list(given)[-1]]
-    ends = {name.replace("starting", "ending"): value for name, value in at.items()}
+    ends = {name.replace("starting", "ending"): value for name, value in starts.items()}
     for count in (1, 2, 3):
         given = dict(list(ends.items())[:count])
         got = read_light(store, topic="GoldenOne", **given)
@@ -592,7 +608,7 @@ def test_a_timestamp_wins_over_timestamps_of_queues_and_those_over_offsets() -> 
 
 
 @VERSION
-def test_where_a_group_would_read_on(version: str) -> None:
+def test_reads_from_the_offsets_of_a_group(version: str) -> None:
     store, messages = clean(version), reading.visible(golden.messages(version, "clean"))
     offsets_table = golden.manifest(version, "clean")["consumerOffsets"]
     own = {
@@ -607,11 +623,13 @@ def test_where_a_group_would_read_on(version: str) -> None:
         messages, {q: (start, float("inf")) for q, start in own.items()}
     )
     got = read_light(store, endingOffsets="group:CG_Offsets", topic="GoldenFour")
-    four = [one for one in messages if one["topic"] == "GoldenFour"]
+    four = [message for message in messages if message["topic"] == "GoldenFour"]
     assert sorted(offsets(got.rows)) == within(four, {q: (0, stop) for q, stop in own.items()})
     for name in ("startingOffsets", "endingOffsets"):
-        with pytest.raises(InvalidOption, match=f"option '{name}' is 'group:Nobody'.*CG_Offsets"):
-            read(store, **{name: "group:Nobody"})
+        with pytest.raises(
+            InvalidOption, match=f"option '{name}' is 'group:NoSuchGroup'.*CG_Offsets"
+        ):
+            read(store, **{name: "group:NoSuchGroup"})
 
 
 @VERSION
@@ -628,8 +646,8 @@ def test_physical_offsets(version: str) -> None:
         wanted = [place for place in places if start <= place < stop]
         assert offsets(read_light(store, **options).rows) == wanted
         got = read_light(store, topic="GoldenOne", scan="consumequeue", **options)
-        one = chosen(version, "clean", lambda one: one["topic"] == "GoldenOne")
-        assert offsets(got.rows) == [place for place in wanted if place in one]
+        of_topic = chosen(version, "clean", lambda message: message["topic"] == "GoldenOne")
+        assert offsets(got.rows) == [place for place in wanted if place in of_topic]
     assert offsets(read_light(store, startingPhysicalOffset=low).rows) == places[100:]
     assert offsets(read_light(store, endingPhysicalOffset=low).rows) == places[:100]
     assert not read(store, startingPhysicalOffset=places[-1] + 1).rows
@@ -637,12 +655,12 @@ def test_physical_offsets(version: str) -> None:
 
 
 @VERSION
-def test_what_is_gone_or_not_yet_there_is_data_loss(version: str) -> None:
+def test_offsets_outside_a_queue_are_data_loss(version: str) -> None:
     store = golden.unpack(version, "expired")
     queue = next(
-        one
-        for one in golden.manifest(version, "expired")["queues"]
-        if one["minOffset"] > 2 and one["maxOffset"] > one["minOffset"] + 2
+        queue
+        for queue in golden.manifest(version, "expired")["queues"]
+        if queue["minOffset"] > 2 and queue["maxOffset"] > queue["minOffset"] + 2
     )
     name = queue["topic"], queue["queueId"]
     low, high = queue["minOffset"], queue["maxOffset"]
@@ -669,7 +687,7 @@ def test_what_is_gone_or_not_yet_there_is_data_loss(version: str) -> None:
 
 
 @VERSION
-def test_a_log_that_was_cut_behind_its_queues_is_data_loss(version: str) -> None:
+def test_a_log_cut_before_the_end_of_its_queues_is_data_loss(version: str) -> None:
     store = golden.unpack(version, "torn/cq-ahead")
     with pytest.raises(DataLoss, match=r"queue .* has messages up to physical offset \d+, the log"):
         read(store)
@@ -678,7 +696,7 @@ def test_a_log_that_was_cut_behind_its_queues_is_data_loss(version: str) -> None
     assert offsets(got.rows) == message_offsets(left)
 
 
-def test_a_batch_is_read_whole_from_any_of_its_offsets() -> None:
+def test_a_batch_is_read_completely_from_any_of_its_offsets() -> None:
     store = golden.unpack("5.5.0", "v5")
     topic = "GoldenBatch-bcq"
     assert len(read_light(store, topic=topic).rows) == 3
@@ -709,11 +727,11 @@ EACH_SPLIT = [
     for number, split in enumerate(SPLITS)
     for version in (golden.VERSIONS if golden.IS_SOAK else [golden.VERSIONS[number % 3]])
 ]
-"""Each in one version, by turns; with ``make soak`` in all."""
+"""Each in another version in turn; with ``make soak`` in all."""
 
 
 @pytest.mark.parametrize(("version", "split"), EACH_SPLIT, ids=str)
-def test_however_it_is_cut_each_row_comes_once(version: str, split: dict[str, Any]) -> None:
+def test_any_partitions_give_each_row_once(version: str, split: dict[str, Any]) -> None:
     store = golden.unpack(version, "unclean" if "minPartitions" in split else "clean")
     whole = read_light(store)
     parts = read_light(store, **split)
@@ -727,7 +745,7 @@ def test_however_it_is_cut_each_row_comes_once(version: str, split: dict[str, An
 
 
 @TORN
-def test_damage_is_told_once_however_it_is_cut(version: str, variant: str) -> None:
+def test_any_partitions_report_damage_once(version: str, variant: str) -> None:
     store = golden.unpack(version, f"torn/{variant}")
     is_damaged = bool(reading.damaged(version, variant).runs)
     options = {"mode": "PERMISSIVE", "failOnDataLoss": variant != "cq-ahead"}
@@ -740,13 +758,13 @@ def test_damage_is_told_once_however_it_is_cut(version: str, variant: str) -> No
         assert reading.runs(parts.damage) == reading.runs(whole.damage), size
 
 
-def test_every_cut_beside_damage_tells_it_once(tmp_path: Path) -> None:
+def test_partitions_cut_beside_damage_report_it_once(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(70))
     path, start = built.log_file(1), built.log_file_bytes
     data = bytearray(path.read_bytes())
-    bad = [one for one in built.messages if one.physical_offset >= start][2]
-    at, size = bad.physical_offset - start, bad.store_size + 20
-    data[at : at + size] = b"\xee" * size
+    bad = [message for message in built.messages if message.physical_offset >= start][2]
+    position, size = bad.physical_offset - start, bad.store_size + 20
+    data[position : position + size] = b"\xee" * size
     path.write_bytes(data)
     planner = reading.scan(built.root, mode="PERMISSIVE", columns="physical_offset,_corrupt_record")
     (task,) = planner.tasks()
@@ -754,7 +772,9 @@ def test_every_cut_beside_damage_tells_it_once(tmp_path: Path) -> None:
     assert sum(note is not None for _, note in whole) == 1
     stop = task.partition.stop
     near = [bad.physical_offset, bad.physical_offset + size]
-    around = [at + step for at in near for step in (*range(-40, 0, 7), *range(-3, 4), 50, 150)]
+    around = [
+        position + step for position in near for step in (*range(-40, 0, 7), *range(-3, 4), 50, 150)
+    ]
     for middle in (*around, *range(1, stop, 331)):
         halves = [plan.LogRange(0, 0, middle, False), plan.LogRange(0, middle, stop, True)]
         found = rows_of(planner, [replace(task, partition=half) for half in halves])
@@ -771,7 +791,7 @@ def test_no_partition_by_queue_has_more_records_than_allowed() -> None:
         clean("4.9.7"), topic="GoldenOne", scan="consumequeue", maxRecordsPerPartition=10
     )
     counts = [
-        sum(one.count for one in task.partition.slices)
+        sum(part.count for part in task.partition.slices)
         for task in got.tasks
         if isinstance(task.partition, plan.QueueRange)
     ]
@@ -779,24 +799,24 @@ def test_no_partition_by_queue_has_more_records_than_allowed() -> None:
     assert sum(counts) == len(got.rows)
 
 
-def test_a_partition_reads_as_much_log_as_allowed() -> None:
+def test_no_partition_reads_more_log_than_allowed() -> None:
     got = read_light(clean("4.9.7"), maxBytesPerPartition="20k")
     ranges = [task.partition for task in got.tasks]
-    assert all(isinstance(one, plan.LogRange) for one in ranges)
-    assert max(one.byte_count for one in ranges) <= 20 * 1024
-    assert sum(one.byte_count for one in ranges) == 663046
+    assert all(isinstance(span, plan.LogRange) for span in ranges)
+    assert max(span.byte_count for span in ranges) <= 20 * 1024
+    assert sum(span.byte_count for span in ranges) == 663046
 
 
 # --- filters ----------------------------------------------------------------
 
 
-def keys_of(one: dict[str, Any]) -> list[str]:
-    return [word for word in (one["keys"] or "").split(" ") if word]
+def keys_of(message: dict[str, Any]) -> list[str]:
+    return [word for word in (message["keys"] or "").split(" ") if word]
 
 
 @pytest.fixture(params=["index", "no-index", "newest", "oldest", "unclean"])
 def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Messages]:
-    """A store whose index covers all, nothing or a part."""
+    """Return a store whose index covers all, none or some of its messages."""
     version = "4.9.7"
     if request.param == "unclean":
         name = "unclean"
@@ -812,25 +832,33 @@ def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Message
     return store, messages
 
 
-def test_filters_are_the_full_scan_filtered(keyed: tuple[Path, Messages]) -> None:
+def test_filters_equal_the_filtered_full_scan(keyed: tuple[Path, Messages]) -> None:
     store, messages = keyed
-    keys = Counter(key for one in messages for key in keys_of(one))
-    tags = Counter(one["tags"] for one in messages if one["tags"])
-    ids = [one["uniqKey"] for one in messages if one["uniqKey"]]
+    keys = Counter(key for message in messages for key in keys_of(message))
+    tags = Counter(message["tags"] for message in messages if message["tags"])
+    ids = [message["uniqKey"] for message in messages if message["uniqKey"]]
     some_keys = [*list(keys)[:3], list(keys)[-1], keys.most_common(1)[0][0]]
     for key in some_keys:
-        wanted = [one["commitLogOffset"] for one in messages if key in keys_of(one)]
+        wanted = [message["commitLogOffset"] for message in messages if key in keys_of(message)]
         assert sorted(offsets(read_light(store, key=key).rows)) == wanted, key
         assert sorted(offsets(read_light(store, key=key, scan="log").rows)) == wanted, key
     several = ",".join(key for key in some_keys if "," not in key)
-    wanted = [one["commitLogOffset"] for one in messages if {*keys_of(one)} & {*several.split(",")}]
+    wanted = [
+        message["commitLogOffset"]
+        for message in messages
+        if {*keys_of(message)} & {*several.split(",")}
+    ]
     assert sorted(offsets(read_light(store, keyIn=several).rows)) == wanted
     for unique in (ids[0], ids[len(ids) // 2], ids[-1]):
-        wanted = [one["commitLogOffset"] for one in messages if one["uniqKey"] == unique]
+        wanted = [
+            message["commitLogOffset"] for message in messages if message["uniqKey"] == unique
+        ]
         assert sorted(offsets(read_light(store, uniqKey=unique).rows)) == wanted
         got = read_light(store, from_values("msg_id", [unique, "nobody"]))
         assert sorted(offsets(got.rows)) == wanted
-    wanted = [one["commitLogOffset"] for one in messages if one["tags"] in list(tags)[:2]]
+    wanted = [
+        message["commitLogOffset"] for message in messages if message["tags"] in list(tags)[:2]
+    ]
     assert offsets(read_light(store, tags=" || ".join(list(tags)[:2])).rows) == wanted
     assert not read(store, key="no such key").rows
     assert not read(store, uniqKey="no such id").rows
@@ -843,17 +871,19 @@ def test_filters_are_the_full_scan_filtered(keyed: tuple[Path, Messages]) -> Non
 def test_keys_of_every_message_are_found_through_the_index(version: str) -> None:
     messages = reading.visible(golden.messages(version, "clean"))
     places: dict[str, set[int]] = defaultdict(set)
-    for one in messages:
-        for key in keys_of(one):
-            places[key].add(one["commitLogOffset"])
-    rare = [key for key, found in places.items() if "," not in key and len(found) < 5]
+    for message in messages:
+        for key in keys_of(message):
+            places[key].add(message["commitLogOffset"])
+    rare = [
+        key for key, offsets_of_key in places.items() if "," not in key and len(offsets_of_key) < 5
+    ]
     for some in (rare[::12], rare[3::60]):
         got = read_light(clean(version), keyIn=",".join(some))
         assert offsets(got.rows) == sorted(set().union(*(places[key] for key in some)))
         assert any(isinstance(task.partition, plan.Points) for task in got.tasks)
         assert "index names" in got.summary
-    unique = {one["uniqKey"] for one in messages[::25] if one["uniqKey"]}
-    wanted = [one["commitLogOffset"] for one in messages if one["uniqKey"] in unique]
+    unique = {message["uniqKey"] for message in messages[::25] if message["uniqKey"]}
+    wanted = [message["commitLogOffset"] for message in messages if message["uniqKey"] in unique]
     got = read_light(clean(version), uniqKey=",".join(unique))
     assert sorted(offsets(got.rows)) == wanted
 
@@ -861,18 +891,18 @@ def test_keys_of_every_message_are_found_through_the_index(version: str) -> None
 @VERSION
 def test_a_message_id_is_a_unique_key_or_an_offset_id(version: str) -> None:
     messages = reading.visible(golden.messages(version, "clean"))
-    without = [one for one in messages if not one["uniqKey"]]
+    without = [message for message in messages if not message["uniqKey"]]
     every = messages[::97] + without[:5]
-    for one in every:
-        shown = one["uniqKey"] or one["offsetMsgId"]
+    for message in every:
+        shown = message["uniqKey"] or message["offsetMsgId"]
         wanted = [
             m["commitLogOffset"] for m in messages if (m["uniqKey"] or m["offsetMsgId"]) == shown
         ]
         assert offsets(read_light(clean(version), from_values("msg_id", [shown])).rows) == wanted
 
 
-def test_a_unique_key_that_looks_like_an_offset_id_is_no_damage(tmp_path: Path) -> None:
-    """Both have 32 digits: where a key would point is most often the middle of a record."""
+def test_a_unique_key_in_the_form_of_an_offset_id_is_no_damage(tmp_path: Path) -> None:
+    """Both have 32 digits: the key's digits usually point into the middle of a record."""
     host = store_builder.HOST
     keys = [message_id.encode_offset_id(replace(host, port=port), 150) for port in (1, 2)]
     messages = [
@@ -888,8 +918,8 @@ def test_a_unique_key_that_looks_like_an_offset_id_is_no_damage(tmp_path: Path) 
     )
 
 
-def test_a_topic_that_was_deleted_is_searched_by_key_all_the_same(tmp_path: Path) -> None:
-    """The index knows keys by topic, and nobody knows the topic any more."""
+def test_messages_of_a_deleted_topic_are_found_by_key(tmp_path: Path) -> None:
+    """The index has keys by topic, and no table names the topic any more."""
     built = store_builder.build(tmp_path / "store", store_builder.messages(60))
     shutil.rmtree(built.root / "consumequeue" / "TopicB")
     table = built.root / "config" / "topics.json"
@@ -905,7 +935,7 @@ def test_a_topic_that_was_deleted_is_searched_by_key_all_the_same(tmp_path: Path
     assert offsets(got.rows) == [built.messages[40].physical_offset]
 
 
-def test_an_index_that_lies_costs_a_scan_and_no_row(tmp_path: Path) -> None:
+def test_a_wrong_index_costs_a_scan_but_no_row(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(60), slots=4)
     path = built.index_file(0)
     data = bytearray(path.read_bytes())
@@ -916,8 +946,8 @@ def test_an_index_that_lies_costs_a_scan_and_no_row(tmp_path: Path) -> None:
     assert "index not used" in got.summary
 
 
-def test_index_entries_of_records_that_are_gone_are_no_damage(tmp_path: Path) -> None:
-    """A recovery cut the log; what was written there since has other bounds (README of golden)."""
+def test_index_entries_of_missing_records_are_no_damage(tmp_path: Path) -> None:
+    """A recovery cut the log; records written later have other bounds (README of golden)."""
     old = [store_builder.message("T", b"o" * n, keys=f"old{n}") for n in (10, 30, 50, 70)]
     new = [store_builder.message("T", b"n" * n, keys=f"new{n}") for n in (20, 45, 5, 60, 11)]
     before = store_builder.build(tmp_path / "before", old)
@@ -933,14 +963,16 @@ def test_sql92(version: str) -> None:
     store, messages = clean(version), reading.visible(golden.messages(version, "clean"))
     got = read_light(store, sql92="TAGS = 'TagA' OR KEYS IS NULL")
     wanted = [
-        one["commitLogOffset"]
-        for one in messages
-        if one["tags"] == "TagA" or "KEYS" not in one["properties"]
+        message["commitLogOffset"]
+        for message in messages
+        if message["tags"] == "TagA" or "KEYS" not in message["properties"]
     ]
     assert offsets(got.rows) == wanted
     by_queue = read_light(store, sql92="TAGS = 'TagA'", topic="GoldenFour", scan="consumequeue")
     assert sorted(offsets(by_queue.rows)) == chosen(
-        version, "clean", lambda one: (one["topic"], one["tags"]) == ("GoldenFour", "TagA")
+        version,
+        "clean",
+        lambda message: (message["topic"], message["tags"]) == ("GoldenFour", "TagA"),
     )
     with pytest.raises(
         InvalidOption, match="option 'sql92' is 'a >'; allowed: a filter expression"
@@ -948,17 +980,19 @@ def test_sql92(version: str) -> None:
         read(store, sql92="a >")
 
 
-def test_what_rocketmq_ignores_of_an_expression_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_parts_of_an_expression_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     got = read_light(clean("4.9.7"), sql92="TAGS = 'TagA' LIKE 'b'")
     assert offsets(got.rows) == offsets(read_light(clean("4.9.7"), sql92="TAGS = 'TagA'").rows)
-    (warning,) = [one.getMessage() for one in caplog.records if "ignores" in one.getMessage()]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if "ignores" in record.getMessage()
+    ]
     assert warning == (
         """SQL92 expression "TAGS = 'TagA' LIKE 'b'" means "TAGS = 'TagA'": RocketMQ ignores """
         """what follows, "LIKE 'b'\""""
     )
 
 
-def test_constraints_are_the_full_scan_filtered() -> None:
+def test_constraints_equal_the_filtered_full_scan() -> None:
     store = clean("4.9.7")
     every = read_light(store).rows
     middle = every[len(every) // 2]
@@ -998,30 +1032,30 @@ def test_constraints_are_the_full_scan_filtered() -> None:
     assert read(store, nothing).tasks == []
 
 
-def test_store_times_skip_log_files(tmp_path: Path) -> None:
+def test_predicates_on_store_times_skip_log_files(tmp_path: Path) -> None:
     messages = [
         store_builder.message("T", b"x" * 900, store_timestamp=store_builder.START_MS + i * 60_000)
         for i in range(40)
     ]
     built = store_builder.build(tmp_path / "store", messages)
-    at = built.messages[20].store_timestamp * 1000
-    got = read_light(built.root, from_span("store_timestamp", at, at))
+    time_us = built.messages[20].store_timestamp * 1000
+    got = read_light(built.root, from_span("store_timestamp", time_us, time_us))
     assert offsets(got.rows) == [built.messages[20].physical_offset]
     assert "store time skips 8 of 10 log files" in got.summary or "skips 9" in got.summary
     by_queue = read_light(
-        built.root, from_span("store_timestamp", at, at), topic="T", scan="consumequeue"
+        built.root, from_span("store_timestamp", time_us, time_us), topic="T", scan="consumequeue"
     )
     assert offsets(by_queue.rows) == [built.messages[20].physical_offset]
 
 
-# --- damage, by mode --------------------------------------------------------
+# --- modes ------------------------------------------------------------------
 
 
 @TORN
 def test_modes(version: str, variant: str) -> None:
     store, left = golden.unpack(version, f"torn/{variant}"), reading.damaged(version, variant)
     options = {"readIsolation": ALL, "failOnDataLoss": variant != "cq-ahead"}
-    good = [reading.row_of(one) for one in left.good]
+    good = [reading.row_of(message) for message in left.good]
 
     permissive = read(store, mode="PERMISSIVE", **options)
     for row in permissive.messages:
@@ -1055,12 +1089,12 @@ def test_modes(version: str, variant: str) -> None:
     noted = {
         r["physical_offset"]: r["_corrupt_record"] for r in salvage.messages if r["_corrupt_record"]
     }
-    assert noted == {one["commitLogOffset"]: reading.CRC_REASON for one in left.salvaged}
+    assert noted == {message["commitLogOffset"]: reading.CRC_REASON for message in left.salvaged}
     assert reading.runs(salvage.damage) == ([] if left.salvaged else left.runs)
 
 
 @VERSION
-def test_a_salvaged_record_is_whole_whichever_way_it_is_found(version: str) -> None:
+def test_a_salvaged_record_is_complete_with_every_kind_of_scan(version: str) -> None:
     store = golden.unpack(version, "torn/crc-early")
     (bad,) = reading.damaged(version, "crc-early").salvaged
     wanted = {k: v for k, v in reading.row_of(bad).items() if k not in ("body", "properties")}
@@ -1090,8 +1124,8 @@ def test_a_salvaged_record_is_whole_whichever_way_it_is_found(version: str) -> N
         assert "_corrupt_record" not in got.rows[0]
 
 
-def test_stale_records_behind_the_log(tmp_path: Path) -> None:
-    """A recovery cut the log and left the bytes: read by salvage, and by nobody else."""
+def test_stale_records_after_the_end_of_the_log(tmp_path: Path) -> None:
+    """A recovery cut the log and left the bytes: only salvage reads them."""
     messages = store_builder.messages(30)
     built = store_builder.build(tmp_path / "store", messages)
     kept = store_builder.build(tmp_path / "kept", messages[:20])
@@ -1099,14 +1133,14 @@ def test_stale_records_behind_the_log(tmp_path: Path) -> None:
     path = built.log_file(cut.physical_offset // built.log_file_bytes)
     data = bytearray(path.read_bytes())
     at = cut.physical_offset % built.log_file_bytes
-    data[at : at + 8] = b"\xff" * 8  # what stands first there can no longer be read
+    data[at : at + 8] = b"\xff" * 8  # the first of them is unreadable
     path.write_bytes(data)
     for name in ("consumequeue", "index", "checkpoint"):
         target = built.root / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         source = kept.root / name
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-    everything = [one.physical_offset for one in built.messages]
+    everything = [message.physical_offset for message in built.messages]
     for mode in MODES[:3]:
         assert offsets(read_light(built.root, mode=mode).rows) == everything[:20]
     got = read_light(built.root, mode="SALVAGE")
@@ -1119,7 +1153,7 @@ def test_stale_records_behind_the_log(tmp_path: Path) -> None:
     assert "stale bytes after the end of the log" in got.summary
 
 
-def test_damage_outside_of_what_is_read_is_nobodys_business() -> None:
+def test_damage_outside_the_range_read_is_ignored() -> None:
     store = golden.unpack("4.9.7", "torn/size-late")
     (run,) = reading.damaged("4.9.7", "size-late").runs
     assert read_light(store, endingPhysicalOffset=run[0]).rows
@@ -1131,7 +1165,7 @@ def test_damage_outside_of_what_is_read_is_nobodys_business() -> None:
 
 
 def test_damage_and_predicates() -> None:
-    """A row that is no message has where it stands; whoever asks for more does not get it."""
+    """A row of damage has only its place; a predicate on another column excludes it."""
     store = golden.unpack("4.9.7", "torn/size-late")
     (run,) = reading.damaged("4.9.7", "size-late").runs
     for constraint, is_shown in [
@@ -1151,7 +1185,7 @@ def test_damage_and_predicates() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_body_that_cannot_be_unpacked(tmp_path: Path, mode: str) -> None:
+def test_a_body_that_cannot_be_decompressed(tmp_path: Path, mode: str) -> None:
     messages = [
         store_builder.message("T", b"plain"),
         store_builder.message("T", b"no zlib at all", sys_flag=flags.COMPRESSED),
@@ -1179,13 +1213,13 @@ def test_a_body_that_cannot_be_unpacked(tmp_path: Path, mode: str) -> None:
 
 
 def scan_rows(store: Path, **options: Any) -> list[dict[str, Any]]:
-    """All rows, also those without msg_id."""
+    """Return all rows, also those without msg_id."""
     planner = reading.scan(store, **options)
     return [row for task in planner.tasks() for b in planner.read(task) for row in b.to_pylist()]
 
 
 @pytest.mark.parametrize("table", ["topics.json", "consumerOffset.json"])
-def test_a_damaged_table_keeps_nobody_from_the_log(tmp_path: Path, table: str) -> None:
+def test_a_damaged_table_does_not_prevent_reads_of_the_log(tmp_path: Path, table: str) -> None:
     store = golden.copy_store("4.9.7", "clean", tmp_path)
     for path in (store / "config").glob(f"{table}*"):
         path.write_text("{ not json")
@@ -1204,20 +1238,20 @@ def test_a_damaged_table_keeps_nobody_from_the_log(tmp_path: Path, table: str) -
 # --- columns and bodies -----------------------------------------------------
 
 
-def test_bodies_are_unpacked_or_not() -> None:
+def test_bodies_are_left_compressed_if_configured() -> None:
     for version in golden.VERSIONS:
         messages = reading.visible(golden.messages(version, "clean"))
-        packed = [one for one in messages if one["sysFlag"] & flags.COMPRESSED]
+        packed = [message for message in messages if message["sysFlag"] & flags.COMPRESSED]
         assert packed
         stored = read(clean(version), decompress="none", columns="physical_offset,body,msg_id").rows
         by_offset = {row["physical_offset"]: row["body"] for row in stored}
-        for one in packed:
-            body = by_offset[one["commitLogOffset"]]
+        for message in packed:
+            body = by_offset[message["commitLogOffset"]]
             digest = reading.hashlib.sha256(body).hexdigest()
-            assert (len(body), digest) == (one["storedBodyLength"], one["storedBodySha256"])
+            assert (len(body), digest) == (message["storedBodyLength"], message["storedBodySha256"])
 
 
-def test_unpacked_bodies_come_in_small_batches(
+def test_large_decompressed_bodies_come_in_small_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import zlib
@@ -1238,7 +1272,7 @@ def test_unpacked_bodies_come_in_small_batches(
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "latin-1", "gb18030"])
-def test_a_charset_makes_text(tmp_path: Path, charset: str) -> None:
+def test_a_charset_decodes_the_body(tmp_path: Path, charset: str) -> None:
     text = "Grüße" if charset != "gb18030" else "客户"
     built = store_builder.build(
         tmp_path / "store",
@@ -1252,31 +1286,31 @@ def test_a_charset_makes_text(tmp_path: Path, charset: str) -> None:
     assert isinstance(got.rows[1]["body"], str)
 
 
-def test_real_topics_of_delayed_and_half_messages() -> None:
+def test_original_topics_of_delayed_and_half_messages() -> None:
     for version in golden.VERSIONS:
         messages = golden.messages(version, "clean")
         got = read(clean(version), resolveTopics=True, readIsolation=ALL, includeBody=False)
-        for row, one in zip(got.rows, messages, strict=True):
-            properties = one["properties"]
-            assert row["topic"] == properties.get("REAL_TOPIC", one["topic"])
-            assert row["queue_id"] == int(properties.get("REAL_QID", one["queueId"]))
-        assert any("REAL_TOPIC" in one["properties"] for one in messages)
+        for row, message in zip(got.rows, messages, strict=True):
+            properties = message["properties"]
+            assert row["topic"] == properties.get("REAL_TOPIC", message["topic"])
+            assert row["queue_id"] == int(properties.get("REAL_QID", message["queueId"]))
+        assert any("REAL_TOPIC" in message["properties"] for message in messages)
 
 
-def test_columns_come_in_the_order_wanted() -> None:
+def test_columns_have_the_requested_order() -> None:
     got = read(clean("4.9.7"), columns="msg_id, tags ,physical_offset")
     assert list(got.rows[0]) == ["msg_id", "tags", "physical_offset"]
     whole = read_light(clean("4.9.7"))
     assert [row["tags"] for row in got.rows] == [row["tags"] for row in whole.rows]
 
 
-def test_a_read_of_one_topic_costs_a_part_of_the_log() -> None:
+def test_a_read_of_a_topic_reads_a_part_of_the_log() -> None:
     got = read_light(clean("4.9.7"), topic="GoldenBatch")
     assert "consume queues, about" in got.summary
     assert "log scan of 0 bytes" in got.summary
 
 
-def test_errors_are_ours() -> None:
-    """Whoever catches ReputError catches all that is said on purpose."""
+def test_errors_are_reput_errors() -> None:
+    """ReputError covers all errors raised deliberately."""
     for kind in (DataLoss, CorruptRecord, InvalidOption, StoreUnavailable):
         assert issubclass(kind, ReputError)

@@ -1,4 +1,4 @@
-"""Writers as Spark's driver makes them: what they refuse, and what they say at the end."""
+"""Writers in Spark's driver: refusals, and the summary at the end."""
 
 import logging
 from typing import Any
@@ -33,7 +33,7 @@ def schema(**columns: DataType) -> StructType:
 BODY = schema(body=TEXT)
 
 
-def test_all_columns_are_taken() -> None:
+def test_all_columns_are_accepted() -> None:
     columns = schema(
         body=TEXT,
         keys=ArrayType(TEXT),
@@ -59,7 +59,9 @@ def test_all_columns_are_taken() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["writer", "streamWriter"])
-def test_refusals(kind: str, columns: StructType, options: dict[str, str], text: str) -> None:
+def test_invalid_columns_and_options_are_refused(
+    kind: str, columns: StructType, options: dict[str, str], text: str
+) -> None:
     with pytest.raises(InvalidOption) as error:
         getattr(RocketMQDataSource(dict(options)), kind)(columns, overwrite=False)
     assert text in str(error.value)
@@ -67,12 +69,12 @@ def test_refusals(kind: str, columns: StructType, options: dict[str, str], text:
 
 
 @pytest.mark.parametrize("kind", ["writer", "streamWriter"])
-def test_brokers_replace_nothing(kind: str) -> None:
+def test_overwrite_is_refused_with_brokers(kind: str) -> None:
     with pytest.raises(InvalidOption, match="what brokers have cannot be replaced"):
         getattr(RocketMQDataSource(dict(BROKERS)), kind)(BODY, overwrite=True)
 
 
-def test_a_stream_has_a_name_already() -> None:
+def test_a_given_write_id_is_refused_in_a_stream() -> None:
     with pytest.raises(InvalidOption, match="left out in a stream"):
         RocketMQDataSource({**BROKERS, "writeId": "x"}).streamWriter(BODY, overwrite=False)
 
@@ -81,13 +83,13 @@ def test_a_stream_has_a_name_already() -> None:
     ("second", "level"),
     [({}, "INFO"), ({"skipped_count": 1}, "WARNING"), ({"unsafe_count": 1}, "WARNING")],
 )
-def test_the_end_is_logged(
+def test_the_summary_is_logged(
     caplog: pytest.LogCaptureFixture, second: dict[str, Any], level: str
 ) -> None:
     writer = RocketMQDataSource(dict(BROKERS)).streamWriter(BODY, overwrite=False)
     caplog.set_level(logging.INFO, "reput.spark")
     counts = [SentCounts(message_count=2, retry_count=1), SentCounts(message_count=3, **second)]
-    writer.commit([Sent(one) for one in counts], 7)
+    writer.commit([Sent(count) for count in counts], 7)
     (record,) = caplog.records
     assert record.levelname == level
     assert "batch 7 to brokers: message_count 5" in record.message

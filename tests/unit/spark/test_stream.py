@@ -1,4 +1,4 @@
-"""Streams over store folders: positions, limits, what appears and what is gone. Without Spark."""
+"""Streams over store folders, without Spark: positions, limits, new and deleted queues."""
 
 import itertools
 import json
@@ -38,40 +38,40 @@ def open_stream(store: Path | str | None, **options: Any) -> QueueStream:
     return QueueStream(parsed, columns, options.get("clock"))
 
 
-def batch_of(one: QueueStream, start: Offset, end: Offset) -> list[reading.Row]:
-    """The rows of a micro-batch: offsets from a checkpoint, tasks as they are sent."""
+def batch_of(stream: QueueStream, start: Offset, end: Offset) -> list[reading.Row]:
+    """Return the rows of a micro-batch, with offsets from a checkpoint and pickled tasks."""
     start, end = (json.loads(json.dumps(offset)) for offset in (start, end))
-    found: list[reading.Row] = []
-    for task in pickle.loads(pickle.dumps(one.tasks(start, end))):
-        for batch in one.read(task):
+    rows_read: list[reading.Row] = []
+    for task in pickle.loads(pickle.dumps(stream.tasks(start, end))):
+        for batch in stream.read(task):
             batch.validate(full=True)
-            found += batch.to_pylist()
-    for row in found:
+            rows_read += batch.to_pylist()
+    for row in rows_read:
         if row.get("properties") is not None:
             row["properties"] = dict(row["properties"])
-    return found
+    return rows_read
 
 
 def batches(
-    one: QueueStream, start: Offset, limits: TriggerLimits | None = None
+    stream: QueueStream, start: Offset, limits: TriggerLimits | None = None
 ) -> Iterator[list[reading.Row]]:
-    """Every micro-batch from a position on, until there is no more."""
-    while (end := one.latest_offset(start, limits)) != start:
-        yield batch_of(one, start, end)
+    """Yield every micro-batch after a position, until no messages are left."""
+    while (end := stream.latest_offset(start, limits)) != start:
+        yield batch_of(stream, start, end)
         start = end
 
 
-def everything(one: QueueStream, limits: TriggerLimits | None = None) -> list[reading.Row]:
-    found = [row for batch in batches(one, one.initial_offset(), limits) for row in batch]
+def everything(stream: QueueStream, limits: TriggerLimits | None = None) -> list[reading.Row]:
+    found = [row for batch in batches(stream, stream.initial_offset(), limits) for row in batch]
     return sorted(found, key=lambda row: row["physical_offset"])
 
 
-def places(found: list[reading.Row]) -> list[tuple[str, int, int]]:
-    return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in found)
+def places(rows_read: list[reading.Row]) -> list[tuple[str, int, int]]:
+    return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows_read)
 
 
 def places_of(messages: list[StoredMessage]) -> list[tuple[str, int, int]]:
-    return sorted((one.topic, one.queue_id, one.queue_offset) for one in messages)
+    return sorted((message.topic, message.queue_id, message.queue_offset) for message in messages)
 
 
 def earliest(store: Path | str, **options: Any) -> QueueStream:
@@ -80,7 +80,7 @@ def earliest(store: Path | str, **options: Any) -> QueueStream:
 
 @pytest.fixture
 def grow(tmp_path: Path) -> Callable[..., store_builder.Built]:
-    """``grow(count)``: a store, as it stands while a broker runs, with so many messages so far."""
+    """Return ``write(count)``: builds the store of a running broker with ``count`` messages."""
     root = tmp_path / "store"
 
     def write(count: int, **more: Any) -> store_builder.Built:
@@ -116,7 +116,7 @@ def test_rows_equal_the_manifest(version: str) -> None:
     assert [reading.comparable(version, row) for row in got] == reading.expected(version, "clean")
 
 
-def test_batches_of_5x_are_rows_once_each_whatever_the_limit() -> None:
+def test_messages_of_5x_batches_are_read_once_with_any_limit() -> None:
     names = [name for version, name in golden.STORES if version == "5.5.0"]
     batch_stores = [
         store
@@ -130,7 +130,7 @@ def test_batches_of_5x_are_rows_once_each_whatever_the_limit() -> None:
     assert batch_stores
 
 
-def test_what_is_asked_of_rows_holds_for_streams() -> None:
+def test_selections_apply_to_streams() -> None:
     store = golden.unpack("4.9.7", "clean")
     for options in (
         {"topic": "GoldenFour"},
@@ -148,19 +148,19 @@ def test_what_is_asked_of_rows_holds_for_streams() -> None:
 # --- where streams start ----------------------------------------------------
 
 
-def test_a_stream_starts_at_the_latest_and_reads_what_comes(grow: Any) -> None:
+def test_a_stream_starts_at_latest_and_reads_later_messages(grow: Any) -> None:
     built = grow(20)
-    one = open_stream(built.root, allowLive=True)
-    start = one.initial_offset()
-    assert one.latest_offset(start, None) is start
+    stream = open_stream(built.root, allowLive=True)
+    start = stream.initial_offset()
+    assert stream.latest_offset(start, None) is start
     assert start == {
         "TopicA": {"": {"0": 5, "1": 5}},
         "TopicB": {"": {"0": 5, "1": 5}},
     }
     grown = grow(30)
-    end = one.latest_offset(start, None)
-    assert places(batch_of(one, start, end)) == places_of(grown.messages[20:])
-    assert batch_of(one, end, end) == []
+    end = stream.latest_offset(start, None)
+    assert places(batch_of(stream, start, end)) == places_of(grown.messages[20:])
+    assert batch_of(stream, end, end) == []
 
 
 @pytest.mark.parametrize(
@@ -178,25 +178,23 @@ def test_a_stream_starts_at_the_latest_and_reads_what_comes(grow: Any) -> None:
         ),
     ],
 )
-def test_each_way_to_say_where_to_start(
-    grow: Any, options: dict[str, Any], want: list[int]
-) -> None:
+def test_starting_positions(grow: Any, options: dict[str, Any], want: list[int]) -> None:
     built = grow(QUEUED)
     start = open_stream(built.root, allowLive=True, broker="b", **options).initial_offset()
     queues = [start[topic]["b"][queue] for topic in ("TopicA", "TopicB") for queue in ("0", "1")]
     assert queues == want
 
 
-def test_a_stream_starts_where_a_group_is() -> None:
+def test_a_stream_starts_at_the_offsets_of_a_group() -> None:
     store = golden.unpack("4.9.7", "clean")
     table = golden.manifest("4.9.7", "clean")["consumerOffsets"]
-    read_topics = {one["topic"] for one in golden.messages("4.9.7", "clean")}
+    read_topics = {message["topic"] for message in golden.messages("4.9.7", "clean")}
     name, offsets = next(
         (name, offsets) for name, offsets in table.items() if name.split("@")[0] in read_topics
     )
     topic, group = name.split("@")
-    one = open_stream(store, startingOffsets=f"group:{group}", topic=topic)
-    found = one.initial_offset()[topic][reading.BROKER]
+    stream = open_stream(store, startingOffsets=f"group:{group}", topic=topic)
+    found = stream.initial_offset()[topic][reading.BROKER]
     assert {queue: found[queue] for queue in offsets} == offsets
 
 
@@ -206,11 +204,11 @@ def test_late_times_follow_their_strategy(grow: Any) -> None:
     given_options = {"allowLive": True, "broker": "b", "startingOffsetsByTimestamp": late}
     with pytest.raises(InvalidOption, match="startingOffsetsByTimestampStrategy=latest"):
         open_stream(root, **given_options).initial_offset()
-    one = open_stream(root, startingOffsetsByTimestampStrategy="latest", **given_options)
-    assert one.initial_offset()["TopicA"]["b"]["0"] == 12
+    stream = open_stream(root, startingOffsetsByTimestampStrategy="latest", **given_options)
+    assert stream.initial_offset()["TopicA"]["b"]["0"] == 12
 
 
-def test_what_was_named_and_is_not_there_is_an_error(grow: Any) -> None:
+def test_a_missing_named_topic_or_queue_is_an_error(grow: Any) -> None:
     root = grow(QUEUED).root
     with pytest.raises(DataLoss, match="topic 'Nope' is not in"):
         open_stream(root, allowLive=True, topic="Nope").initial_offset()
@@ -230,11 +228,11 @@ def test_what_was_named_and_is_not_there_is_an_error(grow: Any) -> None:
 # --- limits -----------------------------------------------------------------
 
 
-def test_a_limit_of_messages_is_shared_by_backlog_and_kept(grow: Any) -> None:
+def test_a_limit_of_messages_is_shared_in_proportion_to_the_backlog(grow: Any) -> None:
     root = grow(QUEUED).root
-    one = earliest(root, allowLive=True)
+    stream = earliest(root, allowLive=True)
     sizes = []
-    for batch in batches(one, one.initial_offset(), TriggerLimits(max_offsets=10)):
+    for batch in batches(stream, stream.initial_offset(), TriggerLimits(max_offsets=10)):
         sizes.append(len(batch))
         queues = Counter((row["topic"], row["queue_id"]) for row in batch)
         assert len(queues) == 4 or len(batch) < 10
@@ -242,111 +240,113 @@ def test_a_limit_of_messages_is_shared_by_backlog_and_kept(grow: Any) -> None:
     assert sizes == [10, 10, 10, 10, 8]
 
 
-def test_with_fewer_messages_than_queues_the_oldest_come_first(grow: Any) -> None:
+def test_a_limit_below_the_queue_count_takes_the_oldest_messages(grow: Any) -> None:
     built = grow(QUEUED)
-    one = earliest(built.root, allowLive=True)
-    found = [
+    stream = earliest(built.root, allowLive=True)
+    offsets = [
         batch[0]["physical_offset"]
-        for batch in batches(one, one.initial_offset(), TriggerLimits(max_offsets=1))
+        for batch in batches(stream, stream.initial_offset(), TriggerLimits(max_offsets=1))
     ]
-    assert found == [message.physical_offset for message in built.messages]
+    assert offsets == [message.physical_offset for message in built.messages]
 
 
 @pytest.mark.parametrize("limit", [300, 1000, 2500, 10**6])
 def test_a_limit_of_bytes_is_exact(grow: Any, limit: int) -> None:
     built = grow(QUEUED)
-    one = earliest(built.root, allowLive=True)
-    found = [*batches(one, one.initial_offset(), TriggerLimits(max_bytes=limit))]
+    stream = earliest(built.root, allowLive=True)
+    read = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=limit))]
     largest = max(message.store_size for message in built.messages)
-    sizes = [sum(row["store_size"] for row in batch) for batch in found]
+    sizes = [sum(row["store_size"] for row in batch) for batch in read]
     assert all(size <= max(limit, largest) for size in sizes)
-    # All but the last are full: nothing that waited would have fitted, if sizes were even.
+    # All but the last are full: no waiting message would have fitted if all had one size.
     assert all(size > limit - largest for size in sizes[:-1])
-    assert places([row for batch in found for row in batch]) == places_of(built.messages)
+    assert places([row for batch in read for row in batch]) == places_of(built.messages)
 
 
-def test_a_message_larger_than_the_limit_comes_alone(grow: Any) -> None:
+def test_a_message_larger_than_the_limit_is_read_alone(grow: Any) -> None:
     built = grow(QUEUED)
-    one = earliest(built.root, allowLive=True)
-    found = [*batches(one, one.initial_offset(), TriggerLimits(max_bytes=1))]
+    stream = earliest(built.root, allowLive=True)
+    found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=1))]
     assert [len(batch) for batch in found] == [1] * QUEUED
     assert [batch[0]["physical_offset"] for batch in found] == [
         message.physical_offset for message in built.messages
     ]
 
 
-def test_both_limits_hold_together(grow: Any) -> None:
-    one = earliest(grow(QUEUED).root, allowLive=True)
+def test_both_limits_apply_together(grow: Any) -> None:
+    stream = earliest(grow(QUEUED).root, allowLive=True)
     limits = TriggerLimits(max_offsets=10, max_bytes=2000)
-    for batch in batches(one, one.initial_offset(), limits):
+    for batch in batches(stream, stream.initial_offset(), limits):
         assert len(batch) <= 10
         assert sum(row["store_size"] for row in batch) <= 2000
 
 
-def test_a_batch_waits_for_enough_messages_but_not_for_ever(grow: Any) -> None:
+def test_a_batch_waits_for_the_minimum_up_to_the_maximum_delay(grow: Any) -> None:
     clock = ManualClock()
     root = grow(8).root
     parsed = option_texts.parse_stream({"path": str(root), "allowLive": "true"})
-    one = QueueStream(parsed, ["queue_offset", "physical_offset"], clock)
+    stream = QueueStream(parsed, ["queue_offset", "physical_offset"], clock)
     limits = TriggerLimits(min_offsets=10, max_delay_ms=1000)
-    start = one.initial_offset()
+    start = stream.initial_offset()
     clock.advance(5000)
-    assert one.latest_offset(start, limits) is start  # nothing waits, whatever the time
+    assert stream.latest_offset(start, limits) is start  # no messages wait, so no delay passes
     grow(12)
-    assert one.latest_offset(start, limits) is start
+    assert stream.latest_offset(start, limits) is start
     clock.advance(999)
-    assert one.latest_offset(start, limits) is start
-    assert lag_of(one.report() or {}).messages == 4
+    assert stream.latest_offset(start, limits) is start
+    assert lag_of(stream.report() or {}).messages == 4
     clock.advance(1)
-    end = one.latest_offset(start, limits)
-    assert len(batch_of(one, start, end)) == 4
+    end = stream.latest_offset(start, limits)
+    assert len(batch_of(stream, start, end)) == 4
     grow(22)
-    late = one.latest_offset(end, limits)  # enough: at once
-    assert len(batch_of(one, end, late)) == 10
+    late = stream.latest_offset(end, limits)  # enough messages: without delay
+    assert len(batch_of(stream, end, late)) == 10
     grow(23)
-    assert one.latest_offset(late, limits) is late  # waits from now on
-    assert one.latest_offset(late, None) != late  # unless all is asked for
+    assert stream.latest_offset(late, limits) is late  # the delay starts now
+    assert stream.latest_offset(late, None) != late  # unless there is no limit
 
 
-def test_what_is_there_at_the_start_is_all_that_a_frozen_stream_reads(grow: Any) -> None:
+def test_a_frozen_stream_ends_at_the_messages_of_its_start(grow: Any) -> None:
     built = grow(20)
-    one = earliest(built.root, allowLive=True, topic="TopicA,TopicB,TopicC", failOnDataLoss=False)
-    one.freeze()
-    start = one.initial_offset()
+    stream = earliest(
+        built.root, allowLive=True, topic="TopicA,TopicB,TopicC", failOnDataLoss=False
+    )
+    stream.freeze()
+    start = stream.initial_offset()
     limits = TriggerLimits(max_offsets=7, min_offsets=1000)
     more = [*store_builder.messages(30), store_builder.message("TopicC")]
     shutil.rmtree(built.root)
     store_builder.build(built.root, more, is_crashed=True)
-    found = [row for batch in batches(one, start, limits) for row in batch]
+    found = [row for batch in batches(stream, start, limits) for row in batch]
     assert places(found) == places_of(built.messages)
-    assert lag_of(one.report() or {}).messages == 11
+    assert lag_of(stream.report() or {}).messages == 11
 
 
-def test_a_frozen_stream_that_starts_behind_its_end_reads_nothing(grow: Any) -> None:
-    one = open_stream(grow(20).root, allowLive=True)
-    one.freeze()
+def test_a_frozen_stream_that_starts_after_its_end_reads_nothing(grow: Any) -> None:
+    stream = open_stream(grow(20).root, allowLive=True)
+    stream.freeze()
     grow(24)
-    start = one.initial_offset()
-    assert one.latest_offset(start, None) is start
+    start = stream.initial_offset()
+    assert stream.latest_offset(start, None) is start
 
 
-# --- what appears, and what is gone -----------------------------------------
+# --- new and deleted queues ---------------------------------------------------
 
 
 def test_new_topics_and_queues_are_read_from_their_start(tmp_path: Path) -> None:
     root = tmp_path / "store"
     first = [store_builder.message("TopicA", b"%d" % i) for i in range(5)]
     store_builder.build(root, first, is_crashed=True)
-    one = open_stream(root, allowLive=True)
-    start = one.initial_offset()
+    stream = open_stream(root, allowLive=True)
+    start = stream.initial_offset()
     more = [
         *(store_builder.message("TopicA", b"q", queue_id=2) for _ in range(3)),
         *(store_builder.message("TopicB", b"b") for _ in range(2)),
     ]
     shutil.rmtree(root)
     built = store_builder.build(root, first + more, is_crashed=True)
-    end = one.latest_offset(start, None)
-    assert places(batch_of(one, start, end)) == places_of(built.messages[5:])
+    end = stream.latest_offset(start, None)
+    assert places(batch_of(stream, start, end)) == places_of(built.messages[5:])
     assert end == {"TopicA": {"": {"0": 5, "2": 3}}, "TopicB": {"": {"0": 2}}}
 
 
@@ -354,19 +354,19 @@ def test_a_new_queue_that_does_not_start_at_zero_is_read_again_the_same(tmp_path
     root = tmp_path / "store"
     first = [store_builder.message("TopicA")]
     store_builder.build(root, first, is_crashed=True)
-    one = open_stream(root, allowLive=True)
-    start = one.initial_offset()
+    stream = open_stream(root, allowLive=True)
+    start = stream.initial_offset()
     more = [store_builder.message("TopicB", b"%d" % i) for i in range(6)]
     places_above = {("TopicB", 0): 107}
     shutil.rmtree(root)
     built = store_builder.build(root, first + more, queue_offsets=places_above, is_crashed=True)
-    middle = one.latest_offset(start, TriggerLimits(max_offsets=4))
+    middle = stream.latest_offset(start, TriggerLimits(max_offsets=4))
     assert middle == {
         "$starts": {"TopicB": {"": {"0": 107}}},
         "TopicA": {"": {"0": 1}},
         "TopicB": {"": {"0": 111}},
     }
-    end = one.latest_offset(middle, None)
+    end = stream.latest_offset(middle, None)
     assert end == {"TopicA": {"": {"0": 1}}, "TopicB": {"": {"0": 113}}}
     again = open_stream(root, allowLive=True)
     found = batch_of(again, start, middle) + batch_of(again, middle, end)
@@ -374,17 +374,17 @@ def test_a_new_queue_that_does_not_start_at_zero_is_read_again_the_same(tmp_path
 
 
 def expire(built: store_builder.Built, files: int) -> int:
-    """Delete the first files of the log, as a broker does; returns where it starts now."""
+    """Delete the first files of the log, like a broker; return the new start of the log."""
     for file in sorted((built.root / "commitlog").iterdir())[:files]:
         file.unlink()
     return files * built.log_file_bytes
 
 
-def test_expired_messages_are_an_error_that_says_which(grow: Any) -> None:
+def test_expired_messages_are_an_error_with_their_offsets(grow: Any) -> None:
     built = grow(QUEUED)
-    one = earliest(built.root, allowLive=True)
-    start = one.initial_offset()
-    end = one.latest_offset(start, None)
+    stream = earliest(built.root, allowLive=True)
+    start = stream.initial_offset()
+    end = stream.latest_offset(start, None)
     log_start = expire(built, 1)
     left = [message for message in built.messages if message.physical_offset >= log_start]
     first = min(message.queue_offset for message in left if message.topic == "TopicA")
@@ -397,58 +397,58 @@ def test_expired_messages_are_an_error_that_says_which(grow: Any) -> None:
         again.tasks(start, end)
 
 
-def test_expired_messages_are_passed_over_and_logged_once_if_told(
+def test_expired_messages_are_skipped_and_logged_once_if_configured(
     grow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     built = grow(QUEUED)
     start = earliest(built.root, allowLive=True).initial_offset()
     log_start = expire(built, 1)
-    one = earliest(built.root, allowLive=True, failOnDataLoss=False)
+    stream = earliest(built.root, allowLive=True, failOnDataLoss=False)
     with caplog.at_level(logging.WARNING, "reput.spark"):
-        found = [
-            row for batch in batches(one, start, TriggerLimits(max_offsets=9)) for row in batch
+        rows_read = [
+            row for batch in batches(stream, start, TriggerLimits(max_offsets=9)) for row in batch
         ]
     left = [message for message in built.messages if message.physical_offset >= log_start]
-    assert places(found) == places_of(left)
+    assert places(rows_read) == places_of(left)
     assert any("queue TopicB/1 holds" in line for line in caplog.messages)
-    assert lag_of(one.report() or {}).data_losses >= 4
+    assert lag_of(stream.report() or {}).data_losses >= 4
 
 
 def test_messages_that_expire_between_plan_and_task_are_an_error_too(grow: Any) -> None:
     built = grow(QUEUED)
     for options, is_error in (({}, True), ({"failOnDataLoss": False}, False)):
         built = grow(QUEUED)
-        one = earliest(built.root, allowLive=True, **options)
-        start = one.initial_offset()
-        tasks = one.tasks(start, one.latest_offset(start, None))
+        stream = earliest(built.root, allowLive=True, **options)
+        start = stream.initial_offset()
+        tasks = stream.tasks(start, stream.latest_offset(start, None))
         log_start = expire(built, 1)
         if is_error:
             with pytest.raises(
                 DataLoss, match=r"queue Topic\w/\d of .* has \d+ of the 12 messages"
             ):
-                [batch for task in tasks for batch in one.read(task)]
+                [batch for task in tasks for batch in stream.read(task)]
             continue
-        found = [row for task in tasks for batch in one.read(task) for row in batch.to_pylist()]
+        found = [row for task in tasks for batch in stream.read(task) for row in batch.to_pylist()]
         left = [message for message in built.messages if message.physical_offset >= log_start]
         assert places(found) == places_of(left)
 
 
-def test_units_that_are_missing_in_the_middle_are_an_error(grow: Any) -> None:
+def test_missing_units_in_the_middle_are_an_error(grow: Any) -> None:
     built = grow(200)
     files = sorted((built.root / "consumequeue" / "TopicA" / "0").iterdir())
     assert len(files) > 2
     files[1].unlink()
-    one = earliest(built.root, allowLive=True)
+    stream = earliest(built.root, allowLive=True)
     with pytest.raises(DataLoss, match=r"queue TopicA/0 of .* has 30 of the 50 messages 0 to 50"):
-        everything(one)
+        everything(stream)
     kept = everything(earliest(built.root, allowLive=True, failOnDataLoss=False))
     assert len(kept) == 180
 
 
-def test_a_queue_that_shrank_is_an_error_or_read_on_from_its_end(grow: Any) -> None:
+def test_a_truncated_queue_is_an_error_or_read_from_its_end(grow: Any) -> None:
     root = grow(QUEUED).root
-    one = earliest(root, allowLive=True)
-    start = one.latest_offset(one.initial_offset(), None)
+    stream = earliest(root, allowLive=True)
+    start = stream.latest_offset(stream.initial_offset(), None)
     grow(40)
     text = "queue TopicA/0 holds 0 to 10, requested is 12 on: it was truncated, or recreated"
     with pytest.raises(DataLoss, match=text):
@@ -462,10 +462,10 @@ def test_a_queue_that_shrank_is_an_error_or_read_on_from_its_end(grow: Any) -> N
     assert places(batch_of(lenient, end, later)) == places_of(grown.messages[40:])
 
 
-def test_a_topic_that_is_deleted_is_an_error_or_forgotten(grow: Any) -> None:
+def test_a_deleted_topic_is_an_error_or_dropped(grow: Any) -> None:
     root = grow(QUEUED).root
-    one = earliest(root, allowLive=True)
-    start = one.latest_offset(one.initial_offset(), None)
+    stream = earliest(root, allowLive=True)
+    start = stream.latest_offset(stream.initial_offset(), None)
     shutil.rmtree(root / "consumequeue" / "TopicB")
     text = r"queue TopicB/0 is missing from .*store, requested is 12 on"
     with pytest.raises(DataLoss, match=text):
@@ -473,28 +473,28 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(grow: Any) -> None:
     lenient = earliest(root, allowLive=True, failOnDataLoss=False)
     end = lenient.latest_offset(start, None)
     assert end == {"TopicA": {"": {"0": 12, "1": 12}}}
-    grow(QUEUED)  # made anew: read from its start
+    grow(QUEUED)  # created again: read from its start
     later = lenient.latest_offset(end, None)
     assert len(batch_of(lenient, end, later)) == 24
 
 
-def test_queues_that_are_not_wanted_any_more_keep_their_place(grow: Any) -> None:
+def test_deselected_queues_keep_their_position(grow: Any) -> None:
     root = grow(20).root
-    one = earliest(root, allowLive=True)
-    start = one.latest_offset(one.initial_offset(), None)
+    stream = earliest(root, allowLive=True)
+    start = stream.latest_offset(stream.initial_offset(), None)
     grow(QUEUED)
     narrow = earliest(root, allowLive=True, topic="TopicA")
     middle = narrow.latest_offset(start, None)
     assert {row["topic"] for row in batch_of(narrow, start, middle)} == {"TopicA"}
     assert middle["TopicB"] == start["TopicB"]
-    end = one.latest_offset(middle, None)
-    assert len(batch_of(one, middle, end)) == 14
+    end = stream.latest_offset(middle, None)
+    assert len(batch_of(stream, middle, end)) == 14
 
 
 # --- stores -----------------------------------------------------------------
 
 
-def test_a_unit_whose_record_is_not_there_yet_waits(grow: Any) -> None:
+def test_a_unit_without_its_record_waits(grow: Any) -> None:
     built = grow(QUEUED)
     last = built.messages[-1]
     file = built.root / "commitlog" / f"{last.physical_offset - last.physical_offset % 4096:020d}"
@@ -503,32 +503,32 @@ def test_a_unit_whose_record_is_not_there_yet_waits(grow: Any) -> None:
     kept = bytes(data[place : place + last.store_size])
     data[place : place + last.store_size] = bytes(last.store_size)
     file.write_bytes(data)
-    one = earliest(built.root, allowLive=True)
-    start = one.initial_offset()
-    middle = one.latest_offset(start, None)
-    assert places(batch_of(one, start, middle)) == places_of(built.messages[:-1])
+    stream = earliest(built.root, allowLive=True)
+    start = stream.initial_offset()
+    middle = stream.latest_offset(start, None)
+    assert places(batch_of(stream, start, middle)) == places_of(built.messages[:-1])
     data[place : place + last.store_size] = kept
     file.write_bytes(data)
-    end = one.latest_offset(middle, None)
-    assert places(batch_of(one, middle, end)) == places_of([last])
+    end = stream.latest_offset(middle, None)
+    assert places(batch_of(stream, middle, end)) == places_of([last])
 
 
-def test_a_store_that_a_crash_left_is_read_up_to_where_its_log_ends() -> None:
+def test_a_crashed_store_is_read_up_to_the_end_of_its_log() -> None:
     store = golden.unpack("4.9.7", "torn/cq-ahead")
     want = reading.damaged("4.9.7", "cq-ahead").good
-    one = earliest(store, readIsolation="all", failOnDataLoss=False)
-    assert reading.offsets(everything(one)) == reading.message_offsets(want)
+    stream = earliest(store, readIsolation="all", failOnDataLoss=False)
+    assert reading.offsets(everything(stream)) == reading.message_offsets(want)
 
 
 @pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED", "PERMISSIVE", "SALVAGE"])
-def test_damage_is_what_it_is_to_a_batch_read(mode: str) -> None:
+def test_damage_is_treated_as_in_a_batch_read(mode: str) -> None:
     store = golden.unpack("4.9.7", "torn/crc-late")
-    one = earliest(store, readIsolation="all", mode=mode)
+    stream = earliest(store, readIsolation="all", mode=mode)
     if mode == "FAILFAST":
         with pytest.raises(CorruptRecord, match="body does not match BODYCRC"):
-            everything(one)
+            everything(stream)
         return
-    got = everything(one)
+    got = everything(stream)
     bad = reading.damaged("4.9.7", "crc-late").runs
     messages = golden.messages("4.9.7", "clean")
     assert len(got) == len(messages) - (mode == "DROPMALFORMED")
@@ -536,23 +536,23 @@ def test_damage_is_what_it_is_to_a_batch_read(mode: str) -> None:
         assert [row["physical_offset"] for row in got if row["_corrupt_record"]] == [bad[0][0]]
 
 
-def test_stopped_stores_are_opened_once_and_again_when_a_broker_has_run(tmp_path: Path) -> None:
+def test_stopped_stores_are_opened_again_only_after_changes(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store_builder.build(root, store_builder.messages(20))
-    one = earliest(root)
-    start = one.initial_offset()
-    middle = one.latest_offset(start, None)
-    assert len(batch_of(one, start, middle)) == 20
-    tasks = one.tasks(start, middle) + one.tasks(start, middle)
+    stream = earliest(root)
+    start = stream.initial_offset()
+    middle = stream.latest_offset(start, None)
+    assert len(batch_of(stream, start, middle)) == 20
+    tasks = stream.tasks(start, middle) + stream.tasks(start, middle)
     assert len({task.facts.plan for task in tasks}) == 1
     shutil.rmtree(root)
     grown = store_builder.build(root, store_builder.messages(40))
-    end = one.latest_offset(middle, None)
-    assert places(batch_of(one, middle, end)) == places_of(grown.messages[20:])
-    assert one.tasks(middle, end)[0].facts.plan != tasks[0].facts.plan
+    end = stream.latest_offset(middle, None)
+    assert places(batch_of(stream, middle, end)) == places_of(grown.messages[20:])
+    assert stream.tasks(middle, end)[0].facts.plan != tasks[0].facts.plan
 
 
-def test_several_stores_are_told_apart_by_their_brokers(tmp_path: Path) -> None:
+def test_several_stores_are_identified_by_their_brokers(tmp_path: Path) -> None:
     stores = [tmp_path / name / "store" for name in ("a", "b")]
     for store, count in zip(stores, (10, 20), strict=True):
         store_builder.build(store, store_builder.messages(count))
@@ -565,55 +565,55 @@ def test_several_stores_are_told_apart_by_their_brokers(tmp_path: Path) -> None:
         config.mkdir(exist_ok=True)
         table = {name: {"topicName": name, "perm": 7, "readQueueNums": 1, "writeQueueNums": 1}}
         (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
-    one = open_stream(None, paths=both, startingOffsets="earliest")
-    assert set(one.initial_offset()["TopicA"]) == {"broker-a", "broker-b"}
-    found = everything(one, TriggerLimits(max_offsets=3))
+    stream = open_stream(None, paths=both, startingOffsets="earliest")
+    assert set(stream.initial_offset()["TopicA"]) == {"broker-a", "broker-b"}
+    found = everything(stream, TriggerLimits(max_offsets=3))
     assert Counter(row["broker"] for row in found) == {"broker-a": 10, "broker-b": 20}
 
 
-def test_a_lone_store_keeps_the_name_that_a_checkpoint_has_for_it(grow: Any) -> None:
+def test_a_single_store_keeps_its_name_in_a_checkpoint(grow: Any) -> None:
     root = grow(20).root
     start = earliest(root, allowLive=True).initial_offset()
-    one = earliest(root, allowLive=True, broker="named-later")
-    end = one.latest_offset(start, None)
+    stream = earliest(root, allowLive=True, broker="named-later")
+    end = stream.latest_offset(start, None)
     assert set(end["TopicA"]) == {""}
-    assert {row["broker"] for row in batch_of(one, start, end)} == {"named-later"}
+    assert {row["broker"] for row in batch_of(stream, start, end)} == {"named-later"}
 
 
 def test_a_store_with_a_running_broker_needs_allow_live(grow: Any) -> None:
-    one = earliest(grow(20).root / "nowhere")
+    stream = earliest(grow(20).root / "nowhere")
     with pytest.raises(StoreUnavailable):
-        one.initial_offset()
+        stream.initial_offset()
 
 
 # --- partitions -------------------------------------------------------------
 
 
-def test_partitions_are_parts_of_the_log_in_all_queues(tmp_path: Path) -> None:
+def test_a_partition_is_a_part_of_the_log(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(400))
-    one = earliest(built.root, maxBytesPerPartition="8k")
-    start = one.initial_offset()
-    tasks = one.tasks(start, one.latest_offset(start, None))
+    stream = earliest(built.root, maxBytesPerPartition="8k")
+    start = stream.initial_offset()
+    tasks = stream.tasks(start, stream.latest_offset(start, None))
     spans = []
     for task in tasks:
-        found = [row for batch in one.read(task) for row in batch.to_pylist()]
+        found = [row for batch in stream.read(task) for row in batch.to_pylist()]
         assert sum(row["store_size"] for row in found) <= 8 * 1024 * 1.3
         offsets = [row["physical_offset"] for row in found]
         spans.append((min(offsets), max(offsets)))
     total = sum(message.store_size for message in built.messages)
     assert len(tasks) <= 2 * (total // 8192 + 1)
-    # Parts do not reach into each other, but for what a part had too much.
+    # Partitions overlap only by the messages that one reads above its size.
     overlaps = sum(low < before for (_, before), (low, _) in itertools.pairwise(spans))
     assert overlaps <= len(spans) // 2
 
 
-def test_minimum_of_partitions_and_most_messages_in_one(tmp_path: Path) -> None:
+def test_minimum_partitions_and_maximum_records_per_partition(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(200))
     for options in ({"minPartitions": 7}, {"maxRecordsPerPartition": 30}):
-        one = earliest(built.root, **options)
-        start = one.initial_offset()
-        tasks = one.tasks(start, one.latest_offset(start, None))
-        counts = [sum(batch.num_rows for batch in one.read(task)) for task in tasks]
+        stream = earliest(built.root, **options)
+        start = stream.initial_offset()
+        tasks = stream.tasks(start, stream.latest_offset(start, None))
+        counts = [sum(batch.num_rows for batch in stream.read(task)) for task in tasks]
         assert len(counts) >= 7
         assert sum(counts) == 200
         if "maxRecordsPerPartition" in options:
@@ -623,15 +623,15 @@ def test_minimum_of_partitions_and_most_messages_in_one(tmp_path: Path) -> None:
 # --- progress ---------------------------------------------------------------
 
 
-def test_progress_tells_ends_and_lag(grow: Any) -> None:
+def test_progress_has_ends_and_lag(grow: Any) -> None:
     built = grow(QUEUED)
-    one = earliest(built.root, allowLive=True)
-    assert one.report() is None
-    start = one.initial_offset()
-    end = one.latest_offset(start, TriggerLimits(max_offsets=20))
-    report = one.report()
+    stream = earliest(built.root, allowLive=True)
+    assert stream.report() is None
+    start = stream.initial_offset()
+    end = stream.latest_offset(start, TriggerLimits(max_offsets=20))
+    report = stream.report()
     assert report is not None
-    done = {tuple(place) for place in places(batch_of(one, start, end))}
+    done = {tuple(place) for place in places(batch_of(stream, start, end))}
     rest = [m for m in built.messages if (m.topic, m.queue_id, m.queue_offset) not in done]
     lag = lag_of(json.dumps(report))
     assert lag.messages == 28
@@ -639,9 +639,9 @@ def test_progress_tells_ends_and_lag(grow: Any) -> None:
     assert lag.oldest_store_timestamp == min(message.store_timestamp for message in rest)
     assert lag.data_losses == 0
     assert report["TopicA"] == {"": {"0": 12, "1": 12}}
-    last = one.latest_offset(end, None)
-    assert lag_of(one.report() or {}) == Lag(0, 0, None, 0)
-    assert one.latest_offset(last, None) is last
+    last = stream.latest_offset(end, None)
+    assert lag_of(stream.report() or {}) == Lag(0, 0, None, 0)
+    assert stream.latest_offset(last, None) is last
 
 
 # --- positions --------------------------------------------------------------
@@ -654,7 +654,7 @@ POSITIONS = st.dictionaries(KEYS, st.integers(min_value=0, max_value=(1 << 63) -
 
 @given(POSITIONS, POSITIONS, st.randoms())
 @settings(max_examples=50)
-def test_positions_are_one_text_whatever_their_order(
+def test_positions_have_a_canonical_text(
     positions: dict[QueueKey, int], starts: dict[QueueKey, int], random: Any
 ) -> None:
     text = json.dumps(encode(positions, starts))
@@ -664,7 +664,7 @@ def test_positions_are_one_text_whatever_their_order(
     assert json.dumps(encode(dict(shuffled), starts)) == text
 
 
-def test_an_archive_is_no_store_to_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_cannot_be_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_builder.build(tmp_path / "store", store_builder.messages(4))
     monkeypatch.setattr(followed_stores.archive_files, "is_archive", lambda path: True)
     with pytest.raises(StoreUnavailable, match=r"is an archive.*spark\.read"):

@@ -1,6 +1,6 @@
-"""Streams over running brokers: positions, limits, what appears and what is gone. Without Spark.
+"""Streams over running brokers: positions, limits, new and deleted queues. Without Spark.
 
-What a stream decides is tested in test_stream.py, over folders; this is what brokers say.
+Decisions of a stream are tested in test_stream.py, over folders; these tests cover the brokers.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def mq() -> Iterator[LocalBroker]:
 
 
 def send(mq: LocalBroker, topic: str, count: int, queue_count: int = 4) -> None:
-    """Send messages, a queue each in turn, and wait until they can be read."""
+    """Send messages to the queues in turn, and wait until they can be read."""
     with blocking.Producer("p", namesrv=mq.namesrv_addr) as producer:
         for i in range(count):
             body = b"%d" % i + b"x" * (i % 3 * 50)
@@ -67,7 +67,7 @@ def earliest(mq: LocalBroker, clock: ManualClock | None = None, **given: Any) ->
 
 
 def batch_of(stream: QueueStream, start: Offset, end: Offset) -> list[reading.Row]:
-    """The rows of a micro-batch: offsets from a checkpoint, tasks as they are sent."""
+    """Return the rows of a micro-batch, with offsets from a checkpoint and pickled tasks."""
     start, end = (json.loads(json.dumps(offset)) for offset in (start, end))
     tasks = pickle.loads(pickle.dumps(stream.tasks(start, end)))
     return [row for task in tasks for batch in stream.read(task) for row in batch.to_pylist()]
@@ -89,20 +89,20 @@ ALL = sorted((i % 4, i // 4) for i in range(COUNT))
 
 
 def everything(stream: QueueStream, limits: TriggerLimits | None = None) -> list[reading.Row]:
-    return [row for one in batches(stream, stream.initial_offset(), limits) for row in one]
+    return [row for batch in batches(stream, stream.initial_offset(), limits) for row in batch]
 
 
 # --- positions and limits ---------------------------------------------------
 
 
-def test_positions_and_rows_are_those_of_a_stream_over_the_store(tmp_path: Path) -> None:
+def test_positions_and_rows_equal_a_stream_over_the_store(tmp_path: Path) -> None:
     limits = TriggerLimits(max_offsets=50)
     with LocalBroker(topics={"Orders": 4}, folder=tmp_path) as mq:
         send(mq, "Orders", COUNT)
         of_brokers = earliest(mq)
         start = of_brokers.initial_offset()
         end = of_brokers.latest_offset(start, limits)
-        found = sorted(batch_of(of_brokers, start, end), key=lambda row: row["physical_offset"])
+        rows_read = sorted(batch_of(of_brokers, start, end), key=lambda row: row["physical_offset"])
     parsed = option_texts.parse_stream(
         {"path": str(tmp_path), "broker": BROKER, "topic": "Orders", "startingOffsets": "earliest"}
     )
@@ -110,36 +110,36 @@ def test_positions_and_rows_are_those_of_a_stream_over_the_store(tmp_path: Path)
     assert of_store.initial_offset() == start
     assert of_store.latest_offset(start, limits) == end
     of_store_rows = sorted(batch_of(of_store, start, end), key=lambda row: row["physical_offset"])
-    assert found == of_store_rows
-    assert len(found) == 50
+    assert rows_read == of_store_rows
+    assert len(rows_read) == 50
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50, 1000])
-def test_a_limit_of_messages_is_kept_and_every_message_comes_once(
+def test_a_limit_of_messages_is_kept_and_each_message_read_once(
     mq: LocalBroker, limit: int
 ) -> None:
     stream = earliest(mq)
     limits = TriggerLimits(max_offsets=limit)
     found = [*batches(stream, stream.initial_offset(), limits)]
-    assert [len(one) for one in found[:-1]] == [limit] * (len(found) - 1)
-    assert places([row for one in found for row in one]) == ALL
+    assert [len(batch) for batch in found[:-1]] == [limit] * (len(found) - 1)
+    assert places([row for batch in found for row in batch]) == ALL
 
 
 @pytest.mark.parametrize("limit", [1, 1500, 4000, 10**6])
-def test_a_limit_of_bytes_is_kept_by_what_samples_tell(mq: LocalBroker, limit: int) -> None:
+def test_a_limit_of_bytes_is_kept_by_sampled_sizes(mq: LocalBroker, limit: int) -> None:
     stream = earliest(mq)
     found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=limit))]
-    assert places([row for one in found for row in one]) == ALL
-    largest = max(row["store_size"] for one in found for row in one)
-    sizes = [sum(row["store_size"] for row in one) for one in found]
+    assert places([row for batch in found for row in batch]) == ALL
+    largest = max(row["store_size"] for batch in found for row in batch)
+    sizes = [sum(row["store_size"] for row in batch) for batch in found]
     assert all(size <= max(1.3 * limit, largest) for size in sizes)
     assert all(size >= 0.6 * limit for size in sizes[:-1])
 
 
-def test_with_fewer_messages_than_queues_the_oldest_come_first(mq: LocalBroker) -> None:
+def test_a_limit_below_the_queue_count_takes_the_oldest_messages(mq: LocalBroker) -> None:
     stream = earliest(mq)
     found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_offsets=1))]
-    times = [row["store_timestamp"] for one in found for row in one]
+    times = [row["store_timestamp"] for batch in found for row in batch]
     assert times == sorted(times)
 
 
@@ -152,21 +152,19 @@ def test_with_fewer_messages_than_queues_the_oldest_come_first(mq: LocalBroker) 
         ({"startingTimestamp": 9_000_000_000_000}, [30, 30, 30, 30]),
     ],
 )
-def test_each_way_to_say_where_to_start(
-    mq: LocalBroker, options: dict[str, Any], counts: list[int]
-) -> None:
+def test_starting_positions(mq: LocalBroker, options: dict[str, Any], counts: list[int]) -> None:
     found = open_stream(mq, topic="Orders", **options).initial_offset()
     assert found == {"Orders": {BROKER: {str(i): n for i, n in enumerate(counts)}}}
 
 
-def test_partitions_are_cut_as_told(mq: LocalBroker) -> None:
+def test_partitions_have_the_configured_size(mq: LocalBroker) -> None:
     stream = earliest(mq, maxRecordsPerPartition=25)
     start = stream.initial_offset()
     tasks = stream.tasks(start, stream.latest_offset(start, None))
     assert [sum(batch.num_rows for batch in stream.read(task)) for task in tasks] == [25] * 4 + [20]
 
 
-def test_lag_is_what_is_left(mq: LocalBroker) -> None:
+def test_lag_counts_remaining_messages(mq: LocalBroker) -> None:
     stream = earliest(mq)
     assert stream.report() is None
     start = stream.initial_offset()
@@ -180,10 +178,10 @@ def test_lag_is_what_is_left(mq: LocalBroker) -> None:
     assert lag_of(stream.report() or {}).messages == 0
 
 
-# --- what appears, and what is gone -----------------------------------------
+# --- new and deleted queues ---------------------------------------------------
 
 
-def test_what_comes_later_is_followed(mq: LocalBroker) -> None:
+def test_later_messages_and_topics_are_read(mq: LocalBroker) -> None:
     clock = ManualClock()
     stream = open_stream(mq, clock, subscribePattern="New.*", startingOffsets="latest")
     start = stream.initial_offset()
@@ -192,7 +190,7 @@ def test_what_comes_later_is_followed(mq: LocalBroker) -> None:
     with blocking.Admin(mq.namesrv_addr) as admin:
         admin.create_topic("New", queue_count=1)
         send(mq, "New", 3, 1)
-        assert stream.latest_offset(start, None) is start  # routes are as they were a moment ago
+        assert stream.latest_offset(start, None) is start  # cached routes are used
         clock.advance(10_000)
         end = stream.latest_offset(start, None)
         assert end == {"New": {BROKER: {"0": 3}}}
@@ -204,7 +202,7 @@ def test_what_comes_later_is_followed(mq: LocalBroker) -> None:
         assert places(batch_of(stream, end, later)) == [(0, 3), (1, 0)]
 
 
-def test_a_frozen_stream_ends_where_the_queues_ended(mq: LocalBroker) -> None:
+def test_a_frozen_stream_ends_at_the_queue_ends_of_its_start(mq: LocalBroker) -> None:
     with blocking.Admin(mq.namesrv_addr) as admin:
         admin.create_topic("Frozen", queue_count=1)
     send(mq, "Frozen", 5, 1)
@@ -213,11 +211,11 @@ def test_a_frozen_stream_ends_where_the_queues_ended(mq: LocalBroker) -> None:
     start = stream.initial_offset()
     send(mq, "Frozen", 4, 1)
     limits = TriggerLimits(max_offsets=2, min_offsets=100)
-    assert [len(one) for one in batches(stream, start, limits)] == [2, 2, 1]
+    assert [len(batch) for batch in batches(stream, start, limits)] == [2, 2, 1]
     assert lag_of(stream.report() or {}).messages == 4
 
 
-def test_a_topic_that_is_deleted_is_an_error_or_forgotten(mq: LocalBroker) -> None:
+def test_a_deleted_topic_is_an_error_or_dropped(mq: LocalBroker) -> None:
     with blocking.Admin(mq.namesrv_addr) as admin:
         admin.create_topic("Doomed", queue_count=1)
         send(mq, "Doomed", 3, 1)
@@ -241,13 +239,13 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(mq: LocalBroker) -> No
         assert len(batch_of(lenient, end, lenient.latest_offset(end, None))) == 2
 
 
-def test_queues_that_are_not_wanted_any_more_keep_their_place(mq: LocalBroker) -> None:
+def test_deselected_queues_keep_their_position(mq: LocalBroker) -> None:
     start = earliest(mq).latest_offset({}, None)
     other = open_stream(mq, subscribePattern="Nothing.*")
     assert other.latest_offset(start, None) is start
 
 
-def test_a_broker_that_is_not_there_keeps_its_place(
+def test_queues_of_an_unreachable_broker_keep_their_position(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = earliest(mq).initial_offset()
@@ -262,20 +260,20 @@ def test_a_broker_that_is_not_there_keeps_its_place(
         earliest(mq).latest_offset(start, None)
     lenient = earliest(mq, failOnDataLoss=False)
     assert lenient.latest_offset(start, None) is start
-    with pytest.raises(StoreUnavailable, match=text):  # its messages may still come
+    with pytest.raises(StoreUnavailable, match=text):  # its messages may arrive later
         lenient.tasks(start, end)
     others = earliest(mq, failOnDataLoss=False, broker="broker-b")
     assert others.tasks(start, end) == []
 
 
-def test_expired_and_cut_queues_are_errors_or_read_as_they_are(
+def test_expired_and_truncated_queues_are_errors_or_tolerated(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = earliest(mq).initial_offset()
     ends = RetryingClient.ends
 
-    async def expired(client: RetryingClient, one: Any) -> tuple[int, int]:
-        return 10, (await ends(client, one))[1]
+    async def expired(client: RetryingClient, followed: Any) -> tuple[int, int]:
+        return 10, (await ends(client, followed))[1]
 
     monkeypatch.setattr(RetryingClient, "ends", expired)
     text = r"queue Orders/0 of broker-a holds 10 to 30, requested is 0 on: messages 0 to 10 have ex"
@@ -293,14 +291,14 @@ def test_expired_and_cut_queues_are_errors_or_read_as_they_are(
 # --- restarts ---------------------------------------------------------------
 
 
-def test_a_batch_is_read_again_the_same_though_more_came(mq: LocalBroker) -> None:
+def test_a_repeated_batch_ignores_later_messages(mq: LocalBroker) -> None:
     with blocking.Admin(mq.namesrv_addr) as admin:
         admin.create_topic("Again", queue_count=2)
     send(mq, "Again", 20, 2)
-    one = earliest(mq, topic="Again")
-    start = one.initial_offset()
-    end = one.latest_offset(start, TriggerLimits(max_offsets=13))
-    first = batch_of(one, start, end)
+    stream = earliest(mq, topic="Again")
+    start = stream.initial_offset()
+    end = stream.latest_offset(start, TriggerLimits(max_offsets=13))
+    first = batch_of(stream, start, end)
     send(mq, "Again", 8, 2)
     again = earliest(mq, topic="Again")
     assert batch_of(again, start, end) == first
@@ -311,7 +309,7 @@ def test_a_batch_is_read_again_the_same_though_more_came(mq: LocalBroker) -> Non
 # --- consumer offsets -------------------------------------------------------
 
 
-def test_a_group_shows_how_far_the_stream_is_and_nothing_is_left_without(mq: LocalBroker) -> None:
+def test_offsets_are_committed_to_a_group_only_if_configured(mq: LocalBroker) -> None:
     before = live_traffic.traces(mq.namesrv_addr)
     everything(earliest(mq))
     stream = earliest(mq, group="Spark", commitOffsets="none")
@@ -326,21 +324,21 @@ def test_a_group_shows_how_far_the_stream_is_and_nothing_is_left_without(mq: Loc
 
         def lags() -> list[int]:
             stats = admin.consume_stats("Spark").queues
-            return [one.broker_offset - one.consumer_offset for one in stats]
+            return [stat.broker_offset - stat.consumer_offset for stat in stats]
 
         assert lags() == [30] * 4
         stream.commit(end)
         assert lags() == [20] * 4
         last = stream.latest_offset(end, None)
-        assert lags() == [20] * 4  # planned is not through
+        assert lags() == [20] * 4  # planned, but not finished
         assert stream.latest_offset(last, None) is last
         assert lags() == [0] * 4
-    # Another stream, and a batch read, begin where it is.
+    # Another stream, and a batch read, start at the committed offsets.
     other = open_stream(mq, topic="Orders", startingOffsets="group:Spark")
     assert other.initial_offset() == last
 
 
-def test_offsets_that_cannot_be_committed_are_told_later(
+def test_failed_commits_are_retried_with_the_next_batch(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = earliest(mq, group="Patient", commitOffsets="onCommit")
@@ -360,16 +358,16 @@ def test_offsets_that_cannot_be_committed_are_told_later(
         assert admin.consumer_offset("Patient", queue(0)) == 30
 
 
-def test_the_name_of_a_group_may_not_be_allowed(mq: LocalBroker) -> None:
+def test_an_invalid_group_name_is_refused(mq: LocalBroker) -> None:
     stream = earliest(mq, group="a b", commitOffsets="onCommit")
     with pytest.raises(InvalidOption, match="'group' is 'a b'"):
         stream.latest_offset(stream.initial_offset(), None)
 
 
-# --- questions --------------------------------------------------------------
+# --- requests ---------------------------------------------------------------
 
 
-def test_a_trigger_asks_each_queue_once_and_routes_in_their_interval(
+def test_a_trigger_queries_each_queue_once_and_routes_at_intervals(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
@@ -393,10 +391,10 @@ def test_a_trigger_asks_each_queue_once_and_routes_in_their_interval(
 
 
 @pytest.mark.parametrize("read_from", ["master", "slave"])
-def test_slaves_are_asked_first_if_told(
+def test_slaves_are_preferred_if_configured(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch, read_from: str
 ) -> None:
-    """Of master and slave only the one that is to be asked answers."""
+    """Of master and slave only the broker that must be asked is reachable."""
     route = ClientInstance.route
 
     async def with_slave(
@@ -427,12 +425,12 @@ def test_slaves_are_asked_first_if_told(
         ({"suspendTimeout": 1}, "pulls are not held"),
     ],
 )
-def test_what_a_stream_of_brokers_cannot_do(given: dict[str, Any], text: str) -> None:
+def test_options_refused_in_a_stream_of_brokers(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         option_texts.parse_stream(reading.texts({"nameServer": "x:1", **given}))
 
 
-def test_what_only_streams_of_brokers_do() -> None:
+def test_options_of_streams_of_brokers_only() -> None:
     options = option_texts.parse({"nameServer": "x:1", "discoveryIntervalMs": "5"})
     with pytest.raises(InvalidOption, match="left out in a batch read, which discovers once"):
         option_texts.check_batch(options)

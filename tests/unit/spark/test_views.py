@@ -1,4 +1,4 @@
-"""The views besides messages, against the manifests."""
+"""The other views, compared with the manifests."""
 
 import pickle
 from collections import Counter
@@ -27,18 +27,18 @@ Row = dict[str, Any]
 def read(store: Path, view: str, **options: Any) -> list[Row]:
     parsed = reading.parse(store, view=view, **options)
     columns = parsed.columns or list(views.fields(parsed))
-    found: list[Row] = []
+    read_rows: list[Row] = []
     for part in views.partitions(parsed):
         sent = pickle.loads(pickle.dumps((parsed, part)))
         for batch in views.read(sent[0], columns, sent[1]):
             batch.validate(full=True)
             assert batch.schema.names == list(columns)
-            found += batch.to_pylist()
-    return found
+            read_rows += batch.to_pylist()
+    return read_rows
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_row_says_which_store_it_is_of(view: str) -> None:
+def test_every_row_names_its_store(view: str) -> None:
     store = golden.unpack("4.9.7", "torn/crc-early")
     rows = read(store, view)
     assert rows
@@ -51,7 +51,7 @@ def test_every_row_says_which_store_it_is_of(view: str) -> None:
 
 
 def unit_of(unit: Any) -> tuple[Any, ...]:
-    """A unit of a manifest: (physical offset, size, tags code, bit map)."""
+    """Return a unit of a manifest: (physical offset, size, tags code, bit map)."""
     if isinstance(unit, dict):
         ext = unit.get("ext")
         place = unit["unit"][:2]
@@ -63,33 +63,33 @@ def unit_of(unit: Any) -> tuple[Any, ...]:
 
 
 @OPENED
-def test_units_are_those_java_lists(version: str, name: str) -> None:
+def test_units_equal_those_that_java_lists(version: str, name: str) -> None:
     rows = read(golden.unpack(version, name), "consumequeue")
     names = ("topic", "queue_id", "queue_offset", "message_count")
     names += ("physical_offset", "size", "tags_code", "bit_map")
-    found = [tuple(row[name] for name in names) for row in rows]
+    units = [tuple(row[name] for name in names) for row in rows]
     expected = []
     log_min = golden.manifest(version, name)["minPhyOffset"]
     for queue in golden.manifest(version, name)["queues"]:
         key = queue["topic"], queue["queueId"]
         for number, unit in enumerate(queue.get("units", ()), queue["minOffset"]):
-            if unit_of(unit)[0] >= log_min:  # 4.x goes on from units without log
+            if unit_of(unit)[0] >= log_min:  # 4.x continues after units without log
                 expected.append((*key, number, 1, *unit_of(unit)))
         for unit in queue.get("batchUnits", ()):
             place = unit["commitLogOffset"], unit["size"], unit["tagsCode"], None
             expected.append((*key, unit["queueOffset"], unit["batchNum"], *place))
-    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert sorted(units, key=str) == sorted(expected, key=str)
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_units_of_a_crashed_store_miss_what_was_not_dispatched(version: str) -> None:
+def test_a_crashed_store_lacks_undispatched_units(version: str) -> None:
     rows = read(golden.unpack(version, "unclean"), "consumequeue")
-    places = [one["commitLogOffset"] for one in golden.messages(version, "unclean")]
+    places = [message["commitLogOffset"] for message in golden.messages(version, "unclean")]
     missing = set(places) - {row["physical_offset"] for row in rows}
     assert missing == {*golden.manifest(version, "unclean")["recordsNotInQueues"]}
 
 
-def test_queues_are_gathered_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_parts_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     store = golden.unpack("4.9.7", "clean")
     whole = read(store, "consumequeue"), read(store, "index")
     monkeypatch.setattr(views, "_PART_BYTES", 5000)
@@ -104,12 +104,12 @@ def test_queues_are_gathered_into_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @OPENED
-def test_entries_are_what_java_finds_by_key(version: str, name: str) -> None:
+def test_entries_include_those_that_java_finds_by_key(version: str, name: str) -> None:
     rows = read(golden.unpack(version, name), "index")
     manifest = golden.manifest(version, name)
     counts = Counter(row["file"] for row in rows)
     # Java's count includes entry 0, which is never used.
-    expected = {one["name"]: one["indexCount"] - 1 for one in manifest["index"]}
+    expected = {file["name"]: file["indexCount"] - 1 for file in manifest["index"]}
     assert counts == {name: count for name, count in expected.items() if count > 0}
     by_hash: dict[int, set[int]] = {}
     for row in rows:
@@ -117,14 +117,14 @@ def test_entries_are_what_java_finds_by_key(version: str, name: str) -> None:
     for query in manifest["queries"]:
         key_hash = index_entry.key_hash(index_entry.key_of(query["topic"], query["key"]))
         assert {*query["indexOffsets"]} <= by_hash.get(key_hash, set())
-    for one in manifest["index"]:
-        own = [row for row in rows if row["file"] == one["name"]]
+    for file in manifest["index"]:
+        own = [row for row in rows if row["file"] == file["name"]]
         if own:
             assert [row["entry"] for row in own] == list(range(1, len(own) + 1))
-            assert own[0]["physical_offset"] == one["beginPhyOffset"]
-            assert own[-1]["physical_offset"] == one["endPhyOffset"]
+            assert own[0]["physical_offset"] == file["beginPhyOffset"]
+            assert own[-1]["physical_offset"] == file["endPhyOffset"]
             assert all(0 <= row["previous"] < row["entry"] for row in own)
-            seconds = reading.time_of(one["endTimestamp"]) - own[-1]["store_timestamp"]
+            seconds = reading.time_of(file["endTimestamp"]) - own[-1]["store_timestamp"]
             assert 0 <= seconds.total_seconds() < 1 or len(own) == 1
 
 
@@ -132,28 +132,28 @@ def test_entries_are_what_java_finds_by_key(version: str, name: str) -> None:
 
 
 @STORE
-def test_files_are_those_of_the_folder(version: str, name: str) -> None:
+def test_files_equal_those_of_the_folder(version: str, name: str) -> None:
     rows = read(golden.unpack(version, name), "files")
     manifest = golden.manifest(version, name)
-    found = {f"{row['family']}/{row['file']}": (row["size"], row["modified"]) for row in rows}
-    assert len(found) == len(rows)
+    files = {f"{row['family']}/{row['file']}": (row["size"], row["modified"]) for row in rows}
+    assert len(files) == len(rows)
     expected = {
-        one["path"]: (one["size"], reading.time_of(one["mtimeMs"]))
-        for one in manifest["files"]
-        if one["path"].split("/")[0] in ("commitlog", "consumequeue", "index")
+        file["path"]: (file["size"], reading.time_of(file["mtimeMs"]))
+        for file in manifest["files"]
+        if file["path"].split("/")[0] in ("commitlog", "consumequeue", "index")
     }
-    assert found == expected
+    assert files == expected
 
 
 @STORE
-def test_log_files_say_what_they_hold(version: str, name: str) -> None:
+def test_log_files_have_offsets_and_times(version: str, name: str) -> None:
     rows = [
         row for row in read(golden.unpack(version, name), "files") if row["family"] == "commitlog"
     ]
     messages = golden.messages(version, name)
     for row in rows:
         start, stop = row["start_offset"], row["start_offset"] + row["size"]
-        own = [one for one in messages if start <= one["commitLogOffset"] < stop]
+        own = [message for message in messages if start <= message["commitLogOffset"] < stop]
         shown = (
             row["first_physical_offset"],
             row["last_physical_offset"],
@@ -173,17 +173,17 @@ def test_log_files_say_what_they_hold(version: str, name: str) -> None:
         assert row["wasted_bytes"] == stop - last["commitLogOffset"] - last["storeSize"]
 
 
-def test_index_files_say_their_times() -> None:
+def test_index_files_have_times() -> None:
     rows = [
         row for row in read(golden.unpack("4.9.7", "clean"), "files") if row["family"] == "index"
     ]
     expected = golden.manifest("4.9.7", "clean")["index"]
     assert [
         (row["file"], row["first_physical_offset"], row["last_physical_offset"]) for row in rows
-    ] == [(one["name"], one["beginPhyOffset"], one["endPhyOffset"]) for one in expected]
+    ] == [(entry["name"], entry["beginPhyOffset"], entry["endPhyOffset"]) for entry in expected]
     assert [(row["min_store_timestamp"], row["max_store_timestamp"]) for row in rows] == [
-        (reading.time_of(one["beginTimestamp"]), reading.time_of(one["endTimestamp"]))
-        for one in expected
+        (reading.time_of(entry["beginTimestamp"]), reading.time_of(entry["endTimestamp"]))
+        for entry in expected
     ]
 
 
@@ -191,9 +191,9 @@ def test_index_files_say_their_times() -> None:
 
 
 @pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
-def test_gaps_are_the_damage(version: str, variant: str) -> None:
+def test_gaps_equal_the_damage(version: str, variant: str) -> None:
     store = golden.unpack(version, f"torn/{variant}")
-    found = [
+    damage = [
         {
             "physical_offset": r["physical_offset"],
             "store_size": r["length"],
@@ -202,11 +202,11 @@ def test_gaps_are_the_damage(version: str, variant: str) -> None:
         for r in read(store, "gaps")
         if r["kind"] == "damage"
     ]
-    assert reading.runs(found) == reading.damaged(version, variant).runs
+    assert reading.runs(damage) == reading.damaged(version, variant).runs
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_a_torn_tail_is_a_gap_of_its_own_kind(version: str) -> None:
+def test_a_torn_tail_is_a_separate_kind_of_gap(version: str) -> None:
     (row,) = read(golden.unpack(version, "torn/torn-tail"), "gaps")
     last = golden.messages(version, "clean")[-1]
     assert (row["kind"], row["physical_offset"]) == ("torn", last["commitLogOffset"])
@@ -226,21 +226,20 @@ def test_whole_stores_have_no_gaps(version: str, name: str) -> None:
 
 
 def bounds_of(manifest: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Queue to its first offset in the log and the next one to come
-    (known-bugs.md#minimum-offsets)."""
-    found = {}
-    for one in manifest.get("queues") or ():
-        places = [unit_of(unit)[0] for unit in one.get("units", ())]
+    """Return queue -> (first offset in the log, next offset) (known-bugs.md#minimum-offsets)."""
+    bounds = {}
+    for queue in manifest.get("queues") or ():
+        places = [unit_of(unit)[0] for unit in queue.get("units", ())]
         gone = sum(place < manifest["minPhyOffset"] for place in places)
-        found[one["topic"], one["queueId"]] = (one["minOffset"] + gone, one["maxOffset"])
-    return found
+        bounds[queue["topic"], queue["queueId"]] = (queue["minOffset"] + gone, queue["maxOffset"])
+    return bounds
 
 
 @STORE
 def test_consumer_offsets(version: str, name: str) -> None:
     rows = read(golden.unpack(version, name), "offsets")
     manifest = golden.manifest(version, name)
-    found = {
+    offsets = {
         (f"{row['topic']}@{row['consumer_group']}", row["queue_id"]): row["consumer_offset"]
         for row in rows
     }
@@ -249,7 +248,7 @@ def test_consumer_offsets(version: str, name: str) -> None:
         for key, queues in (manifest["consumerOffsets"] or {}).items()
         for queue_id, offset in queues.items()
     }
-    assert found == expected
+    assert offsets == expected
     bounds = bounds_of(manifest)
     for row in rows:
         assert row["lag"] == row["max_offset"] - row["consumer_offset"]
@@ -262,18 +261,21 @@ def test_consumer_offsets(version: str, name: str) -> None:
 def test_topics(version: str, name: str) -> None:
     rows = {row["topic"]: row for row in read(golden.unpack(version, name), "topics")}
     manifest = golden.manifest(version, name)
-    for topic, one in manifest["topics"].items():
+    for topic, expected in manifest["topics"].items():
         row = rows[topic]
         assert (row["read_queue_count"], row["write_queue_count"], row["perm"]) == (
-            one["readQueueNums"],
-            one["writeQueueNums"],
-            one["perm"],
+            expected["readQueueNums"],
+            expected["writeQueueNums"],
+            expected["perm"],
         )
-        assert (row["is_ordered"], row["filter_type"]) == (one["order"], one["topicFilterType"])
-        assert dict(row["attributes"]) == (one.get("attributes") or {})
+        assert (row["is_ordered"], row["filter_type"]) == (
+            expected["order"],
+            expected["topicFilterType"],
+        )
+        assert dict(row["attributes"]) == (expected.get("attributes") or {})
     if manifest["opened"]:
         queues = manifest["queues"]
-        assert {*rows} == {*manifest["topics"], *(one["topic"] for one in queues)}
+        assert {*rows} == {*manifest["topics"], *(queue["topic"] for queue in queues)}
         for topic, row in rows.items():
             own = [span for (name, _), span in bounds_of(manifest).items() if name == topic]
             with_files = sum(high > 0 for _, high in own)
@@ -296,7 +298,7 @@ def test_checkpoint(version: str, name: str) -> None:
     assert rows["confirmed_physical_offset"]["timestamp"] is None
 
 
-def test_no_checkpoint_and_a_damaged_one(tmp_path: Path) -> None:
+def test_missing_and_damaged_checkpoints(tmp_path: Path) -> None:
     assert read(golden.unpack("4.9.7", "torn/no-checkpoint"), "checkpoint") == []
     store = golden.copy_store("4.9.7", "clean", tmp_path)
     (store / "checkpoint").write_bytes(b"short")
@@ -307,7 +309,7 @@ def test_no_checkpoint_and_a_damaged_one(tmp_path: Path) -> None:
 # --- options ----------------------------------------------------------------
 
 
-def test_topics_are_chosen_as_for_messages() -> None:
+def test_topics_are_selected_like_for_messages() -> None:
     store = golden.unpack("4.9.7", "clean")
     for view in ("consumequeue", "offsets", "topics"):
         whole = read(store, view)
@@ -330,7 +332,7 @@ def test_columns_and_several_stores() -> None:
     assert len(read(pattern, "index")) == len(rows)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_missing_stores_and_unusable_options_are_errors(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         read(tmp_path, "files")
     with pytest.raises(InvalidOption, match="'view' is 'files'"):

@@ -1,4 +1,4 @@
-"""Options of writes: what each takes, what it refuses and how it says so."""
+"""Options of writes: accepted values, refusals, and their texts."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_defaults() -> None:
         ({"checkpointLocation": "/x"}, "name_server", "a:1"),
     ],
 )
-def test_values(given: dict[str, Any], field: str, value: object) -> None:
+def test_accepted(given: dict[str, Any], field: str, value: object) -> None:
     assert getattr(parse(**given), field) == value
 
 
@@ -67,14 +67,14 @@ def test_values(given: dict[str, Any], field: str, value: object) -> None:
         ({"nameServer": ";"}, "host:port"),
     ],
 )
-def test_refusals(given: dict[str, Any], text: str) -> None:
+def test_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidOption) as error:
         parse(**given)
     assert text in str(error.value)
     assert "key-1" not in str(error.value)
 
 
-def test_where_rows_go() -> None:
+def test_targets_of_rows() -> None:
     assert write_options.goes_to_brokers({"NAMESERVER": "a:1"})
     assert not write_options.goes_to_brokers({"path": "/x"})
     for options in ({}, {"path": "/x", "rocketmq.namesrv.addr": "a:1"}):
