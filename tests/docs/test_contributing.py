@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md promises what is true: commands, folders, markers, and the rules with a check."""
+"""The statements of CONTRIBUTING.md are true: commands, folders, markers, and checked rules."""
 
 import contextlib
 import re
