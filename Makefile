@@ -1,4 +1,4 @@
-# make, make help: what there is. Everything runs in .venv; nothing needs activating.
+# make, make help: list the targets. Everything runs in .venv; no activation is needed.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -9,13 +9,13 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 BIN := .venv/bin
-# Tests of one xdist group share a worker, so that Spark starts one JVM and not three. Many wait for
-# brokers: three workers keep two cores busy.
+# Tests of one xdist group share a worker, so that Spark starts one JVM and not three. Many tests wait
+# for brokers: three workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
-# Each package of kernels has a shared object of its own, beside its sources.
+# Each package of kernels has its own shared object, beside its sources.
 KERNELS := src/reput/*/kernels
 
-# How long hostile clients attack, half of it with default settings, half with everything switched on.
+# Duration of attacks by hostile clients: half with default settings, half with everything switched on.
 REPUT_HOSTILE_SECONDS ?= 3600
 
 # Spark workers run this Python, not the first one on PATH.
@@ -33,7 +33,7 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 	@touch $@
 
 # An editable install loads the shared objects from the source folders: rebuild them with their sources.
-# With the reference implementation, importing the package compiles nothing.
+# With the reference implementation, an import of the package compiles nothing.
 .venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py src/reput/format/*.py)
 	REPUT_KERNELS=reference $(BIN)/python -c 'from reput.format.kernels import build; build.build_all("src")'
 	@touch $@
@@ -50,20 +50,22 @@ run: jdk venv ## Install, then run a broker, send and consume, and report on its
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)
 
-# Stores of these tests are in memory where the machine has a file system for it: a sync costs nothing.
+# Without the tests of the Spark package, which take a third of the time of all unit tests.
+# Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
 CHECK_FOLDER := $(shell test -d /dev/shm && test -w /dev/shm && echo /dev/shm/reput-check-$$(id -u))
 check: venv lint types layers ## Check while you work: lint, types, layers, unit tests, scripts, documents
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not spark and not slow" \
-	    $(addprefix --basetemp=,$(CHECK_FOLDER)) tests/unit tests/scripts tests/docs
+	    $(addprefix --basetemp=,$(CHECK_FOLDER)) --ignore=tests/unit/spark tests/unit tests/scripts tests/docs
 	@rm -rf $(CHECK_FOLDER)
 
 fmt: venv ## Format the code and fix what can be fixed
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-lint: venv ## Check style and format
+lint: venv ## Check style and format, and the language of docstrings and documents
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python scripts/check_prose.py
 
 types: venv ## Check types
 	$(BIN)/python -m mypy

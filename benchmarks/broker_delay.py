@@ -57,11 +57,11 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         kind: _measure(folder / NAME / kind, kind, seconds)
         for kind in ("alone", "levels", "timers")
     }
-    waiting = folder / NAME / "waiting"
+    pending = folder / NAME / "waiting"
     results["waiting"] = {
-        "none": _waiting(waiting / "none", "levels", 0),
-        "levels": _waiting(waiting / "levels", "levels", count),
-        "timers": _waiting(waiting / "timers", "timers", count),
+        "none": _pending(pending / "none", "levels", 0),
+        "levels": _pending(pending / "levels", "levels", count),
+        "timers": _pending(pending / "timers", "timers", count),
     }
     results["sends"] = _sends(folder / NAME / "sends", 1.5 if quick else 5.0)
     return results
@@ -72,7 +72,7 @@ def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     folder.mkdir(parents=True)
     kinds = {"plain": "", "levels": "DELAY\x0118\x02", "timers": "TIMER_DELAY_SEC\x017200\x02"}
     results = {}
-    with targets._ours(folder, {"storePathRootDir": str(folder / "store")}) as broker:
+    with targets.ours(folder, {"storePathRootDir": str(folder / "store")}) as broker:
         sender = Sender(broker.address)
         for properties in kinds.values():  # creates all topics
             sender.send_messages(64, is_half=False, properties=properties)
@@ -89,7 +89,7 @@ def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     return results
 
 
-def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
+def _pending(folder: Path, kind: str, count: int) -> dict[str, object]:
     """Start a broker whose messages are due in an hour."""
     root = folder / "store"
     root.mkdir(parents=True)
@@ -97,9 +97,9 @@ def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
     # Units contain the due time, but no message is delayed longer than its level.
     settings = {"storePathRootDir": str(root), "messageDelayLevel": "1s 5s 10s 2h"}
     begun = time.perf_counter()
-    with targets._ours(folder / "process", settings) as broker:
+    with targets.ours(folder / "process", settings) as broker:
         while _timer_backlog(broker):
-            targets._pause(0.02)
+            targets.pause(0.02)
         taken_up_s = time.perf_counter() - begun
         usage = Usage.of(broker.pid)
     return {
@@ -129,14 +129,14 @@ def _measure(folder: Path, kind: str, seconds: int) -> dict[str, object]:
     fill_ms = 5_000 + count // 20  # longer than filling takes
     first_ms = SystemClock().now_ms() + fill_ms
     _fill(root, kind, count, first_ms)
-    with targets._ours(folder / "process", {"storePathRootDir": str(root)}) as broker:
+    with targets.ours(folder / "process", {"storePathRootDir": str(root)}) as broker:
         left_s = (first_ms - _AHEAD_MS - SystemClock().now_ms()) / 1000
         assert left_s > 0, "filling took too long"
-        targets._pause(left_s)
+        targets.pause(left_s)
         before = Usage.of(broker.pid)
         result = targets.load(broker, "open", per_s=SENDS_PER_S, seconds=seconds + 1.0)
         after = Usage.of(broker.pid)
-        targets._pause(3.0)
+        targets.pause(3.0)
     late_ms = _lateness(root)
     spent_s = after.cpu_s - before.cpu_s
     result |= {"broker_cpu_s": round(spent_s, 3), "rss_megabytes": round(after.rss_bytes / 1e6, 1)}

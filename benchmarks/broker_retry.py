@@ -97,7 +97,7 @@ def _await_end(target: Target, topic: str, wanted: int) -> None:
     while _end(target, topic) < wanted:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{topic} has {_end(target, topic)} messages; wanted: {wanted}")
-        targets._pause(0.1)
+        targets.pause(0.1)
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:

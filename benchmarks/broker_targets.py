@@ -73,7 +73,7 @@ def brokers(
     official = functools.partial(_official, version=version)
     with contextlib.ExitStack() as stack:
         targets = []
-        for start in (_ours,) if is_ours_alone else (official, _ours):
+        for start in (ours,) if is_ours_alone else (official, ours):
             try:
                 targets.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
             except BrokerMissing as reason:
@@ -97,7 +97,8 @@ def _official(folder: Path, settings: Settings, version: str) -> Iterator[Target
 
 
 @contextlib.contextmanager
-def _ours(folder: Path, settings: Settings) -> Iterator[Target]:
+def ours(folder: Path, settings: Settings) -> Iterator[Target]:
+    """Run reput's name server and broker."""
     root = folder / OURS
     root.mkdir(parents=True)
     port, namesrv_port = _free_port(4), _free_port(1)
@@ -154,7 +155,7 @@ def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> 
     while not is_sent():
         if time.monotonic() > deadline:
             raise TimeoutError(f"no acknowledged message in {START_S} s.")
-        _pause(0.002)
+        pause(0.002)
 
 
 def topic_end(address: str, topic: str, queues: int = 4) -> int:
@@ -205,12 +206,12 @@ def measure(
                 # Measure the other broker even if this one fails.
                 print(f"{target.name}: {error}", file=sys.stderr, flush=True)
     results: dict[str, Any] = {name: _medians(rounds) for name, rounds in runs.items()}
-    official, ours = results.get(JAVA), results.get(OURS)
-    if official and ours:
+    java_medians, our_medians = results.get(JAVA), results.get(OURS)
+    if java_medians and our_medians:
         results["ours_to_java"] = {
-            name: round(ours[name] / official[name], 3)
-            for name in official
-            if name in _RATIOS and official[name] and name in ours
+            name: round(our_medians[name] / java_medians[name], 3)
+            for name in java_medians
+            if name in _RATIOS and java_medians[name] and name in our_medians
         }
     return results
 
@@ -226,7 +227,7 @@ def _medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def idle(target: Target, seconds: float) -> dict[str, Any]:
     """Return the cost of a broker without requests."""
     before, start = Usage.of(target.pid), time.perf_counter()
-    _pause(seconds)
+    pause(seconds)
     after, wall = Usage.of(target.pid), time.perf_counter() - start
     return {
         "idle_cores": round((after.cpu_s - before.cpu_s) / wall, 4),
@@ -238,7 +239,8 @@ def idle(target: Target, seconds: float) -> dict[str, Any]:
 # --- waiting and ports --------------------------------------------------------------
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Wait for some seconds."""
     threading.Event().wait(seconds)  # a pause without a condition
 
 
@@ -248,7 +250,7 @@ def _await(is_ready: Callable[[], bool], what: str, root: Path) -> None:
         if time.monotonic() > deadline:
             tail = (root / "namesrv.out").read_text(errors="replace")[-500:]
             raise BrokerMissing(f"{what}: it does not listen. {tail}")
-        _pause(0.02)
+        pause(0.02)
 
 
 def _connects(address: str) -> bool:

@@ -38,14 +38,14 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     log_bytes = StoreReader.open(str(store)).end_offset
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
-    twin = _linked(store, kept / "twin")
+    copy = _linked(store, kept / "twin")
     new, archived = kept / "new", kept / "archive"
     jobs: dict[str, tuple[Callable[[SparkSession], object], Path | None]] = {
         "dispatch": (lambda spark: dispatch(spark, str(store), target=str(new)), new),
         "dispatch_dry": (lambda spark: dispatch(spark, str(store), dry_run=True), None),
         "audit": (lambda spark: audit(spark, str(store)), None),
         "audit_table": (lambda spark: audit(spark, str(store), table=str(new)), new),
-        "compare": (lambda spark: compare(spark, str(store), str(twin)), None),
+        "compare": (lambda spark: compare(spark, str(store), str(copy)), None),
         "salvage": (lambda spark: salvage(spark, str(store), str(new)), new),
         "archive": (
             lambda spark: archive(spark, str(store), str(archived), include_last=True),
@@ -60,25 +60,25 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             for _ in range(2):
                 if target is not None:
                     shutil.rmtree(target, ignore_errors=True)
-                known = len(_stages(spark))
+                count_before = len(_stages(spark))
                 start = time.perf_counter()
                 job(spark)
                 wall = time.perf_counter() - start
-            stages = _stages(spark)[: -known or None]
+            stages = _stages(spark)[: -count_before or None]
             results[name] = {
                 "wall_s": round(wall, 2),
                 "mb_per_s": round(log_bytes / 1e6 / wall),
                 "worker_mb": round(timing.peak_mb_of("pyspark.daemon")),
-                "stages": [_told(stage) for stage in reversed(stages)],
+                "stages": [_summary(stage) for stage in reversed(stages)],
             }
     shutil.rmtree(kept)
     return results
 
 
-def _linked(store: Path, twin: Path) -> Path:
+def _linked(store: Path, copy: Path) -> Path:
     """Return a linked copy of a store."""
-    shutil.copytree(store, twin, copy_function=os.link, ignore=shutil.ignore_patterns(paths.LOCK))
-    return twin
+    shutil.copytree(store, copy, copy_function=os.link, ignore=shutil.ignore_patterns(paths.LOCK))
+    return copy
 
 
 def _stages(spark: SparkSession) -> list[Any]:
@@ -87,12 +87,12 @@ def _stages(spark: SparkSession) -> list[Any]:
     assert gateway is not None
     quantiles = gateway.new_array(gateway.jvm.double, 1)
     quantiles[0] = 1.0
-    nothing = gateway.jvm.java.util.ArrayList()
-    stages = context.statusStore().stageList(None, False, True, quantiles, nothing)
+    empty = gateway.jvm.java.util.ArrayList()
+    stages = context.statusStore().stageList(None, False, True, quantiles, empty)
     return [stages.apply(i) for i in range(stages.size())]
 
 
-def _told(stage: Any) -> dict[str, Any]:
+def _summary(stage: Any) -> dict[str, Any]:
     name = stage.description()
     tasks = stage.numCompleteTasks()
     longest = stage.taskMetricsDistributions()

@@ -36,12 +36,12 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     """Measure a stream over a folder, small triggers, and streams over the available brokers."""
     with local_session("reput benchmark", folder / "spark.log", "local[2]") as spark:
         return {
-            "folder": _of_folder(spark, folder, 160_000 if quick else 1_600_000),
-            "live": _of_brokers(spark, folder / NAME, 100_000 if quick else 400_000),
+            "folder": _folder_streams(spark, folder, 160_000 if quick else 1_600_000),
+            "live": _broker_streams(spark, folder / NAME, 100_000 if quick else 400_000),
         }
 
 
-def _of_folder(spark: SparkSession, folder: Path, count: int) -> dict[str, object]:
+def _folder_streams(spark: SparkSession, folder: Path, count: int) -> dict[str, object]:
     root = stores.make(folder / f"spark-{count}", count, 1024)
     batch_s, stream_s, cut_s = [], [], []
     for turn in range(_REPEATS + 1):
@@ -49,11 +49,11 @@ def _of_folder(spark: SparkSession, folder: Path, count: int) -> dict[str, objec
         frame = spark.read.format("rocketmq").load(str(root))
         frame.write.format("noop").mode("overwrite").save()
         batch = time.perf_counter() - before
-        whole = sum(_trigger_seconds(spark, path=str(root)))
+        trigger_s = sum(_trigger_seconds(spark, path=str(root)))
         cut = sum(_trigger_seconds(spark, path=str(root), maxOffsetsPerTrigger=count // 4))
         if turn:  # the first warms up the JVM and the page cache
             batch_s.append(batch)
-            stream_s.append(whole)
+            stream_s.append(trigger_s)
             cut_s.append(cut)
     few = stores.make(folder / f"spark-{_TRIGGERS}", _TRIGGERS, 1024)
     small = _trigger_seconds(spark, path=str(few), maxOffsetsPerTrigger=1)
@@ -70,7 +70,7 @@ def _of_folder(spark: SparkSession, folder: Path, count: int) -> dict[str, objec
     }
 
 
-def _of_brokers(spark: SparkSession, folder: Path, count: int) -> dict[str, object]:
+def _broker_streams(spark: SparkSession, folder: Path, count: int) -> dict[str, object]:
     results: dict[str, object] = {}
     with targets.brokers(folder) as running:
         for target in running:
@@ -78,12 +78,12 @@ def _of_brokers(spark: SparkSession, folder: Path, count: int) -> dict[str, obje
                 topic = f"bench-stream-{body_bytes}"
                 targets.load(target, "fill", topic=topic, messages=count, body_bytes=body_bytes)
                 targets.load(target, "pull", topic=topic, warm_up_s=3.0, seconds=0.1)
-                results[f"{target.name}_{body_bytes}"] = _of_topic(spark, target, topic)
+                results[f"{target.name}_{body_bytes}"] = _topic_streams(spark, target, topic)
     live_calls.disconnect()
     return results
 
 
-def _of_topic(spark: SparkSession, target: targets.Target, topic: str) -> dict[str, object]:
+def _topic_streams(spark: SparkSession, target: targets.Target, topic: str) -> dict[str, object]:
     given = {"nameServer": target.namesrv, "topic": topic}
     count = targets.topic_end(target.address, topic)
     rates: dict[str, list[float]] = {}

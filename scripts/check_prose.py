@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATHS = (
-    "src", "tests", "demo", "benchmarks", "scripts", "docs",
+    "src", "demo", "benchmarks", "scripts", "docs",
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
 )  # fmt: skip
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -125,7 +125,7 @@ def vague_names(source: str) -> Iterator[tuple[int, str]]:
 
 
 def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Finding]:
-    """Yield what is wrong with the prose of a file."""
+    """Yield the findings of a file."""
     source = path.read_text()
     is_python = path.suffix == ".py"
     sic = {number for number, line in enumerate(source.splitlines(), 1) if "# sic" in line}

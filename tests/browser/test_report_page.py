@@ -1,7 +1,7 @@
-"""The report page in a real browser: it fits, draws, answers, and asks the network nothing.
+"""The report page in a real browser: layout, plots, interaction, and no network access.
 
-Chromium is spoken to over its DevTools pipe (file descriptors 3 and 4, JSON ended by NUL), which
-needs no library.
+The tests control Chromium over its DevTools pipe (file descriptors 3 and 4, JSON messages that end
+with NUL), which needs no library.
 """
 
 import base64
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-# Its descriptors must be 3 and 4, whatever the pipes of this process are.
+# Chromium's descriptors must be 3 and 4, whatever the pipes of this process are.
 _LAUNCHER = """
 import os, sys
 read, write = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
@@ -75,7 +75,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        """End the browser, which goes when nobody is left to command it."""
+        """Close the pipe and wait for the browser, which exits when the pipe is closed."""
         os.close(self._commands)
         os.close(self._answers)
         try:
@@ -85,7 +85,7 @@ class Browser:
             self._process.wait()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result; keep the events that come before it."""
+        """Send a command and return its result; keep the events that arrive before it."""
         self._number += 1
         command = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -109,7 +109,7 @@ class Browser:
         return message
 
     def open(self, file: Path, width: int, scheme: str = "light", media: str = "screen") -> None:
-        """Show a file as it is for a window of this width."""
+        """Load a file in a window of this width."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.call(
@@ -125,13 +125,13 @@ class Browser:
             self.events.append(self._receive())
 
     def ask(self, expression: str) -> Any:
-        """Evaluate JavaScript in the page."""
+        """Evaluate JavaScript in the page and return the result."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def seen(self, *methods: str) -> list[dict[str, Any]]:
-        """Return the parameters of events since the page was opened."""
+        """Return the parameters of these events since the page was opened."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 
 
@@ -154,20 +154,20 @@ EVIL = "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
 
 
 def usual() -> Report:
-    """A store with damage, names of all kinds and more topics than have a color."""
+    """Return the report of a store with damage, all kinds of names, and more topics than colors."""
     names = ["orders", LONG, EVIL, "%RETRY%paid", *(f"tenant-{number}" for number in range(20))]
     topics = [
-        TopicRow(name, 2400 - 100 * at, 10**9 >> at, 10**8 >> at, 4, START_MS, START_MS + HOUR_MS)
-        for at, name in enumerate(names)
+        TopicRow(name, 2400 - 100 * i, 10**9 >> i, 10**8 >> i, 4, START_MS, START_MS + HOUR_MS)
+        for i, name in enumerate(names)
     ]
     timeline = [
-        (START_MS + at * 60_000, name, 1 + (at * 7 + number * 13) % 40)
-        for at in range(60)
+        (START_MS + minute * 60_000, name, 1 + (minute * 7 + number * 13) % 40)
+        for minute in range(60)
         for number, name in enumerate([*names[:11], "others"])
     ]
     files = [
-        FileRow(f"{at << 30:020d}", 1 << 30, at << 24, START_MS, START_MS + HOUR_MS)
-        for at in range(9)
+        FileRow(f"{number << 30:020d}", 1 << 30, number << 24, START_MS, START_MS + HOUR_MS)
+        for number in range(9)
     ]
     return Report(
         *("/data/" + "very-long-folder-name/" * 8, "broker-a", "crashed", "0.1.0", "4.3.0"),
@@ -187,7 +187,7 @@ def usual() -> Report:
         files=files,
         queue_agreement=Agreement(10_000, 1, 2),
         index_agreement=Agreement(20_000, 0, 0),
-        lags=[LagRow(LONG, name, 100 - at) for at, name in enumerate(names)],
+        lags=[LagRow(LONG, name, 100 - number) for number, name in enumerate(names)],
         seconds=14.2,
     )
 
@@ -198,7 +198,7 @@ def empty() -> Report:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[[Report], Path]:
-    """Render a report into a file."""
+    """Return a function that renders a report into a file."""
 
     def write(report: Report) -> Path:
         file = tmp_path / "report.html"
@@ -222,8 +222,8 @@ DRAWN = """
 """
 
 
-def assert_is_quiet(browser: Browser) -> None:
-    """The browser had nothing to complain about and asked for the file only."""
+def assert_nothing_is_logged_or_fetched(browser: Browser) -> None:
+    """Check that the browser logged nothing and requested only the file."""
     complaints = browser.seen(
         "Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"
     )
@@ -260,10 +260,12 @@ def test_the_page_fits_and_draws(
     shot = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
     assert shot.startswith(b"\x89PNG")
     (tmp_path / f"{make.__name__}-{scheme}-{width}.png").write_bytes(shot)
-    assert_is_quiet(browser)
+    assert_nothing_is_logged_or_fetched(browser)
 
 
-def test_on_paper_it_is_light_and_whole(browser: Browser, page: Callable[[Report], Path]) -> None:
+def test_a_printed_page_is_light_and_complete(
+    browser: Browser, page: Callable[[Report], Path]
+) -> None:
     browser.open(page(usual()), 718, "dark", "print")
     assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.ask("document.documentElement.scrollWidth") <= 718
@@ -272,11 +274,13 @@ def test_on_paper_it_is_light_and_whole(browser: Browser, page: Callable[[Report
     assert browser.ask("document.querySelectorAll('.scroll').length") > 3
 
 
-def test_a_column_tells_its_numbers(browser: Browser, page: Callable[[Report], Path]) -> None:
+def test_a_tip_shows_the_numbers_of_a_column(
+    browser: Browser, page: Callable[[Report], Path]
+) -> None:
     report = usual()
     browser.open(page(report), 1280)
     browser.ask("document.querySelector('.stacks').scrollIntoView({block: 'center'})")
-    # The scroll event comes with the next frame, and hides a tip.
+    # The scroll event, which hides a tip, is fired with the next frame.
     browser.call(
         "Runtime.evaluate",
         expression="new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))",
@@ -289,18 +293,20 @@ def test_a_column_tells_its_numbers(browser: Browser, page: Callable[[Report], P
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     assert browser.ask("document.getElementById('tip').hidden") is False
     lines = browser.ask("[...document.querySelectorAll('#tip p')].map((one) => one.innerText)")
-    told = {name: count for moment, name, count in report.timeline if moment == START_MS}
+    counts = {name: count for moment, name, count in report.timeline if moment == START_MS}
     assert lines[0] == "2026-11-21T02:00:00.000Z"
-    assert {line.split("\n")[0] for line in lines[1:]} == {*told, "All"}
-    assert lines[-1].split() == ["All", str(sum(told.values()))]
+    assert {line.split("\n")[0] for line in lines[1:]} == {*counts, "All"}
+    assert lines[-1].split() == ["All", str(sum(counts.values()))]
     left, right = browser.ask(
         "(({left, right}) => [left, right])(document.getElementById('tip').getBoundingClientRect())"
     )
     assert 0 <= left < right <= 1280
-    assert_is_quiet(browser)
+    assert_nothing_is_logged_or_fetched(browser)
 
 
-def test_a_topic_of_the_legend_stands_out(browser: Browser, page: Callable[[Report], Path]) -> None:
+def test_a_topic_of_the_legend_is_highlighted(
+    browser: Browser, page: Callable[[Report], Path]
+) -> None:
     browser.open(page(usual()), 1280)
     browser.ask(
         "document.querySelector('.legend li')"
@@ -312,10 +318,12 @@ def test_a_topic_of_the_legend_stands_out(browser: Browser, page: Callable[[Repo
     ]
     browser.ask("document.body.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))")
     assert len(browser.ask(bright)) == 12
-    assert_is_quiet(browser)
+    assert_nothing_is_logged_or_fetched(browser)
 
 
-def test_a_click_sorts_and_another_turns(browser: Browser, page: Callable[[Report], Path]) -> None:
+def test_a_click_sorts_and_a_second_click_reverses(
+    browser: Browser, page: Callable[[Report], Path]
+) -> None:
     report = usual()
     browser.open(page(report), 1280)
     browser.ask(
@@ -331,10 +339,10 @@ def test_a_click_sorts_and_another_turns(browser: Browser, page: Callable[[Repor
         return found
 
     messages = [f"{row.messages:,}" for row in report.topics]
-    assert click(1) == messages[::-1]  # it was descending
+    assert click(1) == messages[::-1]  # descending before
     assert click(1) == messages
     sizes = [f"{row.bytes:,}" for row in report.topics]
-    assert click(2) == sizes  # numbers begin with the largest
+    assert click(2) == sizes  # numbers start in descending order
     names = click(0)
     assert sorted(names) == sorted(row.topic for row in report.topics)
     assert names[-1].startswith("tenant-")
@@ -342,4 +350,4 @@ def test_a_click_sorts_and_another_turns(browser: Browser, page: Callable[[Repor
         "ascending",
         *[None] * 6,
     ]
-    assert_is_quiet(browser)
+    assert_nothing_is_logged_or_fetched(browser)

@@ -223,7 +223,7 @@ class SendWorld(World):
         self.received.write(0, data)
         room, scratch, replies, body, size = map(
             random.choice,
-            ([40], [5_000, 70_000, 70_000], [8_000], [4000], [400, 40_000, 40_000])
+            ([40], [5_000, 70_000, 70_000], [1_500, 3_000, 8_000], [4000], [400, 40_000, 40_000])
             if is_complete
             else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
                   [250, 40_000]),
@@ -430,9 +430,11 @@ class PopWorld(PullWorld):
         call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
         call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
         call[pop_args.STORE_MS] = NOW_MS
-        if random.random() < 0.2:
+        if random.random() < 0.1:
+            call[pop_args.COUNT_MAX] = pop_args.MESSAGES_MAX + 1
+        if random.random() < 0.1:
             place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
-            call[place] = random.choice([-1, -(2**63), 0, pop_args.MESSAGES_MAX + 1])
+            call[place] = random.choice([-1, -(2**63), 0, 33])
 
 
 # --- acknowledgements ---------------------------------------------------------------
@@ -465,7 +467,7 @@ class AckWorld:
 TOLD_WORDS = max(copy_args.WAITING_WORDS, copy_args.TOLD_WORDS)
 STORED_TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
-NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP"]
+NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP", "WAI", "REAL", "KEY"]
 ODD_NAMES = [
     "DELAY",
     "TRAN_PREPARED_QUEUE_OFFSET",

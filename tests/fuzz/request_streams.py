@@ -428,7 +428,7 @@ def some_ack(random: Random, odd: float, pops: Sequence[Pop]) -> bytes:
 
 def some_acks(random: Random, odd: float, pops: Sequence[Pop]) -> list[bytes]:
     """Return acknowledgements of several messages, mostly of one pop."""
-    some = [random.choice(pops)] if random.random() < 0.5 else pops
+    some = random.choice([[random.choice(pops)], pops, pops[-3:]])
     return [some_ack(random, odd, some) for _ in range(random.choice([1, 3, 10]))]
 
 
@@ -471,6 +471,9 @@ def some_end(random: Random, odd: float, halves: Sequence[tuple[int, int]], grou
              ("commitLogOffset", str(physical_offset + 1)), ("commitLogOffset", "0")]
         )  # fmt: skip
         fields[name] = value
+    if random.random() < 0.2 * odd:
+        name = random.choice(["producerGroup", "msgId", "transactionId"])
+        fields[name] = random.choice(ODD_TEXTS)
     fields = with_odd_field(random, odd, fields)
     return some_request(random, odd, 37, fields, flags=(0, 0, 2))
 

@@ -25,6 +25,7 @@ STORES: dict[str, dict[str, Any]] = {
         "max_hash_slot_num": 20,
         "max_index_num": 60,
         "timer_precision_ms": 100,
+        "message_delay_level": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     },
 }
 
@@ -92,15 +93,23 @@ def test_pulls(paths: Paths) -> None:
 
 
 def pops_of(paths: Paths) -> list[Pop]:
-    """Return pops with messages to acknowledge, and two that never happened."""
+    """Return pops with messages to acknowledge, and three that never happened."""
     checkpoints = paths.both.with_kernel.broker.parts.pops.revive.checkpoints
     pops = [
-        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms)
+        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms, 6)
         for key in list(checkpoints._by_key)[-4:]
     ]
     last = pops[-1] if pops else Pop("T", "group", 0, 7, paths.now_ms)
-    pops.append(Pop(last.topic, last.group, last.queue_id, last.start + 3, last.pop_ms))
-    return [*pops, Pop(last.topic, "puorg", last.queue_id, last.start, last.pop_ms)]
+    topic, group, queue_id, start, pop_ms = (
+        last.topic, last.group, last.queue_id, last.start, last.pop_ms,
+    )  # fmt: skip
+    return [
+        *pops,
+        Pop(topic, group[::-1], queue_id, start, pop_ms),
+        Pop(topic, group, queue_id, start, pop_ms + 1, 6),
+        last,
+        Pop(topic, group, queue_id, start + 2, pop_ms, 6),
+    ]
 
 
 def test_pops(paths: Paths) -> None:
@@ -135,7 +144,7 @@ def test_pops(paths: Paths) -> None:
 
 PRODUCERS = ("g", "g", "g", "g", "h", "producers")
 HALF = "UNIQ_KEY\1AC\2TRAN_MSG\1true\2PGROUP\1%s\2REAL_TOPIC\1%s\2REAL_QID\1%s\2"
-HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRANSACTION_HALF_OFFSET\0010\2")
+HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRAN_PREPARED_QUEUE_OFFSET\0010\2")
 
 
 def put_halves(paths: Paths, random: Random) -> None:

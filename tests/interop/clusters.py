@@ -1,7 +1,7 @@
-"""Clusters of both kinds, for tests that expect the same of ours and of the official one.
+"""Clusters of both kinds, for tests with the same expectations of our broker and Java's.
 
-With ``REPUT_INTEROP=all`` such tests run on both: what they expect is what Java does. By default on
-ours alone.
+With ``REPUT_INTEROP=all`` such tests run on both kinds, because they expect Java's behaviour. By
+default they run only on ours.
 """
 
 import threading
@@ -18,10 +18,10 @@ Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 CLIENTS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
-"""Versions of Java's clients; an official cluster is of the same one."""
-PAUSE = threading.Event()  # nobody sets it
+"""Versions of Java's clients; an official cluster has the version of its clients."""
+PAUSE = threading.Event()  # never set
 GUARD_S = 60
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 
 Found = TypeVar("Found")
 
@@ -29,13 +29,13 @@ Found = TypeVar("Found")
 def start_cluster(
     kind: str, version: str, folder: Path, settings: Settings | None = None
 ) -> Cluster:
-    """Start a cluster, to be used as a context.
+    """Start a cluster, to be used as a context manager.
 
     Args:
         kind: One of ``KINDS``.
-        version: Of an official one.
-        folder: For its files; a store that is there is continued.
-        settings: More for ``broker.conf``.
+        version: Version of an official cluster; ours ignores it.
+        folder: Folder for the cluster's files; an existing store in it is continued.
+        settings: Further settings of ``broker.conf``.
     """
     if kind == "reput":
         return ReputCluster(folder, settings)
@@ -43,9 +43,12 @@ def start_cluster(
 
 
 def until(look: Callable[[], Found], guard_s: float = GUARD_S) -> Found:
-    """Return what is there (what is true) once it has come: processes act in their own time."""
+    """Wait until a function returns a true value, and return the value.
+
+    The processes under test act asynchronously.
+    """
     deadline = time.monotonic() + guard_s
-    while not (found := look()):
+    while not (value := look()):
         assert time.monotonic() < deadline, f"not there in {guard_s} s"
         PAUSE.wait(0.1)
-    return found
+    return value

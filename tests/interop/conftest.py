@@ -1,4 +1,4 @@
-"""What asks Java, for each version, once a session."""
+"""Fixtures for the Java oracles, stores, clusters and clients of each version."""
 
 import contextlib
 import re
@@ -25,11 +25,11 @@ class StartOracle(Protocol):
 
 
 BROKER_JARS = tuple(f"rocketmq-{name}" for name in ("broker", "filter", "acl", "auth", "srvutil"))
-"""What the classes of a broker's settings and tables touch, beyond the jars of every oracle."""
+"""Jars that the classes of a broker's settings and tables need, besides those of every oracle."""
 
 
 class TableOracle(Oracle):
-    """A running ``TableOracle.java``."""
+    """Running ``TableOracle.java``."""
 
     main_class = "TableOracle"
 
@@ -38,11 +38,11 @@ class TableOracle(Oracle):
         return [java_oracle.jars(version), more]
 
 
-# What waits for half a minute and more; the same is tested with another version, or with the end
-# that a broker is expected to have.
+# Tests that wait for half a minute or more. Another version of RocketMQ, or the more likely
+# outcome, is tested by default.
 ONLY_WITH_ALL = (
     re.compile(r"test_retry.py::.*5\.5\.0"),
-    re.compile(r"test_retry.py::test_consumers_see_the_same_on_the_official_broker"),
+    re.compile(r"test_retry.py::test_consumers_get_equal_messages_from_the_official_broker"),
     re.compile(r"test_namesrv.py::.*\[5\.5\.0-4\.9\.7\]"),
     re.compile(r"test_folders_both_ways.py::.*-kill"),
     re.compile(r"test_spark_live.py::test_slaves"),
@@ -52,34 +52,38 @@ ONLY_WITH_ALL = (
     re.compile(r"test_order.py::"),
     re.compile(r"test_batch_queues\.py::"),
     re.compile(r"test_reset.py::.*5\.5\.0"),
-    re.compile(r"test_timer.py::test_a_folder_goes_on"),
-    re.compile(r"test_transactions.py::test_a_(folder_goes_on|message_may_want)"),
-    re.compile(r"test_transactions.py::test_a_restarted_broker_asks_on.*-False"),
-    re.compile(r"test_reset.py::test_a_(java|python)_"),
+    re.compile(r"test_timer.py::test_the_other_broker_continues"),
+    re.compile(r"test_transactions.py::test_(the_other_broker_continues|checks_of_a_message)"),
+    re.compile(r"test_transactions.py::test_a_restarted_broker_continues_its_checks.*-False"),
+    re.compile(r"test_reset.py::test_a_reset_moves_a_(java|python)_"),
     re.compile(r"test_(import|salvage|restore)\.py::.*\[5\.5\.0"),
     re.compile(r"test_pop\.py::test_(a_broker|members|java|ours)"),
     re.compile(r"test_tools_on_copies\.py::"),
-    re.compile(r"test_pop_consumer\.py::test_(what|in_order)"),
-    re.compile(r"test_java_store\.py::(?!test_golden_store.*-clean)"),
-    re.compile(r"test_java_opens_ours\.py::(?!test_java_finds_everything.*closed).*5\.5\.0"),
+    re.compile(r"test_pop_consumer\.py::test_(acknowledged|an_extended|a_message|in_order)"),
+    re.compile(r"test_java_store\.py::(?!test_a_golden_store.*-clean)"),
+    re.compile(r"test_java_opens_ours\.py::(?!test_java_finds_every_message.*closed).*5\.5\.0"),
     re.compile(
         r"test_java_clients_on_reput\.py::"
-        r"(?!test_(what_is_sent_is_read.*sync|sent_back|tags|orderly_members)).*5\.5\.0"
+        r"(?!test_(sent_messages_are_read.*sync|a_message_sent_back|tags|orderly_members)).*5\.5\.0"
     ),
-    re.compile(r"test_producer\.py::(?!test_java_reads_what_we_send.*small).*4\.9\.7-5\.5\.0"),
-    re.compile(r"test_admin\.py::test_a_running_group_is_seen_and_goes_back"),
-    re.compile(r"test_retry\.py::test_(it_comes_again_with_growing|a_delayed_message_comes)"),
-    re.compile(r"test_spark_live\.py::test_rows_are_those_of_the_store"),
-    re.compile(r"test_java_opens_ours\.py::test_both_write_by_turns"),
-    re.compile(r"test_namesrv\.py::test_a_broker_comes_and_goes\[True"),
-    re.compile(r"test_salvage\.py::test_java_opens_it_and_finds_every_message.*-holes\]"),
-    re.compile(r"test_restore\.py::test_java_opens_it_and_finds_every_message.*-two-topics"),
+    re.compile(r"test_producer\.py::(?!test_java_reads_our_messages.*small).*4\.9\.7-5\.5\.0"),
+    re.compile(r"test_admin\.py::test_a_running_group_is_shown_and_reset"),
+    re.compile(r"test_retry\.py::test_(reconsume_times_grow|a_delayed_message_is_delivered)"),
+    re.compile(r"test_spark_live\.py::test_rows_equal_those_of_the_store"),
+    re.compile(r"test_java_opens_ours\.py::test_both_write_alternately"),
+    re.compile(r"test_namesrv\.py::test_a_broker_registers_and_disappears\[True"),
+    re.compile(
+        r"test_salvage\.py::test_java_opens_a_salvaged_store_and_finds_every_message.*-holes\]"
+    ),
+    re.compile(
+        r"test_restore\.py::test_java_opens_a_restored_store_and_finds_every_message.*-two-topics"
+    ),
     re.compile(r"test_import\.py::test_consumers_of_the_official_broker"),
 )
 
 
-# These mostly wait, for brokers and members; in one group with their version they would wait in a
-# row. The others stay together, so that a version's Java process is started once.
+# These tests mostly wait for brokers and members. In one group per version they would run in
+# sequence. All other tests are grouped by version, so that each version's Java process starts once.
 WITH_CLUSTERS = frozenset(
     {
         "mqadmin",
@@ -109,8 +113,8 @@ WITH_CLUSTERS = frozenset(
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let workers share the files, and leave what is slow to ``make interop-all``."""
-    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in another form")
+    """Group the tests for the workers, and skip slow tests unless ``REPUT_INTEROP`` is ``all``."""
+    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in other ways")
     for item in items:
         here = Path(__file__).parent
         if here not in item.path.parents:
@@ -119,12 +123,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name in WITH_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(name))
         if not java_oracle.wants_all_versions() and any(
-            one.search(item.nodeid) for one in ONLY_WITH_ALL
+            pattern.search(item.nodeid) for pattern in ONLY_WITH_ALL
         ):
             item.add_marker(is_slow)
 
 
-# One worker a version, so that there is one Java process a version.
+# One worker per version, so that there is one Java process per version.
 VERSIONS = [
     pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
     for version in java_oracle.versions()
@@ -142,7 +146,10 @@ def _running(
 
 @pytest.fixture(scope="module")
 def start_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOracle]:
-    """Starts an oracle, ``start_oracle(TraceOracle, "4.9.7")``; it ends with the module."""
+    """Provide a function that starts an oracle: ``start_oracle(TraceOracle, "4.9.7")``.
+
+    The oracle is closed at the end of the module.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(kind: type[AnyOracle], version: str) -> AnyOracle:
@@ -169,7 +176,7 @@ def table_oracle(
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def java_store(request: pytest.FixtureRequest) -> JavaStore:
-    """The message store of a version; each use starts a process."""
+    """Provide the message store of each version; each use starts a process."""
     return _or_skip(lambda: JavaStore(request.param))
 
 
@@ -183,7 +190,7 @@ BROKERS = [
 def official(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaCluster]:
-    """The official name server and broker of a version, shared: take topics of your own."""
+    """Provide the official name server and broker of a version, shared: use unique topics."""
     folder = tmp_path_factory.mktemp(f"cluster-{request.param}")
     with _or_skip(lambda: JavaCluster(request.param, folder)) as cluster:
         yield cluster
@@ -191,10 +198,10 @@ def official(
 
 @pytest.fixture
 def start_official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOfficial]:
-    """Starts an official cluster of the test's own, killed after it.
+    """Provide a function that starts an official cluster, which is killed after the test.
 
-    ``start_official("4.9.7", {"flushDiskType": "SYNC_FLUSH"}, folder)``; without a folder in a new
-    one; ``also`` as ``JavaCluster`` has it.
+    ``start_official("4.9.7", {"flushDiskType": "SYNC_FLUSH"}, folder)``; without a folder, in a new
+    one; ``also`` as in ``JavaCluster``.
     """
     with contextlib.ExitStack() as stack:
 
@@ -216,14 +223,14 @@ def start_official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOf
 def java_client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JavaClient]:
-    """The official clients of a version, in one Java process; see ``java_cluster``."""
+    """Provide the official clients of a version, in one Java process; see ``java_cluster``."""
     folder = tmp_path_factory.mktemp(f"client-{request.param}")
     with _or_skip(lambda: JavaClient(request.param, folder)) as client:
         yield client
 
 
 def _or_skip(start: Callable[[], Running]) -> Running:
-    """Return what starts; where Java is missing, skip, unless all versions are wanted."""
+    """Return the started object; if Java is missing, skip, unless all versions are requested."""
     try:
         return start()
     except JavaUnavailable as reason:

@@ -1,16 +1,16 @@
-"""The official name server, broker and clients, as processes that tests drive.
+"""The official name server, broker and clients, as processes that tests control.
 
     with JavaCluster("4.9.7", tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as cluster:
         with JavaClient("5.5.0", tmp_path / "client") as java:
             producer = java.producer(cluster.namesrv)
             results = producer.send([JavaMessage("T", b"one", tags="a")])
             consumer = java.push_consumer(cluster.namesrv, "group", "T")
-            assert [one.body for one in consumer.take(1)] == [b"one"]
+            assert [message.body for message in consumer.take(1)] == [b"one"]
             print(java.mqadmin("topicList", namesrv=cluster.namesrv))
 
-A ``JavaClient`` works with any name server address, ours or Java's, and with many at a time: each
-producer or consumer is a client of its own, with its own connections. Its calls block. In a test
-on an event loop that also serves reput, call them with ``await asyncio.to_thread(...)``.
+A ``JavaClient`` works with any name server address, ours or Java's, and with several at the same
+time: each producer or consumer is a separate client with separate connections. Its calls block. In
+a test whose event loop also serves reput, call them with ``await asyncio.to_thread(...)``.
 """
 
 import base64
@@ -42,10 +42,10 @@ STOP_S = 60.0
 ANSWER_S = 60.0
 TRIES = 20
 CLOSED = re.compile("Remoting(SendRequest|Connect|Timeout)Exception")
-"""What a thread of Java's client gets whose connection another one closes, by when it does."""
+"""Errors that a thread of Java's client gets if another thread closes its connection."""
 GET_BROKER_CLUSTER_INFO = 106
 
-# Quick to start rather than quick. Servers make keys for TLS when they start: seconds.
+# Options for a quick start at the cost of speed. Making TLS keys at the start takes seconds.
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable")
 NO_TLS = "-Dtls.server.mode=disabled"
 SERVER_OPENS = (
@@ -55,7 +55,7 @@ SERVER_OPENS = (
 )
 
 Settings = Mapping[str, str | int | bool]
-"""Under Java's names: of ``broker.conf``, or of a client (``sendMsgTimeout``, ...)."""
+"""Settings by Java's names: of ``broker.conf``, or of a client (``sendMsgTimeout``, ...)."""
 
 SMALL_FILES: Settings = {
     "mappedFileSizeCommitLog": 16 << 20,
@@ -75,22 +75,22 @@ def broker_versions() -> tuple[str, ...]:
 
 
 class JavaCluster:
-    """A name server and a broker ``broker-a`` of cluster ``DefaultCluster``, both running.
+    """A running name server and a running broker ``broker-a`` of cluster ``DefaultCluster``.
 
     Args:
-        version: Of RocketMQ.
-        folder: For the store (``folder/store``), logs and files of settings; made if missing, and
-            taken as it is if it is there, so that a store can be continued.
-        settings: More for ``broker.conf``.
-        heap_megabytes: Of the broker.
-        namesrv: Address of a name server to use instead of a Java one of its own.
-        also: Addresses of name servers that the broker registers with besides.
-        jvm: Options of the broker, instead of those for a quick start.
-        tls: Accept TLS as well, as is Java's default; starting then takes seconds more.
+        version: Version of RocketMQ.
+        folder: Folder of the store (``folder/store``), logs and settings files; created if missing.
+            An existing store is continued.
+        settings: Further settings of ``broker.conf``.
+        heap_megabytes: Heap size of the broker.
+        namesrv: Address of a running name server; by default a Java name server is started.
+        also: Addresses of further name servers at which the broker registers.
+        jvm: JVM options of the broker, instead of those for a quick start.
+        tls: Accept TLS as well, which is Java's default; the start then takes seconds longer.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
-        JavaError: It did not start within a minute; the text has the end of its logs.
+        JavaError: It did not start within a minute; the text contains the end of its logs.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class JavaCluster:
         return self._namesrv_process.pid
 
     def start(self) -> None:
-        """Start what does not run, on the same ports, and wait until the broker is registered."""
+        """Start stopped processes on the same ports, and wait until the broker is registered."""
         if self._own_namesrv and self._namesrv_process is None:
             self._namesrv_process = self._launch(
                 "org.apache.rocketmq.namesrv.NamesrvStartup",
@@ -158,7 +158,7 @@ class JavaCluster:
                 "storePathRootDir": str(self.store),
                 "storePathCommitLog": str(self.store / "commitlog"),
                 "autoCreateTopicEnable": True,
-                # A machine that is busy with tests is no reason to refuse messages.
+                # Do not refuse messages because the machine is busy with tests.
                 "waitTimeMillsInSendQueue": 60_000,
                 **SMALL_FILES,
                 **self._settings,
@@ -177,19 +177,19 @@ class JavaCluster:
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
-        """Kill both."""
+        """Kill both processes."""
         self._end(subprocess.Popen.kill)
 
     def kill_broker(self) -> None:
-        """Kill the broker alone; ``start`` starts it again."""
+        """Kill only the broker; ``start`` starts it again."""
         self._broker_process = _ended(self._broker_process, subprocess.Popen.kill)
 
     def stop_broker(self) -> None:
-        """Stop the broker alone; ``start`` starts it again."""
+        """Stop only the broker; ``start`` starts it again."""
         self._broker_process = _ended(self._broker_process, subprocess.Popen.terminate)
 
     def log(self) -> str:
-        """Return what the processes printed, and the end of their warnings."""
+        """Return the output of the processes, and the end of their logged warnings."""
         names = ("namesrv.out", "broker.out", "warnings.log")
         return "\n".join(
             f"--- {name}\n{(self.folder / name).read_text(errors='replace')[-3000:]}"
@@ -223,7 +223,9 @@ class JavaCluster:
             )
 
     def _await_registration(self) -> None:
-        processes = [one for one in (self._namesrv_process, self._broker_process) if one]
+        processes = [
+            process for process in (self._namesrv_process, self._broker_process) if process
+        ]
         deadline = time.monotonic() + START_S
         while self.address not in cluster_text(self.namesrv):
             for process in processes:
@@ -246,7 +248,7 @@ def _write_logback(folder: Path) -> None:
     text = (HERE / "servers.logback.xml").read_text(encoding="utf-8")
     for part in ("namesrv", "broker", "tools"):
         (folder / f"logback_{part}.xml").write_text(text, encoding="utf-8")
-    # What 5.x asks for; its logger has a package of its own.
+    # 5.x reads this path; its logger is in another package.
     text = text.replace('"ch.qos', '"org.apache.rocketmq.logging.ch.qos')
     (folder / "rmq.logback.xml").write_text(text, encoding="utf-8")
 
@@ -266,7 +268,7 @@ def _ended(
 
 
 def cluster_text(namesrv: str) -> str:
-    """Return what a name server tells of its cluster, or nothing if it does not answer yet."""
+    """Return the cluster information of a name server, or "" if it does not answer yet."""
     host, _, port = namesrv.rpartition(":")
     header = json.dumps(
         {
@@ -289,9 +291,9 @@ def cluster_text(namesrv: str) -> str:
 
 
 def free_triple() -> int:
-    """Return a port that is free with the two below and the one above, as a broker wants it.
+    """Return a free port P for a broker, which also needs P-2, P-1 and P+1.
 
-    It is below the ports that the system gives out, so that no connection takes it meanwhile.
+    The ports are below the ephemeral range, so that no connection takes them meanwhile.
     """
     for _ in range(1000):
         port = random.randrange(12_000, 30_000, 4)
@@ -301,7 +303,7 @@ def free_triple() -> int:
 
 
 def free_port(taken: set[int] = frozenset()) -> int:  # type: ignore[assignment]
-    """Return a free port below those that the system gives out."""
+    """Return a free port below the ephemeral range."""
     for _ in range(1000):
         port = random.randrange(10_000, 32_000)
         if port not in taken and _is_free(port):
@@ -323,7 +325,7 @@ def _is_free(port: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A message queue as Java's clients name it."""
+    """Message queue, as Java's clients name it."""
 
     topic: str
     broker_name: str
@@ -332,7 +334,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class JavaMessage:
-    """What a Java producer is to send. ``keys``: more than one with spaces."""
+    """Message for a Java producer. ``keys``: several are separated by spaces."""
 
     topic: str
     body: bytes
@@ -345,13 +347,13 @@ class JavaMessage:
 
 
 class ClientError(Exception):
-    """An exception of a Java client.
+    """Exception of a Java client.
 
     Attributes:
-        type: Its class, without the package.
-        code: RocketMQ's response code, if it has one.
-        text: Its message.
-        trace: Where it came from, in Java.
+        type: Class name, without the package.
+        code: RocketMQ's response code, if the exception has one.
+        text: Message of the exception.
+        trace: Stack trace in Java.
     """
 
     def __init__(self, type: str, code: int | None, text: str, trace: str) -> None:  # noqa: A002
@@ -377,11 +379,11 @@ class JavaSent:
 
 @dataclass(frozen=True, slots=True)
 class JavaReceived:
-    """A message as a Java consumer got it, its body uncompressed.
+    """Message as received by a Java consumer, with its body uncompressed.
 
     Attributes:
-        msg_id: The unique key if it has one.
-        offset_msg_id: From store address and physical offset.
+        msg_id: Unique key, if the message has one.
+        offset_msg_id: Offset id, made of store address and physical offset.
     """
 
     topic: str
@@ -417,11 +419,11 @@ class JavaPulled:
 
 
 class JavaClient:
-    """A Java process with the client jars of a version; the clients in it are made by its methods.
+    """Java process with the client jars of a version; its methods create the clients in it.
 
     Args:
-        version: Of RocketMQ.
-        work: A folder for logs, local consumer offsets, and the settings of the admin tools.
+        version: Version of RocketMQ.
+        work: Folder for logs, local consumer offsets, and the settings of the admin tools.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
@@ -483,18 +485,18 @@ class JavaClient:
         """Start a ``DefaultMQPushConsumer``.
 
         Args:
-            namesrv: Address of a name server, or more with semicolons.
-            group: Its group.
-            topic: What it subscribes to.
-            expression: Tags, or a condition if ``sql``.
-            subscriptions: More topics, each with its tags or condition.
+            namesrv: Address of a name server, or several separated by semicolons.
+            group: Consumer group.
+            topic: Subscribed topic.
+            expression: Tags, or a SQL92 condition with ``sql``.
+            subscriptions: Further topics, each with its tags or condition.
             sql: The expressions are SQL92.
-            orderly: One thread a queue, which is locked.
-            broadcasting: Each consumer gets everything, and keeps its offsets in a file.
-            from_where: Where a new group begins: ``CONSUME_FROM_LAST_OFFSET``,
+            orderly: One thread per queue, which is locked.
+            broadcasting: Each consumer gets every message, and keeps its offsets in a file.
+            from_where: First position of a new group: ``CONSUME_FROM_LAST_OFFSET``,
                 ``CONSUME_FROM_FIRST_OFFSET``, or ``CONSUME_FROM_TIMESTAMP`` with the setting
                 ``consumeTimestamp="20260131235959"``.
-            laters: A message is asked for again as long as it was fewer times.
+            laters: The listener returns ``RECONSUME_LATER`` while a message has fewer attempts.
             settings: Setters of the consumer: ``consumeMessageBatchMaxSize=16``.
         """
         wanted = {**({topic: expression} if topic else {}), **(subscriptions or {})}
@@ -506,8 +508,8 @@ class JavaClient:
             "orderly": orderly,
             "laters": laters,
             "subscriptions": [
-                {"topic": one, "expression": text, "type": "SQL92" if sql else "TAG"}
-                for one, text in wanted.items()
+                {"topic": name, "expression": text, "type": "SQL92" if sql else "TAG"}
+                for name, text in wanted.items()
             ],
         }
         return PushConsumer(self, "push", request, self._settings(namesrv, settings))
@@ -524,7 +526,7 @@ class JavaClient:
         expression: str = "*",
         **settings: Any,
     ) -> "LitePullConsumer":
-        """Start a ``DefaultLitePullConsumer``; without a topic it is for ``assign``."""
+        """Start a ``DefaultLitePullConsumer``; without a topic, for use with ``assign``."""
         request = {"group": group, "topic": topic, "expression": expression}
         settings.setdefault("consumeFromWhere", "CONSUME_FROM_FIRST_OFFSET")
         return LitePullConsumer(self, "lite", request, self._settings(namesrv, settings))
@@ -534,11 +536,11 @@ class JavaClient:
         return Admin(self, "admin", {}, self._settings(namesrv, settings))
 
     def mqadmin(self, *arguments: str, namesrv: str) -> str:
-        """Run the admin tool in this process; return what it printed, a trace if it failed.
+        """Run the admin tool in this process; return its output, or a stack trace if it failed.
 
-        It ends the process when it does not understand its arguments. In 4.5.2 two threads that
-        both want a connection to a name server close each other's, with what was asked on it
-        (``NettyRemotingClient.createChannel``): then it runs again.
+        The tool ends the process if it rejects its arguments. In 4.5.2 two threads that both need a
+        connection to a name server close each other's, and lose the requests on it
+        (``NettyRemotingClient.createChannel``): the tool is then run again.
         """
         for _ in range(TRIES if self.version == "4.5.2" else 1):
             printed = str(self.ask("mqadmin", arguments=[*arguments, "-n", namesrv]))
@@ -551,17 +553,17 @@ class JavaClient:
         return base64.b64decode(self.ask("encode", **command))
 
     def decode_frame(self, frame: bytes, header: str | None = None) -> dict[str, Any]:
-        """Return what a frame, with its length, is to Java's decoder.
+        """Return the result of Java's decoder for a frame with its length.
 
         Returns:
             ``open`` (the connection was not closed) and, if it is a frame, ``code language version
             opaque flag remark serialization extFields body``; with the name of a header class,
             ``fields`` as well.
         """
-        found = self.ask("decode", frame=base64.b64encode(frame).decode(), header=header)
-        if "body" in found:
-            found["body"] = base64.b64decode(found["body"])
-        return dict(found)
+        answer = self.ask("decode", frame=base64.b64encode(frame).decode(), header=header)
+        if "body" in answer:
+            answer["body"] = base64.b64decode(answer["body"])
+        return dict(answer)
 
     def ask(self, what: str, **request: Any) -> Any:
         """Return the answer to a request of ``ClientOracle.java``.
@@ -577,7 +579,7 @@ class JavaClient:
             raise JavaError(f"no answer to {what} in {ANSWER_S} s\n{self.log()}") from None
 
     def start(self, what: str, **request: Any) -> "Future[Any]":
-        """Send a request; return what gets the answer, beside which others can be asked."""
+        """Send a request; return the future of its answer. Other requests may overlap."""
         number = next(self._ids)
         future: Future[Any] = Future()
         line = json.dumps({"id": number, "do": what, **request}) + "\n"
@@ -591,19 +593,19 @@ class JavaClient:
         return future
 
     def listen(self, handle: str, listener: Callable[[dict[str, Any]], None]) -> None:
-        """Give what comes for a handle to a function, on the thread that reads."""
+        """Pass the events of a handle to a function, on the thread that reads."""
         self._listeners[handle] = listener
 
     def name(self) -> str:
-        """Return a name that no client of this process has."""
+        """Return a client name that is unique in this process."""
         return f"c{next(self._ids)}"
 
     def log(self) -> str:
-        """Return the end of what Java printed."""
+        """Return the end of Java's output."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def close(self) -> None:
-        """End the process; clients that still run do not take leave of the broker."""
+        """End the process; running clients do not unregister from the broker."""
         if self._process.poll() is None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -617,7 +619,7 @@ class JavaClient:
         self._process.stdout.close()
 
     def kill(self) -> None:
-        """Kill the process, as a crash of the application."""
+        """Kill the process, like a crash of the application."""
         self._process.kill()
         self.close()
 
@@ -633,7 +635,7 @@ class JavaClient:
         self.close()
 
     def _settings(self, namesrv: str, settings: dict[str, Any]) -> dict[str, Any]:
-        # Clients of one name share connections and routes, whatever name server the second wants.
+        # Clients with the same name share connections and routes, even with different name servers.
         return {"namesrvAddr": namesrv, "instanceName": self.name(), **settings}
 
     def _read(self) -> None:
@@ -655,7 +657,7 @@ class JavaClient:
 
 
 class _Client:
-    """A client in the Java process."""
+    """Client in the Java process."""
 
     def __init__(
         self, java: JavaClient, kind: str, request: dict[str, Any], settings: dict[str, Any]
@@ -667,14 +669,14 @@ class _Client:
         java.ask(f"new {kind}", on=self.handle, settings=settings, **request)
 
     def _before(self) -> None:
-        """Prepare for what may come before the answer."""
+        """Prepare for events that may arrive before the answer."""
 
     def ask(self, what: str, **request: Any) -> Any:
         """Return the answer to a request of this client. Raises as ``JavaClient.ask``."""
         return self.java.ask(what, on=self.handle, **request)
 
     def close(self) -> None:
-        """Shut it down as an application would."""
+        """Shut the client down as an application would."""
         if self._open:
             self._open = False
             self.java.ask("close", on=self.handle)
@@ -692,7 +694,7 @@ class _Client:
 
 
 class Producer(_Client):
-    """A running ``DefaultMQProducer``."""
+    """Running ``DefaultMQProducer``."""
 
     def send(
         self,
@@ -702,22 +704,22 @@ class Producer(_Client):
         queue: Queue | None = None,
         timeout_ms: int = 10_000,
     ) -> list[JavaSent]:
-        """Send messages, one after the other; ``results`` does not raise.
+        """Send messages in sequence; use ``results`` to get errors without an exception.
 
         Args:
-            messages: What to send.
+            messages: Messages to send.
             how: ``sync``, ``async``, ``oneway`` (no results) or ``batch`` (one result).
-            queue: Where to; by default the producer chooses.
-            timeout_ms: For each.
+            queue: Target queue; by default the producer chooses.
+            timeout_ms: Timeout of each message, in ms.
 
         Raises:
-            ClientError: The first that failed.
+            ClientError: The first failure.
         """
-        found = self.results(messages, how, queue=queue, timeout_ms=timeout_ms)
-        for one in found:
-            if isinstance(one, ClientError):
-                raise one
-        return [one for one in found if isinstance(one, JavaSent)]
+        results = self.results(messages, how, queue=queue, timeout_ms=timeout_ms)
+        for result in results:
+            if isinstance(result, ClientError):
+                raise result
+        return [result for result in results if isinstance(result, JavaSent)]
 
     def results(
         self,
@@ -728,23 +730,23 @@ class Producer(_Client):
         timeout_ms: int = 10_000,
         sharding_keys: Sequence[str] = (),
     ) -> list[JavaSent | ClientError | None]:
-        """Send messages; return result or error of each, None of a one-way message."""
-        found = self.ask(
+        """Send messages; return the result or error of each, None for a one-way message."""
+        answers = self.ask(
             how,
-            messages=[_message_line(one) for one in messages],
+            messages=[_message_line(message) for message in messages],
             queue=_queue_line(queue),
             timeoutMillis=timeout_ms,
             shardingKeys=list(sharding_keys),
         )
-        return [_sent(one) for one in found]
+        return [_sent(answer) for answer in answers]
 
     def send_ordered(
         self, messages: Sequence[JavaMessage], sharding_keys: Sequence[str]
     ) -> list[JavaSent]:
-        """Send with a ``MessageQueueSelector`` by the hash of a key for each message."""
-        found = self.results(messages, "ordered", sharding_keys=sharding_keys)
-        assert all(isinstance(one, JavaSent) for one in found), found
-        return [one for one in found if isinstance(one, JavaSent)]
+        """Send with a ``MessageQueueSelector`` that hashes each message's sharding key."""
+        results = self.results(messages, "ordered", sharding_keys=sharding_keys)
+        assert all(isinstance(result, JavaSent) for result in results), results
+        return [result for result in results if isinstance(result, JavaSent)]
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written."""
@@ -752,12 +754,11 @@ class Producer(_Client):
 
 
 class PushConsumer(_Client):
-    """A running ``DefaultMQPushConsumer``.
+    """Running ``DefaultMQPushConsumer``.
 
     Attributes:
-        received: What it got so far, in the order of arrival.
-        batches: The same as it came: the queue, and how many messages each call of the listener
-            had.
+        received: Messages received so far, in the order of arrival.
+        batches: Queue and number of messages of each call of the listener.
     """
 
     def _before(self) -> None:
@@ -775,16 +776,16 @@ class PushConsumer(_Client):
             self._arrival.notify_all()
 
     def take(self, count: int, timeout_s: float = 60) -> list[JavaReceived]:
-        """Return the next ``count`` messages, waiting for them. Raises ``JavaError``."""
-        self.wait_until(lambda found: len(found) >= self._taken + count, timeout_s)
-        found = self.received[self._taken : self._taken + count]
+        """Wait for the next ``count`` messages and return them. Raises ``JavaError``."""
+        self.wait_until(lambda taken: len(taken) >= self._taken + count, timeout_s)
+        taken = self.received[self._taken : self._taken + count]
         self._taken += count
-        return found
+        return taken
 
     def wait_until(
         self, enough: Callable[[list[JavaReceived]], bool], timeout_s: float = 60
     ) -> list[JavaReceived]:
-        """Return all that it got when a condition on it is true. Raises ``JavaError``."""
+        """Wait for a condition on all received messages; return them. Raises ``JavaError``."""
         with self._arrival:
             if not self._arrival.wait_for(lambda: enough(self.received), timeout_s):
                 raise JavaError(
@@ -793,24 +794,24 @@ class PushConsumer(_Client):
             return list(self.received)
 
     def assigned(self) -> list[Queue]:
-        """Return the queues that rebalancing gave to it."""
+        """Return the queues that rebalancing assigned to the consumer."""
         return sorted(map(_queue, self.ask("assigned")), key=_queue_order)
 
     def suspend(self) -> None:
-        """Stop asking for messages."""
+        """Stop pulling messages."""
         self.ask("suspend")
 
     def resume(self) -> None:
-        """Ask for messages again."""
+        """Continue pulling messages."""
         self.ask("resume")
 
     def persist(self) -> None:
-        """Send its offsets to the broker, or save them, now."""
+        """Send the consumer offsets to the broker, or save them, now."""
         self.ask("persist")
 
 
 class PullConsumer(_Client):
-    """A running ``DefaultMQPullConsumer``."""
+    """Running ``DefaultMQPullConsumer``."""
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be read."""
@@ -825,8 +826,8 @@ class PullConsumer(_Client):
         *,
         block: bool = False,
     ) -> JavaPulled:
-        """Pull once; with ``block``, at the end of a queue, for up to 20 s."""
-        found = self.ask(
+        """Pull once; with ``block``, hold the request for up to 20 s at the end of a queue."""
+        answer = self.ask(
             "pullBlocking" if block else "pull",
             queue=_queue_line(queue),
             offset=queue_offset,
@@ -834,11 +835,11 @@ class PullConsumer(_Client):
             expression=expression,
         )
         return JavaPulled(
-            found["status"],
-            found["nextOffset"],
-            found["minOffset"],
-            found["maxOffset"],
-            list(map(_received, found["messages"])),
+            answer["status"],
+            answer["nextOffset"],
+            answer["minOffset"],
+            answer["maxOffset"],
+            list(map(_received, answer["messages"])),
         )
 
     def read_all(self, topic: str) -> dict[Queue, list[JavaReceived]]:
@@ -848,11 +849,13 @@ class PullConsumer(_Client):
     def _read(self, queue: Queue) -> Iterator[JavaReceived]:
         queue_offset, end = self.min_offset(queue), self.max_offset(queue)
         while queue_offset < end:
-            found = self.pull(queue, queue_offset)
-            yield from found.messages
-            if found.next_offset <= queue_offset:
-                raise JavaError(f"{found.status} at {queue_offset} of {queue}, which ends at {end}")
-            queue_offset = found.next_offset
+            pulled = self.pull(queue, queue_offset)
+            yield from pulled.messages
+            if pulled.next_offset <= queue_offset:
+                raise JavaError(
+                    f"{pulled.status} at {queue_offset} of {queue}, which ends at {end}"
+                )
+            queue_offset = pulled.next_offset
 
     def min_offset(self, queue: Queue) -> int:
         return int(self.ask("min", queue=_queue_line(queue)))
@@ -871,7 +874,7 @@ class PullConsumer(_Client):
         self.ask("commit", queue=_queue_line(queue), offset=consumer_offset)
 
     def view(self, topic: str, msg_id: str) -> JavaReceived:
-        """Return a message by its id: unique key, or store address and physical offset."""
+        """Return a message by its id: unique key, or offset id."""
         return _received(self.ask("view", topic=topic, msgId=msg_id))
 
     def query(
@@ -891,7 +894,7 @@ class PullConsumer(_Client):
 
 
 class LitePullConsumer(_Client):
-    """A running ``DefaultLitePullConsumer``."""
+    """Running ``DefaultLitePullConsumer``."""
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be read."""
@@ -902,13 +905,13 @@ class LitePullConsumer(_Client):
 
     def take(self, count: int, timeout_s: float = 60) -> list[JavaReceived]:
         """Poll until there are ``count`` messages. Raises ``JavaError``."""
-        found: list[JavaReceived] = []
+        taken: list[JavaReceived] = []
         deadline = time.monotonic() + timeout_s
-        while len(found) < count:
+        while len(taken) < count:
             if time.monotonic() > deadline:
-                raise JavaError(f"only {len(found)} messages in {timeout_s} s\n{self.java.log()}")
-            found += self.poll(500)
-        return found
+                raise JavaError(f"only {len(taken)} messages in {timeout_s} s\n{self.java.log()}")
+            taken += self.poll(500)
+        return taken
 
     def assign(self, queues: Sequence[Queue]) -> None:
         self.ask("assign", queues=list(map(_queue_line, queues)))
@@ -939,15 +942,15 @@ class LitePullConsumer(_Client):
 
 
 class Admin(_Client):
-    """A running ``DefaultMQAdminExt``."""
+    """Running ``DefaultMQAdminExt``."""
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method by its Java name.
 
-        Arguments are what JSON can say; a bean is a dictionary of its properties, in Java's names:
+        Arguments are JSON values; a bean is a dictionary of its properties, with Java's names:
         ``call("createAndUpdateTopicConfig", address, {"topicName": "T", "readQueueNums": 4})``.
-        Returns the same: beans as dictionaries, bytes as base64, queues that are keys of a map as
-        ``topic@broker@id``.
+        The result has the same form: beans as dictionaries, bytes as base64, queues that are map
+        keys as ``topic@broker@id``.
 
         Raises:
             ClientError: Java threw an exception.

@@ -1,7 +1,7 @@
-"""RocketMQ's own Java classes as a process that answers: what these tests compare with.
+"""RocketMQ's own Java classes in a process that answers requests: the reference of these tests.
 
-``Oracle.java`` is compiled against the official jars of one version, and started once a session.
-The jars come from Maven; they and the classes are kept: in ``$REPUT_JARS``, or
+``Oracle.java`` is compiled against the official jars of one version, and started once per session.
+The jars come from Maven. Jars and classes are cached in ``$REPUT_JARS``, or
 ``~/.cache/reput/jars``.
 """
 
@@ -29,11 +29,11 @@ Word = str | bytes | int
 
 
 class JavaUnavailable(Exception):
-    """A tool or the jars are missing; the text says what to install."""
+    """A tool or the jars are missing; the text states what to install."""
 
 
 class JavaError(Exception):
-    """Java threw an exception on a request."""
+    """Java threw an exception while it processed a request."""
 
 
 def wants_all_versions() -> bool:
@@ -57,10 +57,10 @@ def tool(name: str) -> str:
 
 
 def jars(version: str) -> Path:
-    """Return the folder with the jars of a version, fetched if they are not there.
+    """Return the folder with the jars of a version; fetch them if they are missing.
 
     Raises:
-        JavaUnavailable: There is no Maven, or it cannot fetch them.
+        JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
     return _fetched(_cache() / version, HERE / "pom.xml", version)
 
@@ -69,7 +69,7 @@ def cluster_jars(version: str) -> Path:
     """Return the folder with name server, broker, admin tools and client of a version.
 
     Raises:
-        JavaUnavailable: There is no Maven, or it cannot fetch them.
+        JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
     return _fetched(_cache() / f"cluster-{version}", HERE / "cluster.pom.xml", version)
 
@@ -78,22 +78,23 @@ def benchmark_jars() -> Path:
     """Return the folder with ``org.apache.rocketmq.example.benchmark`` of 5.5.0.
 
     Raises:
-        JavaUnavailable: There is no Maven, or it cannot fetch them.
+        JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
     return _fetched(_cache() / "example-5.5.0", HERE / "example.pom.xml", "5.5.0")
 
 
 def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> Path:
-    """Return the folder with a further part of RocketMQ, fetched next to the jars of ``jars``.
+    """Return the folder with a further module of RocketMQ; it is fetched next to those of ``jars``.
 
     Args:
-        version: Of RocketMQ.
-        part: ``filter``, ``broker``, ...
-        artifacts: What to fetch of it and its dependencies; the rest is the whole of RocketMQ.
-        work: A folder for the pom.
+        version: Version of RocketMQ.
+        part: Module: ``filter``, ``broker``, ...
+        artifacts: Artifacts to fetch of the module and its dependencies, to leave out the rest of
+            RocketMQ.
+        work: Folder for the pom.
 
     Raises:
-        JavaUnavailable: There is no Maven, or it cannot fetch them.
+        JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
     folder = _cache() / f"{part}-{version}"
     if (folder / f"rocketmq-{part}-{version}.jar").is_file():
@@ -110,38 +111,40 @@ def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> 
 
 
 def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Path:
-    """Return the folder with compiled sources, compiled if these were not yet.
+    """Return the folder with the compiled sources; compile them if they are not cached.
 
     Args:
-        name: What the folder's name begins with; the version belongs into it.
-        sources: ``.java`` to compile, anything else to copy.
+        name: Prefix of the folder's name; it must contain the version.
+        sources: ``.java`` files to compile; other files are copied.
         libraries: Folders with jars.
 
     Raises:
-        JavaUnavailable: There is no ``javac``.
+        JavaUnavailable: ``javac`` is missing.
     """
 
     def compile_to(new: Path) -> None:
         # -XDignore.symbol.file: no warning that Unsafe is internal.
         compiling = [tool("javac"), "-XDignore.symbol.file", "-proc:none", "-nowarn"]
         compiling += ["-encoding", "UTF-8", "-cp", class_path(*libraries), "-d", str(new)]
-        subprocess.run([*compiling, *(one for one in sources if one.suffix == ".java")], check=True)
-        for one in sources:
-            if one.suffix != ".java":
-                shutil.copy(one, new)
+        subprocess.run(
+            [*compiling, *(source for source in sources if source.suffix == ".java")], check=True
+        )
+        for source in sources:
+            if source.suffix != ".java":
+                shutil.copy(source, new)
 
     return cached(name, sources, compile_to)
 
 
 def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """Return the folder with what was made of sources, made if these were not yet, once a user.
+    """Return a cached folder that ``make`` builds from sources, once per user.
 
     Args:
-        name: What the folder's name begins with.
-        sources: Files.
-        make: Makes it into the folder it gets.
+        name: Prefix of the folder's name.
+        sources: Files; the folder's name contains their hash.
+        make: Function that builds into the given folder.
     """
-    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = _cache() / f"{name}-{digest}"
     if folder.is_dir():
         return folder
@@ -161,7 +164,7 @@ def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> 
 def class_path(*folders: Path) -> str:
     """Return a class path of folders: their jars, or their classes if there are no jars."""
     return os.pathsep.join(
-        str(one / "*") if next(one.glob("*.jar"), None) else str(one) for one in folders
+        str(folder / "*") if next(folder.glob("*.jar"), None) else str(folder) for folder in folders
     )
 
 
@@ -171,7 +174,7 @@ def _cache() -> Path:
 
 
 def _fetched(folder: Path, pom: Path, version: str) -> Path:
-    """Return a folder with what a pom names, fetched if it is not there."""
+    """Return a folder with the artifacts of a pom; fetch them if they are missing."""
     names = [f"{node.text}-{version}.jar" for node in _artifacts(pom)]
     if all((folder / name).is_file() for name in names):
         return folder
@@ -204,11 +207,11 @@ def _artifacts(pom: Path) -> list[ElementTree.Element]:
 
 
 class Oracle:
-    """A running ``Oracle.java``; a subclass may run another ``WordOracle``, on other jars.
+    """Running ``Oracle.java``; a subclass may run another ``WordOracle`` with other jars.
 
     Args:
-        version: Of RocketMQ.
-        work: An empty folder for temporary files and the logs that RocketMQ writes home.
+        version: Version of RocketMQ.
+        work: Empty folder for temporary files, and home folder for the logs of RocketMQ.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
@@ -270,12 +273,12 @@ class Oracle:
         return self.ask(command, [words])[0]
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         self._process.communicate()
 
 
 class ClusterOracle(Oracle):
-    """An oracle whose class is of brokers or clients."""
+    """Oracle that uses classes of brokers or clients."""
 
     def folders(self, version: str, work: Path) -> list[Path]:
         return [cluster_jars(version)]

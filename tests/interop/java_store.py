@@ -1,15 +1,15 @@
-"""RocketMQ's own ``DefaultMessageStore`` on a folder: what Java finds in it, or writes into it.
+"""RocketMQ's own ``DefaultMessageStore`` on a folder: open and read it, or write messages into it.
 
-``StoreOracle.java`` is compiled against the official jars of one version, once a user, next to
-those jars. Each call starts one Java process (about 1 s with 4.x, 2 s with 5.x) that opens the
-folder **for writing**, as a broker does: hand it a copy.
+``StoreOracle.java`` is compiled against the official jars of one version, once per user, and cached
+next to those jars. Each call starts one Java process (about 1 s with 4.x, 2 s with 5.x) that opens
+the folder **for writing**, as a broker does: pass a copy.
 
     view = JavaStore("5.5.0").open(folder, config, keys=[("Orders", "k1")])
     view.queues["Orders", 0].messages[17].body
 
-There is no broker around the store. In 4.x the store would deliver delayed messages itself; that
-is switched off. In 5.x the broker turns a ``DELAY`` property into ``SCHEDULE_TOPIC_XXXX`` and
-checks topic and body lengths: there a ``Put`` is stored as it is said.
+There is no broker around the store. In 4.x the store itself would deliver delayed messages; that
+is disabled. In 5.x the broker maps a ``DELAY`` property to ``SCHEDULE_TOPIC_XXXX`` and checks topic
+and body lengths; here a ``Put`` is stored without these steps.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from interop.java_oracle import HERE, JavaError, jars, tool
 SOURCE = HERE / "StoreOracle.java"
 LOGBACK = HERE / "rmq.logback.xml"
 
-# RocketMQ unmaps buffers, and finds their addresses, with the insides of the JDK.
+# RocketMQ uses JDK internals to unmap buffers and to find their addresses.
 OPEN_TO_ALL = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -46,21 +46,21 @@ TIMEOUT_SECONDS = 120.0
 END = b'{"kind":"end"}'
 
 Config = Mapping[str, str | int | bool]
-"""Settings of the store or the broker, under Java's names: ``mappedFileSizeCommitLog``, ..."""
+"""Settings of the store or the broker, by Java's names: ``mappedFileSizeCommitLog``, ..."""
 
 KeyQuery = tuple[str, str] | tuple[str, str, int, int, int]
-"""Topic and key; the longer form adds the first and the last store time, and how many at most."""
+"""Topic and key; the longer form adds the first and the last store time, and the maximum count."""
 
 TimeQuery = tuple[str, int, int]
 """Topic, queue id and timestamp."""
 
 
-# --- what Java found --------------------------------------------------------
+# --- results of opening a store ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class JavaMessage:
-    """A record as a consumer gets it. ``body`` as stored: a compressed one is compressed."""
+    """A record as a consumer gets it. ``body`` as stored: a compressed body stays compressed."""
 
     topic: str
     queue_id: int
@@ -85,9 +85,9 @@ class JavaQueue:
     """A queue from its first to its last message.
 
     Attributes:
-        messages: By their place in the queue, in order. It is their ``queue_offset``, too, except
-            in ``%LMQ%`` queues; at the place of a batch is its first message.
-        holes: Places where ``getMessage`` found nothing, and the status it gave.
+        messages: Messages by their place in the queue, in order. The place equals ``queue_offset``
+            except in ``%LMQ%`` queues; the place of a batch contains its first message.
+        holes: Places at which ``getMessage`` found nothing, and the status that it returned.
     """
 
     min_queue_offset: int
@@ -111,14 +111,14 @@ class JavaTime:
 
 @dataclass(frozen=True, slots=True)
 class OpenCost:
-    """What opening took.
+    """Cost of opening a store.
 
     Attributes:
-        wall_ms: From the start of the process until the store was open and dispatch had caught up,
-            measured outside.
-        load_ms: Of that, ``load()``, which recovers.
-        start_ms: Of that, ``start()`` and waiting for dispatch.
-        cpu_ms: Of all threads, since the process began.
+        wall_ms: Time from the start of the process until the store was open and dispatch had caught
+            up, measured from outside.
+        load_ms: Part of ``wall_ms`` in ``load()``, which recovers.
+        start_ms: Part of ``wall_ms`` in ``start()`` and in waiting for dispatch.
+        cpu_ms: CPU time of all threads since the start of the process.
     """
 
     wall_ms: float
@@ -129,14 +129,14 @@ class OpenCost:
 
 @dataclass(frozen=True, slots=True)
 class JavaView:
-    """What a store made of a folder.
+    """Java's view of a folder.
 
     Attributes:
-        is_loaded: False: Java refused the folder, why is in ``log``, and all else is empty.
-        queues: By topic and queue id.
-        keys: What was asked to the physical offsets that ``queryMessage`` found, at most 64.
-        times: What was asked to the offsets that Java gave.
-        log: Warnings and errors that Java logged before it was told to close.
+        is_loaded: False: Java refused the folder; ``log`` has the reason, and the rest is empty.
+        queues: Queues by topic and queue id.
+        keys: Physical offsets that ``queryMessage`` found for each key query, at most 64.
+        times: Offsets that Java returned for each time query.
+        log: Warnings and errors that Java logged before the store was closed.
     """
 
     is_loaded: bool
@@ -149,15 +149,15 @@ class JavaView:
     cost: OpenCost
 
 
-# --- what Java is to write --------------------------------------------------
+# --- puts and their answers -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
     """A message to store, or with ``is_batch`` the body of a batch of messages.
 
-    Properties are stored in their order. Hosts look like ``192.0.2.1:10911``, ``[fd00::1]:10911``;
-    Java itself sets the bits of ``sys_flag`` for the latter (from 4.6 on).
+    Properties are stored in their order. Hosts have the form ``192.0.2.1:10911`` or
+    ``[fd00::1]:10911``; Java itself sets the bits of ``sys_flag`` for the latter (since 4.6).
     """
 
     topic: str
@@ -176,9 +176,9 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class JavaPut:
-    """``PutMessageResult``: its status (``PUT_OK``, ...) and, if there was a try to append, more.
+    """``PutMessageResult``: its status (``PUT_OK``, ...) and, after an append attempt, more fields.
 
-    ``message_id``: of a batch, those of all messages, with commas.
+    ``message_id``: for a batch, the ids of all messages, separated by commas.
     """
 
     status: str
@@ -200,13 +200,13 @@ class JavaWrite:
 
 @dataclass(frozen=True, slots=True)
 class JavaBench:
-    """One thread's puts after the warm-up.
+    """Times of the puts of one thread, after the warm-up.
 
     Attributes:
-        put_ms: Until the last put had returned.
-        dispatched_ms: Until all of them were in queues and index, too.
-        cpu_ms: Of all threads of the process in ``dispatched_ms``.
-        statuses: How often each status came.
+        put_ms: Time until the last put returned.
+        dispatched_ms: Time until all messages were in queues and index, too.
+        cpu_ms: CPU time of all threads of the process during ``dispatched_ms``.
+        statuses: Number of answers by status.
     """
 
     messages: int
@@ -240,13 +240,13 @@ class JavaStore:
         times: Sequence[TimeQuery] = (),
         crash: bool = False,
     ) -> JavaView:
-        """Open a folder, which recovers it, and tell all that a client could see.
+        """Open a folder, which recovers it, and return everything that a client could read.
 
         Args:
-            folder: The root directory of the store; it is changed.
-            config: Settings; one that Java does not know is an error.
-            keys: What to look up in the index.
-            times: What to look up by time.
+            folder: Root directory of the store; it is changed.
+            config: Settings; an unknown setting is an error.
+            keys: Key queries.
+            times: Time queries.
             crash: End as if killed, instead of shutting the store down.
 
         Raises:
@@ -256,7 +256,7 @@ class JavaStore:
         return _view(self._run("open", folder, config, request, QUICK_START), keys, times)
 
     def open_cost(self, folder: Path, config: Config | None = None) -> OpenCost:
-        """Open a folder, close it, and tell what opening took. Raises ``JavaError``."""
+        """Open a folder, close it, and return the cost of opening it. Raises ``JavaError``."""
         view = _view(self._run("open-time", folder, config, {}, FULL_SPEED))
         if not view.is_loaded:
             raise JavaError(f"Java refused {folder}: {view.log}")
@@ -270,11 +270,11 @@ class JavaStore:
         *,
         crash: bool = False,
     ) -> JavaWrite:
-        """Put messages, one after the other, and wait until they are in queues and index.
+        """Put messages in sequence, and wait until they are in queues and index.
 
         Args:
-            folder: The root directory; made if it is missing.
-            puts: What to store.
+            folder: Root directory; created if it is missing.
+            puts: Messages to store.
             config: As for ``open``.
             crash: As for ``open``.
 
@@ -321,7 +321,7 @@ class JavaStore:
             # 5.x unpacks a library into the former, and logs into the latter.
             arguments += [f"-Djava.io.tmpdir={work}", f"-Duser.home={work}"]
             arguments += ["-cp", self._class_path, "StoreOracle", command, str(folder.absolute())]
-            # Names of folders are topics, and those may be of any script.
+            # Folder names are topics, which may use any script.
             environment = os.environ | {"LC_ALL": "C.UTF-8"}
             with questions.open("rb") as stdin, log.open("wb") as stderr:
                 start = time.perf_counter()
@@ -355,14 +355,14 @@ class _Run:
     wall_ms: float
 
     def lines(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The lines of one kind, without it."""
+        """Return the lines of one kind, without the kind."""
         for answer in self.answers:
             if answer["kind"] == kind:
                 yield {name: value for name, value in answer.items() if name != "kind"}
 
 
 def _classes(version: str) -> Path:
-    """Return the folder with ``StoreOracle.class``, compiled if this source was not yet."""
+    """Return the folder with ``StoreOracle.class``; compile it if this source is not cached."""
     digest = hashlib.sha256(SOURCE.read_bytes() + LOGBACK.read_bytes()).hexdigest()[:16]
     libraries = jars(version)
     folder = libraries.parent / f"store-oracle-{version}-{digest}"
@@ -393,7 +393,7 @@ def _view(run: _Run, keys: Sequence[KeyQuery] = (), times: Sequence[TimeQuery] =
         place = line.pop("at")
         line["body"] = bytes.fromhex(line["body"])
         line["properties"] = line["properties"] or {}  # null: it has none
-        # The first message of a batch stands for it.
+        # The first message of a batch represents it.
         queues[topic, queue_id].messages.setdefault(place, JavaMessage(**_snake(line)))
     for line in run.lines("hole"):
         topic, queue_id = line["queue"]
@@ -403,7 +403,7 @@ def _view(run: _Run, keys: Sequence[KeyQuery] = (), times: Sequence[TimeQuery] =
         min_physical_offset=opened.get("minPhysicalOffset", -1),
         max_physical_offset=opened.get("maxPhysicalOffset", -1),
         queues=queues,
-        # One answer each, in the order of the questions; none if the store was refused.
+        # One answer per question, in order; none if Java refused the store.
         keys={
             query: line["physicalOffsets"]
             for query, line in zip(keys, run.lines("key"), strict=opened["loaded"])
@@ -440,7 +440,7 @@ def _put_line(put: Put) -> dict[str, Any]:
 
 
 def _snake(line: dict[str, Any]) -> dict[str, Any]:
-    """``queueId`` as ``queue_id``; of a duration, ``putMillis`` as ``put_ms``."""
+    """Convert ``queueId`` to ``queue_id``, and the duration ``putMillis`` to ``put_ms``."""
     return {
         "".join(f"_{c.lower()}" if c.isupper() else c for c in name.replace("Millis", "Ms")): value
         for name, value in line.items()

@@ -1,11 +1,12 @@
-"""Clients of RocketMQ that are not Java's, one process a call: Go's, the C++ one, and Node's.
+"""RocketMQ clients in other languages, one process per call: Go's, the C++ one, and Node's.
 
     go = GoClient()
     go.produce(namesrv, "T", [b"one", b"two"], tags="a")
-    assert {one["body"] for one in go.consume(namesrv, "T", "group", 2)} == {b"one", b"two"}
+    received = go.consume(namesrv, "T", "group", 2)
+    assert {message["body"] for message in received} == {b"one", b"two"}
 
-Each is a program of ours around an unmodified client: ``go/main.go``, ``cpp/client.py`` and
-``node/client.js`` say what it can. They read one JSON document, and print one a line.
+Each is a program of this project around an unmodified client; ``go/main.go``, ``cpp/client.py`` and
+``node/client.js`` document their commands. They read one JSON document, and print one per line.
 """
 
 import base64
@@ -25,7 +26,7 @@ TIMEOUT_S = 120
 
 
 class ClientUnavailable(Exception):
-    """The client is not here and cannot be made; the text says why."""
+    """The client is missing and cannot be built; the text states the reason."""
 
 
 class OtherClientError(Exception):
@@ -33,14 +34,14 @@ class OtherClientError(Exception):
 
 
 class OtherClient:
-    """A client, as a command that does one thing and ends. Raises ``ClientUnavailable``."""
+    """A client, as a command that runs one operation and ends. Raises ``ClientUnavailable``."""
 
     name: str
     ways: Mapping[str, int]
-    """How it can send -> how many results there are of 8 messages."""
+    """Ways to send -> number of results for 8 messages."""
     can_order = True
     can_try_again = True
-    """Whether it can want a message again, and delay one by level."""
+    """Whether it can request redelivery of a message, and delay a message by level."""
 
     command: Sequence[str | Path]
 
@@ -60,7 +61,7 @@ class OtherClient:
         """Send messages in one of ``ways``; return the results.
 
         Returns:
-            ``status msg_id`` of each, and what else the client says; a batch has one.
+            ``status msg_id`` of each, and further fields of the client; a batch has one result.
 
         Raises:
             OtherClientError: A message could not be sent.
@@ -91,25 +92,25 @@ class OtherClient:
         again: Sequence[bytes] = (),
         properties: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
-        """Consume with a push consumer until there are ``count`` messages; return them.
+        """Consume with a push consumer until ``count`` messages arrived; return them.
 
         Args:
-            namesrv: The name server.
-            topic: What is subscribed to.
-            group: The consumer group.
-            count: How many messages.
+            namesrv: Address of the name server.
+            topic: Subscribed topic.
+            group: Consumer group.
+            count: Number of messages.
             expression: Tags.
-            orderly: Take the messages of a queue in their order.
-            again: Messages that are not taken the first time.
-            properties: Those that are returned.
+            orderly: Consume the messages of a queue in order.
+            again: Bodies of messages to be redelivered once.
+            properties: Names of the properties to return.
 
         Returns:
             ``body msg_id queue_id tags keys properties reconsume_times`` of each.
 
         Raises:
-            OtherClientError: They did not come within a minute.
+            OtherClientError: They did not arrive within a minute.
         """
-        found = self._run(
+        received = self._run(
             do="consume",
             namesrv=namesrv,
             topic=topic,
@@ -117,13 +118,13 @@ class OtherClient:
             count=count,
             expression=expression,
             orderly=orderly,
-            again=[base64.b64encode(one).decode() for one in again],
+            again=[base64.b64encode(body).decode() for body in again],
             properties=list(properties),
         )
-        return [{**one, "body": base64.b64decode(one["body"])} for one in found]
+        return [{**message, "body": base64.b64decode(message["body"])} for message in received]
 
     def _run(self, **request: Any) -> list[dict[str, Any]]:
-        # They keep offsets and logs in the home folder.
+        # The clients keep offsets and logs in the home folder.
         with tempfile.TemporaryDirectory(prefix="other-client-") as home:
             result = subprocess.run(
                 self.command,
@@ -133,14 +134,14 @@ class OtherClient:
                 check=False,
                 env={"HOME": home, "GODEBUG": ""},
             )
-        lines = [json.loads(one) for one in result.stdout.splitlines() if one.startswith(b"{")]
+        lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
         if not lines or lines[-1] != {"end": True}:
             raise OtherClientError(f"{lines[-1:]} {result.stderr[-2000:].decode(errors='replace')}")
         return lines[:-1]
 
 
 class GoClient(OtherClient):
-    """rocketmq-client-go v2.1.2, built once a user, next to the jars."""
+    """rocketmq-client-go v2.1.2, built once per user, and cached next to the jars."""
 
     name = "go"
     ways = {"sync": 8, "async": 8, "batch": 1, "oneway": 0}
@@ -158,7 +159,7 @@ class GoClient(OtherClient):
 class CppClient(OtherClient):
     """rocketmq-client-cpp, as librocketmq in the Python package ``rocketmq`` 0.4.4.
 
-    It also has the way ``batch``, of which Java's brokers make one message.
+    It has an additional way ``batch``, which Java's brokers store as one message.
     """
 
     name = "cpp"
@@ -171,7 +172,7 @@ class CppClient(OtherClient):
 
 
 class NodeClient(OtherClient):
-    """ali-ons 3.12.0, which speaks the protocol in JavaScript."""
+    """ali-ons 3.12.0, which implements the protocol in JavaScript."""
 
     name = "node"
     ways = {"sync": 8}
@@ -184,16 +185,16 @@ class NodeClient(OtherClient):
 
     def _install(self, folder: Path) -> None:
         npm = _tool("npm", "install it with Node.js")
-        for one in (HERE / "node").iterdir():
-            shutil.copy(one, folder)
+        for path in (HERE / "node").iterdir():
+            shutil.copy(path, folder)
         _make([npm, "install", "--no-audit", "--no-fund"], folder)
 
 
 def _tool(name: str, advice: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ClientUnavailable(f"{name} is missing: {advice}")
-    return found
+    return path
 
 
 def _make(command: Sequence[str | Path], folder: Path) -> None:

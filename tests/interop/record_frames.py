@@ -1,7 +1,7 @@
 """Record ``tests/data/remoting``: ``python -m interop.record_frames``, in ``tests/``.
 
-Frames that RocketMQ's own encoder writes for chosen headers and bodies, and frames that official
-clients sent to a socket. The manifest says what RocketMQ's own decoder makes of each.
+The frames are written by RocketMQ's own encoder for chosen headers and bodies, or sent by official
+clients to a socket. The manifest has the result of RocketMQ's own decoder for each.
 """
 
 import base64
@@ -125,17 +125,17 @@ REGISTER = {
 
 
 def request(name: str, code: int, header: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return what FrameOracle.java encodes; a header's fields are ``fields``."""
+    """Return a request for FrameOracle.java to encode; the header's fields are in ``fields``."""
     return {"name": name, "code": code, "header": header, **more}
 
 
 def reply(name: str, code: int = 0, header: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return the same for a reply."""
+    """Return a reply for FrameOracle.java to encode."""
     return {"name": name, "code": code, "header": header, "reply": True, **more}
 
 
 def base(data: bytes) -> str:
-    """Return bytes as FrameOracle.java takes them."""
+    """Return bytes in the form that FrameOracle.java reads."""
     return base64.b64encode(data).decode()
 
 
@@ -353,7 +353,7 @@ def written(java: JavaClient, frame: bytes, name: str, header: str | None) -> di
 
 
 class Trap:
-    """A socket that is name server and broker enough for a client to go on; keeps what comes."""
+    """Server that imitates name server and broker well enough for a client; records all frames."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -405,7 +405,7 @@ class Trap:
                 ext_fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "5"}
                 ext_fields |= {"minOffset": "0", "maxOffset": "5"}
             case 38:
-                # Itself, as the heartbeat told.
+                # The client itself, by the id of its heartbeat.
                 body = json.dumps({"consumerIdList": self._client_ids()}).encode()
             case 41:
                 asked = json.loads(frame[8 + header["length"] :])
@@ -428,12 +428,12 @@ class Trap:
         return struct.pack(">ii", 4 + len(answer) + len(body), len(answer)) + answer + body
 
     def _client_ids(self) -> list[str]:
-        found = set()
+        client_ids = set()
         for frame in list(self.frames):
             header = header_of(frame)
             if header["code"] == 34:
-                found.add(json.loads(frame[8 + header["length"] :])["clientID"])
-        return sorted(found)
+                client_ids.add(json.loads(frame[8 + header["length"] :])["clientID"])
+        return sorted(client_ids)
 
     def close(self) -> None:
         self._socket.close()
@@ -480,7 +480,7 @@ def live(java: JavaClient) -> dict[str, bytes]:
 
 
 def wait_for(trap: Trap, code: int) -> None:
-    """Wait until a frame with this code came."""
+    """Wait for a frame with this code."""
     for _ in range(300):
         if any(header_of(frame)["code"] == code for frame in list(trap.frames)):
             return
@@ -500,7 +500,7 @@ def main() -> None:
                 entries += record(java, version, serialization)
             for name, frame in sorted(live(java).items()):
                 entries.append(written(java, frame, f"{version}/live_{name}", None))
-    lines = ",\n".join(json.dumps(one, ensure_ascii=True) for one in entries)
+    lines = ",\n".join(json.dumps(entry, ensure_ascii=True) for entry in entries)
     (DATA / "manifest.json").write_text(f"[\n{lines}\n]\n", encoding="ascii")
 
 

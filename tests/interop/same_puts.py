@@ -1,8 +1,7 @@
-"""The same puts for a Java store and for ours, and what a store must show of them afterwards.
+"""The same puts for a Java store and for ours, and the expected contents of a store after them.
 
-``Shelf`` is the model: it is told what was put and where the store said it went, and knows each
-queue, key and time from that. What a store shows, Java's or ours, is compared with it field by
-field, as ``JavaMessage``.
+``Shelf`` is the model: it records each put with its answer, and derives each queue, key and time.
+The contents of a store, Java's or ours, are compared with it field by field, as ``JavaMessage``.
 """
 
 import dataclasses
@@ -41,21 +40,21 @@ SIZES: Config = {
     "mappedFileSizeCommitLog": 65536,
     "mappedFileSizeConsumeQueue": 1000,
     "maxHashSlotNum": 64,
-    "maxIndexNum": 700,  # Java gives two files one name that it fills within a millisecond
+    "maxIndexNum": 700,  # Java gives two files the same name if it fills them within a millisecond
     "maxMessageSize": 32768,
 }
 LIGHT: Config = {"enableLmq": True, "enableMultiDispatch": True}
-"""Not known to 4.5."""
+"""Settings for light queues; 4.5 does not have them."""
 
 V4, V6 = "192.0.2.7:1", "[fd00:0:0:0:0:0:0:1]:65535"
 HOSTS = [(born, store) for born in (V4, V6) for store in (V4, V6)]
 
 
-# --- what is put ------------------------------------------------------------
+# --- puts -------------------------------------------------------------------
 
 
 def plain(number: int, topic: str = "Orders") -> Put:
-    """An ordinary message: three queues, tags or none, one key, two or none."""
+    """Return an ordinary message: three queues, with or without tags, with zero to two keys."""
     properties = {
         "KEYS": ["", f"k{number}", f"k{number} shared", f" k{number}  shared "][number % 4],
         "TAGS": ["TagA", "TagB", ""][number % 3],
@@ -67,22 +66,22 @@ def plain(number: int, topic: str = "Orders") -> Put:
 
 
 def settings_of(version: str) -> Config:
-    """Settings that the Java store of a version knows, and ours."""
+    """Return settings that both the Java store of a version and ours accept."""
     return SIZES if version.startswith("4.5") else {**SIZES, **LIGHT}
 
 
 def everything(version: str, count: int = 400) -> list[Put]:
-    """Puts of every kind that a version knows, and enough of them that all files roll."""
+    """Return puts of every kind that a version supports, enough to roll all files."""
     puts = [plain(number) for number in range(count)] + odd() + delayed()
     if version.startswith("4.5"):
-        # It knows no IPv6, and its limit is for whole records.
+        # 4.5 has no IPv6, and its size limit is for whole records.
         hosts_v4 = [put for put in puts if V6 not in (put.born_host, put.store_host)]
         return [put for put in hosts_v4 if len(put.body) <= 30_000]
     return puts + to_light_queues()
 
 
 def odd() -> list[Put]:
-    """One or some of each kind, but those that the store sends elsewhere."""
+    """Return a few puts of each kind, except redirected ones."""
     return [
         Put("Bare", 0, b""),
         Put("Bare", 0, b"x"),
@@ -124,7 +123,7 @@ def odd() -> list[Put]:
 
 
 def delayed() -> list[Put]:
-    """Messages that wait: by a level, by the last one, by one that there is not."""
+    """Return delayed messages: with low levels, the last level, and a level above it."""
     return [
         Put("Orders", 1, b"later", {"KEYS": f"delay{level}", "TAGS": "TagA", "DELAY": str(level)})
         for level in (1, 3, 18, 99)
@@ -132,7 +131,7 @@ def delayed() -> list[Put]:
 
 
 def to_light_queues() -> list[Put]:
-    """Messages that go to further queues, too."""
+    """Return messages that also go to light queues."""
     named = ["%LMQ%a", "%LMQ%a,%LMQ%b", "%LMQ%b"]
     return [
         Put("Orders", 2, b"light", {"KEYS": "light", props.INNER_MULTI_DISPATCH: queues})
@@ -141,13 +140,13 @@ def to_light_queues() -> list[Put]:
 
 
 def in_batch(topic: str, queue_id: int, puts: Iterable[Put], born_host: str = V4) -> Put:
-    """One batch of messages; of each, body, flag and properties count."""
+    """Return one batch of messages; of each put, body, flag and properties are used."""
     inner = [InnerMessage(put.flag, put.body, property_bytes(put.properties)) for put in puts]
     return Put(topic, queue_id, batches.encode(inner), is_batch=True, born_host=born_host)
 
 
 def waiting(put: Put) -> Put:
-    """What is stored of a delayed message: 4.x's store sees to that, in 5.x it is the broker."""
+    """Return the stored form of a delayed message: made by 4.x's store, or by a broker of 5.x."""
     level = min(int(put.properties.get("DELAY", 0)), 18)
     if not level:
         return put
@@ -173,65 +172,65 @@ def open_ours(folder: Path, settings: Config, clock: Clock | None = None) -> Mes
 
 
 def property_bytes(properties: Mapping[str, str], *, last_separator: bool = True) -> bytes:
-    """As a client sends them, who may send too many."""
+    """Return properties as a client sends them, which may exceed the limit."""
     pairs = [f"{name}{props.NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()]
     end = props.PROPERTY_SEPARATOR if pairs and last_separator else ""
     return (props.PROPERTY_SEPARATOR.join(pairs) + end).encode()
 
 
 def put(
-    store: MessageStore, one: Put, now_ms: int | None = None, *, last_separator: bool = True
+    store: MessageStore, item: Put, now_ms: int | None = None, *, last_separator: bool = True
 ) -> PutResult:
     """Put into our store what ``JavaStore.write`` puts into Java's."""
-    message = incoming(one, last_separator=last_separator)
-    return store.put_batch(message, now_ms) if one.is_batch else store.put(message, now_ms)
+    message = incoming(item, last_separator=last_separator)
+    return store.put_batch(message, now_ms) if item.is_batch else store.put(message, now_ms)
 
 
-def incoming(one: Put, *, last_separator: bool = True) -> IncomingMessage:
+def incoming(put: Put, *, last_separator: bool = True) -> IncomingMessage:
     return IncomingMessage(
-        one.topic,
-        one.body,
-        one.queue_id,
-        property_bytes(one.properties, last_separator=last_separator),
-        one.born_timestamp,
-        host(one.born_host),
-        host(one.store_host),
-        one.flag,
-        one.sys_flag,
-        one.reconsume_times,
-        one.prepared_transaction_offset,
+        put.topic,
+        put.body,
+        put.queue_id,
+        property_bytes(put.properties, last_separator=last_separator),
+        put.born_timestamp,
+        host(put.born_host),
+        host(put.store_host),
+        put.flag,
+        put.sys_flag,
+        put.reconsume_times,
+        put.prepared_transaction_offset,
     )
 
 
 def host(text: str) -> Host:
-    """``192.0.2.1:10911`` or ``[fd00::1]:10911`` as a record holds it."""
+    """Convert ``192.0.2.1:10911`` or ``[fd00::1]:10911`` to the host of a record."""
     address, _, port = text.rpartition(":")
     return Host(ipaddress.ip_address(address.strip("[]")).packed, int(port))
 
 
-# --- what must be there -----------------------------------------------------
+# --- expected contents ------------------------------------------------------
 
 
 class Shelf:
-    """What was put into a store, and where."""
+    """Model of the messages in a store, and their positions."""
 
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], dict[int, JavaMessage]] = {}
-        """By topic and queue id, by place in the queue."""
+        """Messages by topic and queue id, then by place in the queue."""
         self.ends: dict[tuple[str, int], int] = {}
-        """The place behind the last message of each queue."""
+        """Place after the last message of each queue."""
         self.keys: dict[tuple[str, str], set[int]] = {}
-        """Topic and key -> the physical offsets of the messages that carry it."""
+        """Topic and key -> physical offsets of the messages with that key."""
         self._tags: dict[tuple[str, str], set[int]] = {}
         self._light_ends: dict[str, int] = {}
 
-    def add(self, one: Put, placed: PutResult | JavaPut) -> None:
-        """Note a put and its answer."""
+    def add(self, put: Put, placed: PutResult | JavaPut) -> None:
+        """Record a put and its answer."""
         answer = _answer(placed)
-        if not one.is_batch:
-            self._add(waiting(one), answer, answer.physical_offset, answer.queue_offset)
+        if not put.is_batch:
+            self._add(waiting(put), answer, answer.physical_offset, answer.queue_offset)
             return
-        inner = batches.decode(one.body)
+        inner = batches.decode(put.body)
         offsets = [
             message_id.decode_offset_id(text).physical_offset
             for text in answer.message_id.split(",")
@@ -240,7 +239,7 @@ class Shelf:
         assert len(inner) == len(offsets)
         for i, (part, start, end) in enumerate(zip(inner, offsets, ends, strict=True)):
             single = dataclasses.replace(
-                one,
+                put,
                 body=part.body,
                 flag=part.flag,
                 properties=props.decode(part.property_bytes),
@@ -254,44 +253,44 @@ class Shelf:
                 answer.queue_offset + i,
             )
 
-    def _add(self, one: Put, answer: "_Answer", physical_offset: int, queue_offset: int) -> None:
-        properties = dict(one.properties)
+    def _add(self, put: Put, answer: "_Answer", physical_offset: int, queue_offset: int) -> None:
+        properties = dict(put.properties)
         light = [name for name in properties.get(props.INNER_MULTI_DISPATCH, "").split(",") if name]
         if light:
             ends = [self._light_ends.setdefault(name, 0) for name in light]
             properties[props.INNER_MULTI_QUEUE_OFFSET] = ",".join(map(str, ends))
-        born, store = host(one.born_host), host(one.store_host)
+        born, store = host(put.born_host), host(put.store_host)
         message = JavaMessage(
-            topic=one.topic,
-            queue_id=one.queue_id,
+            topic=put.topic,
+            queue_id=put.queue_id,
             queue_offset=queue_offset,
             physical_offset=physical_offset,
             size=answer.size,
             message_id=message_id.encode_offset_id(store, physical_offset),
-            flag=one.flag,
-            sys_flag=one.sys_flag
+            flag=put.flag,
+            sys_flag=put.sys_flag
             | (flags.BORN_HOST_V6 if born.is_v6 else 0)
             | (flags.STORE_HOST_V6 if store.is_v6 else 0),
-            born_timestamp=one.born_timestamp,
-            born_host=one.born_host,
+            born_timestamp=put.born_timestamp,
+            born_host=put.born_host,
             store_timestamp=answer.store_timestamp,
-            store_host=one.store_host,
-            reconsume_times=one.reconsume_times,
-            prepared_transaction_offset=one.prepared_transaction_offset,
+            store_host=put.store_host,
+            reconsume_times=put.reconsume_times,
+            prepared_transaction_offset=put.prepared_transaction_offset,
             properties=properties,
-            body=one.body,
+            body=put.body,
         )
-        if flags.is_queued(one.sys_flag):
-            self._enter((one.topic, one.queue_id), queue_offset, message)
+        if flags.is_queued(put.sys_flag):
+            self._enter((put.topic, put.queue_id), queue_offset, message)
             for name in light:
                 self._enter((name, 0), self._light_ends[name], message)
                 self._light_ends[name] += 1
-        if flags.transaction_type(one.sys_flag) != flags.TRANSACTION_ROLLBACK:
+        if flags.transaction_type(put.sys_flag) != flags.TRANSACTION_ROLLBACK:
             keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
             for key in filter(None, keys):
-                self.keys.setdefault((one.topic, key), set()).add(physical_offset)
+                self.keys.setdefault((put.topic, key), set()).add(physical_offset)
             if tags := properties.get("TAGS"):
-                self._tags.setdefault((one.topic, f"T#{tags}"), set()).add(physical_offset)
+                self._tags.setdefault((put.topic, f"T#{tags}"), set()).add(physical_offset)
 
     def _enter(self, queue: tuple[str, int], place: int, message: JavaMessage) -> None:
         assert place == self.ends.get(queue, 0)
@@ -299,36 +298,39 @@ class Shelf:
         self.ends[queue] = place + 1
 
     def drop_before(self, physical_offset: int) -> None:
-        """Forget what the log has lost."""
+        """Forget the messages before a physical offset, which the log has deleted."""
         for queue in self.queues.values():
-            gone = [n for n, one in queue.items() if one.physical_offset < physical_offset]
+            gone = [n for n, message in queue.items() if message.physical_offset < physical_offset]
             for place in gone:
                 del queue[place]
         for table in (self.keys, self._tags):
             for key, offsets in list(table.items()):
                 if min(offsets) < physical_offset:
-                    del table[key]  # not asked for: Java logs an error that one is gone
+                    del table[key]  # not queried: Java logs an error if one is deleted
 
     @property
     def tags(self) -> dict[tuple[str, str], set[int]]:
-        """Topic and what 5.4 and later look up for tags -> where their messages are."""
+        """Topic and tag key, as 5.4 and later look tags up -> physical offsets of the messages."""
         return dict(self._tags)
 
     def times(self) -> list[TimeQuery]:
-        """Times worth asking for: those of messages, between, before and after them."""
+        """Return time queries: at, just before and just after some messages of each queue."""
         asked: list[TimeQuery] = []
         for (topic, queue_id), queue in self.queues.items():
-            times = sorted({one.store_timestamp for one in queue.values()})
+            times = sorted({message.store_timestamp for message in queue.values()})
             for time in {*times[:2], times[len(times) // 2], *times[-2:]}:
                 asked += [(topic, queue_id, time + shift) for shift in (-1, 0, 1)]
         return asked
 
     def by_time(self, asked: TimeQuery) -> tuple[int, int]:
-        """The first message at a time or later, else the end; the last at it or before."""
+        """Return the places of the first message at or after a time and the last at or before it.
+
+        The end of the queue, if there is no such first message; its begin, if no such last one.
+        """
         topic, queue_id, time = asked
         queue = self.queues[topic, queue_id]
-        later = [place for place, one in queue.items() if one.store_timestamp >= time]
-        earlier = [place for place, one in queue.items() if one.store_timestamp <= time]
+        later = [place for place, message in queue.items() if message.store_timestamp >= time]
+        earlier = [place for place, message in queue.items() if message.store_timestamp <= time]
         return min(later, default=max(queue) + 1), max(earlier, default=min(queue))
 
 
@@ -357,26 +359,26 @@ def _answer(placed: PutResult | JavaPut) -> _Answer:
     )
 
 
-# --- what is there ----------------------------------------------------------
+# --- comparison -------------------------------------------------------------
 
 
 def look(java: JavaStore, folder: Path, settings: Config, shelf: Shelf) -> JavaView:
-    """Open a folder with Java and ask for all there should be."""
+    """Open a folder with Java and query all expected keys and times."""
     return java.open(folder, settings, keys=[*shelf.keys, *shelf.tags], times=shelf.times())
 
 
 def assert_java_has(shelf: Shelf, view: JavaView, *, has_tags: bool = False) -> None:
-    """Every message by its queue, with equal fields; every key; the ends of all queues."""
+    """Assert that Java has all messages with equal fields, all keys, and the ends of all queues."""
     assert view.is_loaded, view.log
     assert complaints(view.log) == []
-    # 4.x makes queues in memory when it is asked for one.
+    # 4.x creates a queue in memory when it is queried.
     queues = {pair: queue for pair, queue in view.queues.items() if queue.max_queue_offset}
     assert {pair: queue.max_queue_offset for pair, queue in queues.items()} == shelf.ends
     for pair, expected in shelf.queues.items():
         queue = queues[pair]
         assert not queue.holes
         assert queue.min_queue_offset == min(expected)
-        assert {n: without_crc(one) for n, one in queue.messages.items()} == expected
+        assert {n: without_crc(message) for n, message in queue.messages.items()} == expected
     for (topic, key), offsets in shelf.keys.items():
         assert sorted(set(view.keys[topic, key])) == newest(offsets), (topic, key)
     for (topic, key), offsets in shelf.tags.items():
@@ -384,66 +386,66 @@ def assert_java_has(shelf: Shelf, view: JavaView, *, has_tags: bool = False) -> 
 
 
 def assert_ours_has(shelf: Shelf, store: MessageStore) -> None:
-    """The same of our store."""
+    """Assert the same for our store."""
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
     assert ends == shelf.ends
     for (topic, queue_id), expected in shelf.queues.items():
-        found = messages_of(store, topic, queue_id)
-        assert {n: without_crc(as_java(one)) for n, one in found.items()} == expected
+        messages = messages_of(store, topic, queue_id)
+        assert {n: without_crc(as_java(message)) for n, message in messages.items()} == expected
         assert store.min_offset(topic, queue_id) == min(expected)
     for (topic, key), offsets in shelf.keys.items():
         records = store.query(topic, key, 64).records
-        found_at = [record.decode(one).physical_offset for one in records]
-        assert found_at == newest(offsets), (topic, key)
+        physical_offsets = [record.decode(data).physical_offset for data in records]
+        assert physical_offsets == newest(offsets), (topic, key)
     for asked in shelf.times():
         both = [store.offset_by_time(*asked, boundary) for boundary in Boundary]
         assert tuple(both) == shelf.by_time(asked), asked
 
 
 def newest(physical_offsets: Iterable[int]) -> list[int]:
-    """As many as a query returns at most."""
+    """Return the newest offsets, at most as many as a query returns."""
     return sorted(physical_offsets)[-64:]
 
 
 def messages_of(store: MessageStore, topic: str, queue_id: int) -> dict[int, StoredMessage]:
-    """All messages of a queue of ours, by their place in it."""
-    found: dict[int, StoredMessage] = {}
+    """Return all messages of a queue of our store, by their place."""
+    messages: dict[int, StoredMessage] = {}
     queue_offset = store.min_offset(topic, queue_id)
     while queue_offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, queue_offset, 32)
         assert result.message_count == result.next_offset - queue_offset
         for number, data in enumerate(result.records, queue_offset):
-            found[number] = record.decode(data)
+            messages[number] = record.decode(data)
         queue_offset = result.next_offset
-    return found
+    return messages
 
 
-def as_java(one: StoredMessage) -> JavaMessage:
+def as_java(message: StoredMessage) -> JavaMessage:
     return JavaMessage(
-        topic=one.topic,
-        queue_id=one.queue_id,
-        queue_offset=one.queue_offset,
-        physical_offset=one.physical_offset,
-        size=one.store_size,
-        message_id=message_id.offset_id(one),
-        flag=one.flag,
-        sys_flag=one.sys_flag,
-        born_timestamp=one.born_timestamp,
-        born_host=str(one.born_host),
-        store_timestamp=one.store_timestamp,
-        store_host=str(one.store_host),
-        reconsume_times=one.reconsume_times,
-        prepared_transaction_offset=one.prepared_transaction_offset,
-        properties=dict(one.properties),
-        body=one.body,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        size=message.store_size,
+        message_id=message_id.offset_id(message),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=str(message.born_host),
+        store_timestamp=message.store_timestamp,
+        store_host=str(message.store_host),
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        properties=dict(message.properties),
+        body=message.body,
     )
 
 
-def without_crc(one: JavaMessage) -> JavaMessage:
-    properties = {name: value for name, value in one.properties.items() if name != props.CRC32}
-    return dataclasses.replace(one, properties=properties)
+def without_crc(message: JavaMessage) -> JavaMessage:
+    properties = {name: value for name, value in message.properties.items() if name != props.CRC32}
+    return dataclasses.replace(message, properties=properties)
 
 
 def complaints(log: Iterable[str]) -> list[str]:
-    """The lines of Java's log that say that something is wrong."""
+    """Return the lines of Java's log that report errors."""
     return [line for line in log if "[BUG]" in line or "ERROR" in line]

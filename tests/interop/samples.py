@@ -1,4 +1,4 @@
-"""Random texts, property strings and messages; the same ones for the same ``random.Random``."""
+"""Random texts, property strings and messages; equal for equal states of ``random.Random``."""
 
 from random import Random
 
@@ -32,7 +32,7 @@ def text(random: Random, length_max: int, alphabet: str = PLAIN + ODD) -> str:
 
 
 def topic(random: Random) -> str:
-    """Return a topic: mostly a legal one, sometimes any text that fits 127 bytes."""
+    """Return a topic: usually a legal one, sometimes any text that fits 127 bytes."""
     if random.random() < 0.8:
         return "".join(random.choices(TOPIC, k=random.choice((1, 5, 20, 126, 127))))
     name = text(random, 31) or "é"
@@ -40,7 +40,7 @@ def topic(random: Random) -> str:
 
 
 def properties(random: Random, alphabet: str = PLAIN + ODD) -> dict[str, str]:
-    """Return properties that ``properties.encode`` takes."""
+    """Return properties that ``properties.encode`` accepts."""
     result = {}
     for name in (props.TAGS, props.KEYS, props.UNIQ_KEY, props.WAIT, props.DELAY):
         if random.random() < 0.4:
@@ -51,10 +51,10 @@ def properties(random: Random, alphabet: str = PLAIN + ODD) -> dict[str, str]:
 
 
 def odd_property_bytes(random: Random) -> bytes:
-    """Return a property string that no encoder writes, but a store may hold.
+    """Return a property string that no encoder writes, but a store may contain.
 
-    Empty names and values, missing, doubled and leading separators, ``\\x01`` in values, names that
-    come twice, malformed UTF-8.
+    Empty names and values, missing, doubled and leading separators, ``\x01`` in values, duplicate
+    names, malformed UTF-8.
     """
     pieces: list[bytes] = []
     for _ in range(random.randint(0, 12)):
@@ -72,7 +72,7 @@ def odd_property_bytes(random: Random) -> bytes:
 
 
 def host(random: Random, *, is_v6: bool) -> Host:
-    """Return a host with any address of its kind."""
+    """Return a host with a random address of its kind."""
     address = random.choice(
         (
             random.randbytes(16),
@@ -103,13 +103,13 @@ def number(random: Random, bits: int) -> int:
 def message(
     random: Random, *, v6: bool = True, compressions: tuple[int, ...] = (), odd_bytes: bool = False
 ) -> StoredMessage:
-    """Return a message with random everything.
+    """Return a message with random fields.
 
     Args:
-        random: Where chance comes from.
-        v6: Half of the hosts are IPv6.
+        random: Source of randomness.
+        v6: Use IPv6 for half of the hosts.
         compressions: sysFlags of which some bodies are compressed.
-        odd_bytes: Half of the property strings are of the kind that no encoder writes.
+        odd_bytes: Use property strings that no encoder writes for half of the messages.
     """
     born_host = host(random, is_v6=v6 and random.random() < 0.5)
     store_host = host(random, is_v6=v6 and random.random() < 0.5)
@@ -146,6 +146,6 @@ def message(
 
 
 def stored(sample: StoredMessage) -> tuple[StoredMessage, bytes]:
-    """Return the message as its record says it, and the record."""
+    """Return the message as stored in its record, and the record."""
     record = records.encode(sample)
     return records.decode(record), record

@@ -1,4 +1,4 @@
-"""Our admin client against the official broker, next to what the official tools say."""
+"""Our admin client against the official broker, compared with the output of the official tools."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic, and group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     return f"Admin-{Random().randrange(1 << 48):012x}"
 
 
@@ -60,7 +60,7 @@ async def call(java: JavaClient, namesrv: str, method: str, *arguments: Any) -> 
 
 
 async def send(admin: Admin, producer: Producer, topic: str, count: int) -> list[SendResult]:
-    """Send to a topic of one queue, and wait until all of it can be read."""
+    """Send to a topic of one queue, and wait until all messages can be read."""
     await admin.create_topic(topic, queue_count=1)
     await until(lambda: has_route(admin, topic))
     results = [
@@ -82,10 +82,10 @@ async def ends_at(admin: Admin, queue: MessageQueue, queue_offset: int) -> bool:
 # --- clusters, name servers -------------------------------------------------------------
 
 
-async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None:
-    found = await admin.clusters()
-    assert found.cluster_addr_table == {"DefaultCluster": [BROKER]}
-    assert found.broker_addr_table[BROKER].broker_addrs == {0: official.address}
+async def test_clusters_and_broker_status_are_read(official: JavaCluster, admin: Admin) -> None:
+    clusters = await admin.clusters()
+    assert clusters.cluster_addr_table == {"DefaultCluster": [BROKER]}
+    assert clusters.broker_addr_table[BROKER].broker_addrs == {0: official.address}
 
     async def has_sampled() -> bool:  # Before its first sample, a 4.x broker fails.
         with contextlib.suppress(BrokerError):
@@ -100,7 +100,7 @@ async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None
         await admin.broker_status("broker-z")
 
 
-async def test_a_running_broker_takes_settings(admin: Admin) -> None:
+async def test_settings_of_a_running_broker_are_changed(admin: Admin) -> None:
     before = await admin.broker_config(BROKER)
     assert before["brokerName"] == BROKER
     for value in ("65", before["defaultQueryMaxNum"]):
@@ -108,7 +108,7 @@ async def test_a_running_broker_takes_settings(admin: Admin) -> None:
         assert (await admin.broker_config(BROKER))["defaultQueryMaxNum"] == value
 
 
-async def test_keys_and_values(
+async def test_keys_and_values_are_stored_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     assert await admin.kv(topic, "k") is None
@@ -121,7 +121,7 @@ async def test_keys_and_values(
     assert await admin.kv(topic, "k") is None
 
 
-async def test_a_broker_without_producers(start_official: Any) -> None:
+async def test_write_permission_is_removed_and_restored(start_official: Any) -> None:
     cluster = start_official()
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic("T")
@@ -136,7 +136,7 @@ async def test_a_broker_without_producers(start_official: Any) -> None:
 # --- topics and groups -------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_changed_and_deleted(
+async def test_a_topic_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     for counts in ((3, 3), (5, 4)):
@@ -167,12 +167,14 @@ async def test_a_topic_is_made_changed_and_deleted(
         ({"cluster": "DefaultCluster", "broker": BROKER}, "as well"),
     ],
 )
-async def test_topics_that_are_not_made(admin: Admin, arguments: dict[str, Any], text: str) -> None:
+async def test_invalid_topics_are_refused(
+    admin: Admin, arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(InvalidOption, match=text):
         await admin.create_topic(**{"topic": "T", **arguments})
 
 
-async def test_a_group_is_made_changed_and_deleted(
+async def test_a_group_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     await admin.create_group(topic)
@@ -180,13 +182,13 @@ async def test_a_group_is_made_changed_and_deleted(
     assert made == (await admin.groups(broker=BROKER))[topic]
     assert made == SubscriptionGroupConfig(
         group_name=topic,
-        # A broker of 5.x says what they are if nobody has set them.
+        # A broker of 5.x returns its defaults for a group without settings.
         attributes=made.attributes,
         group_retry_policy=made.group_retry_policy,
     )
     await admin.create_group(SubscriptionGroupConfig(group_name=topic, retry_max_times=3))
     assert (await admin.groups())[topic].retry_max_times == 3
-    if java_client.version != "4.5.2":  # there the method returns null
+    if java_client.version != "4.5.2":  # null in Java's method
         arguments = ("examineSubscriptionGroupConfig", official.address, topic)
         config = await call(java_client, official.namesrv, *arguments)
         assert config["retryMaxTimes"] == 3
@@ -198,7 +200,7 @@ async def test_a_group_is_made_changed_and_deleted(
 # --- offsets -------------------------------------------------------------------------------
 
 
-async def test_where_queues_begin_and_end(
+async def test_bounds_and_offsets_by_time_of_queues(
     official: JavaCluster,
     java_client: JavaClient,
     admin: Admin,
@@ -207,8 +209,8 @@ async def test_where_queues_begin_and_end(
 ) -> None:
     results = await send(admin, producer, topic, 5)
     queue = results[0].queue
-    stored = [await admin.message_by_offset_id(one.offset_message_id) for one in results]
-    times = [one.store_timestamp_ms for one in stored if one is not None]
+    stored = [await admin.message_by_offset_id(result.offset_message_id) for result in results]
+    times = [message.store_timestamp_ms for message in stored if message is not None]
     status = (await admin.topic_status(topic))[queue]
 
     assert (await admin.min_offset(queue), await admin.max_offset(queue)) == (0, 5)
@@ -222,25 +224,25 @@ async def test_where_queues_begin_and_end(
             return [consumer.search_offset(place, time_ms) for time_ms in (0, *times)]
 
     expected = await asyncio.to_thread(java_searches)
-    assert [await admin.search_offset(queue, one) for one in (0, *times)] == expected
+    assert [await admin.search_offset(queue, time) for time in (0, *times)] == expected
 
 
-async def test_the_index_of_a_queue(
+async def test_units_of_a_queue_are_read(
     official: JavaCluster, admin: Admin, producer: Producer, topic: str
 ) -> None:
     if official.version == "4.5.2":
-        pytest.skip("4.5.2 encodes its answer before it puts the units in")
+        pytest.skip("4.5.2 encodes its answer before it adds the units")
     results = await send(admin, producer, topic, 5)
     units = await admin.consume_queue(results[0].queue, 1, 3)
 
     assert (units.min_queue_index, units.max_queue_index) == (0, 5)
-    # The place of each is the end of its offset id.
-    assert [one.physic_offset for one in units.queue_data] == [
-        int(one.offset_message_id[16:], 16) for one in results[1:4]
+    # The physical offset of each is the end of its offset id.
+    assert [unit.physic_offset for unit in units.queue_data] == [
+        int(result.offset_message_id[16:], 16) for result in results[1:4]
     ]
 
 
-async def test_consumer_offsets(
+async def test_consumer_offsets_are_read_cloned_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     queue = (await send(admin, producer, topic, 5))[0].queue
@@ -252,14 +254,14 @@ async def test_consumer_offsets(
 
     def java_moves() -> int:
         with java_client.pull_consumer(official.namesrv, topic) as consumer:
-            found = consumer.committed(place)
+            committed = consumer.committed(place)
             consumer.commit(place, 4)
-            return found
+            return committed
 
     assert await asyncio.to_thread(java_moves) == 3
     await until(lambda: is_at(admin, topic, queue, 4))
     stats = await admin.consume_stats(topic, topic)
-    assert [(one.queue, one.consumer_offset, one.lag) for one in stats.queues] == [(queue, 4, 1)]
+    assert [(row.queue, row.consumer_offset, row.lag) for row in stats.queues] == [(queue, 4, 1)]
     assert stats.lag == 1
     assert topic in await admin.groups_of_topic(topic)
 
@@ -270,8 +272,8 @@ async def test_consumer_offsets(
         assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
         return await is_at(admin, topic, queue, 0)
 
-    await until(goes_back)  # Java's client told 4 when it committed, and tells it as it ends
-    if official.version.startswith("4."):  # 5.x does what is asked without force as well.
+    await until(goes_back)  # Java's client sent 4 on commit, and sends it again when it shuts down
+    if official.version.startswith("4."):  # 5.x ignores ``force`` and resets in any case.
         assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
     assert await admin.reset_offsets(topic, topic, -1) == {queue: 5}
 
@@ -280,7 +282,7 @@ async def is_at(admin: Admin, group: str, queue: MessageQueue, consumer_offset: 
     return await admin.consumer_offset(group, queue) == consumer_offset
 
 
-async def test_a_running_group_is_seen_and_goes_back(
+async def test_a_running_group_is_shown_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     queue = (await send(admin, producer, topic, 5))[0].queue
@@ -306,10 +308,10 @@ async def test_a_running_group_is_seen_and_goes_back(
             await asyncio.to_thread(consumer.persist)
             return await is_at(admin, topic, queue, 5)
 
-        await until(has_committed)  # Before that the broker has no offset to reset.
+        await until(has_committed)  # Until then the broker has no offset to reset.
         assert await admin.reset_offsets(topic, topic, 0) == {queue: 0}
         again = await asyncio.to_thread(consumer.take, 2)
-        assert {one.msg_id for one in again} == {one.msg_id for one in first}
+        assert {message.msg_id for message in again} == {message.msg_id for message in first}
     finally:
         await asyncio.to_thread(consumer.close)
 
@@ -317,7 +319,7 @@ async def test_a_running_group_is_seen_and_goes_back(
 # --- messages ---------------------------------------------------------------------------------
 
 
-async def test_messages_by_their_ids(admin: Admin, producer: Producer, topic: str) -> None:
+async def test_messages_are_found_by_id(admin: Admin, producer: Producer, topic: str) -> None:
     results = await send(admin, producer, topic, 3)
     for i, result in enumerate(results):
         by_place = await admin.message_by_offset_id(result.offset_message_id)
@@ -334,29 +336,32 @@ async def test_messages_by_their_ids(admin: Admin, producer: Producer, topic: st
         await admin.message_by_offset_id("7F")
 
 
-async def test_messages_by_key(
+async def test_messages_are_found_by_key(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
     results = await send(admin, producer, topic, 5)
-    found = await admin.messages_by_key(topic, "k1")
+    messages = await admin.messages_by_key(topic, "k1")
 
-    assert [one.message_id for one in found] == [results[1].message_id, results[3].message_id]
+    assert [message.message_id for message in messages] == [
+        results[1].message_id,
+        results[3].message_id,
+    ]
     assert await admin.messages_by_key(topic, "k2") == []
     assert len(await admin.messages_by_key(topic, "all", count_max=2)) == 2
-    at = found[0].store_timestamp_ms
-    within = await admin.messages_by_key(topic, "k1", begin_ms=at, end_ms=at)
-    assert results[1].message_id in [one.message_id for one in within]
-    assert all(one.store_timestamp_ms == at for one in within)
+    store_time_ms = messages[0].store_timestamp_ms
+    within = await admin.messages_by_key(topic, "k1", begin_ms=store_time_ms, end_ms=store_time_ms)
+    assert results[1].message_id in [message.message_id for message in within]
+    assert all(message.store_timestamp_ms == store_time_ms for message in within)
 
     def java_queries() -> list[str]:
         with java_client.pull_consumer(official.namesrv, topic) as consumer:
-            return [one.msg_id for one in consumer.query(topic, "k1")]
+            return [message.msg_id for message in consumer.query(topic, "k1")]
 
     expected = await asyncio.to_thread(java_queries)
-    assert {one.message_id for one in found} == set(expected)
+    assert {message.message_id for message in messages} == set(expected)
 
 
-async def test_a_refusal_says_who_and_why(official: JavaCluster, admin: Admin) -> None:
+async def test_an_error_contains_address_and_reason(official: JavaCluster, admin: Admin) -> None:
     with pytest.raises(BrokerError, match=official.address) as raised:
         await admin.consumer_running_info("no-group", "no-client")
     assert raised.value.response_code == 1

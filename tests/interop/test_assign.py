@@ -1,4 +1,4 @@
-"""Who reads which queue: the same answer as the strategies of Java's client."""
+"""Queue assignment: the same results as the strategies of Java's client."""
 
 from collections.abc import Iterator
 from random import Random
@@ -19,7 +19,7 @@ ODD_LETTERS = "aZ0_-%|.#é\uffee\U0001f600"
 
 
 class AssignOracle(Oracle):
-    """A running ``AssignOracle.java``."""
+    """Running ``AssignOracle.java``."""
 
     main_class = "AssignOracle"
 
@@ -68,11 +68,13 @@ def ask(
     queues: list[MessageQueue],
     clients: list[str],
 ) -> None:
-    """Compare the shares of all members, and of one that is none."""
+    """Compare the shares of all members, and of a client that is not a member."""
     ids = [*clients, "stranger"]
-    requests = [[one, *words_of(queues, clients), *arguments] for one in ids]
-    for one, places in zip(ids, java.ask(command, requests), strict=True):
-        assert strategy.allocate(one, queues, clients) == [queues[place] for place in places], one
+    requests = [[client, *words_of(queues, clients), *arguments] for client in ids]
+    for client, places in zip(ids, java.ask(command, requests), strict=True):
+        assert strategy.allocate(client, queues, clients) == [queues[place] for place in places], (
+            client
+        )
 
 
 def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
@@ -83,7 +85,7 @@ def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
             yield queues, clients_of(random), random
 
 
-def test_sorting(java: AssignOracle) -> None:
+def test_queues_are_sorted_equally(java: AssignOracle) -> None:
     random = Random(1)
 
     def name() -> str:
@@ -96,33 +98,35 @@ def test_sorting(java: AssignOracle) -> None:
     assert assign.sorted_clients(clients) == [clients[place] for place in client_places]
 
 
-def test_averagely(java: AssignOracle) -> None:
+def test_averagely_is_equal(java: AssignOracle) -> None:
     for queues, clients, _ in cases(2):
         ask(java, "AVG", assign.Averagely(), [], queues, clients)
 
 
-def test_by_circle(java: AssignOracle) -> None:
+def test_by_circle_is_equal(java: AssignOracle) -> None:
     for queues, clients, _ in cases(3):
         ask(java, "AVG_BY_CIRCLE", assign.AveragelyByCircle(), [], queues, clients)
 
 
-def test_consistent_hash(java: AssignOracle) -> None:
+def test_consistent_hash_is_equal(java: AssignOracle) -> None:
     for queues, clients, random in cases(4):
         count = random.choice((1, 10, 100))
         strategy = assign.ConsistentHash(count)
         ask(java, "CONSISTENT_HASH", strategy, [count], queues, clients)
 
 
-def test_by_config(java: AssignOracle) -> None:
+def test_by_config_is_equal(java: AssignOracle) -> None:
     for queues, clients, random in cases(5):
         places = random.sample(range(len(queues)), random.randint(0, len(queues)))
         strategy = assign.ByConfig(queues[place] for place in places)
         ask(java, "CONFIG", strategy, [len(places), *places], queues, clients)
 
 
-def test_by_machine_room(java: AssignOracle) -> None:
+def test_by_machine_room_is_equal(java: AssignOracle) -> None:
     if java.version == "4.5.2":
-        pytest.skip("it counts the queues of the rooms, and takes so many of all: mended in 4.9")
+        pytest.skip(
+            "4.5 counts the queues of the rooms, and takes that number of all: fixed in 4.9"
+        )
     for queues, clients, random in cases(6):
         rooms = random.sample(ROOMS, random.randint(0, 3)) + [""] * random.randint(0, 1)
         strategy = assign.ByMachineRoom(rooms)
@@ -130,7 +134,7 @@ def test_by_machine_room(java: AssignOracle) -> None:
 
 
 @pytest.mark.parametrize("inner", [assign.Averagely(), assign.AveragelyByCircle()])
-def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
+def test_machine_room_nearby_is_equal(java: AssignOracle, inner: Strategy) -> None:
     for queues, clients, _ in cases(7):
         near = [queue for queue in queues if not queue.broker_name.startswith("@")]
         strategy = assign.MachineRoomNearby(
@@ -138,10 +142,10 @@ def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
             lambda queue: queue.broker_name.partition("@")[0],
             lambda client_id: client_id.partition("@")[0],
         )
-        members = [one for one in clients if one != "stranger"]
+        members = [client for client in clients if client != "stranger"]
         if not near:
             continue
-        requests = [[one, *words_of(near, members), inner.name] for one in members]
+        requests = [[client, *words_of(near, members), inner.name] for client in members]
         answers = java.ask("MACHINE_ROOM_NEARBY", requests)
-        for one, places in zip(members, answers, strict=True):
-            assert strategy.allocate(one, near, members) == [near[place] for place in places]
+        for client, places in zip(members, answers, strict=True):
+            assert strategy.allocate(client, near, members) == [near[place] for place in places]

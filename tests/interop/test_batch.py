@@ -63,7 +63,7 @@ def test_java_encodes_the_same_bytes(oracle: Oracle) -> None:
         assert batch.decode(bytes.fromhex(answer)) == part
 
 
-def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
+def test_java_decodes_our_batches(oracle: Oracle) -> None:
     random = Random(2)
     batches = [random_batch(random, last_separator=i % 2 == 0) for i in range(BATCHES)]
     answers = oracle.ask("decodeBatch", [(batch.encode(part),) for part in batches])
@@ -71,14 +71,14 @@ def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
         assert answer == as_java_says(part)
 
 
-def test_empty_batch(oracle: Oracle) -> None:
+def test_an_empty_batch_is_encoded(oracle: Oracle) -> None:
     assert oracle.ask_one("decodeBatch", b"") == batch.decode(b"") == []
     assert oracle.ask_one("encodeBatch") == batch.encode([]).hex() == ""
 
 
-def test_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
+def test_a_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x knows no batch records")
+        pytest.skip("4.x has no batch records")
     random = Random(3)
     outers = []
     for i in range(BATCHES):
@@ -116,7 +116,7 @@ def test_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
             assert str(message.born_host) == java["bornHost"]
             assert str(message.store_host) == java["storeHost"]
             assert message.flag == java["flag"]
-            # The client copies WAIT, which matters to nobody any more, from the record around.
+            # The client copies WAIT from the record of the batch; it has no effect at this point.
             assert java["properties"] == {**message.properties, props.WAIT: "true"}
             assert not message.sys_flag & (flags.INNER_BATCH | flags.COMPRESSED)
-            assert records.encode(message)  # can stand alone
+            assert records.encode(message)  # needs no batch

@@ -1,7 +1,7 @@
-"""Batch queues of 5.x: Java's clients, on a folder that goes from one broker to the other and back.
+"""Batch queues of 5.x with Java's clients; the folder moves from one broker to the other and back.
 
-What a producer of 5.5.0 sends as a batch is one record in both, with the same properties and the
-same unit, and is consumed as the messages that are in it.
+A batch that a 5.5.0 producer sends is one record on both brokers, with the same properties and the
+same unit; a consumer receives its messages.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 
 Cluster = JavaCluster | ReputCluster
 TOPIC = "Batches"
-QUEUES = [Queue(TOPIC, "broker-a", one) for one in range(2)]
+QUEUES = [Queue(TOPIC, "broker-a", number) for number in range(2)]
 SETTINGS = {
     "mapperFileSizeBatchConsumeQueue": str(46 * 5),
     "mappedFileSizeCommitLog": "1048576",
@@ -35,11 +35,11 @@ SETTINGS = {
     "maxIndexNum": "40000",
 }
 GUARD_S = 60
-PAUSE = Event()  # nobody sets it
+PAUSE = Event()  # never set
 
 
 class Known:
-    """What was sent, and where it must be."""
+    """Expected contents of the folder, and the client that writes and reads them."""
 
     def __init__(self, java: JavaClient) -> None:
         self.java = java
@@ -48,31 +48,31 @@ class Known:
         self.read_count = 0
 
     def work(self, cluster: Cluster, name: str) -> None:
-        """Send batches of one to five messages, and read them in a group that goes on."""
+        """Send batches of one to five messages, and read them in a group that continues."""
         with self.java.producer(cluster.namesrv) as producer:
             for number in range(14):
                 queue = QUEUES[number % 2]
-                bodies = [f"{name} {number} {one}".encode() for one in range(1 + number % 5)]
-                messages = [JavaMessage(TOPIC, one, keys=f"k{number}") for one in bodies]
+                bodies = [f"{name} {number} {part}".encode() for part in range(1 + number % 5)]
+                messages = [JavaMessage(TOPIC, body, keys=f"k{number}") for body in bodies]
                 (sent,) = producer.send(messages, "batch", queue=queue)
                 assert (sent.status, sent.queue) == ("SEND_OK", queue)
                 assert sent.queue_offset == self.ends[queue]
-                assert "," not in sent.msg_id, "the batch has a unique key of its own"
+                assert "," not in sent.msg_id, "the batch has one unique key"
                 assert "," not in sent.offset_msg_id
                 self.bodies[queue] |= dict(enumerate(bodies, sent.queue_offset))
                 self.ends[queue] += len(bodies)
-            # One that is no batch has a unit of its own.
+            # A single message has a separate unit.
             (sent,) = producer.send([JavaMessage(TOPIC, name.encode())], queue=QUEUES[0])
             assert sent.queue_offset == self.ends[QUEUES[0]]
             self.bodies[QUEUES[0]][sent.queue_offset] = name.encode()
             self.ends[QUEUES[0]] += 1
         self.compare(cluster)
-        wanted = Counter(one for each in self.bodies.values() for one in each.values())
+        wanted = Counter(body for each in self.bodies.values() for body in each.values())
         with self.java.push_consumer(cluster.namesrv, "group", TOPIC) as consumer:
             consumer.take(wanted.total() - self.read_count)
-            found = Counter(one.body for one in consumer.received)
-            assert found.total() == wanted.total() - self.read_count
-            assert found <= wanted
+            received = Counter(message.body for message in consumer.received)
+            assert received.total() == wanted.total() - self.read_count
+            assert received <= wanted
             consumer.persist()
         self.read_count = wanted.total()
 
@@ -81,7 +81,9 @@ class Known:
             for queue in QUEUES:
                 until(lambda queue=queue: consumer.max_offset(queue) == self.ends[queue])  # type: ignore[misc]
             for queue, messages in consumer.read_all(TOPIC).items():
-                assert {one.queue_offset: one.body for one in messages} == self.bodies[queue]
+                assert {message.queue_offset: message.body for message in messages} == self.bodies[
+                    queue
+                ]
 
 
 def until(is_so: object) -> None:
@@ -111,30 +113,33 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
 
 
 def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
-    """Return what records and units say, but for when, where and by whom they were stored."""
-    found = []
+    """Return the contents of records and units, except times, offsets and hosts of storing."""
+    rows = []
     reader = StoreReader.open(str(store))
     for unit in reader.batch_queue(TOPIC, queue_id).units:
-        one = reader.message_at(int(unit["physical_offset"]))
-        assert (one.queue_id, one.queue_offset) == (queue_id, unit["queue_offset"])
-        assert (one.store_timestamp, one.store_size) == (unit["store_timestamp"], unit["size"])
-        base = one.properties.pop("INNER_BASE")
-        assert int(base) == one.queue_offset
-        assert one.properties.pop("UNIQ_KEY")
-        # 5.x stores these with every message; we do not, as 4.9.
+        message = reader.message_at(int(unit["physical_offset"]))
+        assert (message.queue_id, message.queue_offset) == (queue_id, unit["queue_offset"])
+        assert (message.store_timestamp, message.store_size) == (
+            unit["store_timestamp"],
+            unit["size"],
+        )
+        base = message.properties.pop("INNER_BASE")
+        assert int(base) == message.queue_offset
+        assert message.properties.pop("UNIQ_KEY")
+        # 5.x stores these with every message; we and 4.9 do not.
         for name in ("MSG_REGION", "TRACE_ON"):
-            one.properties.pop(name, None)
+            message.properties.pop(name, None)
         units = [int(unit[name]) for name in ("tags_code", "message_count", "compacted_offset")]
-        found.append((len(one.body), one.sys_flag, one.properties, *units))
-    return found
+        rows.append((len(message.body), message.sys_flag, message.properties, *units))
+    return rows
 
 
-def test_a_folder_with_batch_queues_goes_there_and_back(
+def test_a_folder_with_batch_queues_moves_there_and_back(
     java_client: JavaClient, tmp_path: Path
 ) -> None:
     version = java_client.version
     if version != "5.5.0":
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     folder = tmp_path / "cluster"
     known = Known(java_client)
     with JavaCluster(version, folder, SETTINGS) as cluster:
@@ -154,12 +159,12 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
         known.compare(ours)
         known.work(ours, "for")
         ours.stop()
-    found = forms(folder / "store", 1)  # nothing was sent alone there
-    assert len(found) == 5 * 7
+    rows = forms(folder / "store", 1)  # this queue has no single messages
+    assert len(rows) == 5 * 7
     for number in range(7):
-        assert found[number::7] == [found[number]] * 5
+        assert rows[number::7] == [rows[number]] * 5
 
-    # Made anew from the log, by ours, they have the same bytes.
+    # Our store rebuilds them from the log with the same bytes.
     copied = shutil.copytree(folder / "store", tmp_path / "copy")
     shutil.rmtree(copied / paths.BATCH_CONSUME_QUEUE)
     explicit = {"store_path_root_dir": str(copied)}
@@ -171,5 +176,5 @@ def test_a_folder_with_batch_queues_goes_there_and_back(
 def files(store: Path) -> dict[str, bytes]:
     root = store / paths.BATCH_CONSUME_QUEUE
     return {
-        str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }

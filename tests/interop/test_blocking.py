@@ -1,4 +1,4 @@
-"""Our clients without ``await``, against the official broker."""
+"""Our blocking clients against the official broker."""
 
 import threading
 from queue import SimpleQueue
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
-def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
+def test_blocking_clients_send_and_receive(official: JavaCluster) -> None:
     topic = f"Blocking-{Random().randrange(1 << 48):012x}"
     pushed: SimpleQueue[bytes] = SimpleQueue()
     namesrv = official.namesrv
@@ -27,7 +27,7 @@ def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
         expected = {b"%d" % i for i in range(100)}
 
         def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-            # In a thread of its own, so it may wait for other clients.
+            # The listener runs in a separate thread, so it may wait for other clients.
             assert producer.queues(topic)
             for message in messages:
                 pushed.put(message.body)
@@ -42,9 +42,9 @@ def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
             producer.send_many(Message(topic, body) for body in sorted(expected))
 
             assert {pushed.get(timeout=60) for _ in expected} == expected
-            found = set()
+            pulled = set()
             for message in puller:
-                found.add(message.body)
-                if found == expected:
+                pulled.add(message.body)
+                if pulled == expected:
                     break
     assert "reput client" not in [thread.name for thread in threading.enumerate()]

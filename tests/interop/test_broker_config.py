@@ -1,4 +1,4 @@
-"""The broker's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+"""Broker settings: Java's names, Java's defaults, Java's interpretation of a broker.conf."""
 
 import dataclasses
 
@@ -23,13 +23,13 @@ BEANS = (
     BROKER_BEAN,
 )
 AUTH_BEAN = "org.apache.rocketmq.auth.config.AuthConfig"
-"""5.3 and later read it from broker.conf too."""
+"""Class of the settings that 5.3 and later also read from broker.conf."""
 
 OURS = {
-    "fastPortEnable",  # Java's fast port cannot be turned off
-    "metricsPort",  # Java's exporter is another one
-    "pullHoldMax",  # Java's is without a bound
-    "rebalanceLockMaxLiveTime",  # in Java a system property
+    "fastPortEnable",  # Java's fast port is always on
+    "metricsPort",  # Java has another exporter
+    "pullHoldMax",  # Java has no limit
+    "rebalanceLockMaxLiveTime",  # a system property in Java
 }
 SINCE_5 = {
     "priorityOrderAsc",
@@ -53,29 +53,29 @@ SINCE_5 = {
     "validateSystemTopicWhenUpdateTopic",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1"}
-"""Of what Java calls itself here, no test can say what it must be."""
+"""Settings whose Java defaults depend on the machine, so that no test can predict them."""
 
 SET_AT_START = {"listenPort": "10911"}
-"""What BrokerStartup sets before it reads the file."""
+"""Settings that BrokerStartup sets before it reads the file."""
 
-KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(BrokerConfig)}
+KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(BrokerConfig)}
 
 
 def settings(oracle: Oracle, text: str = "") -> dict[str, str]:
-    """What the getters of Java's classes return after a broker.conf."""
-    found: dict[str, str] = {}
+    """Return the values of the getters of Java's classes after a broker.conf."""
+    values: dict[str, str] = {}
     for bean in BEANS:
-        found |= oracle.ask_one("settings", bean, text)
+        values |= oracle.ask_one("settings", bean, text)
     if "listenPort" not in config.parse_properties(text):
-        found |= SET_AT_START
-    return found
+        values |= SET_AT_START
+    return values
 
 
 def auth_keys(oracle: Oracle) -> set[str]:
     try:
         return set(oracle.ask_one("settings", AUTH_BEAN, ""))
     except JavaError:
-        assert oracle.version.startswith("4."), "5.5 has it"
+        assert oracle.version.startswith("4."), "5.5 has the class"
         return set()
 
 
@@ -83,9 +83,9 @@ def ours(text: str = "") -> dict[str, str]:
     return pairs(config.load(BrokerConfig, config.parse_properties(text)).value)
 
 
-def test_every_default_is_javas(table_oracle: Oracle) -> None:
+def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     of_store = table_oracle.ask_one("settings", STORE_BEAN, "")
-    # There these belong to the store.
+    # In Java these belong to the store.
     of_store = {key: of_store[key] for key in ("defaultQueryMaxNum", "flushDelayOffsetInterval")}
     java = settings(table_oracle) | of_store
     expected = {key for key in KEYS if not key.startswith("reput")} - OURS - OF_THE_MACHINE
@@ -100,13 +100,13 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
     assert {key: mine[key] or "null" for key in expected} == {key: java[key] for key in expected}
 
 
-def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle)) | auth_keys(table_oracle)
-    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+    store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store}
 
 
-def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+def test_fixed_settings_equal_the_defaults_of_java(table_oracle: Oracle) -> None:
     java = settings(table_oracle)
     assert {key: java[key] for key in ONLY if key in java} == {
         key: accepted for key, (accepted, _) in ONLY.items() if key in java
@@ -124,8 +124,8 @@ GONE_IN_5 = {
 }
 
 
-def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
-    """No invention: each is a key of 4.x or 5.5, and no key is both."""
+def test_ignored_keys_are_keys_of_java(table_oracle: Oracle) -> None:
+    """Each ignored key is a key of 4.x or 5.5, and no key is both ignored and used."""
     assert not set(KEYS) & {*ACCEPTED_WITHOUT_EFFECT, *ONLY}
     if table_oracle.version == "5.5.0":
         java = set(settings(table_oracle)) | auth_keys(table_oracle)
@@ -134,8 +134,8 @@ def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
         assert set(settings(table_oracle)) >= GONE_IN_5
 
 
-def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
-    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+def test_keys_that_the_store_skips_are_keys_of_the_broker() -> None:
+    store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
     assert not store & {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY}
     both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
     assert both == {
@@ -159,7 +159,7 @@ def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
         "serverChannelMaxIdleTimeSeconds=30\nregisterNameServerPeriod=20000",
     ],
 )
-def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+def test_java_reads_equal_values_from_a_broker_conf(table_oracle: Oracle, text: str) -> None:
     java = settings(table_oracle, text)
     mine = ours(text)
     for key in config.parse_properties(text):

@@ -1,7 +1,7 @@
-"""Unmodified clients that are not Java's, on our broker: Go's, the C++ one, Node's.
+"""Unmodified clients in other languages, on our broker: Go's, the C++ one, Node's.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.interop
 BODIES = [b"%d" % number for number in range(8)]
 SETTINGS = {"messageDelayLevel": "1s 1s 1s 1s 1s"}
 ONLY_ALL = (GoClient, NodeClient)
-"""Their modules are many."""
+"""Clients with many modules to install."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A broker; take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("cluster")
     with start_cluster(request.param, DEFAULT_BROKERS[0], folder, SETTINGS) as running:
         yield running
@@ -53,14 +53,14 @@ def client(request: pytest.FixtureRequest) -> OtherClient:
 
 
 def new_topic(cluster: Cluster, name: str) -> str:
-    """Make a topic: Node's client sends to none that is not there."""
+    """Create a topic: Node's client does not send to a missing one."""
     with blocking.Admin(cluster.namesrv) as admin:
         admin.create_topic(name, queue_count=4)
     return name
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
-def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
+def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
     if orderly and not client.can_order:
         pytest.skip(f"the {client.name} client has no orderly consumer")
     topic = new_topic(cluster, f"{client.name}-{orderly}")
@@ -72,53 +72,62 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
     client.produce(cluster.namesrv, topic, [b"other"], tags="b")
     count = len(BODIES) * len(client.ways)
     group = f"{topic}-group"
-    found = client.consume(
+    received = client.consume(
         cluster.namesrv, topic, group, count, "a", orderly=orderly, properties=["p"]
     )
-    assert sorted(one["body"] for one in found) == sorted(BODIES * len(client.ways))
-    assert {(one["tags"], one["keys"]) for one in found} == {("a", "k")}
-    assert {one["properties"]["p"] for one in found} == {"v"}
+    assert sorted(message["body"] for message in received) == sorted(BODIES * len(client.ways))
+    assert {(message["tags"], message["keys"]) for message in received} == {("a", "k")}
+    assert {message["properties"]["p"] for message in received} == {"v"}
     assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
 
 
-def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -> None:
+def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
-        pytest.skip(f"the program around the {client.name} client only takes messages")
+        pytest.skip(f"the {client.name} client cannot request redelivery")
     topic = new_topic(cluster, f"{client.name}-again")
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
-    found = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
-    assert {one["body"]: one["reconsume_times"] for one in found} == {b"again": 1, b"later": 0}
+    received = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
+    assert {message["body"]: message["reconsume_times"] for message in received} == {
+        b"again": 1,
+        b"later": 0,
+    }
 
 
-def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
-    """It says ``batch=1``, which Java reads as false: there it is one message, made of parts.
+def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
+    client: OtherClient, cluster: Cluster
+) -> None:
+    """The C++ client sends ``batch=1``, which Java reads as false: Java stores one message.
 
-    The client shows no body of that one: to it, a body ends before its first zero.
+    The client returns an empty body for it, because it ends a body at the first zero.
     """
     if not isinstance(client, CppClient):
-        pytest.skip("batches of the others are among their ways")
+        pytest.skip("batches of the other clients are tested as one of their ways")
     topic = new_topic(cluster, "cpp-batch")
     client.produce(cluster.namesrv, topic, BODIES, "batch")
     wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]
-    found = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
-    assert sorted(one["body"] for one in found) == wanted
+    received = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
+    assert sorted(message["body"] for message in received) == wanted
 
 
 @pytest.mark.skipif(
     not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
 )
-def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> None:
-    """The harness itself: what fails here is no fault of reput."""
+def test_the_java_client_passes_the_same_checks(
+    official: JavaCluster, java_client: JavaClient
+) -> None:
+    """The Java clients pass the same checks, which shows that the harness works."""
     topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]
     with java_client.producer(official.namesrv) as producer:
         for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
             assert len(producer.send(messages, how)) == count
-        assert all(one.status == "SEND_OK" for one in producer.send_ordered(messages, "aabbccdd"))
+        assert all(
+            result.status == "SEND_OK" for result in producer.send_ordered(messages, "aabbccdd")
+        )
     with java_client.push_consumer(official.namesrv, f"{topic}-push", topic, "a") as consumer:
-        assert sorted(one.body for one in consumer.take(40)) == sorted(BODIES * 5)
+        assert sorted(message.body for message in consumer.take(40)) == sorted(BODIES * 5)
     with java_client.pull_consumer(official.namesrv, f"{topic}-pull") as puller:
-        found = [one.body for queue in puller.read_all(topic).values() for one in queue]
-        assert sorted(found) == sorted(BODIES * 5)
+        bodies = [message.body for queue in puller.read_all(topic).values() for message in queue]
+        assert sorted(bodies) == sorted(BODIES * 5)
     assert topic in java_client.mqadmin("topicList", namesrv=official.namesrv)

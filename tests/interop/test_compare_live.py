@@ -1,4 +1,4 @@
-"""A store compared with the official broker that runs on a copy of it."""
+"""A store is compared with the official broker that runs on a copy of it."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_what_was_changed_is_all_that_differs(
+def test_only_the_changed_message_differs(
     spark: SparkSession,
     start_official: StartOfficial,
     tmp_path: Path,
@@ -28,9 +28,9 @@ def test_what_was_changed_is_all_that_differs(
     left = golden.copy_store("4.9.7", "clean", tmp_path / "left")
     right = golden.copy_store("4.9.7", "clean", tmp_path / "cluster")
     messages = [
-        one
-        for one in golden.messages("4.9.7", "clean")
-        if one["topic"] == "GoldenFour" and one["sysFlag"] == 0
+        message
+        for message in golden.messages("4.9.7", "clean")
+        if message["topic"] == "GoldenFour" and message["sysFlag"] == 0
     ]
     changed = messages[len(messages) // 2]
     path, position = log_place(left, changed["commitLogOffset"])
@@ -39,16 +39,21 @@ def test_what_was_changed_is_all_that_differs(
     cluster = start_official("4.9.7", golden.manifest("4.9.7", "clean")["config"], right.parent)
     got = compare(spark, str(left), {"nameServer": cluster.namesrv}, findings_max=10_000)
     assert sum(sum(kinds.values()) for kinds in got.counts.values()) == sum(
-        one.count for one in got.findings
+        finding.count for finding in got.findings
     )
-    # A broker delivers delayed messages and checks half ones: it has more than the store had. And
-    # name servers do not know of each of its own topics.
-    lacking = {one.topic for one in got.findings if one.kind == "only_left"}
+    # A broker delivers delayed messages and checks half messages, so it has more messages than the
+    # store had. Name servers do not list all system topics.
+    lacking = {finding.topic for finding in got.findings if finding.kind == "only_left"}
     assert lacking <= {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
-    (one,) = [one for one in got.findings if one.kind == "different"]
-    assert one.section == "messages"
-    assert one.field == "flag"
-    assert (one.topic, one.queue_id, one.queue_offset, one.physical_offset) == (
+    (difference,) = [finding for finding in got.findings if finding.kind == "different"]
+    assert difference.section == "messages"
+    assert difference.field == "flag"
+    assert (
+        difference.topic,
+        difference.queue_id,
+        difference.queue_offset,
+        difference.physical_offset,
+    ) == (
         "GoldenFour",
         *(changed["queueId"], changed["queueOffset"], changed["commitLogOffset"]),
     )

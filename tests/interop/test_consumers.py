@@ -1,4 +1,4 @@
-"""Our consumers against the official broker, and beside Java's in one group."""
+"""Our consumers against the official broker, and in one group with Java's consumers."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ from reput.format.codes import ResponseCode
 pytestmark = pytest.mark.interop
 
 GUARD_S = 25
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 BATCHES = ConsumerConfig(
     consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_message_batch_max_size=32
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 class Listener:
-    """An async listener that keeps what it gets, and says what ``answer`` says."""
+    """Async listener that records its messages and returns the result of ``answer``."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Listener:
         self.running[context.queue] += 1
         await asyncio.sleep(0)
         self.messages += messages
-        self.calls.append((context.queue, [one.body for one in messages]))
+        self.calls.append((context.queue, [message.body for message in messages]))
         result = self._answer(messages, context) if self._answer else ConsumeResult.SUCCESS
         self.running[context.queue] -= 1
         async with self._arrived:
@@ -69,7 +69,7 @@ class Listener:
 
     @property
     def bodies(self) -> list[bytes]:
-        return [one.body for one in self.messages]
+        return [message.body for message in self.messages]
 
     async def wait(self, enough: Callable[[], bool]) -> None:
         async with asyncio.timeout(GUARD_S), self._arrived:
@@ -80,7 +80,7 @@ class Listener:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what no listener tells."""
+    """Wait for a condition without a listener."""
     async with asyncio.timeout(GUARD_S):
         while not is_so():
             await asyncio.sleep(0.02)
@@ -88,18 +88,18 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
-    async with Producer("producers", namesrv=official.namesrv) as one:
-        yield one
+    async with Producer("producers", namesrv=official.namesrv) as started:
+        yield started
 
 
 async def send(producer: Producer, topic: str, bodies: Iterable[bytes], **more: Any) -> list[bytes]:
-    """Send in turn to the queues of a topic; returns the bodies once its route is known."""
+    """Send to the queues of a topic in turn, which makes its route known; return the bodies."""
     sent = list(bodies)
     for body in sent:
         await producer.send(Message(topic, body, **more))
@@ -126,7 +126,9 @@ async def committed(official: JavaCluster, group: str, topic: str) -> int:
 # --- clustering ---------------------------------------------------------------------
 
 
-async def test_one_member_gets_all(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_single_member_gets_all_messages(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     sent = await send(producer, topic, numbered(50), tags="a", keys=["k1", "k2"])
     listener = Listener()
     async with push(official, topic, listener, BATCHES) as consumer:
@@ -135,7 +137,7 @@ async def test_one_member_gets_all(official: JavaCluster, producer: Producer, to
         live = await send(producer, topic, numbered(20, "live"))
         await listener.wait_for(70)
     assert sorted(listener.bodies) == sorted(sent + live)
-    assert all(one.topic == topic for one in listener.messages)
+    assert all(message.topic == topic for message in listener.messages)
     assert listener.messages[0].tags == "a"
     assert listener.messages[0].keys == ["k1", "k2"]
     assert await committed(official, topic, topic) == 70
@@ -147,37 +149,37 @@ async def test_one_member_gets_all(official: JavaCluster, producer: Producer, to
     assert again.bodies == [b"last"]
 
 
-async def test_two_members_share_and_one_leaves(
+async def test_two_members_share_until_one_leaves(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))
     first, second = Listener(), Listener()
-    one, other = push(official, topic, first), push(official, topic, second)
-    await one.subscribe(topic)
-    await other.subscribe(topic)
+    stays, leaves = push(official, topic, first), push(official, topic, second)
+    await stays.subscribe(topic)
+    await leaves.subscribe(topic)
 
     def owned(consumer: PushConsumer) -> int:
         return sum(queue.topic == topic for queue in consumer.queues())
 
-    async with one:
-        async with other:
-            await until(lambda: owned(one) == owned(other) == 2)
-            assert not set(one.queues()) & set(other.queues())
+    async with stays:
+        async with leaves:
+            await until(lambda: owned(stays) == owned(leaves) == 2)
+            assert not set(stays.queues()) & set(leaves.queues())
             before = len(first.messages) + len(second.messages)
             assert before <= 8 or set(first.bodies + second.bodies) <= set(sent)
             sent += await send(producer, topic, numbered(40, "both"))
             await first.wait(lambda: sum(body[:4] == b"both" for body in first.bodies) == 20)
             await second.wait(lambda: sum(body[:4] == b"both" for body in second.bodies) == 20)
-        await until(lambda: owned(one) == 4)
+        await until(lambda: owned(stays) == 4)
         sent += await send(producer, topic, numbered(20, "alone"))
         await first.wait(lambda: sum(body[:5] == b"alone" for body in first.bodies) == 20)
     assert set(first.bodies) | set(second.bodies) == set(sent)
-    # A clean leave repeats nothing of what was sent while both were settled.
+    # After a clean shutdown, messages sent while both were assigned are not repeated.
     both = Counter(body for body in first.bodies + second.bodies if body[:4] == b"both")
     assert set(both.values()) == {1}
 
 
-async def test_beside_a_java_member(
+async def test_python_and_java_members_share(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, numbered(4))
@@ -186,25 +188,25 @@ async def test_beside_a_java_member(
         await consumer.subscribe(topic)
         theirs = await asyncio.to_thread(java_client.push_consumer, official.namesrv, topic, topic)
         try:
-            await until(lambda: sum(one.topic == topic for one in consumer.queues()) == 2)
-            own = {one.queue_id for one in consumer.queues() if one.topic == topic}
+            await until(lambda: sum(queue.topic == topic for queue in consumer.queues()) == 2)
+            own = {queue.queue_id for queue in consumer.queues() if queue.topic == topic}
             other: set[int] = set()
             async with asyncio.timeout(GUARD_S):
                 while len(other) != 2:
                     assigned = await asyncio.to_thread(theirs.assigned)
-                    other = {one.queue_id for one in assigned if one.topic == topic}
+                    other = {queue.queue_id for queue in assigned if queue.topic == topic}
             assert sorted([*own, *other]) == [0, 1, 2, 3]
             await send(producer, topic, numbered(20, "both"))
-            await listener.wait(lambda: sum(one[:4] == b"both" for one in listener.bodies) == 10)
+            await listener.wait(lambda: sum(body[:4] == b"both" for body in listener.bodies) == 10)
             await asyncio.to_thread(
                 theirs.wait_until,
-                lambda found: sum(one.body[:4] == b"both" for one in found) == 10,
+                lambda received: sum(message.body[:4] == b"both" for message in received) == 10,
             )
         finally:
             await asyncio.to_thread(theirs.close)
 
 
-async def test_plain_function_runs_in_threads(
+async def test_a_plain_function_runs_in_threads(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))
@@ -212,8 +214,8 @@ async def test_plain_function_runs_in_threads(
     meeting = threading.Barrier(4, timeout=GUARD_S)
 
     def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        meeting.wait()  # Only four at a time get past this.
-        got.extend(one.body for one in messages)
+        meeting.wait()  # Blocks until four threads are here.
+        got.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 
     async with push(official, topic, listen) as consumer:
@@ -238,7 +240,7 @@ async def test_tags_are_compared_by_text(
     assert sorted(listener.bodies) == [b"AaAa", b"c", b"end"]
 
 
-async def test_sql92(start_official: StartOfficial, topic: str) -> None:
+async def test_sql92_filters_messages(start_official: StartOfficial, topic: str) -> None:
     cluster = start_official(settings={"enablePropertyFilter": True})
     listener = Listener()
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
@@ -257,16 +259,16 @@ async def test_sql92(start_official: StartOfficial, topic: str) -> None:
             await bad.start()
         async with PullConsumer(f"{topic}-pull", namesrv=cluster.namesrv, config=FIRST) as pull:
             await pull.subscribe_sql(topic, "n BETWEEN 2 AND 3")
-            found: list[bytes] = []
-            while len(found) < 2:
-                found += [one.body for one in await pull.poll(timeout_ms=GUARD_S * 1000)]
-            assert sorted(found) == [b"2", b"3"]
+            pulled: list[bytes] = []
+            while len(pulled) < 2:
+                pulled += [message.body for message in await pull.poll(timeout_ms=GUARD_S * 1000)]
+            assert sorted(pulled) == [b"2", b"3"]
 
 
-# --- messages that come again -------------------------------------------------------
+# --- redelivery ---------------------------------------------------------------------
 
 
-async def test_sent_back_until_it_succeeds(
+async def test_a_message_is_redelivered_until_it_succeeds(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, [b"good", b"hard"], keys="k")
@@ -284,15 +286,17 @@ async def test_sent_back_until_it_succeeds(
         await consumer.subscribe(topic)
         await listener.wait_for(4)
     assert Counter(listener.bodies) == {b"good": 1, b"hard": 3}
-    hard = [one for one in listener.messages if one.body == b"hard"]
-    assert [one.reconsume_times for one in hard] == [0, 1, 2]
-    assert {one.topic for one in hard} == {topic}
-    assert {one.message_id for one in hard} == {hard[0].message_id}
+    hard = [message for message in listener.messages if message.body == b"hard"]
+    assert [message.reconsume_times for message in hard] == [0, 1, 2]
+    assert {message.topic for message in hard} == {topic}
+    assert {message.message_id for message in hard} == {hard[0].message_id}
     assert hard[1].queue.topic == names.retry_topic(topic)
     assert await committed(official, topic, topic) == 2
 
 
-async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_unconsumable_messages_are_dead_letters(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     await send(producer, topic, [b"hopeless", b"unwanted"])
 
     def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
@@ -304,16 +308,16 @@ async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str
     async with push(official, topic, listener, config) as consumer:
         await consumer.subscribe(topic)
         await listener.wait_for(2)
-    found = await dead_letters(official, topic, 2)
-    assert sorted(one.body for one in found) == [b"hopeless", b"unwanted"]
+    letters = await dead_letters(official, topic, 2)
+    assert sorted(message.body for message in letters) == [b"hopeless", b"unwanted"]
 
 
 async def dead_letters(official: JavaCluster, group: str, count: int) -> list[ReceivedMessage]:
-    """Read the dead letters of a group, whose topic may not be there yet."""
+    """Read the dead letters of a group; wait for their topic if it does not exist yet."""
     if official.version == "4.5.2":
-        pytest.skip("4.5 makes dead-letter topics that cannot be read")
+        pytest.skip("4.5 creates dead-letter topics without read permission")
     topic = names.dlq_topic(group)
-    found: list[ReceivedMessage] = []
+    letters: list[ReceivedMessage] = []
     async with (
         asyncio.timeout(GUARD_S),
         PullConsumer("readers", namesrv=official.namesrv, config=FIRST) as consumer,
@@ -327,12 +331,12 @@ async def dead_letters(official: JavaCluster, group: str, count: int) -> list[Re
                 break
         for queue in consumer.assignment():
             consumer.seek(queue, 0)
-        while len(found) < count:
-            found += await consumer.poll(timeout_ms=GUARD_S * 1000)
-    return found
+        while len(letters) < count:
+            letters += await consumer.poll(timeout_ms=GUARD_S * 1000)
+    return letters
 
 
-async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
+async def test_a_copy_is_sent_if_the_broker_refuses_a_send_back(
     official: JavaCluster, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: object) -> None:
@@ -349,7 +353,7 @@ async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
     listener = Listener(answer)
     async with push(official, topic, listener) as consumer:
         await consumer.subscribe(topic)
-        await listener.wait_for(2)  # The second comes after 10 s.
+        await listener.wait_for(2)  # The second arrives after 10 s.
     first, second = listener.messages
     assert second.body == large
     assert (second.reconsume_times, second.topic, second.tags) == (1, topic, "t")
@@ -358,7 +362,7 @@ async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
     assert second.queue.topic == names.retry_topic(topic)
 
 
-async def test_what_takes_too_long_is_sent_back(
+async def test_an_overdue_message_is_sent_back(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     await send(producer, topic, [b"stuck"])
@@ -382,7 +386,7 @@ async def test_what_takes_too_long_is_sent_back(
         await consumer.send_back_overdue()
         clock.advance(15 * 60_000 + 1)
         await consumer.send_back_overdue()
-        await consumer.send_back_overdue()  # It is done with.
+        await consumer.send_back_overdue()  # already sent back
         may_end.set()
         async with asyncio.timeout(GUARD_S):
             await retried.wait()  # after 10 s
@@ -390,7 +394,9 @@ async def test_what_takes_too_long_is_sent_back(
     assert await committed(official, topic, topic) == 1
 
 
-async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_the_failed_part_of_a_batch_is_redelivered(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     for body in numbered(10):
         await producer.send(Message(topic, body), queue=queue)
@@ -404,17 +410,19 @@ async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic:
     listener = Listener(answer)
     async with push(official, topic, listener, BATCHES) as consumer:
         await consumer.subscribe(topic)
-        await listener.wait(lambda: any(one.reconsume_times == 1 for one in listener.messages))
-    again = [one for one in listener.messages if one.reconsume_times == 1]
+        await listener.wait(
+            lambda: any(message.reconsume_times == 1 for message in listener.messages)
+        )
+    again = [message for message in listener.messages if message.reconsume_times == 1]
     ends = [bodies[-1] for queue, bodies in listener.calls if len(bodies) > 1]
-    assert {one.body for one in again} <= set(ends)
+    assert {message.body for message in again} <= set(ends)
     assert set(listener.bodies) == set(numbered(10)) | {b"create"}
 
 
 async def created(official: JavaCluster, producer: Producer, topic: str) -> list[MessageQueue]:
-    """Make a topic by a message to it, and return its queues once the name server knows them.
+    """Create a topic by sending to it, and return its queues once the name server has its route.
 
-    A broker answers the send first and registers the topic in its own time.
+    A broker answers the send first and registers the topic later.
     """
     await send(producer, topic, [b"create"])
     async with asyncio.timeout(GUARD_S), Admin(official.namesrv) as admin:
@@ -428,7 +436,9 @@ async def created(official: JavaCluster, producer: Producer, topic: str) -> list
 # --- in order -----------------------------------------------------------------------
 
 
-async def test_orderly(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_orderly_members_keep_the_order(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queues = await created(official, producer, topic)
     for number in range(30):
         for queue in queues:
@@ -442,18 +452,18 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
         if body.endswith(b"7") and body not in failed:
             failed.add(body)
             return ConsumeResult.LATER
-        assert context.failures <= (body in failed), "0 when the queue has moved in between"
+        assert context.failures <= (body in failed), "0 if the queue has moved in between"
         return ConsumeResult.SUCCESS
 
     first, second = Listener(answer), Listener(answer)
-    async with push(official, topic, first, orderly=True) as one:
-        await one.subscribe(topic)
-        async with push(official, topic, second, orderly=True) as other:
-            await other.subscribe(topic)
+    async with push(official, topic, first, orderly=True) as stays:
+        await stays.subscribe(topic)
+        async with push(official, topic, second, orderly=True) as leaves:
+            await leaves.subscribe(topic)
             total = 1 + 30 * len(queues)
             await until(lambda: len(set(first.bodies + second.bodies)) == total)
-            await until(lambda: len([x for x in other.queues() if x.topic == topic]) == 2)
-        await until(lambda: len([x for x in one.queues() if x.topic == topic]) == 4)
+            await until(lambda: len([x for x in leaves.queues() if x.topic == topic]) == 2)
+        await until(lambda: len([x for x in stays.queues() if x.topic == topic]) == 4)
         await producer.send(Message(topic, b"end"), queue=queues[0])
         await first.wait(lambda: b"end" in first.bodies)
     assert first.overlaps == second.overlaps == 0
@@ -463,14 +473,14 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
             seen[queue] += bodies
         for bodies in seen.values():
             numbers = [int(body.split(b"-")[1]) for body in bodies if b"-" in body]
-            assert numbers == sorted(numbers), "only what failed comes twice, and at once"
+            assert numbers == sorted(numbers), "only failed messages come twice, and without delay"
     everything = Counter(first.bodies + second.bodies)
     assert all(everything[body] == 2 for body in failed)
     assert all(count == 1 for body, count in everything.items() if body not in failed)
     assert await committed(official, topic, topic) == 2 + 30 * len(queues)
 
 
-async def test_orderly_commits_by_hand(
+async def test_orderly_manual_commit_and_rollback(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -495,7 +505,9 @@ async def test_orderly_commits_by_hand(
     assert bodies == [b"m0", b"m1", b"m2", b"m3", b"m2", b"m3", b"m4", b"m5"]
 
 
-async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_orderly_failure_becomes_a_dead_letter(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     for body in (b"hopeless", b"next"):
         await producer.send(Message(topic, body), queue=queue)
@@ -518,7 +530,7 @@ async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, to
 # --- broadcasting -------------------------------------------------------------------
 
 
-async def test_broadcasting(
+async def test_each_broadcasting_member_gets_all_messages(
     official: JavaCluster,
     producer: Producer,
     topic: str,
@@ -536,28 +548,28 @@ async def test_broadcasting(
         return PushConsumer(topic, client=client, listener=listener, config=config)
 
     first, second = Listener(), Listener()
-    async with member("one", first) as one, member("two", second) as two:
-        await one.subscribe(topic)
-        await two.subscribe(topic)
+    async with member("one", first) as member_one, member("two", second) as member_two:
+        await member_one.subscribe(topic)
+        await member_two.subscribe(topic)
         await first.wait_for(12)
         await second.wait_for(12)
-        assert len(one.queues()) == len(two.queues()) == 4
+        assert len(member_one.queues()) == len(member_two.queues()) == 4
     assert sorted(first.bodies) == sorted(second.bodies) == sorted(sent)
     pattern = f".rocketmq_offsets/*/{topic}/offsets.json"
     files = sorted(tmp_path.glob(pattern))  # noqa: ASYNC240 - a small folder
     assert [file.parts[-3].partition("@")[2] for file in files] == ["one", "two"]
     again = Listener()
-    async with member("one", again) as one:
-        await one.subscribe(topic)
+    async with member("one", again) as member_one:
+        await member_one.subscribe(topic)
         await send(producer, topic, [b"new"])
         await again.wait_for(1)
     assert again.bodies == [b"new"]
 
 
-# --- where to begin -----------------------------------------------------------------
+# --- initial positions --------------------------------------------------------------
 
 
-async def test_offset_that_is_not_there(
+async def test_an_offset_beyond_the_end_is_corrected(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -573,21 +585,23 @@ async def test_offset_that_is_not_there(
         assert message.body == b"new"
 
 
-async def test_begin_at_a_time(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_consumer_begins_at_a_time(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     queue = (await created(official, producer, topic))[0]
     times = []
     for body in numbered(5):
         await producer.send(Message(topic, body), queue=queue)
         (stored,) = await last_of(official, queue)
-        while stored.body != body:  # Java puts it into its queue in its own time
+        while stored.body != body:  # Java dispatches asynchronously
             (stored,) = await last_of(official, queue)
         times.append(stored.store_timestamp_ms)
-        await asyncio.sleep(0.01)  # apart, so that each has a time of its own
+        await asyncio.sleep(0.01)  # a pause, so that the store times differ
     listener = Listener()
     config = ConsumerConfig(
         consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=times[2]
     )
-    # A broker says 0 to whom it does not know, while a queue still begins there: see the facts.
+    # A broker answers 0 to an unknown group while a queue still begins at 0.
     async with PullConsumer(topic, namesrv=official.namesrv, config=config) as consumer:
         await consumer.assign([queue])
         await consumer.seek_to_time(queue, times[2])
@@ -607,16 +621,20 @@ async def last_of(official: JavaCluster, queue: MessageQueue) -> list[ReceivedMe
 # --- pulling ------------------------------------------------------------------------
 
 
-async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic: str) -> None:
+async def test_a_subscribed_pull_consumer_gets_all_messages(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
     sent = await send(producer, topic, numbered(30))
-    found: list[bytes] = []
+    pulled: list[bytes] = []
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
         await consumer.subscribe(topic)
-        while len(found) < 30:
-            found += [one.body for one in await consumer.poll(7, timeout_ms=GUARD_S * 1000)]
+        while len(pulled) < 30:
+            pulled += [
+                message.body for message in await consumer.poll(7, timeout_ms=GUARD_S * 1000)
+            ]
         assert len(consumer.assignment()) == 4
         assert await consumer.poll(timeout_ms=50) == []
-    assert sorted(found) == sorted(sent)
+    assert sorted(pulled) == sorted(sent)
     assert await committed(official, topic, topic) == 30
     async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
         await consumer.subscribe(topic)
@@ -631,7 +649,7 @@ async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic:
     assert await committed(official, topic, topic) == 32
 
 
-async def test_pull_error_repeats_what_was_handed_out(
+async def test_an_error_in_a_pull_loop_repeats_the_message(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queue = (await created(official, producer, topic))[0]
@@ -650,10 +668,10 @@ async def test_pull_error_repeats_what_was_handed_out(
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
         await consumer.assign([queue])
         first = await consumer.poll(1, timeout_ms=GUARD_S * 1000)
-        assert [one.body for one in first] == [b"m2"]
+        assert [message.body for message in first] == [b"m2"]
 
 
-async def test_pull_assigned_and_seek(
+async def test_an_assigned_pull_consumer_seeks_pauses_and_commits(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
     queues = await created(official, producer, topic)
@@ -668,46 +686,46 @@ async def test_pull_assigned_and_seek(
     ) as consumer:
         await consumer.assign(chosen)
         assert consumer.assignment() == sorted(chosen)
-        one, other = chosen
+        active, paused = chosen
         for queue in chosen:
             await consumer.seek_to_end(queue)
             consumer.seek(queue, consumer.position(queue) - 4)
-        consumer.pause([other])
+        consumer.pause([paused])
         tail = await poll_bodies(consumer, 4)
-        assert tail == sent[one][6:]
+        assert tail == sent[active][6:]
         assert await consumer.poll(timeout_ms=50) == []
-        consumer.resume([other])
-        assert await poll_bodies(consumer, 4) == sent[other][6:]
-        assert await consumer.committed(one) in (None, 0), "nothing was committed"
+        consumer.resume([paused])
+        assert await poll_bodies(consumer, 4) == sent[paused][6:]
+        assert await consumer.committed(active) in (None, 0), "nothing was committed"
         await consumer.commit()
-        end = await consumer.end_offset(one)
-        assert await consumer.committed(one) == end
-        await consumer.commit({one: end - 3})
-        assert await consumer.committed(one) == end - 3
-        await consumer.seek_to_begin(one)
-        assert consumer.position(one) == await consumer.begin_offset(one)
+        end = await consumer.end_offset(active)
+        assert await consumer.committed(active) == end
+        await consumer.commit({active: end - 3})
+        assert await consumer.committed(active) == end - 3
+        await consumer.seek_to_begin(active)
+        assert consumer.position(active) == await consumer.begin_offset(active)
         again = [body for body in await poll_bodies(consumer, 10) if body != b"create"]
         assert again[:2] == [b"1-0", b"1-1"]
-        await consumer.assign([other])
-        assert consumer.assignment() == [other]
+        await consumer.assign([paused])
+        assert consumer.assignment() == [paused]
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
-        await consumer.assign([one])
-        assert consumer.position(one) == end - 3
+        await consumer.assign([active])
+        assert consumer.position(active) == end - 3
 
 
 async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < count:
-        messages = await consumer.poll(count - len(found), timeout_ms=GUARD_S * 1000)
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        messages = await consumer.poll(count - len(bodies), timeout_ms=GUARD_S * 1000)
         assert messages
-        found += [one.body for one in messages]
-    return found
+        bodies += [message.body for message in messages]
+    return bodies
 
 
 # --- operators ----------------------------------------------------------------------
 
 
-async def test_operators_see_and_move(
+async def test_operators_see_and_reset_a_member(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     sent = await send(producer, topic, numbered(8))

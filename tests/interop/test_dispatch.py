@@ -1,4 +1,4 @@
-"""Queues and index that the dispatch job has made, in the hands of RocketMQ's own."""
+"""RocketMQ's own store opens queues and index written by the dispatch job."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ from spark.dispatch_setting import Here
 pytestmark = pytest.mark.interop
 
 
-def test_java_serves_a_store_that_was_rebuilt_in_place_by_queue_and_by_key(
+def test_java_reads_a_rebuilt_store_by_queue_and_by_key(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
     version = java_store.version

@@ -1,6 +1,6 @@
-"""One store folder, now with the official broker, now with ours: each goes on where the other was.
+"""A store folder moves between the official broker and ours; each continues the other's work.
 
-A Java client sends and reads throughout, and knows nothing of it.
+A Java client sends and reads throughout, and does not notice the moves.
 """
 
 import contextlib
@@ -22,37 +22,37 @@ pytestmark = pytest.mark.interop
 
 Cluster = ReputCluster | JavaCluster
 GUARD_S = 60
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 TOPIC, GROUP, DELAYED = "Shared", "readers", "Delayed"
 QUEUES = [Queue(TOPIC, "broker-a", queue_id) for queue_id in range(3)]
 ROUND_COUNT = 60
 SETTINGS: java_cluster.Settings = {
     "messageDelayLevel": "1s 1s 1s",
     "flushConsumerOffsetInterval": 200,
-    "mappedFileSizeCommitLog": 64 << 10,  # some files
+    "mappedFileSizeCommitLog": 64 << 10,  # several files
     "maxMessageSize": 60_000,
 }
 
 
 class Known:
-    """What must be in the folder, whoever serves it."""
+    """Expected contents of the folder, on either broker."""
 
     def __init__(self, java: JavaClient) -> None:
         self.java = java
         self.places: dict[Queue, list[tuple[bytes, str]]] = {queue: [] for queue in QUEUES}
-        """Body and unique key, by queue offset."""
+        """Body and unique key of each message of a queue, by queue offset."""
         self.read_count = 0
-        """How far the group is."""
+        """Number of messages that the group has consumed."""
         self._round = 0
 
     def work(self, cluster: Cluster) -> None:
-        """Look at all that is there; then send more, and read half of it in the group."""
+        """Compare all messages; then send more, and consume them in the group."""
         self.compare(cluster)
         self._round += 1
         with self.java.producer(cluster.namesrv) as producer:
             for queue in QUEUES:
                 self._send(producer, queue)
-            # Delivered by whoever serves the folder then.
+            # Delivered by the broker that then has the folder.
             producer.send([JavaMessage(DELAYED, b"%d" % self._round, delay_level=2)])
         self._consume(cluster)
         self.compare(cluster)
@@ -67,21 +67,21 @@ class Known:
             for number, body in enumerate(bodies)
         ]
         half = len(wanted) // 2
-        for one, result in zip(
+        for message, result in zip(
             wanted[:half], producer.send(wanted[:half], queue=queue), strict=True
         ):
-            self._told(queue, one.body, result.msg_id, result.queue_offset)
+            self._record(queue, message.body, result.msg_id, result.queue_offset)
         (result,) = producer.send(wanted[half:], "batch", queue=queue)
         ids = result.msg_id.split(",")
-        for number, (one, msg_id) in enumerate(zip(wanted[half:], ids, strict=True)):
-            self._told(queue, one.body, msg_id, result.queue_offset + number)
+        for number, (message, msg_id) in enumerate(zip(wanted[half:], ids, strict=True)):
+            self._record(queue, message.body, msg_id, result.queue_offset + number)
 
-    def _told(self, queue: Queue, body: bytes, msg_id: str, queue_offset: int) -> None:
-        assert queue_offset == len(self.places[queue]), "an offset is left out, or given twice"
+    def _record(self, queue: Queue, body: bytes, msg_id: str, queue_offset: int) -> None:
+        assert queue_offset == len(self.places[queue]), "an offset is skipped or repeated"
         self.places[queue].append((body, msg_id))
 
     def _consume(self, cluster: Cluster) -> None:
-        """Read all that is new in the group; it gets nothing that it had."""
+        """Consume all new messages in the group; no old one may arrive."""
         new = Counter(
             body
             for queue in QUEUES
@@ -89,7 +89,7 @@ class Known:
         )
         with self.java.push_consumer(cluster.namesrv, GROUP, TOPIC) as consumer:
             consumer.take(new.total())
-            assert Counter(one.body for one in consumer.received) == new
+            assert Counter(message.body for message in consumer.received) == new
             self.read_count += new.total()
             until(lambda: self._committed(cluster, consumer) == self.read_count)
 
@@ -99,19 +99,21 @@ class Known:
         with self.java.admin(cluster.namesrv) as admin:
             table = admin.call("examineConsumeStats", GROUP)["offsetTable"]
         return sum(
-            one["consumerOffset"] for queue, one in table.items() if queue.startswith(f"{TOPIC}@")
+            entry["consumerOffset"]
+            for queue, entry in table.items()
+            if queue.startswith(f"{TOPIC}@")
         )
 
     def compare(self, cluster: Cluster) -> None:
-        """Read everything, in the queues and by key and id."""
+        """Read every message, by queue, by key and by id."""
         with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
             if not self._round:
                 return
             assert consumer.queues(TOPIC) == QUEUES
             for queue, messages in consumer.read_all(TOPIC).items():
-                found = [(one.body, one.msg_id) for one in messages]
-                assert found == self.places[queue]
-                assert [one.queue_offset for one in messages] == list(range(len(messages)))
+                stored = [(message.body, message.msg_id) for message in messages]
+                assert stored == self.places[queue]
+                assert [message.queue_offset for message in messages] == list(range(len(messages)))
             last = self.places[QUEUES[1]][-1]
             first = self.places[QUEUES[2]][0]
             for body, msg_id in (first, last):
@@ -120,40 +122,40 @@ class Known:
             wanted = sorted(
                 body for queue in QUEUES for body, _ in self.places[queue] if b" 3 " in body[8:]
             )
-            assert sorted(one.body for one in by_key) == wanted
+            assert sorted(message.body for message in by_key) == wanted
             for queue in QUEUES:
                 assert tagged(consumer, queue, "even") == [
                     body for number, (body, _) in enumerate(self.places[queue]) if not number % 2
                 ]
 
-    def assert_goes_on(self, cluster: Cluster) -> None:
-        """Assert that the group is where it was, and that what was delayed arrives."""
+    def assert_continues(self, cluster: Cluster) -> None:
+        """Assert that the group's offsets are kept, and that delayed messages arrive."""
         assert self._committed(cluster, None) == self.read_count
         wanted = {b"%d" % (number + 1) for number in range(self._round)}
 
         def has_arrived() -> bool:
             with contextlib.suppress(java_cluster.ClientError):
                 queues = consumer.read_all(DELAYED).values()
-                return {one.body for queue in queues for one in queue} == wanted
-            return False  # there is no such topic yet
+                return {message.body for queue in queues for message in queue} == wanted
+            return False  # the topic does not exist yet
 
         with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
             until(has_arrived)
 
 
 def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list[bytes]:
-    """Return what a broker lets through to a consumer of some tags."""
-    found: list[JavaReceived] = []
+    """Return the bodies that a broker returns to a consumer of some tags."""
+    received: list[JavaReceived] = []
     queue_offset, end = 0, consumer.max_offset(queue)
     while queue_offset < end:
         pulled = consumer.pull(queue, queue_offset, 32, tags)
-        found += pulled.messages
+        received += pulled.messages
         queue_offset = pulled.next_offset
-    return [one.body for one in found]
+    return [message.body for message in received]
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -174,7 +176,7 @@ def make_topic(java: JavaClient, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_folder_goes_from_one_to_the_other_and_back(
+def test_a_folder_moves_from_one_broker_to_the_other_and_back(
     java_client: JavaClient, tmp_path: Path, end: str
 ) -> None:
     version = java_client.version
@@ -199,18 +201,18 @@ def test_a_folder_goes_from_one_to_the_other_and_back(
         leave(cluster)
     for start in (lambda: ReputCluster(folder, SETTINGS), official):
         with start() as cluster:
-            known.assert_goes_on(cluster)
+            known.assert_continues(cluster)
             known.work(cluster)
             leave(cluster)
     with ReputCluster(folder, SETTINGS) as cluster:
-        known.assert_goes_on(cluster)
+        known.assert_continues(cluster)
         known.compare(cluster)
         cluster.stop()
     assert len(list((folder / "store/commitlog").iterdir())) > 1
 
 
 def saved_offsets(cluster: Cluster) -> int:
-    """Return the sum of the group's offsets that the broker has saved; it does so now and then."""
+    """Return the sum of the group's saved offsets; the broker saves them periodically."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         text = (cluster.store / "config/consumerOffset.json").read_text()
         table = fastjson.parse(text)["offsetTable"].get(f"{TOPIC}@{GROUP}", {})

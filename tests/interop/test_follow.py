@@ -1,4 +1,4 @@
-"""A folder that is kept up with the log of a running official broker."""
+"""A folder that follows the log of a running official broker."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_queues_and_index_are_those_that_the_broker_writes(
+def test_queues_and_index_equal_those_of_the_broker(
     version: str, start_official: StartOfficial, tmp_path: Path
 ) -> None:
     cluster = start_official(version)
     texts = {name: str(value) for name, value in SMALL_FILES.items()}
-    told = config.load(StoreConfig, texts, environment={}).value
+    store_config = config.load(StoreConfig, texts, environment={}).value
     rounds = iter((300, 500, 0))
 
     def more(_: Followed) -> bool:
@@ -34,11 +34,17 @@ def test_queues_and_index_are_those_that_the_broker_writes(
 
     send(cluster.namesrv, 200)
     target = str(tmp_path / "followed")
-    done = run_follow(Here(), str(cluster.store), target, config=told, poll_seconds=0, until=more)
+    done = run_follow(
+        Here(), str(cluster.store), target, config=store_config, poll_seconds=0, until=more
+    )
     assert done.steps >= 3
     cluster.stop_broker()
     done = run_follow(
-        Here(), str(cluster.store), target, config=told, until=lambda one: one.is_caught_up
+        Here(),
+        str(cluster.store),
+        target,
+        config=store_config,
+        until=lambda progress: progress.is_caught_up,
     )
     queues = files_of(cluster.store, paths.CONSUME_QUEUE)
     assert sum(path.startswith("Orders/") for path in queues) == 4
@@ -48,11 +54,11 @@ def test_queues_and_index_are_those_that_the_broker_writes(
 
 
 def index_of(root: Path, version: str) -> dict[str, bytes]:
-    """Return the index files; without the slots in use, where 4.5.2 says how many entries."""
-    found = files_of(root, paths.INDEX)
+    """Return the index files without the count of used slots; 4.5.2 counts entries there."""
+    index_files = files_of(root, paths.INDEX)
     if version != "4.5.2":
-        return found
-    return {path: data[:32] + data[36:] for path, data in found.items()}
+        return index_files
+    return {path: data[:32] + data[36:] for path, data in index_files.items()}
 
 
 def send(namesrv: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Pulls that may not be, and why: on our broker; with ``REPUT_INTEROP=all`` on 5.5.0 as well."""
+"""Refused pulls and their reasons: on our broker; with ``REPUT_INTEROP=all`` on 5.5.0 as well."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -31,14 +31,14 @@ def cluster(
 
 @pytest.fixture
 async def broker(cluster: Cluster) -> AsyncIterator[Remote]:
-    async with wire.connected(cluster.address) as one:
-        yield one
+    async with wire.connected(cluster.address) as connection:
+        yield connection
 
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[Admin]:
-    async with Admin(cluster.namesrv) as one:
-        yield one
+    async with Admin(cluster.namesrv) as started:
+        yield started
 
 
 async def refusal(broker: Remote, topic: str, group: str, sys_flag: int) -> dict[str, str] | None:
@@ -47,7 +47,9 @@ async def refusal(broker: Remote, topic: str, group: str, sys_flag: int) -> dict
     return reply.ext_fields
 
 
-async def test_a_group_that_may_not_consume(cluster: Cluster, broker: Remote, admin: Admin) -> None:
+async def test_a_group_without_consume_permission_is_refused(
+    cluster: Cluster, broker: Remote, admin: Admin
+) -> None:
     await admin.create_topic("T", broker=cluster.address)
     idle = SubscriptionGroupConfig(group_name="idle", consume_enable=False)
     await admin.create_group(idle, broker=cluster.address)
@@ -55,14 +57,16 @@ async def test_a_group_that_may_not_consume(cluster: Cluster, broker: Remote, ad
     assert fields == {"forbiddenType": "2"}
 
 
-async def test_a_topic_that_may_not_be_read(cluster: Cluster, broker: Remote, admin: Admin) -> None:
+async def test_a_topic_without_read_permission_is_refused(
+    cluster: Cluster, broker: Remote, admin: Admin
+) -> None:
     await admin.create_topic("Written", perm=2, broker=cluster.address)
     await admin.create_group("G", broker=cluster.address)
     fields = await refusal(broker, "Written", "G", PullFlag.HAS_SUBSCRIPTION)
     assert fields == {"forbiddenType": "3"}
 
 
-async def test_a_group_that_may_not_read_a_topic(
+async def test_a_group_without_permission_for_a_topic_is_refused(
     cluster: Cluster, broker: Remote, admin: Admin
 ) -> None:
     await admin.create_topic("T", broker=cluster.address)

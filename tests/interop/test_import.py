@@ -1,4 +1,4 @@
-"""Stores that Spark's writer made, in the hands of RocketMQ's own: brokers, consumers, queries."""
+"""RocketMQ's own brokers, consumers and queries read stores that Spark's writer made."""
 
 from pathlib import Path
 
@@ -35,14 +35,16 @@ def rows(mark: str, count: int) -> list[dict[str, object]]:
 
 
 def imported(store: Path) -> list[dict[str, object]]:
-    """Make a store of two imports and return all rows, in order."""
+    """Make a store with two imports and return all rows, in order."""
     first, second = rows("a", 400), rows("b", 300)
     write(store, [[batch(first[:100])], [batch(first[100:])]])
     write(store, [[batch(second)]])
     return first + second
 
 
-def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_opens_an_import_and_finds_every_message(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     sent = imported(store)
     end = StoreReader.open(str(store)).end_offset
@@ -51,31 +53,33 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     assert view.is_loaded
     assert view.max_physical_offset == end
     assert not any(queue.holes for queue in view.queues.values())
-    found: dict[tuple[str, int], list[bytes]] = {}
+    bodies: dict[tuple[str, int], list[bytes]] = {}
     for (topic, queue_id), queue in sorted(view.queues.items()):
         assert list(queue.messages) == list(range(queue.max_queue_offset))
-        assert all(place == one.queue_offset for place, one in queue.messages.items())
-        if topic.startswith("Imported"):  # Java has queues of its own topics, empty
-            found[topic, queue_id] = [one.body for one in queue.messages.values()]
+        assert all(place == message.queue_offset for place, message in queue.messages.items())
+        if topic.startswith("Imported"):  # Java also has empty queues of system topics
+            bodies[topic, queue_id] = [message.body for message in queue.messages.values()]
     expected: dict[tuple[str, int], list[bytes]] = {}
     for row in sent:
         key = str(row["topic"]), int(str(row["queue_id"]))
         expected.setdefault(key, []).append(bytes(row["body"]))  # type: ignore[call-overload]
-    assert found == expected
+    assert bodies == expected
     by_key = {
-        one.physical_offset: one.body for q in view.queues.values() for one in q.messages.values()
+        message.physical_offset: message.body
+        for q in view.queues.values()
+        for message in q.messages.values()
     }
-    hits = {key: [by_key[at] for at in offsets] for key, offsets in view.keys.items()}
+    hits = {key: [by_key[offset] for offset in offsets] for key, offsets in view.keys.items()}
     assert hits == {keys[0]: [b"a-0" * 20], keys[1]: [b"b-299" * 20]}
-    # An import goes on behind what Java has closed.
+    # An import continues after the end of a store that Java has closed.
     write(store, [[batch(rows("c", 50))]])
     again = java_store.open(store, SIZES)
-    assert again.queues["Imported0", 0].max_queue_offset == len(found["Imported0", 0]) + 9
+    assert again.queues["Imported0", 0].max_queue_offset == len(bodies["Imported0", 0]) + 9
     recovered = java_store.open(store, SIZES, crash=True)
     assert recovered.max_physical_offset == again.max_physical_offset
 
 
-def test_consumers_of_the_official_broker_read_it(
+def test_consumers_of_the_official_broker_read_an_import(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
     if java_client.version != "4.9.7":
@@ -86,9 +90,9 @@ def test_consumers_of_the_official_broker_read_it(
     with java_client.pull_consumer(cluster.namesrv, "ImportReaders") as consumer:
         for topic in ("Imported0", "Imported1"):
             got = sorted(
-                (one.msg_id, one.queue_id)
+                (message.msg_id, message.queue_id)
                 for received in consumer.read_all(topic).values()
-                for one in received
+                for message in received
             )
             assert got == sorted(
                 (row["uniq_key"], row["queue_id"]) for row in sent if row["topic"] == topic
@@ -96,7 +100,7 @@ def test_consumers_of_the_official_broker_read_it(
 
 
 @pytest.mark.parametrize("count", [5, 300, 900], ids=["in a file", "over two", "over many"])
-def test_java_sees_nothing_of_an_import_that_has_not_come_to_its_last_step(
+def test_java_sees_no_message_of_an_unfinished_import(
     java_store: JavaStore, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -129,4 +133,4 @@ def test_java_sees_nothing_of_an_import_that_has_not_come_to_its_last_step(
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """Simulated crash of the process."""

@@ -1,7 +1,7 @@
 """Unmodified Java clients on our name server and our broker.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour.
 """
 
 import contextlib
@@ -38,18 +38,18 @@ Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 GUARD_S = 60
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13
 NO_MESSAGE = 208
 CLIENT_NO_ROUTE = 10005
 
-# How soon clients look again for brokers, and greet them.
+# Short intervals of route updates and heartbeats.
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
 
-# What a broker does not do by default. With a ratio of 0 all but the newest message counts as "on
-# disk": then a new group begins where it wants to, as it does in queues that are old and long.
+# Settings that differ from a broker's defaults. With a ratio of 0, all messages except the newest
+# count as "on disk": a new group then begins at its configured position, as in long, old queues.
 OTHER_SETTINGS: Settings = {
     "autoCreateTopicEnable": False,
     "enablePropertyFilter": True,
@@ -73,7 +73,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker with the settings it has by default, shared: take topics of your own."""
+    """Start a shared broker with default settings; use unique topics."""
     with start(request.param, tmp_path_factory.mktemp("cluster"), java_client) as running:
         yield running
 
@@ -84,7 +84,7 @@ def other(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker with ``OTHER_SETTINGS``, shared."""
+    """Start a shared broker with ``OTHER_SETTINGS``."""
     folder = tmp_path_factory.mktemp("other")
     with start(request.param, folder, java_client, OTHER_SETTINGS) as running:
         yield running
@@ -94,16 +94,16 @@ def other(
 def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker of the test's own, to stop and to kill."""
+    """Start a separate broker, which the test may stop and kill."""
     with start(request.param, tmp_path / "own", java_client) as running:
         yield running
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
-    return "".join(one if one.isalnum() else "-" for one in name)[:100]
+    return "".join(character if character.isalnum() else "-" for character in name)[:100]
 
 
 def is_java_4_5(cluster: Cluster) -> bool:
@@ -118,12 +118,12 @@ def messages(topic: str, bodies: Iterable[bytes]) -> list[JavaMessage]:
     return [JavaMessage(topic, body) for body in bodies]
 
 
-def bodies(found: Iterable[JavaReceived]) -> list[bytes]:
-    return sorted(one.body for one in found)
+def bodies(received: Iterable[JavaReceived]) -> list[bytes]:
+    return sorted(message.body for message in received)
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -131,7 +131,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4) -> None:
-    """Make a topic on the broker; clients find it on return."""
+    """Create a topic on the broker; clients find it on return."""
     with java.admin(cluster.namesrv) as admin:
         config = {
             "topicName": topic,
@@ -149,10 +149,10 @@ def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int 
 
 
 def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> None:
-    """Wait for messages that nobody was told of."""
+    """Wait for messages that were sent without an answer."""
 
     def is_stored() -> bool:
-        with contextlib.suppress(ClientError):  # there is no such topic yet
+        with contextlib.suppress(ClientError):  # the topic does not exist yet
             return sum(map(consumer.max_offset, consumer.queues(topic))) == count
         return False
 
@@ -161,8 +161,8 @@ def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> 
 
 
 def assigned(consumer: PushConsumer, topic: str) -> list[Queue]:
-    """Return the queues of a topic that a consumer has; it has some of its retry topic too."""
-    return [one for one in consumer.assigned() if one.topic == topic]
+    """Return the assigned queues of a topic; a consumer also has queues of its retry topic."""
+    return [queue for queue in consumer.assigned() if queue.topic == topic]
 
 
 def read_all(java: JavaClient, cluster: Cluster, topic: str) -> dict[Queue, list[JavaReceived]]:
@@ -178,7 +178,7 @@ def push(
     expression: str = "*",
     **settings: Any,
 ) -> PushConsumer:
-    """Start a push consumer that does not look for new routes every 30 s alone."""
+    """Start a push consumer that updates its routes more often than every 30 s."""
     return java.push_consumer(cluster.namesrv, group, topic, expression, **QUICK, **settings)
 
 
@@ -186,7 +186,7 @@ def push(
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "ordered"])
-def test_what_is_sent_is_read(
+def test_sent_messages_are_read(
     cluster: Cluster, java_client: JavaClient, topic: str, how: str
 ) -> None:
     java = java_client
@@ -211,16 +211,18 @@ def test_what_is_sent_is_read(
         assert len(producer.queues(topic)) == 4
 
     queues = read_all(java, cluster, topic)
-    for queue, found in queues.items():
-        assert [one.queue_offset for one in found] == list(range(len(found)))
-        assert all((one.topic, one.queue_id) == (topic, queue.queue_id) for one in found)
-    found = [one for queue in queues.values() for one in queue]
-    by_body = {one.body: one for one in found}
-    assert len(found) == len(by_body) == len(wanted)
-    for one in wanted:
-        got = by_body[one.body]
-        assert (got.tags, got.keys, got.flag) == (one.tags, one.keys, one.flag)
-        assert one.properties.items() <= got.properties.items()
+    for queue, received in queues.items():
+        assert [message.queue_offset for message in received] == list(range(len(received)))
+        assert all(
+            (message.topic, message.queue_id) == (topic, queue.queue_id) for message in received
+        )
+    received = [message for queue in queues.values() for message in queue]
+    by_body = {message.body: message for message in received}
+    assert len(received) == len(by_body) == len(wanted)
+    for message in wanted:
+        got = by_body[message.body]
+        assert (got.tags, got.keys, got.flag) == (message.tags, message.keys, message.flag)
+        assert message.properties.items() <= got.properties.items()
         assert got.properties["UNIQ_KEY"] == got.msg_id
         assert got.born_host.startswith("127.0.0.1:")
         assert got.store_host == cluster.address
@@ -229,8 +231,8 @@ def test_what_is_sent_is_read(
     assert_places(results, wanted, by_body)
     if how == "ordered":
         by_key = defaultdict(list)
-        for key, one in zip("ababababcccc", wanted, strict=True):
-            by_key[key].append(one.body)
+        for key, message in zip("ababababcccc", wanted, strict=True):
+            by_key[key].append(message.body)
         for sent in by_key.values():
             queue_ids = {by_body[body].queue_id for body in sent}
             assert len(queue_ids) == 1
@@ -241,22 +243,23 @@ def test_what_is_sent_is_read(
 def assert_places(
     results: list[JavaSent], wanted: list[JavaMessage], by_body: dict[bytes, JavaReceived]
 ) -> None:
-    """Assert that messages are where the producer was told; a batch has one result."""
+    """Assert that messages are at the places of the send results; a batch has one result."""
     if not results or results[0] is None:
         return
-    assert {one.status for one in results} == {"SEND_OK"}
+    assert {result.status for result in results} == {"SEND_OK"}
     if len(results) == 1:
         sent = results[0]
         ids = zip(sent.msg_id.split(","), sent.offset_msg_id.split(","), strict=True)
-        told = [
+        places = [
             (sent.queue.queue_id, sent.queue_offset + number, *two)
             for number, two in enumerate(ids)
         ]
     else:
-        told = [
-            (one.queue.queue_id, one.queue_offset, one.msg_id, one.offset_msg_id) for one in results
+        places = [
+            (result.queue.queue_id, result.queue_offset, result.msg_id, result.offset_msg_id)
+            for result in results
         ]
-    for message, place in zip(wanted, told, strict=True):
+    for message, place in zip(wanted, places, strict=True):
         got = by_body[message.body]
         assert place == (got.queue_id, got.queue_offset, got.msg_id, got.offset_msg_id)
 
@@ -268,26 +271,28 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, [body, b"short", noise]))
     with push(java_client, cluster, topic, topic) as consumer:
-        found = {one.body: one for one in consumer.take(3)}
-    assert found.keys() == {body, b"short", noise}
-    assert found[body].store_size < 1000
-    assert found[noise].store_size > 100_000
+        received = {message.body: message for message in consumer.take(3)}
+    assert received.keys() == {body, b"short", noise}
+    assert received[body].store_size < 1000
+    assert received[noise].store_size > 100_000
 
 
-def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_bodies_of_4_mebibytes_are_accepted(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     if is_java_4_5(cluster):
-        pytest.skip("in 4.5 the whole record may not be longer than maxMessageSize")
+        pytest.skip("in 4.5 maxMessageSize limits the whole record")
     noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
     largest = noise[:BODY_BYTES_MAX]
     plain = {"compressMsgBodyOverHowmuch": 1 << 30}  # noise grows when it is compressed
     with java_client.producer(cluster.namesrv, **plain) as producer:
         (sent,) = producer.send([JavaMessage(topic, largest)])
         assert sent.status == "SEND_OK"
-        # The client itself counts.
+        # The client itself checks the size.
         (refused,) = producer.results([JavaMessage(topic, noise)])
         assert isinstance(refused, ClientError)
         assert (refused.type, refused.code) == ("MQClientException", MESSAGE_ILLEGAL)
-    # A client that does not count is refused by the broker.
+    # The broker refuses a message from a client that does not check.
     generous = {"maxMessageSize": 16 << 20, "retryTimesWhenSendFailed": 0, **plain}
     with java_client.producer(cluster.namesrv, **generous) as producer:
         (refused,) = producer.results([JavaMessage(topic, noise)])
@@ -298,7 +303,9 @@ def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, 
         assert bodies(consumer.take(2)) == sorted([largest, b"and on"])
 
 
-def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_a_batch_of_thousands_is_stored(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     sent = numbered(5_000, "a body of a batch, ")
     with java_client.producer(cluster.namesrv) as producer:
         (result,) = producer.send(messages(topic, sent), "batch")
@@ -309,27 +316,25 @@ def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: 
         (refused,) = producer.results(too_much, "batch")
         assert isinstance(refused, ClientError)
     with push(java_client, cluster, topic, topic, consumeMessageBatchMaxSize=1024) as consumer:
-        found = consumer.take(len(sent))
-    assert Counter(one.body for one in found) == Counter(sent)
-    assert {one.queue_id for one in found} == {result.queue.queue_id}
+        received = consumer.take(len(sent))
+    assert Counter(message.body for message in received) == Counter(sent)
+    assert {message.queue_id for message in received} == {result.queue.queue_id}
 
 
-def test_a_topic_comes_from_an_admin_alone(
-    other: Cluster, java_client: JavaClient, topic: str
-) -> None:
-    """No topic is made by sending where that is not allowed."""
+def test_only_an_admin_creates_topics(other: Cluster, java_client: JavaClient, topic: str) -> None:
+    """With automatic creation disabled, sending does not create a topic."""
     with java_client.producer(other.namesrv) as producer:
         (refused,) = producer.results([JavaMessage(topic, b"body")])
         assert isinstance(refused, ClientError)
         assert (refused.type, refused.code) == ("MQClientException", CLIENT_NO_ROUTE)
-        # A client that knows where the broker is gets no further.
+        # The address of the broker does not help a client either.
         (refused,) = producer.results(
             [JavaMessage(topic, b"body")], queue=Queue(topic, "broker-a", 0)
         )
         assert isinstance(refused, ClientError)
         make_topic(java_client, other, topic, 3)
         producer.send([JavaMessage(topic, b"body")])
-        assert [one.queue_id for one in producer.queues(topic)] == [0, 1, 2]
+        assert [queue.queue_id for queue in producer.queues(topic)] == [0, 1, 2]
 
 
 # --- push consumers -----------------------------------------------------------------
@@ -338,13 +343,13 @@ def test_a_topic_comes_from_an_admin_alone(
 def two_members(
     java: JavaClient, cluster: Cluster, topic: str
 ) -> tuple[PushConsumer, PushConsumer]:
-    """Start two consumers of a group; each has a half of the queues on return."""
+    """Start two consumers of a group; on return each has half of the queues."""
     first, second = (push(java, cluster, topic, topic) for _ in range(2))
-    until(lambda: [len(assigned(one, topic)) for one in (first, second)] == [2, 2])
+    until(lambda: [len(assigned(member, topic)) for member in (first, second)] == [2, 2])
     return first, second
 
 
-def test_two_members_share_and_one_goes_on(
+def test_two_members_share_until_one_leaves(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     java = java_client
@@ -361,13 +366,15 @@ def test_two_members_share_and_one_goes_on(
         until(lambda: len(assigned(second, topic)) == 4)
         more = numbered(100, "more")
         producer.send(messages(topic, more), "async")
-        second.wait_until(lambda found: len(found) + len(first.received) >= 300)
-    found = [one.body for one in first.received + second.received]
-    assert Counter(found) == Counter(sent + more)
+        second.wait_until(lambda received: len(received) + len(first.received) >= 300)
+    received = [message.body for message in first.received + second.received]
+    assert Counter(received) == Counter(sent + more)
     second.close()
 
 
-def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_orderly_members_keep_the_order(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     java = java_client
     keys = "".join(chr(ord("a") + number % 5) for number in range(100))
     sent = numbered(len(keys))
@@ -376,23 +383,23 @@ def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) 
         first = push(java, cluster, topic, topic, orderly=True)
         assert bodies(first.take(len(sent))) == sorted(sent)
         second = push(java, cluster, topic, topic, orderly=True)
-        first.close()  # it gives its locks back: the other has the queues at once
+        first.close()  # it unlocks its queues: the other gets them at once
         until(lambda: len(assigned(second, topic)) == 4)
         more = numbered(len(keys), "more")
         producer.send_ordered(messages(topic, more), keys)
         second.take(len(more))
         second.close()
     for member, wanted in ((first, sent), (second, more)):
-        assert Counter(one.body for one in member.received) == Counter(wanted)
+        assert Counter(message.body for message in member.received) == Counter(wanted)
         for key in set(keys):
-            of_key = [body for body, one in zip(wanted, keys, strict=True) if one == key]
-            assert [one.body for one in member.received if one.body in of_key] == of_key
+            of_key = [body for body, body_key in zip(wanted, keys, strict=True) if body_key == key]
+            assert [message.body for message in member.received if message.body in of_key] == of_key
 
 
-def test_an_orderly_member_that_asks_for_a_moment(
+def test_an_orderly_member_suspends_its_queue(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
-    """Its queue waits for it: nothing overtakes."""
+    """A suspended queue waits for its message: no later message overtakes it."""
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, cluster, topic, 1)
     with java_client.producer(cluster.namesrv) as producer:
@@ -400,12 +407,14 @@ def test_an_orderly_member_that_asks_for_a_moment(
     with push(
         java_client, cluster, topic, topic, orderly=True, laters=1, suspendCurrentQueueTimeMillis=10
     ) as consumer:
-        found = consumer.take(6)
-    assert [one.body for one in found] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
-    assert [one.reconsume_times for one in found] == [0, 1] * 3
+        received = consumer.take(6)
+    assert [message.body for message in received] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
+    assert [message.reconsume_times for message in received] == [0, 1] * 3
 
 
-def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_each_broadcasting_member_gets_all_messages(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     sent = numbered(20)
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, sent))
@@ -415,12 +424,12 @@ def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> 
             assert len(assigned(member, topic)) == 4
         producer.send([JavaMessage(topic, b"for all")])
         for member in members:
-            assert [one.body for one in member.take(1)] == [b"for all"]
+            assert [message.body for message in member.take(1)] == [b"for all"]
             member.close()
 
 
-def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
-    """Also those with the same hash code: the broker lets them pass, the client does not."""
+def test_tags_filter_messages(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    """Messages of other tags with the same hash code pass the broker, but not the client."""
     tags = ["red", "green", "blue", "Aa", "BB", None]
     wanted = [
         JavaMessage(topic, f"{tag}{number}".encode(), tags=tag)
@@ -432,37 +441,41 @@ def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         for number, (expression, passing) in enumerate(
             {"red || blue": {"red", "blue"}, "Aa": {"Aa"}, "*": {*tags}}.items()
         ):
-            passed = [one.body for one in wanted if one.tags in passing]
+            passed = [message.body for message in wanted if message.tags in passing]
             with push(java_client, cluster, f"{topic}-{number}", topic, expression) as consumer:
                 assert bodies(consumer.take(len(passed))) == sorted(passed)
-                # What does not pass moves the offset all the same, and is not waited for.
+                # Filtered messages move the consumer offset, too, and delay nothing.
                 last = f"last of {number}".encode()
                 producer.send([JavaMessage(topic, last, tags=min(filter(None, passing)))])
                 assert consumer.take(1)[0].body == last
                 wanted.append(JavaMessage(topic, last, tags=min(filter(None, passing))))
 
 
-def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_a_message_sent_back_is_redelivered(
+    other: Cluster, java_client: JavaClient, topic: str
+) -> None:
     make_topic(java_client, other, topic)
-    # A member that meets a new group does not know its retry topic yet, and looks 20 s later.
+    # A member of a new group has no route of its retry topic at first, and retries after 20 s.
     push(java_client, other, topic, topic, "a").close()
     with java_client.producer(other.namesrv) as producer:
         (sent,) = producer.send([JavaMessage(topic, b"twice", tags="a", keys="k")])
         with push(java_client, other, topic, topic, "a", laters=2) as consumer:
-            found = consumer.take(3)
-    assert [one.body for one in found] == [b"twice"] * 3
-    assert [one.reconsume_times for one in found] == [0, 1, 2]
-    assert {one.topic for one in found} == {topic}  # the client hides the retry topic
-    assert {one.msg_id for one in found} == {sent.msg_id}
-    assert {(one.tags, one.keys) for one in found} == {("a", "k")}
-    assert {one.properties.get("ORIGIN_MESSAGE_ID") for one in found[1:]} == {sent.offset_msg_id}
+            received = consumer.take(3)
+    assert [message.body for message in received] == [b"twice"] * 3
+    assert [message.reconsume_times for message in received] == [0, 1, 2]
+    assert {message.topic for message in received} == {topic}  # the client hides the retry topic
+    assert {message.msg_id for message in received} == {sent.msg_id}
+    assert {(message.tags, message.keys) for message in received} == {("a", "k")}
+    assert {message.properties.get("ORIGIN_MESSAGE_ID") for message in received[1:]} == {
+        sent.offset_msg_id
+    }
 
 
 @pytest.mark.parametrize("where", ["FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"])
-def test_a_new_group_in_a_young_topic_gets_all(
+def test_a_new_group_in_a_young_topic_gets_all_messages(
     cluster: Cluster, java_client: JavaClient, topic: str, where: str
 ) -> None:
-    """Wherever it wants to begin: the broker says 0 where nothing was deleted yet."""
+    """A broker answers offset 0 to any new group while the queue still begins at 0."""
     sent = numbered(8)
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, sent))
@@ -486,7 +499,7 @@ def test_a_new_group_in_a_young_topic_gets_all(
         ("TIMESTAMP", "20990101000000", False),
     ],
 )
-def test_a_new_group_in_an_old_topic_begins_where_it_wants(
+def test_a_new_group_in_an_old_topic_begins_at_its_position(
     other: Cluster,
     java_client: JavaClient,
     topic: str,
@@ -495,7 +508,7 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
     is_old_wanted: bool,
 ) -> None:
     if isinstance(other, JavaCluster) and other.version.startswith("5."):
-        pytest.skip("no setting makes a young topic an old one in 5.x")
+        pytest.skip("5.x has no setting that makes a young topic behave as an old one")
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, other, topic, 1)
     with java_client.producer(other.namesrv) as producer:
@@ -504,20 +517,20 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
         with push(
             java_client, other, topic, topic, from_where=f"CONSUME_FROM_{where}", **more
         ) as consumer:
-            until(lambda: assigned(consumer, topic) == [queue])  # it has asked where to begin
+            until(lambda: assigned(consumer, topic) == [queue])  # the initial offset is set
             producer.send([JavaMessage(topic, b"new")], queue=queue)
-            found = consumer.wait_until(
-                lambda found: len(found) > 20 * is_old_wanted and b"new" in bodies(found)
+            received = consumer.wait_until(
+                lambda received: len(received) > 20 * is_old_wanted and b"new" in bodies(received)
             )
-    old = bodies(found)
+    old = bodies(received)
     old.remove(b"new")
     if is_old_wanted:
         assert old == sorted(numbered(20))
-    else:  # to 4.9 the newest message is the nearest to a time that is still to come
+    else:  # up to 4.9 the newest message is the nearest to a future time
         assert old == [] or (where, old) == ("TIMESTAMP", [b"m19"])
 
 
-def test_sql(other: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_sql92_filters_messages(other: Cluster, java_client: JavaClient, topic: str) -> None:
     make_topic(java_client, other, topic)
     wanted = [
         JavaMessage(topic, b"%d" % number, tags="ab"[number % 2], properties={"n": str(number)})
@@ -530,7 +543,9 @@ def test_sql(other: Cluster, java_client: JavaClient, topic: str) -> None:
         assert bodies(consumer.take(4)) == [b"10", b"12", b"6", b"8"]
 
 
-def test_sql_where_it_is_not_allowed(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_sql92_is_refused_if_disabled(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     make_topic(java_client, cluster, topic)  # a client asks the brokers of the topic
     with pytest.raises(ClientError, match="SQL92"):
         push(java_client, cluster, topic, topic, "n > 5", sql=True)
@@ -539,7 +554,9 @@ def test_sql_where_it_is_not_allowed(cluster: Cluster, java_client: JavaClient, 
 # --- pull consumers -----------------------------------------------------------------
 
 
-def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_pulls_have_status_offsets_and_messages(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     queue = Queue(topic, "broker-a", 1)
     with (
         java_client.producer(cluster.namesrv) as producer,
@@ -548,31 +565,32 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         producer.send([JavaMessage(topic, body, tags="a") for body in numbered(40)], queue=queue)
         assert len(consumer.queues(topic)) == 4
         assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 40)
-        found = consumer.pull(queue, 0, 10)
-        assert (found.status, found.next_offset) == ("FOUND", 10)
-        assert (found.min_offset, found.max_offset) == (0, 40)
-        assert [one.body for one in found.messages] == numbered(10)
-        assert len(consumer.pull(queue, 0, 100).messages) == 32  # as many as a reply has
+        pulled = consumer.pull(queue, 0, 10)
+        assert (pulled.status, pulled.next_offset) == ("FOUND", 10)
+        assert (pulled.min_offset, pulled.max_offset) == (0, 40)
+        assert [message.body for message in pulled.messages] == numbered(10)
+        assert len(consumer.pull(queue, 0, 100).messages) == 32  # the maximum of a reply
         cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
-        # 4.5 sends who is beyond the end of a queue that begins at 0 to its beginning.
+        # 4.5 returns 0 for an offset beyond the end of a queue that begins at 0.
         cases += [(50, "*", "OFFSET_ILLEGAL", 0 if is_java_4_5(cluster) else 40)]
         for queue_offset, expression, status, next_offset in cases:
-            found = consumer.pull(queue, queue_offset, 32, expression)
-            assert (found.status, found.next_offset) == (status, next_offset)
-            assert found.messages == []
+            pulled = consumer.pull(queue, queue_offset, 32, expression)
+            assert (pulled.status, pulled.next_offset) == (status, next_offset)
+            assert pulled.messages == []
 
-        (one,) = consumer.pull(queue, 20, 1).messages
-        first = consumer.search_offset(queue, one.store_timestamp)
-        assert consumer.pull(queue, first, 1).messages[0].store_timestamp == one.store_timestamp
+        (message,) = consumer.pull(queue, 20, 1).messages
+        first = consumer.search_offset(queue, message.store_timestamp)
+        assert consumer.pull(queue, first, 1).messages[0].store_timestamp == message.store_timestamp
         # Not before the first of that time: brokers may return any of several.
         assert first == 0 or (
-            consumer.pull(queue, first - 1, 1).messages[0].store_timestamp <= one.store_timestamp
+            consumer.pull(queue, first - 1, 1).messages[0].store_timestamp
+            <= message.store_timestamp
         )
         assert consumer.search_offset(queue, 0) == 0
 
-        assert consumer.committed(queue) == 0  # a young queue: it begins at the beginning
+        assert consumer.committed(queue) == 0  # a young queue: the group begins at 0
         consumer.commit(queue, 17)
-        until(lambda: consumer.committed(queue) == 17)  # it was told one-way
+        until(lambda: consumer.committed(queue) == 17)  # the commit is one-way
 
         waiting = java_client.start(
             "pullBlocking",
@@ -588,7 +606,9 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         assert len(got["messages"]) == 1
 
 
-def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_messages_are_found_by_id_and_key(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
     with (
         java_client.producer(cluster.namesrv) as producer,
         java_client.pull_consumer(cluster.namesrv, topic) as consumer,
@@ -610,52 +630,54 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
             assert refused.value.code == NO_MESSAGE
     with java_client.admin(cluster.namesrv) as admin:
         for msg_id in (sent[3].msg_id, sent[3].offset_msg_id):
-            found = admin.call("viewMessage", topic, msg_id)
-            assert (found["topic"], found["queueOffset"]) == (topic, sent[3].queue_offset)
-        found = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
-        assert [one["msgId"] for one in found["messageList"]] == [sent[7].msg_id]
+            answer = admin.call("viewMessage", topic, msg_id)
+            assert (answer["topic"], answer["queueOffset"]) == (topic, sent[3].queue_offset)
+        answer = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
+        assert [entry["msgId"] for entry in answer["messageList"]] == [sent[7].msg_id]
 
 
-def test_a_lite_pull_consumer_subscribes(
+def test_a_lite_pull_consumer_subscribes_and_commits(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
-    """5.5.0 asks with request code 361."""
+    """5.5.0 pulls with request code 361."""
     needs_lite_pull(java_client)
     with java_client.producer(cluster.namesrv) as producer:
         wanted = [JavaMessage(topic, b"%d" % number, tags="ab"[number % 2]) for number in range(40)]
         producer.send(wanted)
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
-            found = consumer.take(20)
-            assert bodies(found) == sorted(one.body for one in wanted if one.tags == "a")
+            received = consumer.take(20)
+            assert bodies(received) == sorted(
+                message.body for message in wanted if message.tags == "a"
+            )
             consumer.commit()
-        # The group goes on behind what it had.
+        # The group continues after its last message.
         producer.send([JavaMessage(topic, b"later", tags="a")])
         with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
-            assert [one.body for one in consumer.take(1)] == [b"later"]
+            assert [message.body for message in consumer.take(1)] == [b"later"]
 
 
-def test_a_lite_pull_consumer_goes_where_it_is_told(
-    cluster: Cluster, java_client: JavaClient, topic: str
-) -> None:
+def test_a_lite_pull_consumer_seeks(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     needs_lite_pull(java_client)
     queue = Queue(topic, "broker-a", 2)
     with java_client.producer(cluster.namesrv) as producer:
         producer.send(messages(topic, numbered(10)), queue=queue)
     with java_client.lite_pull_consumer(cluster.namesrv, topic) as consumer:
         consumer.assign([queue])
-        until(lambda: found_after(consumer, partial(consumer.seek, queue, 6), 6))
-        until(lambda: found_after(consumer, partial(consumer.seek_to_begin, queue), 0))
+        until(lambda: has_moved_after(consumer, partial(consumer.seek, queue, 6), 6))
+        until(lambda: has_moved_after(consumer, partial(consumer.seek_to_begin, queue), 0))
         consumer.commit()
         assert consumer.committed(queue) == 10
 
 
-def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offset: int) -> bool:
-    """Seek; return whether the consumer went there.
+def has_moved_after(
+    consumer: LitePullConsumer, seek: Callable[[], None], queue_offset: int
+) -> bool:
+    """Seek; return whether the consumer moved.
 
-    It may stay where it was, with the official broker too: a pull task that is cancelled after it
-    began, and before it asked for its offset, takes what was sought with it
-    (``PullTaskImpl.run``, ``nextPullOffset``). One of 5.5.0 that is interrupted while it sends
-    takes the connection with it (``NettyRemotingClient.invokeSync``). Anything else is our fault.
+    It may stay at its position, with the official broker too: a pull task that is cancelled after
+    its start and before it reads its offset discards the sought offset
+    (``PullTaskImpl.run``, ``nextPullOffset``). A task of 5.5.0 that is interrupted while it sends
+    closes the connection (``NettyRemotingClient.invokeSync``). Any other failure is ours.
     """
     try:
         seek()
@@ -663,9 +685,9 @@ def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offs
         is_theirs = re.search("Remoting(SendRequest|Connect)Exception", error.trace)
         assert is_theirs, error.trace  # noqa: PT017 - raising is allowed
         return False
-    found = [one.body for one in consumer.poll(3000)]
-    assert found in (numbered(10)[queue_offset:], numbered(10), [])
-    return found == numbered(10)[queue_offset:]
+    pulled = [message.body for message in consumer.poll(3000)]
+    assert pulled in (numbered(10)[queue_offset:], numbered(10), [])
+    return pulled == numbered(10)[queue_offset:]
 
 
 def needs_lite_pull(java: JavaClient) -> None:
@@ -673,7 +695,7 @@ def needs_lite_pull(java: JavaClient) -> None:
         pytest.skip(f"RocketMQ {java.version} has no lite pull consumer")
 
 
-# --- a broker that goes and comes ---------------------------------------------------
+# --- restarts of the broker ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -681,8 +703,8 @@ def test_clients_survive_a_restart(
     own: Cluster, java_client: JavaClient, topic: str, end: str
 ) -> None:
     java = java_client
-    # Clients notice only after 30 s that nobody will answer a pull that was under way; those of 4.x
-    # often, and the others if the broker was killed.
+    # Clients notice only after 30 s that a pending pull gets no answer: clients of 4.x often, the
+    # others if the broker was killed.
     if not java_oracle.wants_all_versions() and (end == "kill" or java.version.startswith("4.")):
         pytest.skip("REPUT_INTEROP is not all: it takes 30 s")
     sent = numbered(50)
@@ -697,61 +719,61 @@ def test_clients_survive_a_restart(
 
         own.stop_broker() if end == "stop" else own.kill_broker()
         own.start()
-        if end == "stop":  # what was told to be saved every 5 s may not be there after a crash
+        if end == "stop":  # offsets are saved every 5 s, and may be lost in a crash
             assert committed(java, own, topic) == before
         more = numbered(50, "more")
         results: dict[bytes, JavaSent] = {}
 
-        def send_what_is_not_sent() -> bool:
+        def send_rest() -> bool:
             left = [body for body in more if body not in results]
-            found = zip(left, producer.results(messages(topic, left)), strict=True)
-            results.update((body, one) for body, one in found if isinstance(one, JavaSent))
+            pairs = zip(left, producer.results(messages(topic, left)), strict=True)
+            results.update((body, result) for body, result in pairs if isinstance(result, JavaSent))
             return len(results) == len(more)
 
-        until(send_what_is_not_sent)
-        consumer.wait_until(lambda found: {*more} <= {one.body for one in found})
-    assert Counter(one.body for one in consumer.received) >= Counter(sent + more)
-    if end == "stop":  # each once: the consumer had told its offsets
-        assert Counter(one.body for one in consumer.received) == Counter(sent + more)
+        until(send_rest)
+        consumer.wait_until(lambda received: {*more} <= {message.body for message in received})
+    assert Counter(message.body for message in consumer.received) >= Counter(sent + more)
+    if end == "stop":  # each once: the consumer had committed its offsets
+        assert Counter(message.body for message in consumer.received) == Counter(sent + more)
     queues = read_all(java, own, topic)
-    assert bodies(one for queue in queues.values() for one in queue) == sorted(sent + more)
-    # A new member begins where the group was.
+    assert bodies(message for queue in queues.values() for message in queue) == sorted(sent + more)
+    # A new member begins at the group's offset.
     with (
         java.producer(own.namesrv) as producer,
         push(java, own, topic, topic) as consumer,
     ):
         producer.send([JavaMessage(topic, b"last")])
         consumer.take(1)
-        assert [one.body for one in consumer.received] == [b"last"]
+        assert [message.body for message in consumer.received] == [b"last"]
 
 
 def until_committed(
     java: JavaClient, cluster: Cluster, consumer: PushConsumer, group: str, count: int
 ) -> dict[str, int]:
-    """Wait until a group's offsets have come to a sum."""
-    found: dict[str, int] = {}
+    """Wait until the sum of a group's offsets reaches a value."""
+    offsets: dict[str, int] = {}
 
     def is_so() -> bool:
-        consumer.persist()  # it tells one-way, and not what its listener is still busy with
-        found.update(committed(java, cluster, group))
-        return sum(found.values()) == count
+        consumer.persist()  # one-way, without messages in the listener
+        offsets.update(committed(java, cluster, group))
+        return sum(offsets.values()) == count
 
     until(is_so)
-    return found
+    return offsets
 
 
 def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:
     """Return the consumer offsets that the broker has, by queue."""
-    # A pull consumer could ask too, but it would be a member of the group, and get queues.
+    # Not with a pull consumer: it would join the group, and get queues.
     with java.admin(cluster.namesrv) as admin:
         table = admin.call("examineConsumeStats", group)["offsetTable"]
-    return {queue: one["consumerOffset"] for queue, one in table.items()}
+    return {queue: entry["consumerOffset"] for queue, entry in table.items()}
 
 
-# --- what the broker knows of its clients ---------------------------------------------
+# --- connected clients ----------------------------------------------------------------
 
 
-def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+def test_mqadmin_shows_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     java, group = java_client, f"{topic}-group"
     make_topic(java, cluster, topic)
     with (
@@ -768,7 +790,7 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
         printed = java.mqadmin("consumerProgress", "-g", group, namesrv=cluster.namesrv)
         assert re.search(r"Diff Total: +0\b", printed)
         producers = ("-g", f"{topic}-producers", "-t", topic)
-        until(  # it greets the broker when it has sent something, and after a while
+        until(  # the producer sends heartbeats only some time after its first message
             lambda: (
                 "127.0.0.1"
                 in java.mqadmin("producerConnection", *producers, namesrv=cluster.namesrv)

@@ -40,13 +40,13 @@ def ends_in_int_min(start: str) -> str:
     return start + "".join(reversed(digits))
 
 
-def test_string_hash(oracle: Oracle) -> None:
+def test_string_hashes_are_equal(oracle: Oracle) -> None:
     expected = oracle.ask("hash", [(text,) for text in texts()])
     assert [java.string_hash(text) for text in texts()] == expected
     assert java.string_hash(HASHES_TO_INT_MIN) == INT_MIN
 
 
-def test_key_hash(oracle: Oracle) -> None:
+def test_key_hashes_are_equal(oracle: Oracle) -> None:
     keys = [index_entry.key_of("Topic", text) for text in texts()] + texts()
     keys += [ends_in_int_min(f"Topic#{i}") for i in range(50)]
     expected = oracle.ask("indexKeyHash", [(key,) for key in keys])
@@ -54,19 +54,19 @@ def test_key_hash(oracle: Oracle) -> None:
     assert expected[-50:] == [0] * 50
 
 
-def test_tags_code(oracle: Oracle) -> None:
+def test_tags_codes_are_equal(oracle: Oracle) -> None:
     expected = oracle.ask("tagsCode", [(text,) for text in texts()])
     assert [cq_unit.tags_code(text) for text in texts()] == expected
     assert cq_unit.tags_code(HASHES_TO_INT_MIN) == INT_MIN
 
 
-def test_crc(oracle: Oracle) -> None:
+def test_checksums_are_equal(oracle: Oracle) -> None:
     random = Random(2)
     data = [random.randbytes(random.choice((0, 1, 5, 100, 5000))) for _ in range(500)]
     assert [body.crc(part) for part in data] == oracle.ask("crc", [(part,) for part in data])
 
 
-def test_offset_id_from_java(oracle: Oracle) -> None:
+def test_offset_ids_of_java_are_decoded(oracle: Oracle) -> None:
     random = Random(3)
     hosts = [
         samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
@@ -74,28 +74,28 @@ def test_offset_id_from_java(oracle: Oracle) -> None:
     offsets = [samples.number(random, 64) for _ in hosts]
     ids = oracle.ask(
         "createMessageId",
-        [(host.address, host.port, at) for host, at in zip(hosts, offsets, strict=True)],
+        [(host.address, host.port, offset) for host, offset in zip(hosts, offsets, strict=True)],
     )
     for host, offset, text in zip(hosts, offsets, ids, strict=True):
         assert message_id.encode_offset_id(host, offset) == text
         assert message_id.decode_offset_id(text) == message_id.OffsetId(host, offset)
 
 
-def test_offset_id_to_java(oracle: Oracle) -> None:
+def test_java_decodes_our_offset_ids(oracle: Oracle) -> None:
     random = Random(4)
     hosts = [
         samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
     ]
     ids = [message_id.encode_offset_id(host, samples.number(random, 64)) for host in hosts]
-    ids += [text.lower() for text in ids]  # people paste what tools print
+    ids += [text.lower() for text in ids]  # people paste text that tools print
     for text, answer in zip(ids, oracle.ask("decodeMessageId", [(i,) for i in ids]), strict=True):
         decoded = message_id.decode_offset_id(text)
         assert answer == {"host": str(decoded.store_host), "offset": decoded.physical_offset}
 
 
-def test_mapped_ipv4_address_is_printed_as_ipv4_by_java_only(oracle: Oracle) -> None:
+def test_only_java_prints_a_mapped_ipv4_address_as_ipv4(oracle: Oracle) -> None:
     if oracle.version == "4.5.2":
-        pytest.skip("4.5 knows no IPv6")
+        pytest.skip("4.5 has no IPv6")
     host = Host(bytes(10) + b"\xff\xff" + bytes((192, 0, 2, 1)), 10911)
     text = message_id.encode_offset_id(host, 7)
     assert len(text) == 56

@@ -1,4 +1,4 @@
-"""Stores of ours in the hands of RocketMQ's own: nothing is missing, nothing else, no complaint."""
+"""RocketMQ's own store opens our stores: no message is missing or extra, and no error is logged."""
 
 import shutil
 from collections.abc import Iterable
@@ -21,27 +21,27 @@ HOUR_MS = 3_600_000
 
 
 def extras(version: str) -> tuple[Config, Config]:
-    """What only ours is told, and what both are: Java must find each record's checksum right."""
+    """Return settings for our store only, and for both: Java must verify each record's checksum."""
     if version != "5.5.0":
         return {}, {}
     return {"indexTags": True}, {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
 
 
 def put_all(store: MessageStore, puts: Iterable[Put], clock: ManualClock, shelf: Shelf) -> None:
-    for number, one in enumerate(puts):
+    for number, put in enumerate(puts):
         clock.advance(0 if number % 4 == 3 else 7)
-        shelf.add(one, same_puts.put(store, one))
+        shelf.add(put, same_puts.put(store, put))
 
 
 def an_hour_ago() -> ManualClock:
     return ManualClock(SystemClock().now_ms() - HOUR_MS)
 
 
-# --- one look ---------------------------------------------------------------
+# --- complete stores --------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "abandoned"])
-def test_java_finds_everything(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
+def test_java_finds_every_message(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
     version = java_store.version
     of_ours, of_both = extras(version)
     settings = {**settings_of(version), **of_both}
@@ -69,18 +69,19 @@ def test_java_finds_everything(java_store: JavaStore, is_clean: bool, tmp_path: 
 
 
 def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
-    """Whether 4.x's rule, the nearest message in the file that was last written then, is ours.
+    """Return whether 4.x's rule gives the exact message for a time.
 
-    It is where the queue is one file, and just one message is of that very time.
+    The rule is the nearest message in the file that was last written then. It is exact if the queue
+    is one file and just one message has that time.
     """
-    times = [one.store_timestamp for one in shelf.queues[queue].values()]
+    times = [message.store_timestamp for message in shelf.queues[queue].values()]
     return len(times) <= 50 and times.count(time) == 1
 
 
 # --- queues that do not begin at 0 --------------------------------------------
 
 
-def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_reads_a_store_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
@@ -92,13 +93,11 @@ def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) ->
         store.index.delete_before(store.min_physical_offset)
         shelf.drop_before(store.min_physical_offset)
         assert_ours_has(shelf, store)
-        assert store.min_offset("Orders", 0) % 50, "its first file begins with what is gone"
+        assert store.min_offset("Orders", 0) % 50, "its first file begins with deleted units"
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
 
 
-def test_java_reads_queues_made_anew_from_what_is_left(
-    java_store: JavaStore, tmp_path: Path
-) -> None:
+def test_java_reads_queues_rebuilt_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
     with same_puts.open_ours(tmp_path, settings, clock) as store:
@@ -115,21 +114,26 @@ def test_java_reads_queues_made_anew_from_what_is_left(
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
 
 
-def test_java_reads_queues_made_anew_that_lost_their_first_messages(
+def test_java_reads_rebuilt_queues_without_their_first_messages(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
-    """The log begins at 0: blank units would lead Java there, where no record is, and from there to
-    the second log file, past what the queue has in the first one."""
+    """Java reads queues rebuilt from a log that begins at 0 and lost its first messages.
+
+    Blank units would lead Java to offset 0, where no record is, and from there to the second log
+    file, past the queue's messages in the first one.
+    """
     settings = settings_of(java_store.version)
     clock, shelf = an_hour_ago(), Shelf()
-    # Java looks for the log's end from the last but two files on, and cuts it where one is damaged.
+    # Java searches the log's end from the third last file on, and truncates it at any damage.
     puts = [same_puts.plain(number) for number in range(1800)]
     with same_puts.open_ours(tmp_path, settings, clock) as store:
         put_all(store, puts, clock, shelf)
     first, second, *others = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
     assert len(others) > 2
-    lost = {one.physical_offset for queue in shelf.queues.values() for one in queue.values()}
-    lost = set(sorted(lost)[: sum(at < int(second.name) for at in lost) // 2])
+    lost = {
+        message.physical_offset for queue in shelf.queues.values() for message in queue.values()
+    }
+    lost = set(sorted(lost)[: sum(offset < int(second.name) for offset in lost) // 2])
     with first.open("r+b") as file:
         for physical_offset in lost:
             file.seek(physical_offset + record.POSITION_MAGIC)
@@ -144,22 +148,24 @@ def test_java_reads_queues_made_anew_that_lost_their_first_messages(
         queue = view.queues[pair]
         assert not queue.holes
         assert queue.max_queue_offset == len(messages)
-        found = {
-            place: same_puts.without_crc(one)
-            for place, one in queue.messages.items()
-            if one.queue_offset == place
+        read = {
+            place: same_puts.without_crc(message)
+            for place, message in queue.messages.items()
+            if message.queue_offset == place
         }
-        assert found == {n: one for n, one in messages.items() if one.physical_offset not in lost}
+        assert read == {
+            n: message for n, message in messages.items() if message.physical_offset not in lost
+        }
 
 
-# --- to and fro ---------------------------------------------------------------
+# --- alternating writers ------------------------------------------------------
 
 
-def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
+def test_both_write_alternately(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):
-        pytest.skip("4.5 does not answer with the store times that it gives to batches")
-    # Without it 5.x drops the index after a crash, and makes only the end of it anew.
+        pytest.skip("the answers of 4.5 lack the store times of batches")
+    # Without it 5.x drops the index after a crash, and rebuilds only its end.
     settings = {**settings_of(version), "messageIndexSafe": True}
     ours = {**settings, **extras(version)[0]}
     has_tags = version == "5.5.0"
@@ -170,15 +176,17 @@ def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
         puts = everything(version, 60 + 40 * round_)
         with same_puts.open_ours(tmp_path, ours) as store:
             assert_ours_has(shelf, store)
-            for one in puts:
-                shelf.add(one, same_puts.put(store, one))
+            for put in puts:
+                shelf.add(put, same_puts.put(store, put))
             assert_ours_has(shelf, store)
             if not is_closed:
                 store.abandon()
-        said = java_store.write(tmp_path, as_java_takes(puts, version), settings, crash=is_killed)
-        assert same_puts.complaints(said.log) == []
-        for one, answer in zip(puts, said.puts, strict=True):
-            shelf.add(one, answer)
+        written = java_store.write(
+            tmp_path, as_java_takes(puts, version), settings, crash=is_killed
+        )
+        assert same_puts.complaints(written.log) == []
+        for put, answer in zip(puts, written.puts, strict=True):
+            shelf.add(put, answer)
 
     with same_puts.open_ours(tmp_path, ours) as store:
         assert_ours_has(shelf, store)
@@ -188,5 +196,5 @@ def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
 
 
 def as_java_takes(puts: Iterable[Put], version: str) -> list[Put]:
-    """In 5.x the broker, which is not there, sends delayed messages to their topic."""
-    return [same_puts.waiting(one) for one in puts] if version.startswith("5") else [*puts]
+    """Return the puts as a broker passes them to the store: 5.x redirects delayed messages."""
+    return [same_puts.waiting(put) for put in puts] if version.startswith("5") else [*puts]

@@ -1,6 +1,6 @@
-"""``java_store`` itself: that it tells what is in stores of which we know what is in them.
+"""``java_store`` itself: it returns the known contents of stores.
 
-The manifests of the golden stores were made by other means, when the stores were.
+The manifests of the golden stores were made by other means, when the stores were recorded.
 """
 
 import hashlib
@@ -34,13 +34,17 @@ if java_oracle.wants_all_versions():
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_golden_store(java_store: JavaStore, name: str, tmp_path: Path) -> None:
+def test_a_golden_store_has_the_contents_of_its_manifest(
+    java_store: JavaStore, name: str, tmp_path: Path
+) -> None:
     assert_as_in_the_manifest(java_store, name, tmp_path)
 
 
-def test_queues_of_5(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_store_of_5_has_the_contents_of_its_manifest(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     if java_store.version != "5.5.0":
-        pytest.skip("queues of 5.x")
+        pytest.skip("only in 5.x")
     view = assert_as_in_the_manifest(java_store, "v5", tmp_path)
     lite = view.queues["%LMQ%second-0", 0].messages.values()
     assert [(message.topic, message.queue_offset) for message in lite] == [
@@ -50,22 +54,24 @@ def test_queues_of_5(java_store: JavaStore, tmp_path: Path) -> None:
     assert list(view.queues["GoldenBatch-bcq", 0].messages) == [0, 4, 8]
 
 
-def test_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     manifest = golden.manifest(version, "unclean")
     assert manifest["recordsNotInQueues"]
     store = golden.copy_store(version, "unclean", tmp_path)
     view = java_store.open(store, manifest["config"])
-    found = {offset for queue in view.queues.values() for offset in queue.physical_offsets}
+    physical_offsets = {
+        offset for queue in view.queues.values() for offset in queue.physical_offsets
+    }
     prepared_or_rolled_back = {4, 12}
-    assert found == {
+    assert physical_offsets == {
         message["commitLogOffset"]
         for message in golden.messages(version, "unclean")
         if message["sysFlag"] & 12 not in prepared_or_rolled_back
     }
 
 
-def test_refused_store(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_damaged_store_is_refused(java_store: JavaStore, tmp_path: Path) -> None:
     store = golden.copy_store(java_store.version, "ext", tmp_path)
     config = golden.manifest(java_store.version, "ext")["config"]
     view = java_store.open(store, {**config, "mappedFileSizeCommitLog": 12345})
@@ -78,14 +84,16 @@ def assert_as_in_the_manifest(java_store: JavaStore, name: str, folder: Path) ->
     version = java_store.version
     manifest = golden.manifest(version, name)
     queries = {
-        (one["topic"], one["key"], one["begin"], one["end"], one["max"]): one["messageOffsets"]
-        for one in manifest["queries"]
+        (query["topic"], query["key"], query["begin"], query["end"], query["max"]): query[
+            "messageOffsets"
+        ]
+        for query in manifest["queries"]
     }
     times = {
-        (one["topic"], one["queueId"], one["timestamp"]): JavaTime(
-            one["offset"], one.get("lower"), one.get("upper")
+        (query["topic"], query["queueId"], query["timestamp"]): JavaTime(
+            query["offset"], query.get("lower"), query.get("upper")
         )
-        for one in manifest["offsetByTime"]
+        for query in manifest["offsetByTime"]
     }
     store = golden.copy_store(version, name, folder)
     view = java_store.open(store, manifest["config"], keys=[*queries], times=[*times])
@@ -99,28 +107,29 @@ def assert_as_in_the_manifest(java_store: JavaStore, name: str, folder: Path) ->
 
 
 def assert_queues(view: JavaView, version: str, name: str) -> None:
-    records = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    records = {message["commitLogOffset"]: message for message in golden.messages(version, name)}
     expected = {
-        (one["topic"], one["queueId"]): one for one in golden.manifest(version, name)["queues"]
+        (entry["topic"], entry["queueId"]): entry
+        for entry in golden.manifest(version, name)["queues"]
     }
-    # A store that is open may have made empty queues in memory, for each delay level.
+    # An open store may have created empty queues in memory, for each delay level.
     assert {pair for pair, queue in view.queues.items() if queue.max_queue_offset} == {
-        pair for pair, one in expected.items() if one["maxOffset"]
+        pair for pair, entry in expected.items() if entry["maxOffset"]
     }
-    for pair, one in expected.items():
+    for pair, entry in expected.items():
         queue = view.queues[pair]
         assert (queue.min_queue_offset, queue.max_queue_offset) == (
-            one["minOffset"],
-            one["maxOffset"],
+            entry["minOffset"],
+            entry["maxOffset"],
         )
-        if "units" in one:
-            # The first records of a queue may have left with their log file.
-            first = one["maxOffset"] - len(queue.messages)
-            assert list(queue.messages) == list(range(first, one["maxOffset"]))
-            units = [unit if isinstance(unit, list) else unit["unit"] for unit in one["units"]]
+        if "units" in entry:
+            # The first records of a queue may be deleted with their log file.
+            first = entry["maxOffset"] - len(queue.messages)
+            assert list(queue.messages) == list(range(first, entry["maxOffset"]))
+            units = [unit if isinstance(unit, list) else unit["unit"] for unit in entry["units"]]
             offsets = [physical_offset for physical_offset, _, _ in units]
             assert queue.physical_offsets == offsets[len(offsets) - len(queue.messages) :]
-            assert bool(queue.holes) == (first > one["minOffset"])
+            assert bool(queue.holes) == (first > entry["minOffset"])
         for message in queue.messages.values():
             assert as_in_manifest(message) == {
                 key: records[message.physical_offset][key] for key in as_in_manifest(message)
@@ -153,11 +162,11 @@ def as_in_manifest(message: JavaMessage) -> dict[str, Any]:
 
 V4, V6 = "192.0.2.7:1", "[fd00:0:0:0:0:0:0:1]:65535"
 V6_BITS = {(V4, V4): 0, (V6, V4): 0x10, (V4, V6): 0x20, (V6, V6): 0x30}
-"""Born host and store host to bits of the sysFlag."""
+"""Born host and store host -> bits of the sysFlag."""
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_is_written_is_found(java_store: JavaStore, crash: bool, tmp_path: Path) -> None:
+def test_written_messages_are_found(java_store: JavaStore, crash: bool, tmp_path: Path) -> None:
     hosts = [(V4, V4)] if java_store.version.startswith("4.5") else list(V6_BITS)
     puts = [
         Put(
@@ -189,14 +198,14 @@ def test_what_is_written_is_found(java_store: JavaStore, crash: bool, tmp_path: 
         assert answer.store_timestamp == message.store_timestamp
         assert answer.message_id == message.message_id
     assert view.keys["Orders", "k7"] == [written[7].physical_offset]
-    # After a crash it may be there twice: Java leaves out what is before the end of the index only.
+    # A key may be indexed twice after a crash: Java skips only messages before the index's end.
     assert set(view.keys["Orders", "U199"]) == {written[199].physical_offset}
     assert len(view.keys["Orders", "键"]) == 64
     assert view.keys["Orders", "nothing"] == []
     assert not (tmp_path / "abort").exists()
 
 
-def test_refused_puts(java_store: JavaStore, tmp_path: Path) -> None:
+def test_illegal_puts_are_refused(java_store: JavaStore, tmp_path: Path) -> None:
     puts = [
         Put("T", 0, b"x" * 40_000),
         Put("T", 0, b"", {"a": "x" * 40_000}),
@@ -209,14 +218,14 @@ def test_refused_puts(java_store: JavaStore, tmp_path: Path) -> None:
     assert b"z\x011\x02a\x012\x02m\x013" in golden.log_files(tmp_path)[0].read_bytes()
 
 
-def test_transient_store_pool(java_store: JavaStore, tmp_path: Path) -> None:
+def test_a_transient_store_pool_is_written_out(java_store: JavaStore, tmp_path: Path) -> None:
     pool = {**SMALL, "transientStorePoolEnable": True, "transientStorePoolSize": 2}
     answers = java_store.write(tmp_path, [Put("T", 0, b"pooled")] * 3, pool).puts
     assert [answer.status for answer in answers] == ["PUT_OK"] * 3
     assert len(java_store.open(tmp_path, SMALL).queues["T", 0].messages) == 3
 
 
-def test_unknown_setting(java_store: JavaStore, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_an_error(java_store: JavaStore, tmp_path: Path) -> None:
     with pytest.raises(JavaError, match="no setting mappedFileSize"):
         java_store.open(tmp_path, {"mappedFileSize": 1})
 
@@ -224,7 +233,7 @@ def test_unknown_setting(java_store: JavaStore, tmp_path: Path) -> None:
 # --- measuring --------------------------------------------------------------
 
 
-def test_measures(java_store: JavaStore, tmp_path: Path) -> None:
+def test_costs_are_measured(java_store: JavaStore, tmp_path: Path) -> None:
     sizes = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 100_000}
     bench = java_store.bench(tmp_path, sizes, messages=2000, warm_up=500, queues=4)
     assert bench.messages == 2000

@@ -28,7 +28,7 @@ ALL = java_oracle.wants_all_versions()
 KINDS = ("reput", "4.9.7", "5.5.0") if ALL else ("reput",)
 ON: Settings = {"enableLmq": True, "enableMultiDispatch": True}
 ONE, TWO, GROUP = "%LMQ%one", "%LMQ%two", "%LMQ%device"
-OTHERS = "TOOLS_CONSUMER"  # a group that every broker has
+OTHERS = "TOOLS_CONSUMER"  # a group that exists on every broker
 
 
 def start(kind: str, folder: Path) -> Cluster:
@@ -68,14 +68,14 @@ async def committed(broker: Remote, topic: str, group: str) -> int:
     return await offset(broker, RequestCode.QUERY_CONSUMER_OFFSET, header)
 
 
-async def test_light_queues_are_read_as_topics(cluster: Cluster) -> None:
+async def test_light_queues_are_read_like_topics(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         await send(broker, "Parent", b"a", ONE, TWO)
         await send(broker, "Parent", b"b")
         await send(broker, "Parent", b"c", TWO)
-        one = await broker.read(ONE, 1, consumer_group=GROUP)
+        first = await broker.read(ONE, 1, consumer_group=GROUP)
         two = await broker.read(TWO, 2, consumer_group=GROUP)
-        assert [each.body for each in one] == [b"a"]
+        assert [each.body for each in first] == [b"a"]
         assert [each.body for each in two] == [b"a", b"c"]
         assert [each.topic for each in two] == ["Parent", "Parent"]
         assert two[0].properties["INNER_MULTI_QUEUE_OFFSET"] == "0,0"
@@ -102,11 +102,11 @@ async def test_a_pull_waits_at_a_light_queue(cluster: Cluster) -> None:
         await send(broker, "Parent", b"second", "%LMQ%waits")
         reply = await waiting
         assert reply.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
-        found = await broker.read("%LMQ%waits", 1, 0, 1, consumer_group=GROUP)
-        assert [each.body for each in found] == [b"second"]
+        received = await broker.read("%LMQ%waits", 1, 0, 1, consumer_group=GROUP)
+        assert [each.body for each in received] == [b"second"]
 
 
-async def test_offsets_of_groups(cluster: Cluster) -> None:
+async def test_offsets_of_groups_in_light_queues(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         await send(broker, "Parent", b"a", "%LMQ%offsets")
         await broker.read("%LMQ%offsets", 1, consumer_group=GROUP)
@@ -116,7 +116,7 @@ async def test_offsets_of_groups(cluster: Cluster) -> None:
         assert await committed(broker, "%LMQ%offsets", OTHERS) == 5
 
 
-async def test_topics_and_groups_of_light_queues_stay_as_they_are(cluster: Cluster) -> None:
+async def test_settings_of_light_queues_cannot_be_changed(cluster: Cluster) -> None:
     name = "%LMQ%made"
     topic = headers.CreateTopicHeader(
         topic=name, default_topic="TBW102", read_queue_nums=8, write_queue_nums=8, perm=6,
@@ -142,7 +142,7 @@ async def test_topics_and_groups_of_light_queues_stay_as_they_are(cluster: Clust
 
 @pytest.mark.skipif(not ALL, reason="REPUT_INTEROP is not all: starts four brokers")
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-async def test_a_store_goes_from_java_to_us_and_back(version: str, tmp_path: Path) -> None:
+async def test_a_store_moves_from_java_to_us_and_back(version: str, tmp_path: Path) -> None:
     for turn, kind in enumerate((version, "reput", version)):
         with start(kind, tmp_path) as cluster:
             async with wire.connected(cluster.address) as broker:
@@ -150,8 +150,10 @@ async def test_a_store_goes_from_java_to_us_and_back(version: str, tmp_path: Pat
                     assert await committed(broker, ONE, GROUP) == turn
                     assert await committed(broker, "Parent", OTHERS) == 10 * turn
                 await send(broker, "Parent", b"%d" % turn, ONE)
-                found = await broker.read(ONE, turn + 1, consumer_group=GROUP)
-                assert [each.body for each in found] == [b"%d" % one for one in range(turn + 1)]
+                received = await broker.read(ONE, turn + 1, consumer_group=GROUP)
+                assert [each.body for each in received] == [
+                    b"%d" % number for number in range(turn + 1)
+                ]
                 await commit(broker, ONE, GROUP, turn + 1)
                 await commit(broker, "Parent", OTHERS, 10 * (turn + 1))
             cluster.stop()

@@ -8,16 +8,16 @@ from reput.testing import LocalBroker
 pytestmark = pytest.mark.interop
 
 
-def test_java_clients_use_it(java_client: JavaClient) -> None:
+def test_java_clients_use_a_local_broker(java_client: JavaClient) -> None:
     with LocalBroker(topics={"Orders": 1}) as mq:
         with java_client.producer(mq.namesrv_addr) as producer:
             sent = producer.send([JavaMessage("Orders", b"%d" % i) for i in range(3)])
-        found = mq.messages("Orders")
-        assert [one.body for one in found] == [b"0", b"1", b"2"]
-        assert [one.message_id for one in found] == [one.msg_id for one in sent]
+        stored = mq.messages("Orders")
+        assert [message.body for message in stored] == [b"0", b"1", b"2"]
+        assert [message.message_id for message in stored] == [message.msg_id for message in sent]
 
 
-def test_mqadmin_finds_it(java_client: JavaClient) -> None:
+def test_mqadmin_shows_a_local_broker(java_client: JavaClient) -> None:
     with LocalBroker(topics={"Orders": 3}) as mq:
         cluster = java_client.mqadmin("clusterList", namesrv=mq.namesrv_addr)
         assert f"broker-a                0     {mq.broker_addr}" in cluster

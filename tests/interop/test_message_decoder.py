@@ -1,4 +1,4 @@
-"""Records, properties and text: what Java reads is what we wrote, and the other way round."""
+"""Records, properties and text: Java reads our output with equal values, and we read Java's."""
 
 import itertools
 import re
@@ -80,7 +80,7 @@ def as_java_says(message: StoredMessage) -> dict[str, Any]:
 
 
 def message_words(message: StoredMessage) -> list[Word]:
-    """Return the fields that Java is given to encode; properties are those decoded."""
+    """Return the fields for Java's encoder; properties are those decoded."""
     return [
         message.topic,
         message.body,
@@ -114,7 +114,7 @@ def check_java_decodes(oracle: Oracle, messages: list[StoredMessage]) -> None:
         assert answer == as_java_says(message), record.hex()
 
 
-def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
+def test_java_decodes_our_records(oracle: Oracle) -> None:
     random = Random(1)
     check_java_decodes(
         oracle, [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
@@ -123,7 +123,7 @@ def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
 
 def test_java_decodes_v2(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x knows V1 only")
+        pytest.skip("4.x has only V1")
     random = Random(2)
     messages = [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
     check_java_decodes(oracle, [long_topic(message, random) for message in messages])
@@ -134,8 +134,8 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
     records_of = []
     for malformed in samples.MALFORMED:
         record = records.encode(replace(random_message(oracle, random), topic="T" * len(malformed)))
-        at = record.index(bytes([len(malformed)]) + b"T" * len(malformed)) + 1
-        records_of.append(record[:at] + malformed + record[at + len(malformed) :])
+        position = record.index(bytes([len(malformed)]) + b"T" * len(malformed)) + 1
+        records_of.append(record[:position] + malformed + record[position + len(malformed) :])
     answers = oracle.ask("decode", [(record,) for record in records_of])
     for record, answer in zip(records_of, answers, strict=True):
         assert answer["topic"] == records.decode(record).topic
@@ -144,7 +144,7 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
 # --- records: Java's to us -----------------------------------------------------------------------
 
 
-def test_we_encode_and_decode_as_java(oracle: Oracle) -> None:
+def test_we_encode_and_decode_like_java(oracle: Oracle) -> None:
     random = Random(4)
     messages = []
     for _ in range(MESSAGES):
@@ -163,7 +163,7 @@ def test_we_encode_and_decode_as_java(oracle: Oracle) -> None:
         )
 
 
-def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
+def test_we_decompress_bodies_of_java(oracle: Oracle) -> None:
     random = Random(5)
     requests, plain_bodies = [], []
     for i in range(300):
@@ -175,16 +175,16 @@ def test_we_decompress_what_java_compresses(oracle: Oracle) -> None:
         plain_bodies.append(plain)
     answers = oracle.ask("encode", requests)
     for plain, answer in zip(plain_bodies, answers, strict=True):
-        # The checksum was given with the uncompressed body, which a broker never does.
+        # The checksum covers the uncompressed body here, unlike in a broker.
         message = records.decode(bytes.fromhex(answer), check_crc=False)
         assert message.plain_body() == plain
 
 
 @pytest.mark.parametrize("with_crc", [False, True], ids=["plain", "crc"])
 @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
-def test_we_encode_as_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
+def test_we_encode_like_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
     if oracle.is_4:
-        pytest.skip("the encoder of 5.x")
+        pytest.skip("the encoder came with 5.x")
     random = Random(6 + version)
     messages = []
     for _ in range(300):
@@ -206,7 +206,7 @@ def test_we_encode_as_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) 
 
 
 def is_good(record: bytes, *, check_crc: bool = True) -> bool:
-    """Whether we find a message that fills ``record``, at whatever place it says it stands."""
+    """Return whether we find a message that fills ``record``, at the position stored in it."""
     if len(record) < records.HEAD.size:
         return False
     physical_offset = int.from_bytes(record[28:36], "big", signed=True)
@@ -215,7 +215,7 @@ def is_good(record: bytes, *, check_crc: bool = True) -> bool:
 
 
 def is_beyond(oracle: Oracle, record: bytes) -> bool:
-    """Whether damage made a record of it that this old version does not know."""
+    """Return whether damage made a kind of record that this old version does not support."""
     head = records.HEAD.unpack_from(record)
     is_v6 = head[7] & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
     if oracle.is_4 and head[1] == records.MAGIC_V2:
@@ -224,7 +224,7 @@ def is_beyond(oracle: Oracle, record: bytes) -> bool:
 
 
 def damaged(random: Random, record: bytes) -> bytes:
-    """Return the record with a byte changed, a few bytes changed, or cut."""
+    """Return the record truncated, or with one or a few changed bytes."""
     kind = random.randrange(8)
     if kind == 0:
         return record[: random.randrange(len(record))]
@@ -240,7 +240,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     random = Random(10)
     judged: list[bytes] = []
     while len(judged) < MESSAGES:
-        # A body, so that its length cannot turn negative unseen: Java takes that as no body.
+        # With a body, since damage may turn a zero length negative, which Java reads as no body.
         message = replace(random_message(oracle, random, odd_bytes=True), body=b"some body")
         message = replace(message, body_crc=bodies.crc(message.body))
         if not message.property_bytes:
@@ -253,7 +253,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     accepted = 0
     for record, answer in zip(judged, answers, strict=True):
         if answer["success"] and answer["size"] == 0:
-            continue  # damage made a blank's magic of it
+            continue  # damage made the magic of a blank
         if len(record) >= records.HEAD.size and is_beyond(oracle, record):
             continue
         assert is_good(record) == answer["success"], record.hex()
@@ -267,13 +267,13 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
     assert MESSAGES / 4 < accepted < MESSAGES * 9 / 10
 
 
-def test_negative_length_is_none_for_java_only(oracle: Oracle) -> None:
+def test_only_java_reads_a_negative_length_as_none(oracle: Oracle) -> None:
     random = Random(19)
     message = replace(samples.message(random, v6=False), body=b"", property_bytes=b"", topic="T")
     record = bytearray(records.encode(replace(message, body_crc=0)))
-    for at, size in ((len(record) - 8, 4), (len(record) - 2, 2)):
+    for position, size in ((len(record) - 8, 4), (len(record) - 2, 2)):
         data = record.copy()
-        data[at : at + size] = (-1).to_bytes(size, "big", signed=True)
+        data[position : position + size] = (-1).to_bytes(size, "big", signed=True)
         assert oracle.ask_one("check", "body", bytes(data))["success"]
         verdict, _ = records.classify(bytes(data), 0, message.physical_offset)
         assert verdict is Verdict.BAD_LENGTH
@@ -291,8 +291,12 @@ def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
             message = long_topic(message, random)
         record = records.append_crc_property(records.encode(message))
         good.append(record)
-        at = random.randrange(len(record) - records.CRC_PROPERTY_BYTES)
-        bad.append(record[:at] + bytes([record[at] ^ 1 << random.randrange(8)]) + record[at + 1 :])
+        position = random.randrange(len(record) - records.CRC_PROPERTY_BYTES)
+        bad.append(
+            record[:position]
+            + bytes([record[position] ^ 1 << random.randrange(8)])
+            + record[position + 1 :]
+        )
         digit = random.randrange(len(record) - 11, len(record) - 1)
         other = (record[digit] - ord("0") + random.randint(1, 9)) % 10 + ord("0")
         bad.append(record[:digit] + bytes([other]) + record[digit + 1 :])
@@ -302,20 +306,20 @@ def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
     assert not any(is_good(record) for record in bad)
 
 
-def test_crc_property_of_another_record(oracle: Oracle) -> None:
+def test_the_crc_property_of_another_record_is_refused(oracle: Oracle) -> None:
     if oracle.is_4:
         pytest.skip("__CRC32# came with 5.x")
     message = replace(samples.message(Random(12), v6=False), property_bytes=b"")
     record = records.append_crc_property(records.encode(message))
     assert oracle.ask_one("decode", record)["properties"] == {props.CRC32: record[-11:-1].decode()}
-    # Put again with all its properties, by a broker that does not add the property any more.
+    # A broker that no longer adds the property republished the message with all its properties.
     copied = replace(
         message, physical_offset=1234, property_bytes=records.decode(record).property_bytes
     )
     record = records.encode(copied)
-    assert oracle.ask_one("check", "body", record)["success"]  # Java's default looks at the body
+    assert oracle.ask_one("check", "body", record)["success"]  # Java's default checks the body
     assert not oracle.ask_one("check", "record", record)["success"]
-    assert not is_good(record)  # we look whenever there is one
+    assert not is_good(record)  # we check it whenever it is there
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -325,17 +329,17 @@ EDGE_BYTES = bytes.fromhex(
 )
 
 
-def test_decode_utf8_of_short_bytes(oracle: Oracle) -> None:
+def test_short_bytes_are_decoded_equally(oracle: Oracle) -> None:
     data = [bytes(part) for n in range(4) for part in itertools.product(EDGE_BYTES, repeat=n)]
     for part, answer in zip(data, oracle.ask("decodeText", [(d,) for d in data]), strict=True):
         assert java.decode_utf8(part) == answer, part.hex()
 
 
-def test_decode_utf8_of_four_bytes(oracle: Oracle) -> None:
+def test_four_bytes_are_decoded_equally(oracle: Oracle) -> None:
     leads = bytes.fromhex("c2 e0 e1 ed ef f0 f1 f4 f5 f8")
     later = bytes.fromhex("41 80 8f 90 9f a0 bf c2 e0 ed f0 f4 ff")
     parts = [bytes(p) for p in itertools.product(leads, later, later, later)]
-    # A line feed resets the decoder, so one long text says as much as many short ones.
+    # A line feed resets the decoder, so one long text tests as much as many short ones.
     answer = oracle.ask_one("decodeText", b"\n".join(parts))
     for part, text in zip(parts, answer.split("\n"), strict=True):
         assert java.decode_utf8(part + b"\n") == text + "\n", part.hex()
@@ -347,7 +351,7 @@ def test_decode_utf8_of_four_bytes(oracle: Oracle) -> None:
         assert java.decode_utf8(part) == text, part.hex()
 
 
-def test_decode_utf8_of_random_bytes(oracle: Oracle) -> None:
+def test_random_bytes_are_decoded_equally(oracle: Oracle) -> None:
     random = Random(14)
     data = [random.randbytes(random.randrange(60)) for _ in range(1000)]
     data += [bytes(random.choices(EDGE_BYTES, k=random.randrange(60))) for _ in range(1000)]
@@ -359,7 +363,7 @@ def test_decode_utf8_of_random_bytes(oracle: Oracle) -> None:
         assert java.decode_utf8(part) == answer, part.hex()
 
 
-def test_encode_utf8(oracle: Oracle) -> None:
+def test_texts_are_encoded_equally(oracle: Oracle) -> None:
     random = Random(15)
     texts = [
         samples.text(random, 20, samples.PLAIN + samples.ODD + samples.SURROGATES * 5)
@@ -372,7 +376,7 @@ def test_encode_utf8(oracle: Oracle) -> None:
 # --- properties ----------------------------------------------------------------------------------
 
 
-def test_property_strings_from_java(oracle: Oracle) -> None:
+def test_property_strings_of_java_are_decoded(oracle: Oracle) -> None:
     random = Random(16)
     maps = [
         samples.properties(random, samples.PLAIN + samples.ODD + samples.SURROGATES * 2)
@@ -389,7 +393,7 @@ def odd_property_strings() -> Iterator[bytes]:
     yield from (samples.odd_property_bytes(random) for _ in range(2000))
 
 
-def test_property_strings_to_java(oracle: Oracle) -> None:
+def test_java_decodes_our_property_strings(oracle: Oracle) -> None:
     data = list(odd_property_strings())
     if oracle.version == "4.5.2":
         # 4.5 reads an empty name, and drops a value with \x01 unless it is the last character.
@@ -399,11 +403,11 @@ def test_property_strings_to_java(oracle: Oracle) -> None:
         assert props.decode(part) == answer, part.hex()
 
 
-# --- compressed bodies that are not whole --------------------------------------------------------
+# --- damaged compressed bodies -------------------------------------------------------------------
 
 
 def broken_bodies() -> dict[str, tuple[int, bytes]]:
-    """Return bodies that are cut, followed by something, or something else."""
+    """Return bodies that are truncated, followed by more bytes, or damaged."""
     plain = b"reput " * 200
     packed = {
         "zlib": zlib.compress(plain),
@@ -435,7 +439,7 @@ def broken_bodies() -> dict[str, tuple[int, bytes]]:
     return cases
 
 
-def test_broken_compressed_bodies(oracle: Oracle) -> None:
+def test_damaged_compressed_bodies_are_refused(oracle: Oracle) -> None:
     cases = broken_bodies()
     if oracle.version == "4.5.2":
         cases = {name: case for name, case in cases.items() if case[0] == compressions(oracle)[0]}
@@ -453,7 +457,7 @@ def test_broken_compressed_bodies(oracle: Oracle) -> None:
             ours[name] = None
     theirs = dict(zip(cases, answers, strict=True))
     for name in ours:
-        # Java's zstd gives up quietly on a few more bytes, or on a second frame that is cut.
+        # Java's zstd ignores a few bytes or a truncated frame after a frame.
         if name.startswith("zstd") and name.endswith(("a cut one", "a zero", "zeros", "letters")):
             assert theirs[name] is not None
             assert ours[name] is None

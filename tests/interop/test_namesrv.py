@@ -1,6 +1,6 @@
 """Official brokers and the official admin tool with our name server, beside the official one.
 
-A broker registers with both. Then mqadmin is asked the same of each, and prints the same.
+A broker registers with both. Then mqadmin sends the same requests to each, and prints the same.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.interop
 
 VERSIONS = pytest.mark.parametrize("version", java_cluster.broker_versions())
 START_S = 60
-# Addresses of name servers, loads and times: what differs though nothing is different.
+# Allowed differences: addresses of name servers, loads and times.
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+(?=[\]=])")
 CLUSTER_LINE = re.compile(r"^(\S+ +\S+ +\d+ +127\.0\.0\.1:\d+ +V\S+)", re.MULTILINE)
 
 
 @dataclass
 class Both:
-    """One broker, two name servers: ours, and its own."""
+    """A broker and two name servers: ours, and Java's."""
 
     ours: NameServer
     broker: JavaCluster
@@ -46,18 +46,18 @@ class Both:
         return f"127.0.0.1:{self.ours.port}"
 
     async def prints(self, java: JavaClient, *arguments: str) -> str:
-        """Return what mqadmin prints with our name server; it is what it prints with Java's.
+        """Assert that mqadmin prints the same with both name servers; return the output with ours.
 
-        But for the order of lines: Java's lists of topics are hash sets.
+        The order of lines may differ: Java's lists of topics are hash sets.
         """
-        found = [
+        outputs = [
             ADDRESS.sub("NAMESRV", await admin(java, *arguments, namesrv=address))
             for address in (self.our_address, self.java_address)
         ]
-        # How deep a trace is depends on how often Java has made a call.
-        lines = [[one for one in text.splitlines() if one[:4] != "\tat "] for text in found]
+        # The depth of a stack trace depends on the number of earlier calls in Java.
+        lines = [[line for line in text.splitlines() if line[:4] != "\tat "] for text in outputs]
         assert sorted(lines[0]) == sorted(lines[1])
-        return found[0]
+        return outputs[0]
 
 
 async def admin(java: JavaClient, *arguments: str, namesrv: str) -> str:
@@ -65,7 +65,7 @@ async def admin(java: JavaClient, *arguments: str, namesrv: str) -> str:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + START_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {START_S} s"
@@ -97,7 +97,9 @@ async def both(
     return Both(ours, broker)
 
 
-async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: JavaClient) -> None:
+async def test_mqadmin_prints_the_same_with_both_name_servers(
+    both: Both, java_client: JavaClient
+) -> None:
     java, broker = java_client, both.broker
     listed = await both.prints(java, "topicList")
     assert "TBW102" in listed
@@ -113,22 +115,22 @@ async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: 
             await asyncio.sleep(0.1)
     assert await clusters(both.our_address) == await clusters(both.java_address)
 
-    # A topic made on the broker reaches both; an ordered one leaves its spread in both.
+    # A topic made on the broker reaches both; an ordered one sets its order configuration in both.
     made = ("-t", "Ordered", "-b", broker.address, "-o", "true", "-r", "3", "-w", "3")
     for address in (both.our_address, both.java_address):
         assert "success" in await admin(java, "updateTopic", *made, namesrv=address)
     assert '"readQueueNums":3' in await both.prints(java, "topicRoute", "-t", "Ordered")
 
-    # Permission to write.
+    # Write permission.
     wiped = await both.prints(java, "wipeWritePerm", "-b", "broker-a")
     assert re.search(r"OK, [1-9]\d*", wiped)
     assert '"perm":4' in await both.prints(java, "topicRoute", "-t", "Ordered")
-    if "4.5.2" not in (java.version, broker.version):  # neither tools nor name server know it
+    if "4.5.2" not in (java.version, broker.version):  # neither tools nor name server support it
         added = await both.prints(java, "addWritePerm", "-b", "broker-a")
         assert re.search(r"OK, [1-9]\d*", added)
         assert '"perm":6' in await both.prints(java, "topicRoute", "-t", "Ordered")
 
-    # Gone again.
+    # Deletion.
     assert "success" in await admin(
         java, "deleteTopic", "-c", "DefaultCluster", "-t", "Ordered", namesrv=both.our_address
     )
@@ -137,7 +139,7 @@ async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: 
     )
 
 
-async def test_shared_settings_and_settings(
+async def test_kv_configuration_and_settings_are_changed(
     both: Both, java_client: JavaClient, tmp_path: Path
 ) -> None:
     java = java_client
@@ -170,7 +172,7 @@ async def test_shared_settings_and_settings(
 
 @VERSIONS
 @pytest.mark.parametrize("is_compressed", [False, True])
-async def test_a_broker_comes_and_goes(
+async def test_a_broker_registers_and_disappears(
     ours: NameServer,
     start_official: StartOfficial,
     tmp_path: Path,
@@ -198,8 +200,8 @@ async def test_a_broker_comes_and_goes(
         await asyncio.to_thread(broker.kill)
 
 
-async def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
-    """With its defaults all are accepted, and ours are Java's."""
+async def test_every_setting_of_java_is_accepted(table_oracle: Oracle) -> None:
+    """Our name server accepts all settings of Java's, with the same defaults."""
     package = "org.apache.rocketmq"
     common = f"{package}.common.namesrv.NamesrvConfig"
     netty = f"{package}.remoting.netty.Netty"
@@ -211,6 +213,6 @@ async def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
         java |= table_oracle.ask_one("settings", name, "")
     java["listenPort"] = "9876"  # set by NamesrvStartup
     files = {"kvConfigPath", "configStorePath", "rocketmqHome"}
-    settings = config.Settings({key: one for key, one in java.items() if key not in files})
+    settings = config.Settings({key: value for key, value in java.items() if key not in files})
     assert settings.make(NamesrvConfig) == NamesrvConfig()
     assert settings.unknown() == ()

@@ -1,7 +1,7 @@
-"""The push consumer of 5.5.0 in pop mode, unmodified, on our broker.
+"""The unmodified push consumer of 5.5.0 in pop mode, on our broker.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does. Groups pop after ``mqadmin setConsumeMode``, and ask who reads which queue.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
+behaviour. Groups pop after ``mqadmin setConsumeMode``, and query the assignment of queues.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Cluster = ReputCluster | JavaCluster
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 VERSION = pytest.param("5.5.0", marks=pytest.mark.xdist_group("test_pop"))
 GUARD_S = 90
-PAUSE = threading.Event()  # nobody sets it
+PAUSE = threading.Event()  # never set
 SETTINGS = {"enablePropertyFilter": True, "autoCreateTopicEnable": True}
 POPPED = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
 
@@ -43,7 +43,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     with start(request.param, tmp_path_factory.mktemp("pop"), java_client) as running:
         yield running
 
@@ -52,7 +52,7 @@ def cluster(
 def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker of the test's own, to stop and to kill."""
+    """Start a separate broker, which the test may stop and kill."""
     with start(request.param, tmp_path / "own", java_client) as running:
         yield running
 
@@ -65,23 +65,23 @@ def start(kind: str, folder: Path, java_client: JavaClient) -> Cluster:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic, and a group, of the test's own."""
+    """Provide a topic and group name that is unique to the test."""
     name = request.node.name.removeprefix("test_")
-    return "".join(one if one.isalnum() else "-" for one in name)[:60]
+    return "".join(character if character.isalnum() else "-" for character in name)[:60]
 
 
 def prepare(java: JavaClient, cluster: Cluster, topic: str, share: int = 0) -> None:
-    """Make a topic of four queues and a group that pops it."""
+    """Create a topic of four queues and a group that pops it."""
 
     def mqadmin(*arguments: str) -> str:
-        said = java.mqadmin(*arguments, namesrv=cluster.namesrv)
-        assert "success" in said, said
-        return said
+        output = java.mqadmin(*arguments, namesrv=cluster.namesrv)
+        assert "success" in output, output
+        return output
 
-    at = ("-b", cluster.address)
-    mqadmin("updateTopic", *at, "-t", topic, "-r", "4", "-w", "4")
-    mqadmin("updateSubGroup", *at, "-g", topic)
-    mqadmin("setConsumeMode", *at, "-t", topic, "-g", topic, "-m", "POP", "-q", str(share))
+    address = ("-b", cluster.address)
+    mqadmin("updateTopic", *address, "-t", topic, "-r", "4", "-w", "4")
+    mqadmin("updateSubGroup", *address, "-g", topic)
+    mqadmin("setConsumeMode", *address, "-t", topic, "-g", topic, "-m", "POP", "-q", str(share))
 
 
 def consumer(
@@ -98,12 +98,12 @@ def consumer(
 
 def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **more: str) -> None:
     with java.producer(cluster.namesrv) as producer:
-        for one in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
-            assert one.status == "SEND_OK"
+        for result in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
+            assert result.status == "SEND_OK"
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a Java process does in its own time."""
+    """Wait for a condition; Java processes act asynchronously."""
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
@@ -115,11 +115,11 @@ def numbered(count: int, prefix: str = "m") -> list[bytes]:
 
 
 def counted(*members: PushConsumer) -> Counter[bytes]:
-    return Counter(one.body for member in members for one in member.received)
+    return Counter(message.body for member in members for message in member.received)
 
 
 @on_5_5
-def test_two_members_share_and_what_failed_comes_again(
+def test_two_members_share_and_failures_are_redelivered(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
     prepare(java_client, cluster, topic)
@@ -127,36 +127,38 @@ def test_two_members_share_and_what_failed_comes_again(
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(
-                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}", laters=1)
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{number}", laters=1)
             )
-            for one in range(2)
+            for number in range(2)
         ]
         send(java_client, cluster, topic, bodies)
         until(lambda: counted(*members) == Counter(bodies) + Counter(bodies))
-        received = [one for member in members for one in member.received]
-        first = [one for one in received if not one.reconsume_times]
-        again = [one for one in received if one.reconsume_times]
-        assert sorted(one.body for one in first) == sorted(one.body for one in again)
-        assert {one.reconsume_times for one in again} == {1}
-        assert {one.topic for one in received} == {topic}
-        born = {one.body: one.born_timestamp for one in first}
-        assert {one.body: one.born_timestamp for one in again} == born
+        received = [message for member in members for message in member.received]
+        first = [message for message in received if not message.reconsume_times]
+        again = [message for message in received if message.reconsume_times]
+        assert sorted(message.body for message in first) == sorted(
+            message.body for message in again
+        )
+        assert {message.reconsume_times for message in again} == {1}
+        assert {message.topic for message in received} == {topic}
+        born = {message.body: message.born_timestamp for message in first}
+        assert {message.body: message.born_timestamp for message in again} == born
         _not_before(first, again, 10_000)
-        for one in again:
-            assert one.properties["ORIGIN_GROUP"] == topic
-            assert int(one.properties["1ST_POP_TIME"]) > 0
-        # Both had work: nobody owns a queue.
+        for message in again:
+            assert message.properties["ORIGIN_GROUP"] == topic
+            assert int(message.properties["1ST_POP_TIME"]) > 0
+        # Both members got messages, because queues have no owner.
         assert all(member.received for member in members)
 
 
 def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: int) -> None:
-    popped = {one.body: int(one.properties["POP_CK"].split(" ")[1]) for one in first}
-    for one in again:
-        assert one.store_timestamp - popped[one.body] >= delay_ms
+    popped = {message.body: int(message.properties["POP_CK"].split(" ")[1]) for message in first}
+    for message in again:
+        assert message.store_timestamp - popped[message.body] >= delay_ms
 
 
 @on_5_5
-def test_a_broker_restarts_while_messages_are_held(
+def test_a_broker_restarts_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
 ) -> None:
     prepare(java_client, own, topic)
@@ -164,16 +166,18 @@ def test_a_broker_restarts_while_messages_are_held(
     with consumer(java_client, own, topic, laters=1) as member:
         send(java_client, own, topic, bodies)
         until(lambda: len(member.received) >= 20)
-        PAUSE.wait(1)  # so that it has told what it wants later
+        PAUSE.wait(1)  # until it has changed the invisible time
         own.stop_broker()
         own.start()
         until(lambda: set(counted(member)) == set(bodies) and len(member.received) >= 40)
-        attempts = Counter(one.body for one in member.received if one.reconsume_times == 1)
+        attempts = Counter(
+            message.body for message in member.received if message.reconsume_times == 1
+        )
         assert set(attempts) == set(bodies)
 
 
 @on_5_5
-def test_a_broker_is_killed_while_messages_are_held(
+def test_a_broker_is_killed_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
 ) -> None:
     prepare(java_client, own, topic)
@@ -184,12 +188,17 @@ def test_a_broker_is_killed_while_messages_are_held(
         PAUSE.wait(1)
         own.kill_broker()
         own.start()
-        until(lambda: {one.body for one in member.received if one.reconsume_times} == set(bodies))
+        until(
+            lambda: (
+                {message.body for message in member.received if message.reconsume_times}
+                == set(bodies)
+            )
+        )
 
 
 @on_5_5
 @pytest.mark.parametrize(("expression", "is_sql"), [("a || c", False), ("number < 3", True)])
-def test_members_get_what_they_want(
+def test_members_get_matching_messages(
     java_client: JavaClient, cluster: Cluster, topic: str, expression: str, is_sql: bool
 ) -> None:
     prepare(java_client, cluster, topic)
@@ -207,13 +216,16 @@ def test_members_get_what_they_want(
         producer.send(
             [
                 JavaMessage(
-                    topic, b"%d" % one, tags="abc"[one % 3], properties={"number": f"{one}"}
+                    topic,
+                    b"%d" % number,
+                    tags="abc"[number % 3],
+                    properties={"number": f"{number}"},
                 )
-                for one in range(12)
+                for number in range(12)
             ]
         )
-        wanted = {0, 1, 2} if is_sql else {one for one in range(12) if one % 3 != 1}
-        bodies = {b"%d" % one for one in wanted}
+        wanted = {0, 1, 2} if is_sql else {number for number in range(12) if number % 3 != 1}
+        bodies = {b"%d" % number for number in wanted}
         until(lambda: set(counted(member)) >= bodies)
         assert counted(member) == Counter(bodies)
 
@@ -222,15 +234,15 @@ def test_members_get_what_they_want(
 def test_members_share_queues_with_the_next_ones(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
-    """With a share, a member pops its own queues and those of so many that follow it."""
+    """With share N, a member pops its own queues and those of the next N members."""
     prepare(java_client, cluster, topic, share=1)
     bodies = numbered(40)
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(
-                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}")
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{number}")
             )
-            for one in range(4)
+            for number in range(4)
         ]
         send(java_client, cluster, topic, bodies)
         until(lambda: set(counted(*members)) == set(bodies))
@@ -238,10 +250,10 @@ def test_members_share_queues_with_the_next_ones(
 
 
 @on_5_5
-def test_java_goes_on_with_what_ours_holds(
+def test_java_revives_messages_popped_from_ours(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
-    """Checkpoints and acks of ours, found by the revive service of the official broker."""
+    """The revive service of the official broker finds our checkpoints and acks."""
     bodies = numbered(12)
     with ReputCluster(tmp_path, SETTINGS) as ours:
         prepare(java_client, ours, topic)
@@ -253,14 +265,14 @@ def test_java_goes_on_with_what_ours_holds(
         with consumer(java_client, official, topic) as member:
             until(lambda: set(counted(member)) >= set(bodies[5:]))
             assert counted(member) == Counter(bodies[5:])
-            assert {one.reconsume_times for one in member.received} == {1}
+            assert {message.reconsume_times for message in member.received} == {1}
 
 
 @on_5_5
-def test_ours_goes_on_with_what_java_holds(
+def test_ours_revives_messages_popped_from_java(
     java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
-    """Checkpoints and acks of the official broker, which still wait in its timer."""
+    """Checkpoints and acks of the official broker that are still in its timer are found by ours."""
     bodies = numbered(12)
     with JavaCluster(java_client.version, tmp_path, SETTINGS) as official:
         prepare(java_client, official, topic)
@@ -273,7 +285,7 @@ def test_ours_goes_on_with_what_java_holds(
         with consumer(java_client, ours, topic) as member:
             until(lambda: set(counted(member)) >= set(bodies[5:]))
             assert counted(member) == Counter(bodies[5:])
-            assert {one.reconsume_times for one in member.received} == {1}
+            assert {message.reconsume_times for message in member.received} == {1}
 
 
 async def _pop_and_acknowledge_some(
@@ -286,13 +298,13 @@ async def _pop_and_acknowledge_some(
             taken += await pop_client.pop(
                 wire, topic, topic, invisible_time=invisible_ms, poll_time=2_000
             )
-        for one in taken:
-            if one.body in acked:
-                await pop_client.ack(wire, one)
+        for message in taken:
+            if message.body in acked:
+                await pop_client.ack(wire, message)
 
 
 class _Wire:
-    """A connection to a broker."""
+    """Connection to a broker."""
 
     def __init__(self, address: str, client: RemotingClient) -> None:
         self._address = address

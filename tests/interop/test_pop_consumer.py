@@ -1,4 +1,4 @@
-"""Our pop consumer: beside Java's members of its group, and on the official broker of 5.5.0."""
+"""Our pop consumer: in one group with Java's members, and on the official broker of 5.5.0."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("pop-consumer")
     with start_cluster(request.param, java_client.version, folder, SETTINGS) as running:
         yield running
@@ -49,8 +49,10 @@ def cluster(
 
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """A topic of two queues, and a group of its name, which pops."""
-    name = "".join(one if one.isalnum() else "-" for one in request.node.name)[:60]
+    """Create a topic of two queues, and a group with its name, which pops."""
+    name = "".join(character if character.isalnum() else "-" for character in request.node.name)[
+        :60
+    ]
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(name, queue_count=2, broker=cluster.address)
         await admin.create_group(name, broker=cluster.address)
@@ -68,15 +70,15 @@ async def send(cluster: Cluster, topic: str, bodies: list[bytes]) -> None:
 
 
 async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
-    found: list[PoppedMessage] = []
+    messages: list[PoppedMessage] = []
     async with asyncio.timeout(GUARD_S):
-        while len(found) < count:
-            found += await consumer.pop()
-    return found
+        while len(messages) < count:
+            messages += await consumer.pop()
+    return messages
 
 
 class Listener:
-    """Keeps what it gets; fails with some bodies as often as it is told."""
+    """Listener that records its messages, and fails a given number of times for some bodies."""
 
     def __init__(self, failures: dict[bytes, int] | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -87,15 +89,15 @@ class Listener:
     ) -> ConsumeResult:
         self.messages += messages
         context.suspend_ms = 1_000
-        (one,) = messages
-        if self.failures[one.body]:
-            self.failures[one.body] -= 1
+        (message,) = messages
+        if self.failures[message.body]:
+            self.failures[message.body] -= 1
             return ConsumeResult.LATER
         return ConsumeResult.SUCCESS
 
     @property
     def bodies(self) -> list[bytes]:
-        return [one.body for one in self.messages]
+        return [message.body for message in self.messages]
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(GUARD_S):
@@ -104,17 +106,17 @@ class Listener:
 
 
 def status_of_python(java_client: JavaClient, cluster: Cluster, group: str) -> str:
-    """Return what ``consumerStatus`` prints of our member."""
+    """Return the output of ``consumerStatus`` for our member."""
     with blocking.Admin(cluster.namesrv) as admin:
         connection = admin.consumer_connection(group)
     assert connection is not None
-    (ours,) = [one for one in connection.connection_set if one.language == "PYTHON"]
+    (ours,) = [member for member in connection.connection_set if member.language == "PYTHON"]
     words = ("consumerStatus", "-g", group, "-i", ours.client_id)
     return java_client.mqadmin(*words, namesrv=cluster.namesrv)
 
 
 @on_5_5
-async def test_members_of_both_kinds_share(
+async def test_java_and_python_members_share(
     java_client: JavaClient, cluster: Cluster, topic: str
 ) -> None:
     listener = Listener()
@@ -129,47 +131,51 @@ async def test_members_of_both_kinds_share(
                 sent += (more := [b"%d" % (len(sent) + number) for number in range(20)])
                 await send(cluster, topic, more)
                 await asyncio.sleep(0.2)
-            assert {one.queue_id for one in ours.queues()} == {ANY_QUEUE}
-            told = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
-            assert re.search(rf"{topic} +\S+ +-1 ", told.partition("#Consumer Pop Detail#")[2]), (
-                told
+            assert {queue.queue_id for queue in ours.queues()} == {ANY_QUEUE}
+            status = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
+            assert re.search(rf"{topic} +\S+ +-1 ", status.partition("#Consumer Pop Detail#")[2]), (
+                status
             )
             while len(listener.messages) + len(javas.received) < len(sent):
                 await asyncio.sleep(0.05)
-        assert Counter([*listener.bodies, *(one.body for one in javas.received)]) == Counter(sent)
+        assert Counter(
+            [*listener.bodies, *(message.body for message in javas.received)]
+        ) == Counter(sent)
 
 
 @on_5_5
-async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic: str) -> None:
+async def test_acknowledged_messages_are_not_redelivered(cluster: Cluster, topic: str) -> None:
     await send(cluster, topic, numbered(40))
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
-        found = await popped(consumer, 40)
-        assert Counter(one.body for one in found) == Counter(numbered(40))
-        left, postponed, *acked = found
+        messages = await popped(consumer, 40)
+        assert Counter(message.body for message in messages) == Counter(numbered(40))
+        left, postponed, *acked = messages
         await consumer.ack(*acked)
         await consumer.nack(postponed, delay_ms=1_000)
         again = await popped(consumer, 2)
-        assert {one.body for one in again} == {left.body, postponed.body}
-        assert [one.reconsume_times for one in again] == [1, 1]
-        assert {one.topic for one in again} == {topic}
+        assert {message.body for message in again} == {left.body, postponed.body}
+        assert [message.reconsume_times for message in again] == [1, 1]
+        assert {message.topic for message in again} == {topic}
         await consumer.ack(*again)
         assert await consumer.pop(timeout_ms=10_000) == []
 
 
 @on_5_5
-async def test_what_is_held_on_is_not_seen_by_others(cluster: Cluster, topic: str) -> None:
+async def test_an_extended_message_stays_invisible(cluster: Cluster, topic: str) -> None:
     await send(cluster, topic, [b"one"])
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
         await consumer.subscribe(topic)
-        (one,) = await popped(consumer, 1)
-        await consumer.extend(one, 60_000)
+        (message,) = await popped(consumer, 1)
+        await consumer.extend(message, 60_000)
         assert await consumer.pop(timeout_ms=10_000) == []
-        await consumer.ack(one)
+        await consumer.ack(message)
 
 
 @on_5_5
-async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: str) -> None:
+async def test_a_message_is_a_dead_letter_after_the_last_attempt(
+    cluster: Cluster, topic: str
+) -> None:
     await send(cluster, topic, [b"bad", b"good"])
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=0)
     listener = Listener({b"bad": 1})
@@ -179,14 +185,14 @@ async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: st
         await listener.wait_for(2)
     async with Admin(cluster.namesrv) as admin:
         status = await admin.topic_status(f"%DLQ%{topic}")
-        assert sum(one.max_offset for one in status.values()) == 1
+        assert sum(offsets.max_offset for offsets in status.values()) == 1
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as other:
         await other.subscribe(topic)
         assert await other.pop(timeout_ms=5_000) == []
 
 
 @on_5_5
-async def test_in_order_nothing_overtakes_what_fails(cluster: Cluster, topic: str) -> None:
+async def test_in_order_no_message_overtakes_a_failed_one(cluster: Cluster, topic: str) -> None:
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         queues = await producer.queues(topic)
         for number in range(12):
@@ -200,8 +206,10 @@ async def test_in_order_nothing_overtakes_what_fails(cluster: Cluster, topic: st
     async with consumer:
         await listener.wait_for(26)
     for queue in queues:
-        seen = [one for one in listener.messages if one.queue_id == queue.queue_id]
-        numbers = [int(one.body) for one in seen]
+        seen = [message for message in listener.messages if message.queue_id == queue.queue_id]
+        numbers = [int(message.body) for message in seen]
         attempts = numbers.count(3)
         assert numbers == [*range(3), *[3] * attempts, *range(4, 12)]
-        assert [one.reconsume_times for one in seen if one.body == b"3"] == list(range(attempts))
+        assert [message.reconsume_times for message in seen if message.body == b"3"] == list(
+            range(attempts)
+        )

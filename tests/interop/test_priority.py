@@ -45,24 +45,24 @@ def cluster(
     [("0", "0"), ("2", "2"), ("+3", "3"), ("4", "3"), ("2147483647", "3"), ("2147483648", "1"),
      ("-1", "1"), ("high", "1"), ("1.0", "1")],
 )  # fmt: skip
-async def test_the_queue_of_a_priority(cluster: Cluster, text: str, queue_id: str) -> None:
+async def test_a_priority_chooses_the_queue(cluster: Cluster, text: str, queue_id: str) -> None:
     async with wire.connected(cluster.address) as broker:
         reply = await broker.send("Priority", queue_id=1, properties={NAME: text})
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         fields = reply.ext_fields or {}
         assert fields["queueId"] == queue_id
         place = int(fields["queueOffset"])
-        (one, *_) = await broker.read("Priority", 1, int(queue_id), place)
-        assert one.properties[NAME] == text
+        (message, *_) = await broker.read("Priority", 1, int(queue_id), place)
+        assert message.properties[NAME] == text
 
 
-async def test_a_message_in_order_loses_it(cluster: Cluster) -> None:
+async def test_a_message_in_order_loses_its_priority(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         marks = {NAME: "2", "__SHARDINGKEY": "a"}
         reply = await broker.send("InOrder", queue_id=1, properties=marks)
         assert (reply.ext_fields or {})["queueId"] == "1"
-        (one,) = await broker.read("InOrder", 1, 1)
-        assert NAME not in one.properties
+        (message,) = await broker.read("InOrder", 1, 1)
+        assert NAME not in message.properties
 
 
 @pytest.mark.parametrize(("kind", "is_first"), [("PRIORITY", True), ("NORMAL", False)])
@@ -76,18 +76,18 @@ async def test_pops_read_the_highest_queue_first(
         )
     first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
-        for one in range(40):
-            await producer.send(Message(topic, b"x", properties={NAME: str(one % 8)}))
+        for number in range(40):
+            await producer.send(Message(topic, b"x", properties={NAME: str(number % 8)}))
     async with PopConsumer(topic, namesrv=cluster.namesrv, config=first) as consumer:
         await consumer.subscribe(topic)
         taken: list[int] = []
         async with asyncio.timeout(60):
             while len(taken) < 40:
-                taken += [one.queue_id for one in await consumer.pop(1)]
+                taken += [message.queue_id for message in await consumer.pop(1)]
     assert (taken == sorted(taken, reverse=True)) == is_first
 
 
-async def found(broker: Remote, key: str, **fields: object) -> list[bytes]:
+async def query_bodies(broker: Remote, key: str, **fields: object) -> list[bytes]:
     header = QueryMessageHeader(
         topic="Keys", key=key, max_num=32, begin_timestamp=0, end_timestamp=(1 << 63) - 1, **fields
     )  # type: ignore[arg-type]
@@ -95,21 +95,21 @@ async def found(broker: Remote, key: str, **fields: object) -> list[bytes]:
     if reply.code == ResponseCode.QUERY_NOT_FOUND:
         return []
     assert reply.code == ResponseCode.SUCCESS, reply.remark
-    return [one.body for one in messages_in(reply.body)]
+    return [message.body for message in messages_in(reply.body)]
 
 
-async def test_kinds_of_keys(cluster: Cluster) -> None:
+async def test_queries_by_kind_of_key(cluster: Cluster) -> None:
     async with wire.connected(cluster.address) as broker:
         marks = {"KEYS": "a", "UNIQ_KEY": "u", "TAGS": "b"}
         await broker.send("Keys", b"1", properties=marks)
         await broker.send("Keys", b"2", properties={"KEYS": "b", "UNIQ_KEY": "v", "TAGS": "a"})
-        for _ in range(LOOKS):  # Java's index follows in its own time
-            if await found(broker, "a", index_type="T"):
+        for _ in range(LOOKS):  # Java builds the index asynchronously
+            if await query_bodies(broker, "a", index_type="T"):
                 break
             await asyncio.sleep(PAUSE_S)
-        assert await found(broker, "a", index_type="K") == [b"1"]
-        assert await found(broker, "u", index_type="U") == [b"1"]
-        assert await found(broker, "a", index_type="T") == [b"2"]
-        assert await found(broker, "a", index_type="T", is_unique_key=True) == [b"1"]
-        assert await found(broker, "b", index_type="T", last_key="anything") == [b"1"]
-        assert await found(broker, "a") == [b"1"]
+        assert await query_bodies(broker, "a", index_type="K") == [b"1"]
+        assert await query_bodies(broker, "u", index_type="U") == [b"1"]
+        assert await query_bodies(broker, "a", index_type="T") == [b"2"]
+        assert await query_bodies(broker, "a", index_type="T", is_unique_key=True) == [b"1"]
+        assert await query_bodies(broker, "b", index_type="T", last_key="anything") == [b"1"]
+        assert await query_bodies(broker, "a") == [b"1"]

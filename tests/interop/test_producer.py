@@ -1,4 +1,4 @@
-"""Our producer against the official broker; the official consumer reads what it has sent."""
+"""Our producer against the official broker; the official consumer reads the sent messages."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """Provide a topic name that is unique to the test."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"{name[:100]}-{Random().randrange(1 << 32):08x}"
 
@@ -51,7 +51,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def until_readable(admin: Admin, results: Iterable[SendResult]) -> None:
-    """Wait until the broker has dispatched what it has acknowledged."""
+    """Wait until the broker has dispatched all acknowledged messages."""
     ends: dict[MessageQueue, int] = {}
     for result in results:
         count = len(result.message_ids)
@@ -66,14 +66,17 @@ async def until_readable(admin: Admin, results: Iterable[SendResult]) -> None:
 async def read_back(
     java: JavaClient, official: JavaCluster, topic: str
 ) -> dict[tuple[int, int], JavaReceived]:
-    """Return what Java reads: (queue id, queue offset) -> message."""
+    """Return the messages that Java reads: (queue id, queue offset) -> message."""
 
     def read() -> list[JavaReceived]:
         with java.pull_consumer(official.namesrv, "reader") as consumer:
             assert isinstance(consumer, PullConsumer)
-            return [one for part in consumer.read_all(topic).values() for one in part]
+            return [message for part in consumer.read_all(topic).values() for message in part]
 
-    return {(one.queue_id, one.queue_offset): one for one in await asyncio.to_thread(read)}
+    return {
+        (message.queue_id, message.queue_offset): message
+        for message in await asyncio.to_thread(read)
+    }
 
 
 def place(result: SendResult) -> tuple[int, int]:
@@ -92,7 +95,7 @@ def place(result: SendResult) -> tuple[int, int]:
     ],
     ids=["small", "tagged", "properties", "compressed", "noise", "long"],
 )
-async def test_java_reads_what_we_send(
+async def test_java_reads_our_messages(
     official: JavaCluster,
     java_client: JavaClient,
     producer: Producer,
@@ -103,16 +106,16 @@ async def test_java_reads_what_we_send(
     message = Message(topic, **fields)
     result = await producer.send(message)
     await until_readable(admin, [result])
-    found = (await read_back(java_client, official, topic))[place(result)]
+    read = (await read_back(java_client, official, topic))[place(result)]
 
     assert result.status is SendStatus.SEND_OK
-    assert (found.body, found.tags, found.flag) == (message.body, message.tags, message.flag)
-    assert (found.keys or "").split() == list(message.keys)
-    assert message.properties.items() <= found.properties.items()
-    assert found.msg_id == result.message_id
-    assert found.offset_msg_id == result.offset_message_id
+    assert (read.body, read.tags, read.flag) == (message.body, message.tags, message.flag)
+    assert (read.keys or "").split() == list(message.keys)
+    assert message.properties.items() <= read.properties.items()
+    assert read.msg_id == result.message_id
+    assert read.offset_msg_id == result.offset_message_id
     assert len(result.message_id) == 32
-    assert found.born_timestamp <= found.store_timestamp
+    assert read.born_timestamp <= read.store_timestamp
 
 
 async def test_java_reads_our_batches(
@@ -123,27 +126,27 @@ async def test_java_reads_our_batches(
     ]
     result = await producer.send_batch(messages)
     await until_readable(admin, [result])
-    found = list((await read_back(java_client, official, topic)).values())
+    read = list((await read_back(java_client, official, topic)).values())
 
-    assert [one.queue_offset for one in found] == list(range(20))
-    assert [one.body for one in found] == [one.body for one in messages]
-    assert [one.msg_id for one in found] == result.message_ids
-    assert [one.offset_msg_id for one in found] == result.offset_message_ids
-    assert [(one.tags, one.keys, one.flag) for one in found] == [
+    assert [message.queue_offset for message in read] == list(range(20))
+    assert [message.body for message in read] == [message.body for message in messages]
+    assert [message.msg_id for message in read] == result.message_ids
+    assert [message.offset_msg_id for message in read] == result.offset_message_ids
+    assert [(message.tags, message.keys, message.flag) for message in read] == [
         (f"tag{i}", f"k{i}", i) for i in range(20)
     ]
-    assert [one.properties["n"] for one in found] == [str(i) for i in range(20)]
+    assert [message.properties["n"] for message in read] == [str(i) for i in range(20)]
 
 
-async def test_many_in_flight_all_arrive_once(
+async def test_concurrent_sends_arrive_once(
     official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
 ) -> None:
     results = await producer.send_many(Message(topic, b"%d" % i) for i in range(3000))
     await until_readable(admin, results)
-    found = await read_back(java_client, official, topic)
+    read = await read_back(java_client, official, topic)
 
-    assert len(found) == 3000
-    assert [found[place(one)].body for one in results] == [b"%d" % i for i in range(3000)]
+    assert len(read) == 3000
+    assert [read[place(result)].body for result in results] == [b"%d" % i for i in range(3000)]
 
 
 async def test_oneway_messages_arrive(
@@ -156,12 +159,12 @@ async def test_oneway_messages_arrive(
         return await admin.max_offset(last.queue) == 2
 
     await until(has_come)
-    found = await read_back(java_client, official, topic)
+    read = await read_back(java_client, official, topic)
 
-    assert [one.body for one in found.values()] == [b"first", b"oneway"]
+    assert [message.body for message in read.values()] == [b"first", b"oneway"]
 
 
-async def test_a_delayed_message_comes_later(
+async def test_a_delayed_message_is_delivered_later(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
     result = await producer.send(Message(topic, b"later", delay_level=1))
@@ -170,12 +173,12 @@ async def test_a_delayed_message_comes_later(
         with java_client.push_consumer(official.namesrv, f"group-{topic}", topic) as consumer:
             return consumer.take(1)[0]
 
-    found = await asyncio.to_thread(take)
-    assert (found.body, found.msg_id) == (b"later", result.message_id)
-    assert found.store_timestamp - found.born_timestamp >= 1000
+    received = await asyncio.to_thread(take)
+    assert (received.body, received.msg_id) == (b"later", result.message_id)
+    assert received.store_timestamp - received.born_timestamp >= 1000
 
 
-async def test_a_new_topic_is_made_as_java_makes_it(
+async def test_a_new_topic_is_created_like_java_does(
     producer: Producer, admin: Admin, topic: str
 ) -> None:
     await producer.send(Message(topic, b"x"))
@@ -184,7 +187,9 @@ async def test_a_new_topic_is_made_as_java_makes_it(
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
 
 
-async def test_what_a_broker_refuses(official: JavaCluster, admin: Admin, topic: str) -> None:
+async def test_refusals_of_a_broker_are_raised(
+    official: JavaCluster, admin: Admin, topic: str
+) -> None:
     config = ProducerConfig(max_message_bytes=8 << 20, compress_body_over_bytes=8 << 20)
     async with Producer("ours", namesrv=official.namesrv, config=config) as producer:
         with pytest.raises(SendFailed) as raised:
@@ -197,7 +202,7 @@ async def test_what_a_broker_refuses(official: JavaCluster, admin: Admin, topic:
             await producer.send(Message(topic, b"x"), queue=queue)
 
 
-async def test_brokers_know_a_producer_until_it_leaves(
+async def test_a_producer_is_registered_until_it_closes(
     official: JavaCluster, admin: Admin, topic: str
 ) -> None:
     group = f"group-{topic}"
@@ -213,7 +218,7 @@ async def test_brokers_know_a_producer_until_it_leaves(
     assert await admin.producer_connection(group, topic) == []
 
 
-async def test_a_broker_that_dies_and_comes_back(start_official: Any) -> None:
+async def test_sending_survives_a_restart_of_the_broker(start_official: Any) -> None:
     cluster = start_official()
     config = ProducerConfig(send_timeout_ms=1000)
     async with Producer("ours", namesrv=cluster.namesrv, config=config) as producer:
@@ -233,7 +238,7 @@ async def test_a_broker_that_dies_and_comes_back(start_official: Any) -> None:
         assert (stored.body, stored.unique_key) == (body, result.message_id)
 
 
-async def test_what_is_stored_but_not_replicated(start_official: Any) -> None:
+async def test_a_missing_replica_has_a_status(start_official: Any) -> None:
     cluster = start_official(settings={"brokerRole": "SYNC_MASTER"})
     async with Producer("ours", namesrv=cluster.namesrv) as producer:
         result = await producer.send(Message("T", b"x"))

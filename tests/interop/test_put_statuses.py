@@ -1,8 +1,8 @@
-"""What is answered to a put that cannot be stored: what RocketMQ 4.9.7 answers.
+"""Answers to a put that cannot be stored: those of RocketMQ 4.9.7.
 
-Where another version differs, or where we do, ``CASES`` says so, and here is why. In 5.x the broker
-has taken the checks of topics over from the store, and there is no broker around Java's store here:
-ours keeps them. And we refuse what Java's store takes, and then cannot read, or does not have.
+``CASES`` lists where another version or ours differs. In 5.x the broker has taken over the checks
+of topics from the store, and there is no broker around Java's store here: ours keeps them. Ours
+also refuses messages that Java's store accepts and then cannot read, or loses.
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.interop
 
 OK, ILLEGAL, TOO_MANY = "PUT_OK", "MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED"
 NOT_ASKED = ""
-"""Java throws an exception out of its store, or never gets out of it."""
+"""Status of a put that is not tried, because Java throws an exception or loops forever."""
 BODY_MAX = 32768
 assert SIZES["maxMessageSize"] == BODY_MAX
 
 
 class Case(NamedTuple):
-    """A put and its answers: 4.9.7's, those of 5.5.0 and of our store, if they are others."""
+    """A put and its answers: 4.9.7's, and those of 5.5.0 and of our store if they differ."""
 
     put: Put
     status: str
@@ -40,7 +40,7 @@ def bare(topic: str = "T", body: bytes = b"", **properties: str) -> Put:
 
 
 def with_properties(size: int, letter: str = "x") -> Put:
-    """A message whose property string takes ``size`` bytes, with no separator at its end."""
+    """Return a message whose property string has ``size`` bytes, without a separator at its end."""
     return bare(own=letter * ((size - 4) // len(letter.encode())))
 
 
@@ -53,14 +53,14 @@ BATCH = in_batch("T", 0, [plain(0), plain(1)])
 
 CASES = {
     "an empty message": Case(bare(), OK),
-    # Characters are counted in 4.9.7, and then their bytes do not fit their field.
+    # 4.9.7 counts characters; the bytes may then exceed their length field.
     "a topic of 127 bytes": Case(bare("t" * 127), OK),
     "a topic of 128 bytes": Case(bare("t" * 128), ILLEGAL, in_5=OK, ours=ILLEGAL),
     "a topic of 128 bytes and fewer characters": Case(bare("é" * 64), OK, ours=ILLEGAL),
     "a long retry topic": Case(bare("%RETRY%" + "t" * 128), ILLEGAL, in_5=OK, ours=OK),
     "a retry topic of 256 bytes": Case(bare("%RETRY%" + "t" * 249), ILLEGAL, in_5=NOT_ASKED),
     "no topic": Case(bare(""), OK, ours=ILLEGAL),
-    # In Java it makes folders elsewhere; 5.x never dispatches anything again.
+    # Java creates folders outside of the store; 5.x never dispatches again.
     "a topic that leads out of the store": Case(bare("../T"), NOT_ASKED, NOT_ASKED, ILLEGAL),
     "a light queue that leads out of the store": Case(
         bare(INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%/../../b"), NOT_ASKED, NOT_ASKED, ILLEGAL
@@ -71,12 +71,12 @@ CASES = {
     "a queue below 0": Case(Put("T", -1, b""), OK, ours=ILLEGAL),
     "the longest body": Case(bare(body=b"x" * BODY_MAX), OK),
     "a body longer by one": Case(bare(body=b"x" * (BODY_MAX + 1)), ILLEGAL),
-    # 5.x keeps room for a separator.
+    # 5.x reserves room for a separator.
     "the longest properties": Case(with_properties(32767), OK, in_5=TOO_MANY),
     "properties longer by one": Case(with_properties(32768), ILLEGAL, in_5=TOO_MANY),
     "long properties of fewer characters": Case(with_properties(40_000, "é"), TOO_MANY),
     "properties that a delay makes too long": Case(bare(own="x" * 32_755, DELAY="1"), TOO_MANY),
-    # Java answers that it is stored, and it is not.
+    # Java answers that it is stored, but it is not.
     "a record longer than a file": Case(
         dataclasses.replace(with_properties(32767), body=b"x" * BODY_MAX),
         OK,
@@ -104,23 +104,23 @@ CASES = {
 }
 
 
-def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_answers_as_listed(java_store: JavaStore, tmp_path: Path) -> None:
     if java_store.version.startswith("4.5"):
-        pytest.skip("4.9.7 is the rule")
+        pytest.skip("only 4.9.7 and 5.x are compared")
     is_5 = java_store.version.startswith("5")
     expected = {
-        name: one.in_5 if is_5 and one.in_5 is not None else one.status
-        for name, one in CASES.items()
+        name: case.in_5 if is_5 and case.in_5 is not None else case.status
+        for name, case in CASES.items()
     }
     asked = [name for name, status in expected.items() if status != NOT_ASKED]
     puts = [CASES[name].put for name in asked]
     answers = java_store.write(tmp_path, puts, SIZES).puts
-    said = {name: answer.status for name, answer in zip(asked, answers, strict=True)}
-    assert said == {name: expected[name] for name in asked}
+    statuses = {name: answer.status for name, answer in zip(asked, answers, strict=True)}
+    assert statuses == {name: expected[name] for name in asked}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_we_answer_as_4_9_or_say_why_not(name: str, tmp_path: Path) -> None:
+def test_we_answer_as_listed(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     with same_puts.open_ours(tmp_path, {**SIZES, **LIGHT}) as store:
         end = store.max_physical_offset

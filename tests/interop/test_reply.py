@@ -32,11 +32,11 @@ pytestmark = pytest.mark.interop
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TIMEOUT_MS = 55_000
-"""A Java consumer that misses its first chance to take queues waits 20 s for the next one."""
+"""Timeout of a request, in ms; a Java consumer that misses its first rebalance waits 20 s."""
 
 
 class ReplyOracle(ClusterOracle):
-    """A running ``ReplyOracle.java``."""
+    """Running ``ReplyOracle.java``."""
 
     main_class = "ReplyOracle"
 
@@ -56,10 +56,10 @@ def cluster(
 
 
 async def make_topic(cluster: Cluster, topic: str) -> None:
-    """Make a topic first: a Java consumer looks for a missing one only every 20 s."""
+    """Create a topic first: a Java consumer looks for a missing one only every 20 s."""
     async with Admin(cluster.namesrv) as admin:
         await admin.create_topic(topic, queue_count=1)
-        for _ in range(500):  # 5.x tells the name server in its own time
+        for _ in range(500):  # 5.x registers the topic asynchronously
             with contextlib.suppress(NoRoute):
                 await admin.topic_route(topic)
                 return
@@ -68,13 +68,13 @@ async def make_topic(cluster: Cluster, topic: str) -> None:
 
 
 async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, PushConsumer]:
-    """Start what replies to each message of a topic."""
+    """Start a producer and a consumer that replies to each message of a topic."""
     config = ClientConfig(namesrv_addr=cluster.namesrv)
     producer = Producer(f"python-{topic}", client=config)
 
     async def listen(messages: list[ReceivedMessage], _: object) -> ConsumeResult:
-        for one in messages:
-            await producer.reply(one, b"re: " + one.body, properties={"from": "python"})
+        for message in messages:
+            await producer.reply(message, b"re: " + message.body, properties={"from": "python"})
         return ConsumeResult.SUCCESS
 
     first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -85,40 +85,40 @@ async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, Push
     return producer, consumer
 
 
-async def test_java_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_java_replies_to_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "JavaJava", "javajava")
-    found = await asyncio.to_thread(
+    reply = await asyncio.to_thread(
         java.ask_one, "request", cluster.namesrv, "JavaJava", "6 * 7?", TIMEOUT_MS
     )
-    assert (found["body"], found["topic"]) == ("re: 6 * 7?", REPLY_TOPIC)
-    assert found["MSG_TYPE"] == "reply"
-    assert int(found["ARRIVE_TIME"]) >= int(found["PUSH_REPLY_TIME"]) > 0
+    assert (reply["body"], reply["topic"]) == ("re: 6 * 7?", REPLY_TOPIC)
+    assert reply["MSG_TYPE"] == "reply"
+    assert int(reply["ARRIVE_TIME"]) >= int(reply["PUSH_REPLY_TIME"]) > 0
 
 
-async def test_python_asks_java(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_java_replies_to_python(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "PythonJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "PythonJava", "pythonjava")
     async with Producer("asking", namesrv=cluster.namesrv) as producer:
         reply = await producer.request(Message("PythonJava", b"6 * 7?"), timeout_ms=TIMEOUT_MS)
-        large = b"x" * 10_000  # compressed on its way
+        large = b"x" * 10_000  # compressed in transit
         other = await producer.request(Message("PythonJava", large), timeout_ms=TIMEOUT_MS)
     assert (reply.body, reply.topic) == (b"re: 6 * 7?", REPLY_TOPIC)
     assert other.body == b"re: " + large
 
 
-async def test_java_asks_python(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_python_replies_to_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaPython")
     producer, consumer = await answer_in_python(cluster, "JavaPython")
-    found = await asyncio.to_thread(
+    reply = await asyncio.to_thread(
         java.ask_one, "request", cluster.namesrv, "JavaPython", "6 * 7?", TIMEOUT_MS
     )
     await consumer.close()
     await producer.close()
-    assert (found["body"], found["topic"], found["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
+    assert (reply["body"], reply["topic"], reply["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
 
 
-async def test_nobody_replies(cluster: Cluster, java: ReplyOracle) -> None:
+async def test_a_request_without_replier_times_out(cluster: Cluster, java: ReplyOracle) -> None:
     with pytest.raises(JavaError, match=r"RequestTimeoutException.*wait reply message timeout"):
         await asyncio.to_thread(
             java.ask_one, "request", cluster.namesrv, "Nobody", "anybody?", 3_000
@@ -164,7 +164,7 @@ async def newest_reply(cluster: Cluster, queue_offset: int) -> ReceivedMessage:
         sub_version=0,
     )
     async with RemotingClient() as client:
-        for _ in range(200):  # Java dispatches in its own time
+        for _ in range(200):  # Java dispatches asynchronously
             request = Command(RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
             reply = await client.invoke(cluster.address, request, TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
@@ -176,7 +176,7 @@ async def newest_reply(cluster: Cluster, queue_offset: int) -> ReceivedMessage:
 @pytest.mark.parametrize(
     "code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2]
 )
-async def test_a_reply_that_nobody_takes_is_kept(cluster: Cluster, code: RequestCode) -> None:
+async def test_a_reply_to_a_missing_client_is_stored(cluster: Cluster, code: RequestCode) -> None:
     marks = {"MSG_TYPE": "reply", "CORRELATION_ID": "c", "WAIT": "true", "REPLY_TO_CLIENT": "none"}
     reply = await send_reply(cluster, marks, code)
     assert (reply.code, reply.remark) == (
@@ -196,7 +196,7 @@ async def test_a_reply_that_nobody_takes_is_kept(cluster: Cluster, code: Request
     assert {name: kept.properties[name] for name in kept.properties.keys() - of_traces} == marks
 
 
-async def test_a_reply_that_names_nobody(cluster: Cluster) -> None:
+async def test_a_reply_without_client_is_refused(cluster: Cluster) -> None:
     marks = {"MSG_TYPE": "reply"}
     reply = await send_reply(cluster, marks, RequestCode.SEND_REPLY_MESSAGE_V2)
     assert (reply.code, reply.remark) == (

@@ -1,7 +1,8 @@
 """Offsets that an operator resets while a group runs, and while it does not.
 
-Java's tools of 4.9 make the broker tell the members; those of 5.x make it tell each of them when it
-pulls, and need no members. With ``REPUT_INTEROP=all`` the same tests run on the official broker.
+Java's tools of 4.9 make the broker notify the members. With those of 5.x the broker answers each
+member's next pull with the new offset, and needs no members. With ``REPUT_INTEROP=all`` the same
+tests run on the official broker.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def cluster(
     java_client: JavaClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker, shared: take topics of your own."""
+    """Start a shared broker; use unique topics."""
     folder = tmp_path_factory.mktemp("cluster")
     with start_cluster(request.param, java_client.version, folder) as running:
         yield running
@@ -42,7 +43,7 @@ def cluster(
 
 @pytest.fixture
 async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
-    """A topic, and a group, of the test's own, with eight messages in four queues."""
+    """Create a topic, unique to the test and its group, with eight messages in four queues."""
     name = f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
     async with Producer("producers", namesrv=cluster.namesrv) as producer:
         for body in SENT:
@@ -60,7 +61,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def reset(java: JavaClient, cluster: Cluster, topic: str, timestamp_ms: int) -> None:
-    """Let the group of a topic go on elsewhere, as ``mqadmin resetOffsetByTime`` does."""
+    """Reset the offsets of a topic's group, as ``mqadmin resetOffsetByTime`` does."""
     with java.admin(cluster.namesrv) as admin:
         try:
             admin.call("resetOffsetByTimestamp", topic, topic, timestamp_ms, True)
@@ -85,14 +86,14 @@ async def until_committed(cluster: Cluster, topic: str, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_java_member_goes_back(
+async def test_a_reset_moves_a_java_push_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     def run() -> list[bytes]:
         consumer.take(8)
         consumer.persist()
         reset(java_client, cluster, topic, 0)
-        return [one.body for one in consumer.take(8)]
+        return [message.body for message in consumer.take(8)]
 
     settings = {**QUICK, "persistConsumerOffsetInterval": 100}
     with java_client.push_consumer(cluster.namesrv, topic, topic, **settings) as consumer:
@@ -100,7 +101,7 @@ async def test_a_java_member_goes_back(
         await until_committed(cluster, topic, 8)
 
 
-async def test_a_group_without_members_goes_back(
+async def test_a_reset_moves_a_group_without_members(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     def run() -> list[bytes]:
@@ -109,22 +110,22 @@ async def test_a_group_without_members_goes_back(
             consumer.persist()
         reset(java_client, cluster, topic, 0)
         with java_client.push_consumer(cluster.namesrv, topic, topic, **QUICK) as consumer:
-            return [one.body for one in consumer.take(8)]
+            return [message.body for message in consumer.take(8)]
 
     assert sorted(await asyncio.to_thread(run)) == SENT
 
 
-async def test_a_java_lite_member_goes_back(
+async def test_a_reset_moves_a_java_lite_pull_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     if java_client.version[0] == "4":
-        pytest.skip("members of 4.9 that pull hear of no reset")
+        pytest.skip("lite pull consumers of 4.9 get no reset")
 
     def run() -> list[bytes]:
         consumer.take(8)
         consumer.commit()
         reset(java_client, cluster, topic, 0)
-        return [one.body for one in consumer.take(8)]
+        return [message.body for message in consumer.take(8)]
 
     with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, **QUICK) as consumer:
         assert sorted(await asyncio.to_thread(run)) == SENT
@@ -133,13 +134,13 @@ async def test_a_java_lite_member_goes_back(
 FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
-async def test_a_python_push_member_goes_back_and_on(
+async def test_a_reset_moves_a_python_push_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     got: list[bytes] = []
 
     async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        got.extend(one.body for one in messages)
+        got.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 
     client = ClientConfig(namesrv_addr=cluster.namesrv, persist_offsets_ms=100)
@@ -153,14 +154,14 @@ async def test_a_python_push_member_goes_back_and_on(
         await until_committed(cluster, topic, 8)
 
 
-async def test_a_python_pull_member_goes_back(
+async def test_a_reset_moves_a_python_pull_member(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     got: list[bytes] = []
 
     async def read() -> None:
         while True:
-            got.extend(one.body for one in await consumer.poll())
+            got.extend(message.body for message in await consumer.poll())
 
     client = ClientConfig(namesrv_addr=cluster.namesrv, persist_offsets_ms=100)
     async with PullConsumer(topic, client=client, config=FIRST) as consumer:

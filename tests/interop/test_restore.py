@@ -1,4 +1,4 @@
-"""Stores that came out of an archive, in the hands of RocketMQ's own."""
+"""RocketMQ's own store opens stores that were restored from an archive."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ Place = tuple[str, int, int]
 
 
 def queued(version: str, topics: list[str] | None) -> dict[Place, str]:
-    """(topic, queue, queue offset) -> unique key, as a golden store's manifest has it."""
+    """Return (topic, queue, queue offset) -> unique key from a golden store's manifest."""
     return {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
-        for one in golden.messages(version, "clean")
-        if one["sysFlag"] & 4 == 0 and (topics is None or one["topic"] in topics)
+        (message["topic"], message["queueId"], message["queueOffset"]): message["uniqKey"] or ""
+        for message in golden.messages(version, "clean")
+        if message["sysFlag"] & 4 == 0 and (topics is None or message["topic"] in topics)
     }
 
 
 @pytest.mark.parametrize("topics", [None, ["GoldenOne", "GoldenFour"]], ids=["all", "two-topics"])
-def test_java_opens_it_and_finds_every_message(
+def test_java_opens_a_restored_store_and_finds_every_message(
     java_store: JavaStore, topics: list[str] | None, tmp_path: Path
 ) -> None:
     version = java_store.version
@@ -43,17 +43,17 @@ def test_java_opens_it_and_finds_every_message(
     assert view.is_loaded
     first = 0 if result.is_identical else result.file_bytes
     assert view.max_physical_offset == first + result.log_bytes
-    found = {
-        (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
+    stored = {
+        (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in view.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
-    assert found == queued(version, topics)
+    assert stored == queued(version, topics)
     assert not any(queue.holes for queue in view.queues.values())
 
 
-def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
+def test_java_opens_a_compacted_store_and_every_queue_keeps_its_end(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
     version = java_store.version
@@ -68,27 +68,27 @@ def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
     new = java_store.open(target, config)
     assert new.is_loaded
     assert new.max_physical_offset == old.max_physical_offset == reader.end_offset
-    # What is written to stays, so do system topics, and of each queue the last message.
+    # Kept are the open log files, system topics, and the last message of each queue.
     open_from = result.log_files * result.file_bytes
     lasts = {key[:2]: key for key in sorted(queued(version, None))}
     want = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
-        for one in golden.messages(version, "clean")
-        if one["sysFlag"] & 4 == 0
+        (message["topic"], message["queueId"], message["queueOffset"]): message["uniqKey"] or ""
+        for message in golden.messages(version, "clean")
+        if message["sysFlag"] & 4 == 0
         and (
-            one["commitLogOffset"] >= open_from
-            or names.is_system_topic(one["topic"])
-            or lasts[one["topic"], one["queueId"]][2] == one["queueOffset"]
+            message["commitLogOffset"] >= open_from
+            or names.is_system_topic(message["topic"])
+            or lasts[message["topic"], message["queueId"]][2] == message["queueOffset"]
         )
     }
     assert len(want) < len(queued(version, None)) / 2
-    found = {
-        (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
+    stored = {
+        (topic, queue_id, offset): message.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in new.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
-    assert found == want
+    assert stored == want
     ends = {key: queue.max_queue_offset for key, queue in old.queues.items()}
     assert {key: queue.max_queue_offset for key, queue in new.queues.items()} == ends
     assert any(queue.min_queue_offset > 0 for queue in new.queues.values())

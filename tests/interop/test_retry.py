@@ -1,4 +1,4 @@
-"""Messages that come again, and dead letters: Java's consumers on our broker, and on their own."""
+"""Redelivered messages and dead letters: Java's consumers on our broker and the official one."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from reput.remoting.client import RemotingClient
 pytestmark = pytest.mark.interop
 
 GUARD_S = 60
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 DELAYS = "1s 1s 1s 1s 1s 1s 1s 1s"
 _numbers = itertools.count()
 
@@ -43,7 +43,7 @@ class Ours:
 
     def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
         records = self.broker.store.get(topic, queue_id, 0).records
-        return [record.decode(bytes(one)) for one in records]
+        return [record.decode(bytes(data)) for data in records]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def ours(tmp_path: Path) -> AsyncIterator[Ours]:
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
-    """A group, and a topic, of the test's own."""
+    """Provide a group and topic name that is unique to the test."""
     return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -81,10 +81,10 @@ def consumed(
     until: Callable[[], Any] | None = None,
     **settings: Any,
 ) -> list[JavaReceived]:
-    """Send a message and consume it until it came so often. Blocks.
+    """Send a message and consume it ``count`` times. Blocks.
 
-    A consumer that ends before it knows what became of its last answer gives it once more:
-    ``until`` says what to wait for.
+    A consumer that closes before its last result is acknowledged sends it once more: ``until`` is
+    the condition to wait for.
     """
     message = JavaMessage(group, b"body", tags="a", keys="k", properties={"p": "v"})
     with contextlib.closing(java.producer(namesrv)) as producer:
@@ -92,63 +92,73 @@ def consumed(
         with contextlib.closing(
             java.push_consumer(namesrv, group, group, laters=laters, **settings)
         ) as consumer:
-            found = consumer.take(count)
+            received = consumer.take(count)
             deadline = time.monotonic() + GUARD_S
             pause = threading.Event()
             while until is not None and not until() and time.monotonic() < deadline:
-                pause.wait(0.02)  # there is nothing that would tell
-            return found
+                pause.wait(0.02)  # no event to wait for
+            return received
 
 
 def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
-    """Return what must be the same wherever it was consumed."""
+    """Return the fields that must be equal on both brokers."""
     marks = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "ORIGIN_MESSAGE_ID")
-    found = []
-    for one in messages:
-        properties = {name: value for name, value in one.properties.items() if name not in marks}
-        has_marks = tuple(name in one.properties for name in marks)
-        found.append(
-            (one.topic, one.body, one.tags, one.keys, one.reconsume_times, properties, has_marks)
+    rows = []
+    for message in messages:
+        properties = {
+            name: value for name, value in message.properties.items() if name not in marks
+        }
+        has_marks = tuple(name in message.properties for name in marks)
+        rows.append(
+            (
+                message.topic,
+                message.body,
+                message.tags,
+                message.keys,
+                message.reconsume_times,
+                properties,
+                has_marks,
+            )
         )
-    return found
+    return rows
 
 
-async def test_it_comes_again_with_growing_reconsume_times(
+async def test_reconsume_times_grow_with_each_redelivery(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
-    found = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
-    assert [one.reconsume_times for one in found] == [0, 1, 2, 3]
-    assert {one.body for one in found} == {b"body"}
-    assert {one.topic for one in found} == {group}  # clients show the topic of the first time
-    assert len({one.msg_id for one in found}) == 1
-    first, *again = found
-    assert {one.properties["ORIGIN_MESSAGE_ID"] for one in again} == {first.offset_msg_id}
-    times = [one.store_timestamp for one in found]
+    received = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
+    assert [message.reconsume_times for message in received] == [0, 1, 2, 3]
+    assert {message.body for message in received} == {b"body"}
+    assert {message.topic for message in received} == {group}  # clients show the original topic
+    assert len({message.msg_id for message in received}) == 1
+    first, *again = received
+    assert {message.properties["ORIGIN_MESSAGE_ID"] for message in again} == {first.offset_msg_id}
+    times = [message.store_timestamp for message in received]
     assert all(later - earlier >= 1000 for earlier, later in itertools.pairwise(times))
     assert ours.stored(names.dlq_topic(group)) == []
 
 
-async def test_after_the_last_attempt_it_is_a_dead_letter(
+async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     dead_topic = names.dlq_topic(group)
-    found = await asyncio.to_thread(
+    received = await asyncio.to_thread(
         consumed, java_client, ours.namesrv, group, 3, 99, maxReconsumeTimes=2,
         until=lambda: ours.broker.store.max_offset(dead_topic, 0),
     )  # fmt: skip
-    assert [one.reconsume_times for one in found] == [0, 1, 2]
+    assert [message.reconsume_times for message in received] == [0, 1, 2]
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
         letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
-    # A client that hears nothing of a message it sent back within 5 s sends a copy besides.
+    # A client that gets no answer to a sent back message within 5 s also sends a copy.
     assert letters
     for dead in letters:
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
-        assert dead.properties["ORIGIN_MESSAGE_ID"] == found[0].offset_msg_id
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == received[0].offset_msg_id
         assert dead.properties["RETRY_TOPIC"] == group
 
 
-async def test_consumers_see_the_same_on_the_official_broker(
+async def test_consumers_get_equal_messages_from_the_official_broker(
     ours: Ours, java_client: JavaClient, group: str, start_official: StartOfficial
 ) -> None:
     official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
@@ -157,7 +167,7 @@ async def test_consumers_see_the_same_on_the_official_broker(
     assert seen(here) == seen(there)
 
 
-async def test_a_delayed_message_comes_when_it_is_due(
+async def test_a_delayed_message_is_delivered_when_due(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
     def run() -> list[JavaReceived]:
@@ -169,21 +179,21 @@ async def test_a_delayed_message_comes_when_it_is_due(
             producer.send(messages)
             return consumer.take(40)
 
-    found = await asyncio.to_thread(run)
-    assert sorted(int(one.body) for one in found) == list(range(40))
-    assert all(one.reconsume_times == 0 for one in found)
-    for one in found:
-        waited_ms = one.store_timestamp - one.born_timestamp
+    received = await asyncio.to_thread(run)
+    assert sorted(int(message.body) for message in received) == list(range(40))
+    assert all(message.reconsume_times == 0 for message in received)
+    for message in received:
+        waited_ms = message.store_timestamp - message.born_timestamp
         assert waited_ms >= 1000
 
 
-# --- the same requests to both ----------------------------------------------------------------
+# --- the same requests to both brokers --------------------------------------------------------
 
 
-async def test_official_and_our_broker_answer_alike(
+async def test_both_brokers_give_equal_answers(
     ours: Ours, group: str, start_official: StartOfficial
 ) -> None:
-    """Codes and remarks of 36 and of copies to retry topics, and where the messages are then."""
+    """Both give the same codes and remarks for 36 and copies to retry topics, and the same ends."""
     official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
     async with RemotingClient() as client:
         there = [await _replies(client, official.address, group)]
@@ -192,7 +202,7 @@ async def test_official_and_our_broker_answer_alike(
 
 
 async def _replies(client: RemotingClient, address: str, group: str) -> list[Any]:
-    found: list[Any] = []
+    replies: list[Any] = []
 
     async def ask(code: int, fields: dict[str, str], body: bytes = b"", **more: Any) -> Command:
         request = Command(code, ext_fields=fields, body=body, **more)
@@ -232,7 +242,7 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     def note(reply: Command) -> None:
         fields = reply.ext_fields or {}
         remark = (reply.remark or "").split("\n")[0].rstrip()
-        found.append((reply.code, remark, fields.get("queueId")))
+        replies.append((reply.code, remark, fields.get("queueId")))
 
     reply = await send(group, properties={"TAGS": "a"})
     assert reply.code == ResponseCode.SUCCESS
@@ -240,7 +250,7 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     note(await send_back(999_999_999))
     note(await send_back(offset, delay_level=-1))
     note(await send_back(offset, max_reconsume_times=0))
-    note(await send_back(offset, max_reconsume_times=0, version=120))  # waits
+    note(await send_back(offset, max_reconsume_times=0, version=120))  # delayed
     note(await send_back(offset, delay_level=3))
     note(await send(f"%RETRY%{group}", reconsume_times=2))  # in the retry topic at once
     note(await send(f"%RETRY%{group}", reconsume_times=16))
@@ -251,4 +261,4 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
     async with asyncio.timeout(GUARD_S):
         while await ends() != expected:
             await asyncio.sleep(0.05)
-    return found
+    return replies

@@ -1,4 +1,4 @@
-"""Salvaged stores in the hands of RocketMQ's own: they open, and give every recovered message."""
+"""RocketMQ's own store opens salvaged stores, and has every recovered message."""
 
 from pathlib import Path
 
@@ -16,23 +16,27 @@ from spark.jobs_setting import flip, log_place, settings
 pytestmark = pytest.mark.interop
 
 BROKEN = 6
-"""Every so many messages of the whole log one is damaged: holes at all kinds of places."""
+"""One message in ``BROKEN`` is damaged, over the whole log: holes at all kinds of positions."""
 
 
 def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salvaged, set[int]]:
-    """A salvaged store of many holes, and the physical offsets of what was whole."""
+    """Return a salvaged store with many holes, and the physical offsets of the intact messages."""
     source = golden.copy_store(version, "clean", tmp_path / "damaged")
     messages = golden.messages(version, "clean")
     whole = set()
-    for number, one in enumerate(messages):
-        path, position = log_place(source, one["commitLogOffset"])
+    for number, message in enumerate(messages):
+        path, position = log_place(source, message["commitLogOffset"])
         if number % BROKEN == 3:
             flip(path, position + 4)
         else:
-            whole.add(one["commitLogOffset"])
+            whole.add(message["commitLogOffset"])
     if has_gap:
         gone = golden.log_files(source)[4]
-        whole = {at for at in whole if log_place(source, at)[0] != gone}
+        whole = {
+            physical_offset
+            for physical_offset in whole
+            if log_place(source, physical_offset)[0] != gone
+        }
         gone.unlink()
     target = tmp_path / "cluster" / "store"
     target.parent.mkdir()
@@ -41,7 +45,7 @@ def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salv
 
 
 @pytest.mark.parametrize("has_gap", [False, True], ids=["holes", "holes-and-a-missing-file"])
-def test_java_opens_it_and_finds_every_message(
+def test_java_opens_a_salvaged_store_and_finds_every_message(
     java_store: JavaStore, has_gap: bool, tmp_path: Path
 ) -> None:
     version = java_store.version
@@ -53,18 +57,18 @@ def test_java_opens_it_and_finds_every_message(
     assert view.is_loaded
     assert view.max_physical_offset == report.end_offset
     queued = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["commitLogOffset"]
-        for one in golden.messages(version, "clean")
-        if one["commitLogOffset"] in whole and one["sysFlag"] & 4 == 0
+        (message["topic"], message["queueId"], message["queueOffset"]): message["commitLogOffset"]
+        for message in golden.messages(version, "clean")
+        if message["commitLogOffset"] in whole and message["sysFlag"] & 4 == 0
     }
-    found = {
-        (topic, queue_id, offset): one.physical_offset
+    stored = {
+        (topic, queue_id, offset): message.physical_offset
         for (topic, queue_id), queue in view.queues.items()
-        for offset, one in queue.messages.items()
-        if one.queue_offset == offset
+        for offset, message in queue.messages.items()
+        if message.queue_offset == offset
     }
-    assert found == queued
-    # Nobody gets what fills the holes, and no place of a queue is without a message.
+    assert stored == queued
+    # No client gets the filling of the holes, and no place of a queue is without a message.
     assert not any(topic == hole_filling.TOPIC for topic, _ in view.queues)
     assert not any(queue.holes for queue in view.queues.values())
 
@@ -77,23 +81,28 @@ def test_java_opens_it_and_finds_every_message(
     }
 
 
-def test_consumers_of_the_official_broker_read_it(
+def test_consumers_of_the_official_broker_read_a_salvaged_store(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
     if java_client.version != "4.9.7":
         pytest.skip("one client is enough")
     target, _, whole = salvaged("4.9.7", tmp_path, has_gap=True)
-    told = golden.manifest("4.9.7", "clean")["config"]
-    cluster = start_official("4.9.7", told, target.parent)
+    settings_of_java = golden.manifest("4.9.7", "clean")["config"]
+    cluster = start_official("4.9.7", settings_of_java, target.parent)
     with java_client.pull_consumer(cluster.namesrv, "SalvageReaders") as consumer:
         for topic in ("GoldenOne", "GoldenFour", "GoldenSixteen"):
             got = {
-                (one.queue_id, one.queue_offset, one.physical_offset, one.msg_id)
+                (message.queue_id, message.queue_offset, message.physical_offset, message.msg_id)
                 for received in consumer.read_all(topic).values()
-                for one in received
+                for message in received
             }
             assert got == {
-                (one["queueId"], one["queueOffset"], one["commitLogOffset"], one["uniqKey"])
-                for one in golden.messages("4.9.7", "clean")
-                if one["topic"] == topic and one["commitLogOffset"] in whole
+                (
+                    message["queueId"],
+                    message["queueOffset"],
+                    message["commitLogOffset"],
+                    message["uniqKey"],
+                )
+                for message in golden.messages("4.9.7", "clean")
+                if message["topic"] == topic and message["commitLogOffset"] in whole
             }

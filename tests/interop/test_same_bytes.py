@@ -1,14 +1,14 @@
-"""The same messages into RocketMQ's store and into ours, at the same times: the same bytes.
+"""The same messages, stored by RocketMQ and by us at the same times: the same bytes.
 
-Java writes first; its answers say at what times. Ours is then told these times, so that nothing has
-to be left out of the comparison: not store times, not what follows from them in the index and in
-the units of delayed messages.
+Java writes first; its answers contain the store times. Our store then uses these times, so that the
+comparison includes everything: store times, and values derived from them in the index and in the
+units of delayed messages.
 
-What differs on purpose, each with its own test below:
+Two intentional differences have separate tests below:
 
     4.9 ends the property strings that it makes itself (of delayed and light messages) without the
-    last separator, as it does all. We end them with one, as 4.5 and 5.x do: whoever appends to such
-    a string damages nothing (known-bugs.md#property-separators).
+    last separator, like all strings that it makes. We end them with one, as 4.5 and 5.x do, so that
+    a program may append to such a string without damage (known-bugs.md#property-separators).
 
     4.9 copies the properties of a batch into each of its messages. We do not, as 5.3.4 and later:
     the unique key is among them, and all messages would get the same (rmq#9416).
@@ -36,22 +36,22 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.mark.parametrize("has_checksums", [False, True], ids=["plain", "checksums"])
-def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
+def test_all_files_are_equal(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):
-        pytest.skip("4.5 does not answer with the store times of batches, and counts slots twice")
+        pytest.skip("the answers of 4.5 lack the store times of batches, and it counts slots twice")
     if has_checksums and not version.startswith("5"):
-        pytest.skip("__CRC32# is of 5.x")
+        pytest.skip("__CRC32# came with 5.x")
     settings = settings_of(version)
     if has_checksums:
         settings = {**settings, "enabledAppendPropCRC": True}
-    puts = [one for one in mixed(version) if not is_remade_by_4_9(one, version)]
+    puts = [put for put in mixed(version) if not is_remade_by_4_9(put, version)]
     write_both(java_store, puts, settings, tmp_path)
     assert_same_files(tmp_path)
 
 
 def mixed(version: str) -> list[Put]:
-    """Puts of every kind, in any order, with batches and long bodies between them."""
+    """Return puts of every kind, in random order, with batches and long bodies between them."""
     random = Random(20)
     more = (
         [
@@ -74,32 +74,32 @@ def mixed(version: str) -> list[Put]:
     return puts
 
 
-def is_remade_by_4_9(one: Put, version: str) -> bool:
-    """Whether 4.9's store makes another property string for a message."""
+def is_remade_by_4_9(put: Put, version: str) -> bool:
+    """Return whether 4.9's store makes another property string for a message."""
     return version.startswith("4.9") and not {"DELAY", "INNER_MULTI_DISPATCH"}.isdisjoint(
-        one.properties
+        put.properties
     )
 
 
 def write_both(java: JavaStore, puts: list[Put], settings: Config, folder: Path) -> None:
-    """Make the stores ``folder/java`` and ``folder/ours``.
+    """Write the stores ``folder/java`` and ``folder/ours``.
 
-    Property strings are stored as a client sends them: both get them as that version's client makes
-    them, with the last separator or without.
+    Property strings are stored as a client sends them: both get the form of that version's client,
+    with the last separator or without.
     """
     is_5, ends_with_separator = java.version.startswith("5"), not java.version.startswith("4.9")
-    # In 5.x the broker, which is not there, sends delayed messages to their topic.
-    of_java = [same_puts.waiting(one) for one in puts] if is_5 else puts
-    said = java.write(folder / "java", of_java, settings)
-    assert same_puts.complaints(said.log) == []
-    times = [answer.store_timestamp for answer in said.puts if answer.store_timestamp]
+    # In 5.x the broker would redirect delayed messages, but there is none here.
+    of_java = [same_puts.waiting(put) for put in puts] if is_5 else puts
+    written = java.write(folder / "java", of_java, settings)
+    assert same_puts.complaints(written.log) == []
+    times = [answer.store_timestamp for answer in written.puts if answer.store_timestamp]
     clock = ManualClock(times[0])
     of_ours = {"indexTags": True, "maxTopicLength": 255} if is_5 else {}
     with same_puts.open_ours(folder / "ours", {**settings, **of_ours}, clock) as store:
-        for one, time, answer in zip(puts, times, said.puts, strict=True):
+        for put, time, answer in zip(puts, times, written.puts, strict=True):
             clock.set(time)
-            result = same_puts.put(store, one, last_separator=ends_with_separator)
-            assert (result.status.name, result.size) == (answer.status, answer.size), one
+            result = same_puts.put(store, put, last_separator=ends_with_separator)
+            assert (result.status.name, result.size) == (answer.status, answer.size), put
             assert result.offset_id == answer.message_id
             assert result.queue_offset == answer.queue_offset
 
@@ -110,7 +110,7 @@ def assert_same_files(folder: Path) -> None:
         assert java.keys() == ours.keys()
         assert [name for name in java if java[name] != ours[name]] == []
         assert len(ours) > 7
-    # Their names say when they were made; the order is the same.
+    # The names contain the time of creation; the order is the same.
     java, ours = files(folder / "java" / paths.INDEX), files(folder / "ours" / paths.INDEX)
     assert [*map(len, java.values())] == [*map(len, ours.values())]
     assert [a == b for a, b in zip(java.values(), ours.values(), strict=True)] == [True] * len(java)
@@ -119,7 +119,7 @@ def assert_same_files(folder: Path) -> None:
         checkpoint_page.unpack((folder / root / paths.CHECKPOINT).read_bytes())
         for root in ("java", "ours")
     )
-    # Java's last flush may come before its last messages, on a busy machine; ours is of the last.
+    # Java's last flush may miss its last messages on a busy machine; ours includes them.
     full_index = list(ours.values())[-2]
     index_timestamp = index_entry.unpack_header(full_index).end_timestamp
     assert java_says.index_timestamp <= ours_says.index_timestamp == index_timestamp
@@ -130,30 +130,30 @@ def assert_same_files(folder: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    file_paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in file_paths}
 
 
-# --- what differs on purpose --------------------------------------------------
+# --- intentional differences --------------------------------------------------
 
 
 def test_4_9_ends_the_strings_it_makes_without_a_separator(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
     if not java_store.version.startswith("4.9"):
-        pytest.skip("a custom of 4.9")
+        pytest.skip("only in 4.9")
     puts = same_puts.delayed() + same_puts.to_light_queues()
     settings = settings_of(java_store.version)
-    said = java_store.write(tmp_path / "java", puts, settings)
+    written = java_store.write(tmp_path / "java", puts, settings)
     clock = ManualClock()
     with same_puts.open_ours(tmp_path / "ours", settings, clock) as store:
-        for one, answer in zip(puts, said.puts, strict=True):
-            same_puts.put(store, one, answer.store_timestamp, last_separator=False)
+        for put, answer in zip(puts, written.puts, strict=True):
+            same_puts.put(store, put, answer.store_timestamp, last_separator=False)
     java, ours = (records(tmp_path / root) for root in ("java", "ours"))
-    assert [one.property_bytes[-1:] for one in ours] == [b"\2"] * len(puts)
-    assert [without_place(one) for one in ours] == [
-        without_place(dataclasses.replace(one, property_bytes=one.property_bytes + b"\2"))
-        for one in java
+    assert [message.property_bytes[-1:] for message in ours] == [b"\2"] * len(puts)
+    assert [without_place(message) for message in ours] == [
+        without_place(dataclasses.replace(message, property_bytes=message.property_bytes + b"\2"))
+        for message in java
     ]
 
 
@@ -165,24 +165,26 @@ def test_4_9_copies_the_properties_of_a_batch(java_store: JavaStore, tmp_path: P
     with same_puts.open_ours(tmp_path / "ours", settings_of(java_store.version)) as store:
         same_puts.put(store, batch)
     java, ours = (records(tmp_path / root) for root in ("java", "ours"))
-    assert [one.property_bytes for one in ours] == [
+    assert [message.property_bytes for message in ours] == [
         same_puts.property_bytes(plain(number).properties) for number in (1, 2)
     ]
     more = b"UNIQ_KEY\1of-the-batch" if java_store.version.startswith("4.9") else b""
-    assert [one.property_bytes for one in java] == [one.property_bytes + more for one in ours]
+    assert [message.property_bytes for message in java] == [
+        message.property_bytes + more for message in ours
+    ]
 
 
 def records(root: Path) -> list[StoredMessage]:
-    """The records of a store whose log is one file."""
+    """Return the records of a store whose log is one file."""
     (data,) = files(root / paths.COMMIT_LOG).values()
-    found = []
-    at = 0
-    while record.classify(data, at, at)[0] is record.Verdict.MESSAGE:
-        found.append(record.decode(data, at))
-        at += found[-1].store_size
-    return found
+    messages = []
+    position = 0
+    while record.classify(data, position, position)[0] is record.Verdict.MESSAGE:
+        messages.append(record.decode(data, position))
+        position += messages[-1].store_size
+    return messages
 
 
-def without_place(one: StoredMessage) -> StoredMessage:
-    """A message but for what follows from the lengths of those before it."""
-    return dataclasses.replace(one, physical_offset=0, store_size=0)
+def without_place(message: StoredMessage) -> StoredMessage:
+    """Return a message without the fields that depend on the lengths of earlier messages."""
+    return dataclasses.replace(message, physical_offset=0, store_size=0)

@@ -1,4 +1,4 @@
-"""Spark's live source on the official broker: rows as of its store, and nothing left behind."""
+"""Spark's live source on the official broker: the rows of its store, and nothing left over."""
 
 import contextlib
 import json
@@ -28,46 +28,46 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial) -> None:
+def test_rows_equal_those_of_the_store(version: str, start_official: StartOfficial) -> None:
     cluster = start_official(version)
     address = cluster.namesrv
     traffic = live_traffic.publish(address)
     listed = live_traffic.cases(traffic)
-    found = live_traffic.read_all(address, listed)
+    rows_by_name = live_traffic.read_all(address, listed)
     after = live_traffic.traces(address)
     live_calls.disconnect()
     cluster.stop_broker()
     assert after == traffic.traces_before
-    # 4.5 tells no name server of the topic in which delayed messages wait.
+    # 4.5 does not register the schedule topic with name servers.
     waiting = live_traffic.Case({"topic": names.SCHEDULE_TOPIC}).rows_of(cluster.store)
     unlisted = {row["physical_offset"] for row in waiting if version == "4.5.2"}
     for name, case in listed.items():
         of_store = case.rows_of(cluster.store)
         of_store = [row for row in of_store if row["physical_offset"] not in unlisted]
-        assert found[name] == of_store, name
+        assert rows_by_name[name] == of_store, name
         assert bool(of_store) is (name not in live_traffic.NOTHING), name
     groups = json.loads((cluster.store / "config/subscriptionGroup.json").read_text())
     assert set(groups["subscriptionGroupTable"]) == set(traffic.traces_before[1])
     offsets = StoreReader.open(str(cluster.store)).consumer_offsets()
-    assert {(one.topic, one.group) for one in offsets} == {("Orders", GROUP)}
+    assert {(offset.topic, offset.group) for offset in offsets} == {("Orders", GROUP)}
 
 
 def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, list[tuple[int, int]]]:
-    """Read topic Orders as a query that was just started does, to its end.
+    """Read topic Orders to its end, as a query that was just started.
 
     Args:
-        namesrv: Its address.
-        start: From a checkpoint; None: a new query.
-        more: Options.
+        namesrv: Address of the name server.
+        start: Position from a checkpoint; None: a new query.
+        more: Further options.
 
     Returns:
-        Where it is then, and queue id and queue offset of all messages that it read.
+        The position at the end, and queue id and queue offset of all messages read.
     """
     texts = {"nameServer": namesrv, "topic": "Orders", "startingOffsets": "earliest"}
     options = option_texts.parse_stream({**texts, **more})
     stream = QueueStream(options, ["queue_id", "queue_offset"])
     start = stream.initial_offset() if start is None else start
-    found: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     while (end := stream.latest_offset(start, TriggerLimits(max_offsets=90))) != start:
         rows = [
             (row["queue_id"], row["queue_offset"])
@@ -76,9 +76,9 @@ def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, lis
             for row in batch.to_pylist()
         ]
         assert 0 < len(rows) <= 90
-        found += rows
+        messages += rows
         start = json.loads(json.dumps(end))
-    return start, sorted(found)
+    return start, sorted(messages)
 
 
 def send(namesrv: str, count: int, queue_count: int) -> None:
@@ -88,7 +88,7 @@ def send(namesrv: str, count: int, queue_count: int) -> None:
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_a_stream_brings_each_message_once_and_its_group_shows(
+def test_a_stream_reads_each_message_once_and_its_group_is_visible(
     version: str, start_official: StartOfficial, tmp_path: Path
 ) -> None:
     address = start_official(version).namesrv
@@ -96,8 +96,8 @@ def test_a_stream_brings_each_message_once_and_its_group_shows(
     with blocking.Admin(address) as admin, JavaClient(version, tmp_path / "client") as java:
         admin.create_topic("Orders", queue_count=2, broker=BROKER)
         send(address, 200, 2)
-        place, found = follow(address, None, **group)
-        assert found == [(i, n) for i in (0, 1) for n in range(100)]
+        place, read = follow(address, None, **group)
+        assert read == [(i, n) for i in (0, 1) for n in range(100)]
         admin.create_topic("Orders", queue_count=4, broker=BROKER)
         send(address, 100, 4)
         shown = java.mqadmin("consumerProgress", "-g", "Spark", namesrv=address)
@@ -127,7 +127,7 @@ def test_slaves_are_read(version: str, start_official: StartOfficial, tmp_path: 
         expected = follow(address, None)
         deadline = time.monotonic() + 120
         while True:
-            with contextlib.suppress(ReadFailed):  # it has the messages before the topic
+            with contextlib.suppress(ReadFailed):  # the messages arrive after the topic
                 if follow(address, None, readFrom="slave") == expected:
                     break
             assert time.monotonic() < deadline, "the slave does not catch up"

@@ -1,4 +1,4 @@
-"""Rows that Spark's sink has sent to the official broker, as the official consumer reads them."""
+"""The official consumer reads rows that Spark's sink sent to the official broker."""
 
 import time
 from random import Random
@@ -25,7 +25,7 @@ BORN_MS = 1_700_000_000_123
 
 
 def rows() -> list[dict[str, Any]]:
-    """Small and large messages; some name a queue, some a sharding key."""
+    """Return small and large messages; some have a queue, some a sharding key."""
     noise = Random(1).randbytes
     return [
         {
@@ -65,11 +65,11 @@ def write(address: str, topic: str, given: list[dict[str, Any]], **options: str)
 def read_back(java: JavaClient, address: str, topic: str) -> list[JavaReceived]:
     with java.pull_consumer(address, "reader") as consumer:
         assert isinstance(consumer, PullConsumer)
-        return [one for part in consumer.read_all(topic).values() for one in part]
+        return [message for part in consumer.read_all(topic).values() for message in part]
 
 
 def await_end(address: str, topic: str, count: int) -> None:
-    """Wait until the broker has dispatched what it has acknowledged."""
+    """Wait until the broker has dispatched all acknowledged messages."""
     queues = [MessageQueue(topic=topic, broker_name="broker-a", queue_id=i) for i in range(QUEUES)]
     with blocking.Admin(address) as admin:
         deadline = time.monotonic() + 60
@@ -78,7 +78,7 @@ def await_end(address: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["batch", "async"])
-def test_java_reads_what_the_sink_sends(
+def test_java_reads_the_rows_of_the_sink(
     official: JavaCluster, java_client: JavaClient, mode: str
 ) -> None:
     address, given = official.namesrv, rows()
@@ -92,30 +92,32 @@ def test_java_reads_what_the_sink_sends(
     assert (again.message_count, again.skipped_count) == (0, COUNT)
     disconnect()
 
-    found = {one.flag: one for one in read_back(java_client, address, topic)}
-    assert len(found) == COUNT
+    received = {message.flag: message for message in read_back(java_client, address, topic)}
+    assert len(received) == COUNT
     shards: dict[str, set[int]] = {}
     for i, row in enumerate(given):
-        one = found[i]
-        assert (one.body, one.tags) == (row["body"], row["tags"])
-        assert (one.keys or "").split() == row["keys"]
-        assert dict(row["properties"]).items() <= one.properties.items()
+        message = received[i]
+        assert (message.body, message.tags) == (row["body"], row["tags"])
+        assert (message.keys or "").split() == row["keys"]
+        assert dict(row["properties"]).items() <= message.properties.items()
         if row["queue_id"] is not None:
-            assert one.queue_id == row["queue_id"]
+            assert message.queue_id == row["queue_id"]
         if row["sharding_key"] is not None:
-            shards.setdefault(row["sharding_key"], set()).add(one.queue_id)
+            shards.setdefault(row["sharding_key"], set()).add(message.queue_id)
         if row["born_timestamp"] is not None:
-            assert one.born_timestamp == row["born_timestamp"]
+            assert message.born_timestamp == row["born_timestamp"]
     assert all(len(queues) == 1 for queues in shards.values())
-    assert len({one.msg_id for one in found.values()}) == COUNT
+    assert len({message.msg_id for message in received.values()}) == COUNT
     if mode == "batch":
         for queue_id in range(QUEUES):
-            queue = [one for one in found.values() if one.queue_id == queue_id]
-            in_order = sorted(queue, key=lambda one: one.queue_offset)
-            assert [one.flag for one in in_order] == sorted(one.flag for one in queue)
+            queue = [message for message in received.values() if message.queue_id == queue_id]
+            in_order = sorted(queue, key=lambda message: message.queue_offset)
+            assert [message.flag for message in in_order] == sorted(
+                message.flag for message in queue
+            )
 
 
-def test_an_old_broker_is_not_asked_to_wait_for_a_time(official: JavaCluster) -> None:
+def test_a_delivery_time_for_an_old_broker_is_refused(official: JavaCluster) -> None:
     options = write_options.parse({"nameServer": official.namesrv, "topic": "sink-timer"})
     in_an_hour_ms = SystemClock().now_ms() + 3_600_000
     batch = pa.record_batch({"body": [b"x"], "deliver_at": [in_an_hour_ms]})

@@ -1,4 +1,4 @@
-"""SQL92 filters: the same answers as RocketMQ's filter jar, to each expression and message."""
+"""SQL92 filters: the same results as RocketMQ's filter jar, for each expression and message."""
 
 import itertools
 import re
@@ -18,16 +18,16 @@ pytestmark = pytest.mark.interop
 ROOT = Path(__file__).parents[2]
 EXPRESSIONS = 3000
 MESSAGES = 8
-"""Per expression."""
+"""Messages per expression."""
 
 # --- the jar ---------------------------------------------------------------
 
 JARS = ("rocketmq-filter", "rocketmq-common", "guava", "failureaccess")
-"""What the filter's classes touch; the rest of what they ask for is the whole of RocketMQ."""
+"""Jars that the filter's classes use, without the rest of RocketMQ that they depend on."""
 
 
 class FilterOracle(Oracle):
-    """A running ``FilterOracle.java``."""
+    """Running ``FilterOracle.java``."""
 
     main_class = "FilterOracle"
 
@@ -35,7 +35,7 @@ class FilterOracle(Oracle):
         return [java_oracle.more_jars(version, "filter", JARS, work)]
 
     def answers(self, requests: Sequence["Request"]) -> list[str]:
-        """Return what Java says: a letter for each message, or C and why it does not compile."""
+        """Return Java's result: a letter for each message, or C and the text of a compile error."""
         words: list[list[Word]] = [
             [text, *itertools.chain.from_iterable(map(property_words, messages))]
             for text, messages in requests
@@ -64,20 +64,20 @@ SYNTAX = re.compile(r"unexpected |no word begins|the string that begins|the expr
 def our_answer(request: Request) -> str:
     text, messages = request
     try:
-        one = sql92.compile_filter(text)
+        condition = sql92.compile_filter(text)
     except sql92.Sql92Error as error:
         return f"C{error}"
     letters = ""
     for message in messages:
         try:
-            letters += LETTERS[one.evaluate(message)]
+            letters += LETTERS[condition.evaluate(message)]
         except sql92.EvaluationError:
             letters += "E"
     return letters
 
 
 def compare(oracle: FilterOracle, requests: Sequence[Request]) -> list[str]:
-    """Ask both, expect the same. Return Java's answers."""
+    """Assert that both give the same results; return Java's."""
     answers = oracle.answers(requests)
     for request, java in zip(requests, answers, strict=True):
         ours = our_answer(request)
@@ -86,14 +86,14 @@ def compare(oracle: FilterOracle, requests: Sequence[Request]) -> list[str]:
             continue
         assert ours[0] == "C", (request, java)
         is_syntax = "Encountered" in java or java.startswith("CTokenMgrError")
-        # With two errors in a text, Java may come upon the other one first.
+        # If a text has two errors, Java may report the other one.
         if not is_syntax and not SYNTAX.match(ours[1:]):
             assert plain(ours[1:]) == plain(java.partition(": ")[2]), request
     return answers
 
 
 def plain(reason: str) -> str:
-    """Take away what differs: the brackets of a chain, doubles, lists, the name of the cause."""
+    """Remove the differences: the brackets of a chain, doubles, lists, the name of the cause."""
     double = r"\d+\.\d+(E-?\d+|e[-+]\d+)?|\d+e[-+]\d+"
     rest = r" IN \(.*| \(java\.lang\.Boolean and .*"
     return re.sub(rf"{rest}|[()]|{double}|^java\.lang\.\w+: ", "", reason, flags=re.DOTALL)
@@ -205,7 +205,7 @@ NOISE = [
 
 
 class Grammar:
-    """Random expressions, as words; mostly sensible, but any node may stand anywhere."""
+    """Random expressions, as words; mostly meaningful, but any node may be anywhere."""
 
     def __init__(self, random: Random, *, has_searches: bool) -> None:
         self.random = random
@@ -221,27 +221,27 @@ class Grammar:
         )
 
     def damage(self, words: list[str]) -> None:
-        at = self.random.randrange(len(words) + 1)
+        place = self.random.randrange(len(words) + 1)
         kind = self.random.randrange(5)
         if kind == 0 or not words:
-            words.insert(at, self.random.choice(NOISE))
+            words.insert(place, self.random.choice(NOISE))
         elif kind == 1:
-            del words[at : at + 1]
+            del words[place : place + 1]
         elif kind == 2:
-            words[at : at + 1] = [self.random.choice(NOISE)]
+            words[place : place + 1] = [self.random.choice(NOISE)]
         elif kind == 3:
             other = self.random.randrange(len(words))
-            words.insert(at, words[other])
+            words.insert(place, words[other])
         else:
-            words[at:] = []
+            words[place:] = []
 
     def condition(self, depth: int) -> list[str]:
         kind = self.random.randrange(14)
         if depth > 0 and kind < 7:
-            one, other = self.condition(depth - 1), self.condition(depth - 1)
+            left, right = self.condition(depth - 1), self.condition(depth - 1)
             if kind < 5:
-                return [*one, self.random.choice(("AND", "OR", "and", "Or")), *other]
-            return ["(", *one, ")"] if kind == 5 else ["NOT", "(", *one, ")"]
+                return [*left, self.random.choice(("AND", "OR", "and", "Or")), *right]
+            return ["(", *left, ")"] if kind == 5 else ["NOT", "(", *left, ")"]
         if kind == 7:
             return ["NOT", *self.operand(depth)]
         if kind == 8:
@@ -353,7 +353,7 @@ def test_every_value_with_every_literal(oracle: FilterOracle) -> None:
 
 
 def test_every_value_with_every_value(oracle: FilterOracle) -> None:
-    rows = [{"a": one, "b": other} for one in VALUES for other in VALUES]
+    rows = [{"a": value, "b": other} for value in VALUES for other in VALUES]
     requests = [(f"a {operator} b", rows) for operator in (*ORDERS, "=", "<>")]
     requests += [
         (text, [{"a": value} for value in VALUES])
@@ -367,30 +367,30 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
     literals = [*numbers, *STRINGS[::3], "'NaN'", *CONSTANTS[:3], "(a = 5)"]
     texts = [
         text
-        for one, other in itertools.product(literals, literals)
-        for text in (f"{one} = {other}", f"{one} < {other}", f"a BETWEEN {one} AND {other}")
+        for left, right in itertools.product(literals, literals)
+        for text in (f"{left} = {right}", f"{left} < {right}", f"a BETWEEN {left} AND {right}")
     ]
     compare(oracle, [(text, [{}, {"a": "5"}]) for text in texts])
 
 
-def test_three_valued_logic(oracle: FilterOracle) -> None:
-    """True, false, null and error beside and inside each other, in every order."""
+def test_three_valued_logic_is_equal(oracle: FilterOracle) -> None:
+    """True, false, null and error, next to and inside each other, in every order."""
     operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
-        f"{negation} ({one} {first} {two}) {second} {three}"
-        for one, two, three in itertools.product(operands, repeat=3)
+        f"{negation} ({a} {first} {b}) {second} {c}"
+        for a, b, c in itertools.product(operands, repeat=3)
         for first, second in itertools.product(("AND", "OR", "="), ("AND", "OR"))
         for negation in ("", "NOT")
     ]
     texts += [
-        f"{one} {first} ({two} {second} {three})"
-        for one, two, three in itertools.product(operands, repeat=3)
+        f"{a} {first} ({b} {second} {c})"
+        for a, b, c in itertools.product(operands, repeat=3)
         for first, second in itertools.product(("AND", "OR"), repeat=2)
     ]
     compare(oracle, [(text, [{"x": "x"}]) for text in texts])
 
 
-def test_examples_of_the_page(oracle: FilterOracle) -> None:
+def test_examples_of_the_documentation(oracle: FilterOracle) -> None:
     page = (ROOT / "docs/formats/sql92.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| `([^`]*)` \| (?:`(.*)` )?\| (true|false|null|error) \|$", page, re.MULTILINE
@@ -407,7 +407,7 @@ def test_examples_of_the_page(oracle: FilterOracle) -> None:
     assert {answer[0] for answer in compare(oracle, [(text, []) for text in refused])} == {"C"}
 
 
-def test_words_of_5_are_names_in_4(oracle: FilterOracle) -> None:
+def test_keywords_of_5_are_names_in_4(oracle: FilterOracle) -> None:
     message = {"a": "abc", "contains": "5"}
     java = oracle.answers([("a CONTAINS 'b'", [message]), ("contains = 5", [message])])
     if oracle.is_4:  # a, with a tail; and a property

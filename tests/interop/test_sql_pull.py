@@ -1,7 +1,8 @@
-"""Random messages, stored and pulled by random SQL expressions: ours beside the official broker.
+"""Random messages, stored and pulled by random SQL expressions: our broker beside the official one.
 
-With bits and without: half of the groups subscribe before the messages come, so that their filter
-is in the bits (``enableCalcFilterBitMap``), half of them behind. Both get the same requests.
+With bit maps and without: half of the groups subscribe before the messages arrive, so that their
+filter is in the bit maps (``enableCalcFilterBitMap``), the other half later. Both brokers get the
+same requests.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ TIMEOUT_MS = 20_000
 GUARD_S = 30
 TOPIC = "TopicSql"
 JUST_STORED_S = 0.05
-"""Java believes bits of messages that are stored a millisecond or more after the filter came."""
+"""Pause after a subscription, in s; Java uses bit maps only of messages stored 1 ms later."""
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no-bits", "bits"])
@@ -64,7 +65,7 @@ def both(
     settings: dict[str, bool | int],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, str, str]]:
-    """The version, the official broker and ours."""
+    """Start the official broker and ours; yield the version and their addresses."""
     with ExitStack() as stack:
         try:
             official = JavaCluster(request.param, tmp_path_factory.mktemp("official"), settings)
@@ -76,7 +77,7 @@ def both(
 
 
 class RetryingClient:
-    """Asks a broker in plain commands."""
+    """Client that sends plain commands to a broker."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self._client = client
@@ -97,12 +98,12 @@ class RetryingClient:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     async def subscribe(self, group: str, expression: str) -> None:
-        one = SubscriptionData(
+        subscription = SubscriptionData(
             topic=TOPIC, sub_string=expression, expression_type="SQL92", sub_version=1
         )
         data = ConsumerData(
             consume_from_where="CONSUME_FROM_FIRST_OFFSET", consume_type="CONSUME_PASSIVELY",
-            group_name=group, message_model="CLUSTERING", subscription_data_set=[one],
+            group_name=group, message_model="CLUSTERING", subscription_data_set=[subscription],
             unit_mode=False,
         )  # fmt: skip
         body = HeartbeatData(client_id=group, consumer_data_set=[data], producer_data_set=[])
@@ -110,19 +111,19 @@ class RetryingClient:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     async def until_dispatched(self, count: int) -> None:
-        """Wait until so many messages can be read."""
+        """Wait until ``count`` messages can be read."""
         async with asyncio.timeout(GUARD_S):
             while await self.end() != count:
                 await asyncio.sleep(0.05)
 
     async def end(self) -> int:
-        """Return the end of the queue."""
+        """Return the offset after the last message of the queue."""
         reply = await self.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(topic=TOPIC, queue_id=0))
         return int((reply.ext_fields or {}).get("offset", 0))
 
     async def pull_all(self, group: str) -> tuple[int, str | None, list[int]]:
-        """Return the last code but "nothing there", its text, and what came."""
-        found: list[int] = []
+        """Pull all messages; return the code of an error, its text, and the messages."""
+        numbers: list[int] = []
         queue_offset = 0
         while True:
             header = PullMessageHeader(
@@ -132,25 +133,25 @@ class RetryingClient:
             )  # fmt: skip
             reply = await self.ask(RequestCode.PULL_MESSAGE, header)
             if reply.code == ResponseCode.PULL_NOT_FOUND:
-                return ResponseCode.SUCCESS, None, found
+                return ResponseCode.SUCCESS, None, numbers
             if reply.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
-                return reply.code, reply.remark, found
+                return reply.code, reply.remark, numbers
             assert reply.ext_fields is not None
             queue_offset = int(reply.ext_fields["nextBeginOffset"])
             data = reply.body if reply.code == ResponseCode.SUCCESS else b""
             while data:
-                one = record.decode(data)
-                found.append(int(one.body))
-                data = data[one.store_size :]
+                message = record.decode(data)
+                numbers.append(int(message.body))
+                data = data[message.store_size :]
 
 
 async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) -> list[object]:
-    """Return what each group got."""
+    """Return the messages of each group."""
     groups = [f"Group{number}" for number in range(len(expressions))]
     early = len(groups) // 2
     async with RemotingClient() as client:
         asker = RetryingClient(client, address)
-        await asker.send(0, sent[0])  # makes the topic; no filter knows of it
+        await asker.send(0, sent[0])  # creates the topic; no filter has its bits
         for group, expression in zip(groups[:early], expressions[:early], strict=True):
             await asker.subscribe(group, expression)
         await asyncio.sleep(JUST_STORED_S)
@@ -162,32 +163,36 @@ async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) 
         return [await asker.pull_all(group) for group in groups]
 
 
-async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
+async def test_both_brokers_return_equal_messages(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     random = Random(7)
     grammar = Grammar(random, has_searches=version[0] == "5")
     expressions = [grammar.text() for _ in range(GROUPS)]
     sent = [
-        {name: value for name, value in one.items() if value and not {"\x01", "\x02"} & set(value)}
-        for one in messages(random, MESSAGES)
+        {
+            name: value
+            for name, value in message.items()
+            if value and not {"\x01", "\x02"} & set(value)
+        }
+        for message in messages(random, MESSAGES)
     ]
-    expected, found = await asyncio.gather(
+    expected, received = await asyncio.gather(
         run(official, expressions, sent), run(ours, expressions, sent)
     )
-    for expression, theirs, own in zip(expressions, expected, found, strict=True):
+    for expression, theirs, own in zip(expressions, expected, received, strict=True):
         assert own == theirs, expression
-    assert sum(bool(one[2]) and one[0] == 0 for one in expected) > GROUPS / 10  # type: ignore[index]
-    assert any(one[0] == ResponseCode.FILTER_DATA_NOT_EXIST for one in expected)  # type: ignore[index]
+    assert sum(bool(result[2]) and result[0] == 0 for result in expected) > GROUPS / 10  # type: ignore[index]
+    assert any(result[0] == ResponseCode.FILTER_DATA_NOT_EXIST for result in expected)  # type: ignore[index]
 
 
-# --- what a broker tells of filters -----------------------------------------------------
+# --- filters in the answers to 321 -------------------------------------------------------
 
 FILTERS = {"Early": "a > 5 AND b = 'x'", "Late": "c IS NULL", "Other": "d BETWEEN 1 AND 2"}
 TIMES = re.compile(r"\b\d{13}\b")
 
 
-async def told(address: str) -> list[list[object]]:
-    """Return what 321 tells of the last units, and of the filter of each group, but for times."""
+async def filter_answers(address: str) -> list[list[object]]:
+    """Return the answers to 321 with the last units and the filter of each group, without times."""
     async with RemotingClient() as client:
         asker = RetryingClient(client, address)
         before = await asker.end()
@@ -198,7 +203,7 @@ async def told(address: str) -> list[list[object]]:
             await asker.send(number, {"a": str(number), "b": "x"})
         await asker.until_dispatched(before + 10)
         await asyncio.sleep(JUST_STORED_S)
-        found: list[list[object]] = []
+        rows: list[list[object]] = []
         for group, expression in FILTERS.items():
             await asker.subscribe(group, expression)
             header = QueryConsumeQueueHeader(
@@ -208,31 +213,31 @@ async def told(address: str) -> list[list[object]]:
             assert reply.code == ResponseCode.SUCCESS, reply.remark
             answer = bodies.decode(ConsumeQueueUnits, reply.body)
             assert answer.subscription_data is not None
-            found.append(
+            rows.append(
                 [
                     TIMES.sub("TIME", answer.filter_data or ""),
                     answer.subscription_data.sub_string,
-                    [(one.eval, one.bit_map, extension(one)) for one in answer.queue_data],
+                    [(unit.eval, unit.bit_map, extension(unit)) for unit in answer.queue_data],
                 ]
             )
-        return found
+        return rows
 
 
 def extension(unit: ConsumeQueueUnit) -> object:
     """Return the extension of a unit; 5.x prints bits as numbers instead of base64."""
     if unit.extend_data_json is None:
         return None
-    found = json.loads(TIMES.sub("0", unit.extend_data_json))
-    bits = found.pop("filterBitMap", "")
+    fields = json.loads(TIMES.sub("0", unit.extend_data_json))
+    bits = fields.pop("filterBitMap", "")
     if isinstance(bits, list):
-        bits = base64.b64encode(bytes(one & 0xFF for one in bits)).decode()
-    return found, bits
+        bits = base64.b64encode(bytes(byte & 0xFF for byte in bits)).decode()
+    return fields, bits
 
 
-async def test_both_tell_the_same_of_filters(both: tuple[str, str, str]) -> None:
+async def test_both_brokers_return_equal_filter_data(both: tuple[str, str, str]) -> None:
     version, official, ours = both
     if version == "4.5.2":
-        pytest.skip("it sends what it has not filled in yet")
-    expected, found = await asyncio.gather(told(official), told(ours))
-    assert found == expected
-    assert '"expression":"c IS NULL"' in str(found[1][0])
+        pytest.skip("4.5.2 encodes its answer before it adds the units")
+    expected, received = await asyncio.gather(filter_answers(official), filter_answers(ours))
+    assert received == expected
+    assert '"expression":"c IS NULL"' in str(received[1][0])

@@ -1,4 +1,4 @@
-"""The store's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+"""Store settings: Java's names, Java's defaults, Java's interpretation of a broker.conf."""
 
 import dataclasses
 from random import Random
@@ -21,10 +21,10 @@ OF_THE_BROKER = {
     "maxErrorRateOfBloomFilter",
     "flushConsumerOffsetInterval",
 }
-"""In Java they are BrokerConfig's; broker.conf does not tell."""
+"""Settings of our store that belong to BrokerConfig in Java; broker.conf has both kinds."""
 
 OURS = {"indexTags", "reputExpireOnlyArchived"}
-"""Java has no such keys: 5.4 and later always index tags, 4.x never does; it has no archives."""
+"""Keys that Java lacks: 5.4 and later always index tags, 4.x never; Java has no archives."""
 
 SINCE_5 = {
     "autoMessageVersionOnTopicLen",
@@ -47,24 +47,24 @@ SINCE_4_9 = {
     "enableMultiDispatch",
     "maxLmqConsumeQueueNum",
     "readOnlyCommitLogStorePaths",
-    "slaveTimeout",  # 4.5: the wait for a slave had syncFlushTimeout
+    "slaveTimeout",  # 4.5: syncFlushTimeout was the limit of waiting for a slave
 }
 GONE_IN_5 = {
     "haSlaveFallbehindMax",  # became haMaxGapNotInSync, which is accepted
-    "readOnlyCommitLogStorePaths",  # 5.x asks with an argument; same key
+    "readOnlyCommitLogStorePaths",  # the getter of 5.x has an argument; same key
 }
-KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(StoreConfig)}
+KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(StoreConfig)}
 
 
 def settings(oracle: Oracle, text: str = "", name: str = STORE_CONFIG) -> dict[str, str]:
-    """What Java's getters return after a broker.conf."""
-    found = oracle.ask_one("settings", name, text)
-    assert isinstance(found, dict)
-    return found
+    """Return the values of Java's getters after a broker.conf."""
+    values = oracle.ask_one("settings", name, text)
+    assert isinstance(values, dict)
+    return values
 
 
 def ours(text: str = "") -> dict[str, str]:
-    """What ours are after the same file, in Java's writing."""
+    """Return our values after the same file, in Java's notation."""
     value = config.load(StoreConfig, config.parse_properties(text)).value
     return {key: java_text(getattr(value, name)) for key, name in KEYS.items()}
 
@@ -85,18 +85,18 @@ def expected_keys(version: str) -> set[str]:
 
 
 def java_defaults(oracle: Oracle) -> dict[str, str]:
-    """Java's defaults; paths below its home as below ours, and the log's where it is unset."""
-    found = settings(oracle) | {
+    """Return Java's defaults, with our root folder for Java's home, and an unset log path."""
+    values = settings(oracle) | {
         key: value
         for key, value in settings(oracle, name=BROKER_CONFIG).items()
         if key in OF_THE_BROKER
     }
     root = StoreConfig().store_path_root_dir
-    assert found["storePathCommitLog"] == found["storePathRootDir"] + "/commitlog"
-    return found | {"storePathRootDir": root, "storePathCommitLog": "null"}
+    assert values["storePathCommitLog"] == values["storePathRootDir"] + "/commitlog"
+    return values | {"storePathRootDir": root, "storePathCommitLog": "null"}
 
 
-def test_every_default_is_javas(table_oracle: Oracle) -> None:
+def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     java = java_defaults(table_oracle)
     version = table_oracle.version
     mine = {key: value for key, value in ours().items() if key in expected_keys(version)}
@@ -105,21 +105,21 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
     assert mine == {key: java[key] for key in mine}
 
 
-def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle))
     known = {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *StoreConfig.keys.renamed}
     assert java <= known
 
 
-def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+def test_fixed_settings_equal_the_defaults_of_java(table_oracle: Oracle) -> None:
     java = settings(table_oracle)
     assert {key: java[key] for key in ONLY if key in java} == {
         key: accepted for key, (accepted, _) in ONLY.items() if key in java
     }
 
 
-def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
-    """No invention: each is a key of 4.9 or 5.5."""
+def test_ignored_keys_are_keys_of_java(table_oracle: Oracle) -> None:
+    """Each ignored key is a key of 4.9 or 5.5."""
     if table_oracle.version == "5.5.0":
         java = set(settings(table_oracle)) | OF_THE_BROKER
         assert set(ACCEPTED_WITHOUT_EFFECT) | set(ONLY) <= java
@@ -141,7 +141,7 @@ def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
         "messageDelayLevel=1s 2s \\\n   3s",
     ],
 )
-def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+def test_java_reads_equal_values_from_a_broker_conf(table_oracle: Oracle, text: str) -> None:
     if table_oracle.version == "4.5.2" and "readOnly" in text:
         return
     java = settings(table_oracle, text)
@@ -150,7 +150,7 @@ def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: s
         assert mine[key] == java[key]
 
 
-def test_the_log_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
+def test_the_log_folder_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
     if table_oracle.version == "4.5.2":
         return  # there it stayed below the home
     java = settings(table_oracle, "storePathRootDir=/x")
@@ -163,8 +163,8 @@ def test_the_log_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
 ALPHABET = "ab1 =:#!\\\\\\\n\n\r\t\f,;u"
 
 
-def test_properties_of_random_texts(table_oracle: Oracle) -> None:
-    """But for the empty key, which a backslash at the very end sets in Java, and names nothing."""
+def test_properties_of_random_texts_are_equal(table_oracle: Oracle) -> None:
+    """Results are equal except for the empty key, which Java sets for a backslash at the end."""
     random = Random(1)
     texts = ["".join(random.choices(ALPHABET, k=random.randrange(60))) for _ in range(5000)]
     texts += [
@@ -183,5 +183,5 @@ def test_properties_of_random_texts(table_oracle: Oracle) -> None:
             with pytest.raises(InvalidOption):
                 config.parse_properties(text)
         else:
-            found = config.parse_properties(text)
-            assert {**found, "": None} == {**expected, "": None}, repr(text)
+            parsed = config.parse_properties(text)
+            assert {**parsed, "": None} == {**expected, "": None}, repr(text)

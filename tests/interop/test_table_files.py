@@ -1,4 +1,4 @@
-"""The tables we write: read by the classes of a broker that keep them, nothing lost."""
+"""The broker classes that keep tables read our files without losing anything."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ KINDS = [*TABLES, DelayOffsetTable]
 
 
 def read_by_java(oracle: Oracle, root: Path, kind: type[Any]) -> Any:
-    """What Java would write after it has read our file."""
+    """Return the file that Java would write after it has read ours."""
     text = (root / kind.path).read_text()
     package = "store.schedule" if oracle.is_4 else "broker.schedule"
     delay = f"org.apache.rocketmq.{package}.DelayOffsetSerializeWrapper"
@@ -47,7 +47,7 @@ def load(kind: type[Any], root: Path) -> Any:
     return kind.load(str(root), Disk())
 
 
-def test_topics(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_topics(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(TopicTable, tmp_path)
     table.put(TopicConfig("T", 8, 4, 6, order=True, sys_flag=2), 100)
     table.put(TopicConfig("U", 1, 1, 2, attributes=(("message.type", "FIFO"),)), 200)
@@ -72,7 +72,7 @@ def test_topics(table_oracle: Oracle, tmp_path: Path) -> None:
         assert java["topicConfigTable"]["U"]["attributes"] == {"message.type": "FIFO"}
 
 
-def test_groups(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_groups(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(SubscriptionGroupTable, tmp_path)
     group = SubscriptionGroup(name="g", retry_max=3, consume_broadcast_enable=False, broker_id=1)
     table.put(group, 100)
@@ -86,7 +86,7 @@ def test_groups(table_oracle: Oracle, tmp_path: Path) -> None:
     assert ours["plain"].items() <= (java["SELF_TEST_C_GROUP"] | {"groupName": "plain"}).items()
 
 
-def test_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(ConsumerOffsetTable, tmp_path)
     offsets = {0: 3, 1: (1 << 62), 10: 0, 2: 5}
     for queue_id, consumer_offset in offsets.items():
@@ -94,11 +94,11 @@ def test_consumer_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table.save(0)
     java = read_by_java(table_oracle, tmp_path, ConsumerOffsetTable)
     assert java["offsetTable"] == {
-        "%RETRY%日本@日本": {str(one): value for one, value in offsets.items()}
+        "%RETRY%日本@日本": {str(queue_id): value for queue_id, value in offsets.items()}
     }
 
 
-def test_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(DelayOffsetTable, tmp_path)
     for level in range(1, 19):
         table.put(level, level * 1000)
@@ -107,9 +107,9 @@ def test_delay_offsets(table_oracle: Oracle, tmp_path: Path) -> None:
     assert java["offsetTable"] == {str(level): level * 1000 for level in range(1, 19)}
 
 
-def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
+def test_java_reads_our_filters(table_oracle: Oracle, tmp_path: Path) -> None:
     table = load(ConsumerFilterTable, tmp_path)
-    one = ConsumerFilter(
+    consumer_filter = ConsumerFilter(
         topic="TopicA",
         group="CGO",
         expression="a > 5 AND b = '日本'",
@@ -119,19 +119,19 @@ def test_filters(table_oracle: Oracle, tmp_path: Path) -> None:
         bloom_bits=112,
         bloom_positions=(36, 98, 22),
     )
-    table.put(one)
+    table.put(consumer_filter)
     table.save(0)
     java = read_by_java(table_oracle, tmp_path, ConsumerFilterTable)
-    found = java["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
+    stored = java["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
     ours = json.loads((tmp_path / paths.CONSUMER_FILTERS).read_text())
     expected = ours["filterDataByTopic"]["TopicA"]["groupFilterData"]["CGO"]
-    assert found == expected
+    assert stored == expected
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(one, "ext" if one is ConsumerFilterTable else "clean") for one in KINDS]
+    ("kind", "name"), [(kind, "ext" if kind is ConsumerFilterTable else "clean") for kind in KINDS]
 )
-def test_a_brokers_table_is_the_same_to_it_after_we_saved_it(
+def test_java_reads_its_table_after_we_saved_it(
     table_oracle: Oracle, kind: type[Any], name: str, tmp_path: Path
 ) -> None:
     store = golden.copy_store(table_oracle.version, name, tmp_path)
@@ -140,6 +140,6 @@ def test_a_brokers_table_is_the_same_to_it_after_we_saved_it(
     after = read_by_java(table_oracle, store, kind)
     assert len(after[kind.entries_member]) > 0
     assert after[kind.entries_member] == before[kind.entries_member]
-    # 4.9.7 does not read the version of groups, and says how old the process is.
+    # 4.9.7 does not read the version of groups, and writes the age of the process instead.
     if before.get("dataVersion", {}).get("counter"):
         assert after["dataVersion"] == before["dataVersion"]

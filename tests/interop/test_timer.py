@@ -1,6 +1,6 @@
-"""Messages with a time of their own, of Java's producer of 5.5.0 and ours; and taking them back.
+"""Messages with a delivery time, from the producers of Java 5.5.0 and ours, and their recall.
 
-See ``clusters`` for what they run on.
+See ``clusters`` for the brokers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ DAY_S = 86_400
 
 
 class TimerOracle(ClusterOracle):
-    """A running ``TimerOracle.java``."""
+    """Running ``TimerOracle.java``."""
 
     main_class = "TimerOracle"
 
@@ -56,26 +56,28 @@ def cluster(
 
 
 async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, StoredMessage]:
-    """Return the messages of a topic's queues once there are so many."""
+    """Wait for ``count`` messages in a topic's queues, and return them."""
     async with wire.connected(cluster.address) as broker:
         for _ in range(LOOKS):
-            found = []
+            messages = []
             for queue_id in range(4):
                 reply = await broker.pull(topic, queue_id)
-                found += messages_in(reply.body) if reply.code == ResponseCode.SUCCESS else []
-            if len(found) >= count:
-                return {one.body: one for one in found}
+                messages += messages_in(reply.body) if reply.code == ResponseCode.SUCCESS else []
+            if len(messages) >= count:
+                return {message.body: message for message in messages}
             await asyncio.sleep(PAUSE_S)
-        raise AssertionError(f"{topic}: {len(found)} of {count}")
+        raise AssertionError(f"{topic}: {len(messages)} of {count}")
 
 
-async def test_java_sends_by_all_three_times_and_recalls(
+async def test_java_sends_with_each_time_property_and_recalls(
     cluster: Cluster, java: TimerOracle
 ) -> None:
     def send(body: str, kind: str, value: int) -> dict[str, object]:
-        found: dict[str, object] = java.ask_one("send", cluster.namesrv, "Timer", body, kind, value)
-        assert found["status"] == "SEND_OK"
-        return found
+        received: dict[str, object] = java.ask_one(
+            "send", cluster.namesrv, "Timer", body, kind, value
+        )
+        assert received["status"] == "SEND_OK"
+        return received
 
     def play() -> dict[str, tuple[int, dict[str, object]]]:
         send("warm", "ms", 1)
@@ -83,10 +85,10 @@ async def test_java_sends_by_all_three_times_and_recalls(
         kinds = {"sec": ("sec", 2, 2000), "ms": ("ms", 1_700, 1_700), "at": ("at", at_ms, 0)}
         sent = {}
         for body, (kind, value, delay_ms) in kinds.items():
-            found = send(body, kind, value)
-            begin = found["begin"]
+            received = send(body, kind, value)
+            begin = received["begin"]
             assert isinstance(begin, int)
-            sent[body] = (begin + delay_ms if delay_ms else at_ms), found
+            sent[body] = (begin + delay_ms if delay_ms else at_ms), received
         gone = send("gone", "ms", 2_500)
         key = java.ask_one("recall", cluster.namesrv, "Timer", str(gone["handle"]))
         assert key == gone["id"]
@@ -95,22 +97,22 @@ async def test_java_sends_by_all_three_times_and_recalls(
         return sent
 
     sent = await asyncio.to_thread(play)
-    found = await arrived(cluster, "Timer", 5)
+    received = await arrived(cluster, "Timer", 5)
     for body, (due_ms, result) in sent.items():
-        one = found[body.encode()]
-        assert due_ms <= one.store_timestamp <= due_ms + LATE_MS_MAX
-        assert one.queue_id == result["queueId"]
-        out_ms = int(one.properties["TIMER_OUT_MS"])
+        message = received[body.encode()]
+        assert due_ms <= message.store_timestamp <= due_ms + LATE_MS_MAX
+        assert message.queue_id == result["queueId"]
+        out_ms = int(message.properties["TIMER_OUT_MS"])
         assert out_ms % 1000 == 0
         handle = handles.decode(str(result["handle"]))
         assert handle == RecallHandle("Timer", "broker-a", str(out_ms + 1), str(result["id"]))
-        assert one.properties["REAL_TOPIC"] == "Timer"
-        assert one.properties["REAL_QID"] == str(one.queue_id)
-        assert int(one.properties["TIMER_ENQUEUE_MS"]) <= out_ms
-        assert int(one.properties["TIMER_DEQUEUE_MS"]) >= due_ms
+        assert message.properties["REAL_TOPIC"] == "Timer"
+        assert message.properties["REAL_QID"] == str(message.queue_id)
+        assert int(message.properties["TIMER_ENQUEUE_MS"]) <= out_ms
+        assert int(message.properties["TIMER_DEQUEUE_MS"]) >= due_ms
     await asyncio.sleep(1.5)
     assert b"gone" not in await arrived(cluster, "Timer", 5)
-    assert found.keys() == {b"warm", b"sec", b"ms", b"at", b"past"}
+    assert received.keys() == {b"warm", b"sec", b"ms", b"at", b"past"}
 
 
 async def test_python_sends_and_recalls(cluster: Cluster) -> None:
@@ -123,9 +125,9 @@ async def test_python_sends_and_recalls(cluster: Cluster) -> None:
         assert kept.recall_handle is not None
         assert gone.recall_handle is not None
         assert await producer.recall("TimerPython", gone.recall_handle) == gone.message_id
-        found = await arrived(cluster, "TimerPython", 2)
-        assert found.keys() == {b"kept", b"now"}
-        assert found[b"kept"].store_timestamp >= begin_ms + 1_500
+        received = await arrived(cluster, "TimerPython", 2)
+        assert received.keys() == {b"kept", b"now"}
+        assert received[b"kept"].store_timestamp >= begin_ms + 1_500
         with pytest.raises(BrokerError, match="timestamp invalid") as late:
             await producer.recall("TimerPython", kept.recall_handle)
         assert late.value.response_code == ResponseCode.ILLEGAL_OPERATION
@@ -155,7 +157,7 @@ ILLEGAL = (
         ({"TIMER_DELIVER_MS": "-5"}, ResponseCode.SUCCESS, None),
     ],
 )
-async def test_what_is_refused(
+async def test_illegal_times_are_refused(
     cluster: Cluster, properties: dict[str, str], code: ResponseCode, remark: str | None
 ) -> None:
     async with wire.connected(cluster.address) as broker:
@@ -186,7 +188,7 @@ async def test_what_is_refused(
         ),
     ],
 )  # fmt: skip
-async def test_recalls_that_are_refused(
+async def test_illegal_recalls_are_refused(
     cluster: Cluster, topic: str, handle: str | RecallHandle, code: int, remark: str
 ) -> None:
     text = handle if isinstance(handle, str) else handles.encode(handle)
@@ -197,7 +199,7 @@ async def test_recalls_that_are_refused(
     assert (reply.code, reply.remark) == (code, remark)
 
 
-def test_handles_are_javas(java: TimerOracle) -> None:
+def test_recall_handles_are_equal(java: TimerOracle) -> None:
     for handle in (
         RecallHandle("T", "broker-a", "1700000000001", "0A0B"),
         RecallHandle("%RETRY%g", "b", "5", "客户?>~" * 20),
@@ -215,21 +217,21 @@ def test_handles_are_javas(java: TimerOracle) -> None:
             assert list(handles.decode(text)) == expected
 
 
-# --- one folder, now with one broker, now with the other --------------------------------
+# --- a folder that moves between the brokers --------------------------------------------
 
 
 async def counts(cluster: Cluster, topic: str, wanted: set[bytes]) -> Counter[bytes]:
-    """Return how often each message has arrived, once those are there, and a second later."""
+    """Return how often each message has arrived, a second after all expected ones are there."""
     async with wire.connected(cluster.address) as broker:
         for _ in range(4 * LOOKS):
             reply = await broker.pull(topic, 0)
-            found = Counter(one.body for one in messages_in(reply.body))
-            if found.keys() >= wanted:
+            counter = Counter(message.body for message in messages_in(reply.body))
+            if counter.keys() >= wanted:
                 await asyncio.sleep(1.5)
                 reply = await broker.pull(topic, 0)
-                return Counter(one.body for one in messages_in(reply.body))
+                return Counter(message.body for message in messages_in(reply.body))
             await asyncio.sleep(PAUSE_S)
-        raise AssertionError(f"{found} of {wanted}")
+        raise AssertionError(f"{counter} of {wanted}")
 
 
 async def send(cluster: Cluster, body: str, deliver_ms: int) -> str:
@@ -248,8 +250,9 @@ async def recall(cluster: Cluster, handle: str) -> None:
 
 
 AGAIN = {("reput", "official"): {b"between"}, ("official", "reput", "official"): {b"new 0"}}
-"""What RocketMQ may deliver again: it stands behind the oldest message that waited, or was in its
-wheel. That depends on how soon after its start it gets there.
+"""Messages that RocketMQ may deliver again, depending on the timing of its start.
+
+They are after the oldest waiting message in the log, or were in the timer wheel.
 """
 
 
@@ -258,10 +261,10 @@ wheel. That depends on how soon after its start it gets there.
     [("reput", "official"), ("official", "reput"), ("official", "reput", "official")],
     ids=["to Java", "from Java", "there and back"],
 )
-async def test_a_folder_goes_on_with_the_other_broker(
+async def test_the_other_broker_continues_a_folder(
     java: TimerOracle, tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:
-    """Nothing is lost, and nothing comes twice but what is said above."""
+    """No message is lost, and none is delivered twice except those in ``AGAIN``."""
     folder = tmp_path / "both"
     first, *others = kinds
     with start_cluster(first, VERSION, folder, SETTINGS) as cluster:
@@ -275,15 +278,15 @@ async def test_a_folder_goes_on_with_the_other_broker(
         assert (await counts(cluster, "Moved", {b"before", b"between"})).total() == 2
         cluster.stop()
     wanted = {b"before", b"between"}
-    found: Counter[bytes] = Counter()
+    counter: Counter[bytes] = Counter()
     for number, kind in enumerate(others):
         with start_cluster(kind, VERSION, folder, SETTINGS) as cluster:
             await send(cluster, f"new {number}", CLOCK.now_ms() + 1_200)
             wanted.add(b"new %d" % number)
             if kind is others[-1]:
                 wanted |= {b"later 0", b"later 1", b"later 2"}
-            found = await counts(cluster, "Moved", wanted)
+            counter = await counts(cluster, "Moved", wanted)
             cluster.stop()
-    assert found.keys() == wanted
-    twice = found - Counter(wanted)
+    assert counter.keys() == wanted
+    twice = counter - Counter(wanted)
     assert twice <= Counter(AGAIN.get(kinds, set()))

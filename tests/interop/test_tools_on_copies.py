@@ -1,7 +1,7 @@
 """mqadmin on brokers over a salvaged store and over a restored one: ours and the official one.
 
-Both brokers get a copy of the same folder; the tool must print the same with each of them, and what
-is in the folder.
+Both brokers get a copy of the same folder; the tool must print the same with each of them, and
+match the contents of the folder.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ GROUPS = ("CG_Offsets", "CG_Lag", "CG_Order", "CG_Retry")
 
 
 def from_salvage(version: str, folder: Path) -> Path:
-    """Return a salvaged store: messages are missing, and a log file."""
+    """Return a salvaged store that lacks some messages and a log file."""
     return salvaged(version, folder, has_gap=True)[0]
 
 
 def from_archive(version: str, folder: Path) -> Path:
-    """Return a store that came out of an archive."""
+    """Return a store that was restored from an archive."""
     target = folder / "cluster" / "store"
     target.parent.mkdir()
     source = golden.unpack(version, "clean")
@@ -50,49 +50,49 @@ def both(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Both]:
     if java_client.version == "4.5.2":
-        pytest.skip("these tools are of 4.9.7 and 5.5.0")
+        pytest.skip("only with the tools of 4.9.7 and 5.5.0")
     make: Callable[[str, Path], Path] = request.param
     version = java_client.version
     ours = make(version, tmp_path_factory.mktemp("made")).parent
     theirs = ours.with_name("official")
     shutil.copytree(ours, theirs)
-    told = golden.manifest(version, "clean")["config"]
+    settings = golden.manifest(version, "clean")["config"]
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(ReputCluster(ours, told)),
-            stack.enter_context(JavaCluster(version, theirs, told)),
+            stack.enter_context(ReputCluster(ours, settings)),
+            stack.enter_context(JavaCluster(version, theirs, settings)),
         ]
-        sides = [Side(one.namesrv, one.address, []) for one in running]
+        sides = [Side(cluster.namesrv, cluster.address, []) for cluster in running]
         yield Both(java_client, *sides, ours / "broker.conf", theirs)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_topics(both: Both, topic: str) -> None:
-    # 4.9 leaves out queues that are only read.
+def test_topic_status_and_messages_are_equal(both: Both, topic: str) -> None:
+    # 4.9 leaves out read-only queues.
     text = both.prints("topicStatus", "-t", topic, without=r"^broker-a [67] ")
     assert text.count("broker-a ") > 0
     printed = [both.run(side, "printMsg", "-t", topic, "-d", "false") for side in both.sides]
     ours, official = (PLACE.findall(text) for text in printed)
-    # Where a message is lost the queue of a salvaged store has the next one: Java gives it again.
+    # In a salvaged store the next message takes the place of a lost one: Java returns it twice.
     assert sorted(ours) == sorted(set(official))
     assert len(ours) > 10
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_how_far_groups_are(both: Both, group: str) -> None:
+def test_progress_of_groups_is_equal(both: Both, group: str) -> None:
     both.prints("consumerProgress", "-g", group, is_sorted=True)
 
 
-def test_messages_are_found(both: Both) -> None:
-    for one in golden.messages(both.java.version, "clean")[:12]:
-        if one["topic"] in TOPICS and one["keys"]:
-            asked = ("queryMsgByKey", "-t", one["topic"], "-k", one["keys"].split()[0])
-            # Java tells of a message once more for each key of it that has the same hash.
+def test_messages_are_found_by_key(both: Both) -> None:
+    for message in golden.messages(both.java.version, "clean")[:12]:
+        if message["topic"] in TOPICS and message["keys"]:
+            asked = ("queryMsgByKey", "-t", message["topic"], "-k", message["keys"].split()[0])
+            # Java repeats a message for each of its keys with the same hash.
             ours, official = (set(both.run(side, *asked).splitlines()) for side in both.sides)
             assert ours == official
 
 
-def test_the_broker_tells_how_it_is(both: Both) -> None:
+def test_broker_status_is_equal(both: Both) -> None:
     ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
     assert {name for name in official.keys() - ours.keys() if "/" not in name} == set()
     for name in official:

@@ -1,4 +1,4 @@
-"""Traces that Java and Python clients write, and who can read them; see ``clusters``."""
+"""Traces that Java and Python clients write, and their readers; see ``clusters``."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ WITH_TRACES = {"traceTopicEnable": True}
 
 
 class TraceOracle(ClusterOracle):
-    """A running ``TraceOracle.java``."""
+    """Running ``TraceOracle.java``."""
 
     main_class = "TraceOracle"
 
@@ -52,7 +52,7 @@ def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> TraceOrac
 
 @pytest.fixture(scope="module")
 def tools(java: TraceOracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    """``mqadmin`` of the same version."""
+    """Provide ``mqadmin`` of the same version."""
     with JavaClient(java.version, tmp_path_factory.mktemp("tools")) as client:
         yield client
 
@@ -70,41 +70,41 @@ def cluster(
 
 
 def line_of(kind: str, message_id: str, tags: str | None, keys: str | None) -> Trace:
-    """Return what TraceOracle.lines encodes."""
-    at, broker = 1_700_000_000_000, "127.0.0.1:10911"
+    """Return the line that TraceOracle.lines encodes."""
+    time_ms, broker = 1_700_000_000_000, "127.0.0.1:10911"
     match kind:
         case "Pub":
             return Sent(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id, tags=tags,
                 keys=keys, broker_address=broker, body_bytes=5, cost_ms=3, kind=MessageKind.DELAY,
                 offset_message_id="7F", is_success=False,
             )  # fmt: skip
         case "SubBefore":
             return Begun(
-                time_ms=at, region=None, group="g", call_id="C", message_id=message_id,
+                time_ms=time_ms, region=None, group="g", call_id="C", message_id=message_id,
                 retry_count=2, keys=keys,
             )  # fmt: skip
         case "SubAfter":
             return Consumed(
                 call_id="C", message_id=message_id, cost_ms=3, is_success=False, keys=keys,
-                outcome=Outcome.EXCEPTION, time_ms=at, group="g",
+                outcome=Outcome.EXCEPTION, time_ms=time_ms, group="g",
             )  # fmt: skip
         case "EndTransaction":
             return TransactionEnded(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id, tags=tags,
                 keys=keys, broker_address=broker, kind=MessageKind.DELAY, transaction_id="X",
                 state="ROLLBACK_MESSAGE", is_check=True,
             )  # fmt: skip
         case _:
             assert kind == "Recall"
             return Recalled(
-                time_ms=at, region="R", group="g", topic="T", message_id=message_id,
+                time_ms=time_ms, region="R", group="g", topic="T", message_id=message_id,
                 is_success=False,
             )  # fmt: skip
 
 
 @pytest.mark.parametrize(("tags", "keys"), [("", ""), ("tag", "k1 k2"), ("tägs", "schlüssel")])
-def test_lines_are_javas(java: TraceOracle, tags: str, keys: str) -> None:
+def test_java_encodes_the_same_lines(java: TraceOracle, tags: str, keys: str) -> None:
     encoded = java.ask_one("lines", "ID", tags, keys)
     kinds = [kind for kind in encoded if not kind.endswith(" keys")]
     assert {"Pub", "SubBefore", "SubAfter", "EndTransaction"} <= set(kinds)
@@ -116,14 +116,14 @@ def test_lines_are_javas(java: TraceOracle, tags: str, keys: str) -> None:
             assert sorted(trace_codec.keys_of(ours)) == sorted(encoded[f"{kind} keys"].split())
 
 
-def test_java_reads_ours(java: TraceOracle) -> None:
+def test_java_reads_our_traces(java: TraceOracle) -> None:
     ours = [line_of(kind, kind, None, "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
     (message,) = trace_codec.pack(ours)
     read = java.ask_one("read", message.body.decode())
-    assert [(one["type"], one["id"], one["group"], one["keys"]) for one in read] == [
+    assert [(line["type"], line["id"], line["group"], line["keys"]) for line in read] == [
         (kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")
     ]
-    assert [one["time"] for one in read] == [1_700_000_000_000] * 3
+    assert [line["time"] for line in read] == [1_700_000_000_000] * 3
     assert read[2]["code"] == Outcome.EXCEPTION
 
 
@@ -136,13 +136,15 @@ def traces_of(cluster: Cluster, message_id: str) -> list[FoundTrace]:
 
 
 def printed(tools: JavaClient, cluster: Cluster, message_id: str) -> list[list[str]]:
-    """Return the words of each line that ``queryMsgTraceById`` prints, but for times."""
+    """Return the words of each line that ``queryMsgTraceById`` prints, without times."""
     text = tools.mqadmin("queryMsgTraceById", "-i", message_id, namesrv=cluster.namesrv)
-    lines = [one.split() for one in text.splitlines() if re.match(r"(Pub|Sub) ", one)]
+    lines = [line.split() for line in text.splitlines() if re.match(r"(Pub|Sub) ", line)]
     return [[words[0], words[1], words[2], words[-1]] for words in lines]
 
 
-def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) -> None:
+def test_traces_of_java_clients_are_found(
+    cluster: Cluster, java: TraceOracle, tools: JavaClient
+) -> None:
     words = (cluster.namesrv, "java-p", "JavaTraced", "tag", "k1 k2", "body")
     message_id = java.ask_one("produce", *words)
     assert java.ask_one("consume", cluster.namesrv, "java-c", "JavaTraced") is True
@@ -150,10 +152,10 @@ def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) 
     count = 3 if java.version.startswith("4.") else 1
 
     def look() -> list[FoundTrace]:
-        found = traces_of(cluster, message_id)
-        return found if len(found) == count else []
+        traces = traces_of(cluster, message_id)
+        return traces if len(traces) == count else []
 
-    traces = [one.trace for one in until(look)]
+    traces = [found_trace.trace for found_trace in until(look)]
     sent = traces[0]
     assert isinstance(sent, Sent)
     assert (sent.group, sent.topic) == ("java-p", "JavaTraced")
@@ -171,7 +173,7 @@ def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) 
     assert printed(tools, cluster, message_id) == lines
 
 
-async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
+async def test_traces_of_python_clients_are_found(cluster: Cluster, tools: JavaClient) -> None:
     config = ClientConfig(namesrv_addr=cluster.namesrv, enable_trace=True)
     async with Producer("python-p", client=config) as producer:
         result = await producer.send(Message("PythonTraced", b"body", "tag", ["k1", "k2"]))
@@ -191,8 +193,8 @@ async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
         assert await puller.poll(timeout_ms=30_000)
 
     def see() -> list[list[str]]:
-        found = printed(tools, cluster, result.message_id)
-        return sorted(found) if len(found) == 3 else []
+        lines = printed(tools, cluster, result.message_id)
+        return sorted(lines) if len(lines) == 3 else []
 
     assert await asyncio.to_thread(until, see) == [
         ["Pub", "python-p", "127.0.0.1", "success"],

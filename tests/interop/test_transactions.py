@@ -1,7 +1,7 @@
 """Transactions of Java and Python producers.
 
-On the official broker (see ``clusters``) a message may be delivered more than once that was decided
-while it was asked about.
+The official broker (see ``clusters``) may deliver a message more than once if the message is
+committed during a check.
 """
 
 import time
@@ -35,7 +35,7 @@ SETTINGS: Settings = {
     "transactionTimeOut": 500,
     "transactionCheckInterval": 700,
     "transactionCheckMax": 3,
-    # 5.x writes decisions together, by default after 3 s: until then it asks about them again.
+    # 5.x writes op messages in batches, by default after 3 s; until then it checks again.
     "transactionOpBatchInterval": 20,
 }
 STATES = {
@@ -46,7 +46,7 @@ STATES = {
 
 
 class TransactionOracle(ClusterOracle):
-    """A running ``TransactionOracle.java``."""
+    """Running ``TransactionOracle.java``."""
 
     main_class = "TransactionOracle"
 
@@ -57,7 +57,7 @@ def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> Transacti
 
 
 PATIENT: Settings = {**SETTINGS, "transactionCheckMax": 1000}
-"""Checks count while no producer is there; how long one takes to find a broker is its affair."""
+"""Settings with many checks: those without a connected producer count, too."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -74,24 +74,24 @@ def cluster(
         yield running
 
 
-# --- two producers, one script ----------------------------------------------------------
+# --- two producers ----------------------------------------------------------------------
 
 
 class Sender(Protocol):
-    """A producer whose local transactions and checks end as the message says."""
+    """Producer whose local transactions and checks return the states in the message."""
 
     def send(self, topic: str, body: str, local: str, checks: str, immunity: str = "") -> Any:
         """Send a message in a transaction."""
 
     def asked(self) -> list[dict[str, Any]]:
-        """Return what it was asked so far."""
+        """Return the checks received so far."""
 
     def close(self) -> None:
-        """End."""
+        """Shut the producer down."""
 
 
 class JavaSender:
-    """A ``TransactionMQProducer``."""
+    """``TransactionMQProducer`` of Java."""
 
     def __init__(self, java: TransactionOracle, namesrv: str) -> None:
         self.java = java
@@ -101,8 +101,8 @@ class JavaSender:
         return self.java.ask_one("send", self.number, topic, body, local, checks, immunity)
 
     def asked(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.java.ask_one("asked", self.number)
-        return found
+        checks: list[dict[str, Any]] = self.java.ask_one("asked", self.number)
+        return checks
 
     def close(self) -> None:
         self.java.ask_one("close", self.number)
@@ -172,7 +172,7 @@ SENDERS: dict[str, Callable[[TransactionOracle, Cluster], Sender]] = {
 
 def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
     """Return all messages of a topic."""
-    found: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     try:
         with blocking.PullConsumer("readers", namesrv=namesrv) as consumer:
             queues = consumer.queues(topic)
@@ -181,30 +181,30 @@ def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
             for queue in queues:
                 consumer.seek_to_begin(queue)
             deadline = time.monotonic() + GUARD_S
-            while len(found) < sum(ends.values()):
+            while len(messages) < sum(ends.values()):
                 assert time.monotonic() < deadline
-                found += consumer.poll(200)
-    except RemotingError:  # there is no such topic yet
+                messages += consumer.poll(200)
+    except RemotingError:  # the topic does not exist yet
         return []
-    return found
+    return messages
 
 
 def bodies(namesrv: str, topic: str) -> Counter[str]:
-    return Counter(one.body.decode() for one in read_all(namesrv, topic))
+    return Counter(message.body.decode() for message in read_all(namesrv, topic))
 
 
 FIRST = "first"
 
 
 def make_known(sender: Sender, cluster: Cluster, topic: str) -> None:
-    """Send a first message, and wait until the broker knows whom it can ask."""
+    """Send a first message, and wait until the broker has a producer of the group to check with."""
     sender.send(topic, FIRST, "commit", "throw")
     with blocking.Admin(cluster.namesrv) as admin:
 
         def is_known() -> bool:
             try:
                 return bool(admin.producer_connection(GROUP, topic))
-            except ReputError:  # the broker knows nobody of the group
+            except ReputError:  # the group has no producer on the broker
                 return False
 
         until(is_known)
@@ -229,31 +229,31 @@ DELIVERED = {
 
 
 @pytest.mark.parametrize("topic", SENDERS)
-def test_every_transaction_ends_as_its_producer_says(
+def test_every_transaction_ends_as_its_producer_decides(
     java: TransactionOracle, cluster: Cluster, topic: str
 ) -> None:
     sender = SENDERS[topic](java, cluster)
     make_known(sender, cluster, topic)
     results = {body: sender.send(topic, body, *states) for body, states in SCRIPT.items()}
-    found = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
-    # Checks of the first count while nobody is known, and a cold Java broker takes its time.
+    delivered = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
+    # Checks before a producer is connected count, too, and a cold Java broker takes its time.
     given_up = until(
         lambda: [
-            one
-            for one in read_all(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC)
-            if one.properties["REAL_TOPIC"] == topic and one.body != FIRST.encode()
+            message
+            for message in read_all(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC)
+            if message.properties["REAL_TOPIC"] == topic and message.body != FIRST.encode()
         ]
     )
     asked = sender.asked()
     sender.close()
 
-    assert found == Counter({FIRST, *DELIVERED})
-    assert [one.body for one in given_up] == [b"never known"]
+    assert delivered == Counter({FIRST, *DELIVERED})
+    assert [message.body for message in given_up] == [b"never known"]
     assert given_up[0].properties["TRANSACTION_CHECK_TIMES"] == "3"
     times: dict[str, list[str]] = {}
-    for one in asked:
-        times.setdefault(one["body"], []).append(one["times"])
-        assert one["topic"] == topic
+    for check in asked:
+        times.setdefault(check["body"], []).append(check["times"])
+        assert check["topic"] == topic
     assert times == {
         "commit when asked": ["1"],
         "rollback when asked": ["1"],
@@ -274,7 +274,7 @@ def test_every_transaction_ends_as_its_producer_says(
 
 
 @pytest.mark.parametrize("kind", SENDERS)
-def test_a_message_may_want_not_to_be_asked_about(
+def test_checks_of_a_message_may_be_delayed(
     java: TransactionOracle, cluster: Cluster, kind: str
 ) -> None:
     sender = SENDERS[kind](java, cluster)
@@ -285,22 +285,24 @@ def test_a_message_may_want_not_to_be_asked_about(
     sender.send(topic, "quick", "unknown", "commit")
     until(lambda: "quick" in bodies(cluster.namesrv, topic))
     if isinstance(cluster, JavaCluster):
-        # Its rounds count as checks in which the message is left alone: it is given up, unasked.
+        # Java counts skipped rounds as checks: the message is discarded without a check.
         until(lambda: "patient" in bodies(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC))
         sender.close()
         return
     until(lambda: "patient" in bodies(cluster.namesrv, topic))
     assert time.monotonic() - begun > 2
-    asked = [one["body"] for one in sender.asked()]
+    asked = [check["body"] for check in sender.asked()]
     sender.close()
     assert asked == ["quick", "patient"]
 
 
-# --- restarts, and folders that go from one broker to the other ---------------------------
+# --- restarts, and folders that move between the brokers ----------------------------------
 
 
 @pytest.mark.parametrize("is_kill", [False, True])
-def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_kill: bool) -> None:
+def test_a_restarted_broker_continues_its_checks(
+    java: TransactionOracle, tmp_path: Path, is_kill: bool
+) -> None:
     with ReputCluster(tmp_path / "own", PATIENT) as cluster:
         with blocking.Admin(cluster.namesrv) as admin:
             admin.create_topic("T", queue_count=1)
@@ -308,22 +310,22 @@ def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_
         sender.send("T", "before", "commit", "commit")
         for number in range(10):
             sender.send("T", f"{number}", "unknown", "commit" if number % 2 else "rollback")
-        # Java does not wait for the reply: the kill may take the decision, then it is asked again.
+        # Java does not wait for the reply: if the kill loses the decision, there is another check.
         sender.send("T", "dropped", "rollback", "rollback")
         cluster.kill_broker() if is_kill else cluster.stop_broker()
         cluster.start()
         wanted = {"before", "1", "3", "5", "7", "9"}
         until(lambda: bodies(cluster.namesrv, "T").keys() >= wanted)
-        until(lambda: {one["body"] for one in sender.asked()} >= set("0123456789"))
+        until(lambda: {check["body"] for check in sender.asked()} >= set("0123456789"))
         sender.close()
         assert bodies(cluster.namesrv, "T").keys() == wanted
 
 
 @pytest.mark.parametrize("way", ["to Java", "from Java"])
-def test_a_folder_goes_on_with_the_other_broker(
+def test_the_other_broker_continues_a_folder(
     java: TransactionOracle, tmp_path: Path, way: str
 ) -> None:
-    """What one of them has stored, decided and put again the other one knows."""
+    """Each broker has the messages, decisions and republished half messages of the other one."""
     kinds = ("reput", "official") if way == "to Java" else ("official", "reput")
     folder = tmp_path / "both"
     with start_cluster(kinds[0], java.version, folder, PATIENT) as first:
@@ -343,7 +345,7 @@ def test_a_folder_goes_on_with_the_other_broker(
         heir.send("T", "new", "commit", "throw")
         wanted = {"committed", "open 0", "open 1", "open 2", "new"}
         until(lambda: bodies(second.namesrv, "T").keys() >= wanted)
-        until(lambda: "asked" in {one["body"] for one in heir.asked()})
+        until(lambda: "asked" in {check["body"] for check in heir.asked()})
         assert bodies(second.namesrv, "T") == Counter(wanted)
-        assert not {"committed", "rolled back", "new"} & {one["body"] for one in heir.asked()}
+        assert not {"committed", "rolled back", "new"} & {check["body"] for check in heir.asked()}
         heir.close()

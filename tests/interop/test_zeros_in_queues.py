@@ -1,8 +1,8 @@
 """The audit and ``reput store verify`` predict which zeros of a queue Java's next start overwrites.
 
 After a crash Java checks the last three files of a queue, ends the queue at the first zeros there,
-and dispatches again. It does not see zeros in earlier files. If the first unit of the three files
-is zeros, it forgets where the queue ends, and puts the unit of message 0 there.
+and dispatches again. It ignores zeros in earlier files. If the first unit of the three files is
+zeros, it loses the end of the queue, and puts the unit of message 0 there.
 """
 
 import struct
@@ -42,7 +42,9 @@ def unit_place(store: Path, queue_id: int, queue_offset: int) -> tuple[Path, int
     return store / "consumequeue" / "T" / str(queue_id) / name, position
 
 
-def test_zeros_after_a_crash(java_store: JavaStore, tmp_path: Path) -> None:
+def test_java_overwrites_the_predicted_zeros_after_a_crash(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
     puts = [Put("T", queue_id, b"x" * 50) for _ in range(MESSAGES) for queue_id in ZEROS]
     written = java_store.write(tmp_path, puts, SETTINGS).puts
     places = {
@@ -61,8 +63,8 @@ def test_zeros_after_a_crash(java_store: JavaStore, tmp_path: Path) -> None:
     assert audit.verdicts.get(MessageVerdict.UNDISPATCHED, 0) == len(REPAIRED)
     assert [message.queue_id for message in audit.lost] == [0, 1, 2]
     findings = verify(StoreReader.open(str(tmp_path))).findings
-    pending = [found for found in findings if found.kind is FindingKind.NOT_DISPATCHED]
-    assert {(found.path.split("/")[2], found.queue_offset) for found in pending} == {
+    pending = [finding for finding in findings if finding.kind is FindingKind.NOT_DISPATCHED]
+    assert {(finding.path.split("/")[2], finding.queue_offset) for finding in pending} == {
         (str(queue_id), ZEROS[queue_id]) for queue_id in REPAIRED
     }
 

@@ -1,4 +1,4 @@
-"""Plain commands to a broker of another process, ours or Java's; see ``broker_subject``."""
+"""Plain commands to a broker in another process, ours or Java's; see ``broker_subject``."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,13 @@ class Remote(Subject):
     async def read(
         self, topic: str, count: int, queue_id: int = 0, queue_offset: int = 0, **fields: Any
     ) -> list[StoredMessage]:
-        """Return messages of a queue once there are so many: Java dispatches in its own time."""
+        """Wait for ``count`` messages of a queue, which Java dispatches later, and return them."""
         for _ in range(LOOKS):
             reply = await self.pull(topic, queue_id, queue_offset, **fields)
             if reply.code == ResponseCode.SUCCESS:
-                found = messages_in(reply.body)
-                if len(found) >= count:
-                    return found
+                messages = messages_in(reply.body)
+                if len(messages) >= count:
+                    return messages
             await asyncio.sleep(PAUSE_S)
         raise AssertionError(f"{topic}: {reply}")
 

@@ -26,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
         warnings.simplefilter("ignore")
         session = (
             SparkSession.builder.master("local[2]")
-            # Quick to start rather than quick: of a test's time most goes into compiling.
+            # A short start matters more than fast queries: most of a test's time is compilation.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

@@ -1,4 +1,4 @@
-"""What tests of the dispatch share: runners that kill, stores with small files, comparisons."""
+"""Shared parts of the dispatch tests: runners that fail, stores with small files, comparisons."""
 
 import dataclasses
 import random
@@ -18,10 +18,10 @@ FAMILIES = (paths.CONSUME_QUEUE, paths.INDEX)
 
 
 class Here:
-    """Runs tasks in this process, in a random order, some of them twice.
+    """Runs tasks in this process, in random order, some of them twice.
 
     Args:
-        seed: Of the order.
+        seed: Seed of the order and of the failures.
         failing: Share of the tasks that fail, half of them after their work is done.
     """
 
@@ -71,7 +71,7 @@ def assert_same(found: Path, expected: Path, families: Sequence[str] = FAMILIES)
 
 
 def engine(store: Path, into: Path, options: StoreConfig) -> Path:
-    """What the store engine makes of a log alone."""
+    """Return what the store engine derives from a log alone."""
     copy = into / "engine"
     shutil.copytree(store, copy)
     for family in FAMILIES:
@@ -96,6 +96,6 @@ def small(root: Path, **more: Any) -> StoreConfig:
 
 
 def build(root: Path, count: int = 120, **more: Any) -> store_builder.Built:
-    """A store with several files of everything; its index has more keys than one a message."""
+    """Build a store with several files of each kind; some messages have several keys."""
     messages = store_builder.messages(count, topics=3)
     return store_builder.build(root, messages, queue_file_units=10, entries=40, **more)

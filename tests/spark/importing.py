@@ -1,4 +1,4 @@
-"""Writers of stores without a JVM: what Spark would do with them, pickles and all."""
+"""Store writers without a JVM: the calls that Spark would make, with pickled objects."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ SIZES = {
     "maxIndexNum": 1000,
     "maxMessageSize": 16 * 1024,
 }
-"""Small ones: a few hundred messages fill several files of each kind."""
+"""Sizes so small that a few hundred messages fill several files of each kind."""
 
 Partitions = Sequence[Sequence[pa.RecordBatch]]
 
 
 def texts(path: Path, **options: object) -> dict[str, str]:
-    """Options as Spark hands them over."""
+    """Return options in the form in which Spark passes them."""
     return {name: str(value) for name, value in {**SIZES, **options, "path": path}.items()}
 
 
 def sent(value: Any) -> Any:
-    """A value as it comes out of another process."""
+    """Pickle and unpickle a value, as between processes."""
     return _PICKLE.loads(_PICKLE.dumps(value))
 
 
 def batch(rows: Sequence[Mapping[str, Any]], **types: pa.DataType) -> pa.RecordBatch:
-    """Rows as Spark gives them to a writer."""
+    """Return rows as the record batch that Spark passes to a writer."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     known = {
         "body": pa.binary(),
@@ -61,7 +61,7 @@ def batch(rows: Sequence[Mapping[str, Any]], **types: pa.DataType) -> pa.RecordB
 def write(
     path: Path, partitions: Partitions, *, overwrite: bool = False, **options: object
 ) -> None:
-    """``df.write.format("rocketmq").options(...).save(path)``."""
+    """Do the same as ``df.write.format("rocketmq").options(...).save(path)``."""
     schema = from_arrow_schema(partitions[0][0].schema)
     writer = StoreWriter(import_options.parse(texts(path, **options)), schema, overwrite)
     messages = [sent(sent(writer).write(iter(part))) for part in partitions]
@@ -69,10 +69,10 @@ def write(
 
 
 class Stream:
-    """``df.writeStream``: batches of one query.
+    """The micro-batches of one ``df.writeStream`` query.
 
     Args:
-        monkeypatch: For the id of the query, which Spark tells its workers.
+        monkeypatch: Sets the query id, which Spark passes to its workers.
         path: The store's folder.
         query: The id.
     """
@@ -85,7 +85,7 @@ class Stream:
         self._query = query
 
     def write(self, batch_id: int, partitions: Partitions) -> None:
-        """Run one micro-batch, or run it again."""
+        """Run a micro-batch, for the first time or again."""
         self._monkeypatch.setattr(store_sink, "_query_id", lambda: self._query)
         schema = from_arrow_schema(partitions[0][0].schema)
 
@@ -97,15 +97,15 @@ class Stream:
 
 
 def read(path: Path, **options: object) -> list[pa.RecordBatch]:
-    """``spark.read.format("rocketmq").load(path)``."""
+    """Do the same as ``spark.read.format("rocketmq").load(path)``."""
     given = {name: str(value) for name, value in {"scan": "log", **options, "path": path}.items()}
     parsed = read_options.parse(given)
     columns = list(message_fields(parsed))
     scan = MessageScan(parsed, columns)
-    return [one for task in scan.tasks() for one in MessageScan(parsed, columns).read(task)]
+    return [row for task in scan.tasks() for row in MessageScan(parsed, columns).read(task)]
 
 
 def rows(path: Path, **options: object) -> list[dict[str, Any]]:
-    """The same as dictionaries."""
+    """Return the rows of a store as dictionaries."""
     found: list[dict[str, Any]] = pa.Table.from_batches(read(path, **options)).to_pylist()
     return found

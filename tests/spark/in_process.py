@@ -1,6 +1,6 @@
-"""A Spark session without a JVM: tasks run here, one by one, each pickled as for a worker.
+"""A Spark session without a JVM: tasks run here in turn, each pickled as for a worker.
 
-For what jobs do with ``parallelize``; what they leave to Spark's tables needs a real session.
+Enough for jobs that use ``parallelize``; jobs that use Spark's tables need a real session.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,23 +16,23 @@ def _sent(value: Any) -> Any:
 
 
 class Rows:
-    """What ``parallelize`` gives."""
+    """The result of ``parallelize``."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self._values = list(values)
 
     def map(self, work: Callable[[Any], Any]) -> "Rows":
-        return Rows(_sent(_sent(work)(_sent(one))) for one in self._values)
+        return Rows(_sent(_sent(work)(_sent(value))) for value in self._values)
 
     def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> "Rows":
-        return Rows(_sent(row) for one in self._values for row in _sent(work)(_sent(one)))
+        return Rows(_sent(row) for value in self._values for row in _sent(work)(_sent(value)))
 
     def collect(self) -> list[Any]:
         return self._values
 
 
 class InProcess:
-    """Stands in for a ``SparkSession``."""
+    """Replaces a ``SparkSession``."""
 
     @property
     def sparkContext(self) -> "InProcess":
@@ -42,7 +42,7 @@ class InProcess:
     def defaultParallelism(self) -> int:
         return 2
 
-    # What running.SparkRunner asks while it waits.
+    # Called by running.SparkRunner while it waits.
 
     def getLocalProperty(self, name: str) -> None:
         return None

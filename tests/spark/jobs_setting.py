@@ -1,4 +1,4 @@
-"""Settings of the golden stores, and damage to copies of them, for tests of jobs."""
+"""Configurations of the golden stores, and damage to copies of them, for tests of jobs."""
 
 from pathlib import Path
 
@@ -7,16 +7,16 @@ from reput.store.config import StoreConfig
 
 
 def settings(version: str, name: str = "clean") -> StoreConfig:
-    """What the broker that wrote a golden store was told."""
-    told = golden.manifest(version, name)["config"]
+    """Return the configuration of the broker that wrote a golden store."""
+    written = golden.manifest(version, name)["config"]
     default = StoreConfig()
     return StoreConfig(
-        mapped_file_size_commit_log=int(told["mappedFileSizeCommitLog"]),
-        mapped_file_size_consume_queue=int(told["mappedFileSizeConsumeQueue"]),
-        max_hash_slot_num=int(told["maxHashSlotNum"]),
-        max_index_num=int(told["maxIndexNum"]),
-        max_message_size=int(told["maxMessageSize"]),
-        message_delay_level=told.get("messageDelayLevel", default.message_delay_level),
+        mapped_file_size_commit_log=int(written["mappedFileSizeCommitLog"]),
+        mapped_file_size_consume_queue=int(written["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(written["maxHashSlotNum"]),
+        max_index_num=int(written["maxIndexNum"]),
+        max_message_size=int(written["maxMessageSize"]),
+        message_delay_level=written.get("messageDelayLevel", default.message_delay_level),
         index_tags=version == "5.5.0",
     )
 
@@ -31,7 +31,7 @@ def flip(path: Path, position: int, mask: int = 0x10) -> None:
 
 
 def log_place(store: Path, physical_offset: int) -> tuple[Path, int]:
-    """The log file that holds an offset, and where in it."""
+    """Return the log file with a physical offset, and the position in it."""
     starts = [(int(path.name), path) for path in golden.log_files(store)]
-    start, path = max(one for one in starts if one[0] <= physical_offset)
+    start, path = max(file for file in starts if file[0] <= physical_offset)
     return path, physical_offset - start

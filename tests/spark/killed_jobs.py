@@ -1,4 +1,5 @@
-"""Jobs without a JVM in processes that can be killed: ``process(name, source, target).start()``."""
+"""Jobs without a JVM, in processes that can be killed: ``process(name, source,
+target).start()``."""
 
 import multiprocessing
 from multiprocessing.context import ForkServerProcess
@@ -15,7 +16,7 @@ VERSION = "4.9.7"
 NAMES = ("dispatch", "archive", "restore", "salvage")
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__])  # else each start imports for a second
+_CONTEXT.set_forkserver_preload([__name__])  # or each start imports for a second
 
 
 def process(name: str, source: Path, target: Path) -> ForkServerProcess:

@@ -1,11 +1,11 @@
-"""Messages of every kind in a running broker, and what reads of it are told.
+"""Messages of every kind in a running broker, and options of reads of them.
 
     traffic = live_traffic.publish(address)
     for name, case in live_traffic.cases(traffic).items():
         rows = live_traffic.read(address, case.constraint, **case.all_options)
 
-Without Spark; every task is sent to an executor and back. Reads of the store, once the broker is
-gone, must give the same: ``case.rows_of(folder)``.
+Without Spark; every task is pickled as for an executor. Reads of the store after the broker has
+stopped must return the same rows: ``case.rows_of(folder)``.
 """
 
 import pickle
@@ -46,7 +46,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Case:
-    """What a read is told, live and of the store."""
+    """Options of a read, of the live broker and of its store."""
 
     options: dict[str, Any]
     constraint: Constraint | None = None
@@ -54,11 +54,11 @@ class Case:
 
     @property
     def all_options(self) -> dict[str, Any]:
-        """For the live read."""
+        """All options of the live read."""
         return {**self.options, **self.live_options}
 
     def rows_of(self, folder: Path) -> list[Row]:
-        """What the store of a stopped broker gives."""
+        """Return the rows of the store of the stopped broker."""
         given = {**self.options, "broker": BROKER}
         return in_order(reading.read(folder, self.constraint, **given).rows)
 
@@ -70,18 +70,18 @@ def scan_of(address: str, constraint: Constraint | None = None, **given: Any) ->
 
 
 def read_tasks(scan: LiveScan, tasks: list[LiveTask]) -> list[Row]:
-    """Read every partition, each sent to an executor and back."""
-    found: list[Row] = []
+    """Read every partition, each pickled as for an executor."""
+    read_rows: list[Row] = []
     for sent in [pickle.dumps((scan, task)) for task in tasks]:
         executor, task = pickle.loads(sent)
         for batch in executor.read(task):
             batch.validate(full=True)
             assert batch.num_rows
-            found += batch.to_pylist()
-    for row in found:
+            read_rows += batch.to_pylist()
+    for row in read_rows:
         if row.get("properties") is not None:
             row["properties"] = dict(row["properties"])
-    return found
+    return read_rows
 
 
 def read(address: str, constraint: Constraint | None = None, **given: Any) -> list[Row]:
@@ -89,12 +89,12 @@ def read(address: str, constraint: Constraint | None = None, **given: Any) -> li
     return read_tasks(scan, scan.tasks())
 
 
-def in_order(found: list[Row]) -> list[Row]:
-    return sorted(found, key=lambda row: (row["physical_offset"], row["topic"]))
+def in_order(read_rows: list[Row]) -> list[Row]:
+    return sorted(read_rows, key=lambda row: (row["physical_offset"], row["topic"]))
 
 
 def traces(address: str) -> Any:
-    """What a client could leave behind: topics, groups, their offsets and members."""
+    """Return the state that a client could change: topics, groups, their offsets and members."""
     with blocking.Admin(address) as admin:
         return (
             admin.topic_configs(BROKER),
@@ -115,13 +115,13 @@ def queue(queue_id: int, topic: str = "Orders") -> MessageQueue:
 
 
 def publish(address: str) -> Traffic:
-    """Make topics and send messages; returns once all are in their queues."""
+    """Create topics and send messages; return when all are in their queues."""
     with blocking.Admin(address) as admin:
         for topic, count in TOPICS.items():
             admin.create_topic(topic, queue_count=count)
         with blocking.Producer("p", namesrv=address) as producer:
             sent = [
-                producer.send(  # one by one, so that store times differ
+                producer.send(  # separate sends, so that store times differ
                     Message(
                         "Orders",
                         f"order {i} ü".encode() * (1 + i % 3),
@@ -151,7 +151,7 @@ def cases(traffic: Traffic) -> dict[str, Case]:
     middle_ms = traffic.middle_ms
     per_queue = {"Orders": {BROKER: {"0": 12, "3": 40}}}
     orders = {"topic": "Orders"}
-    found: dict[str, dict[str, Any]] = {
+    options_by_name: dict[str, dict[str, Any]] = {
         "everything": {},
         "all isolations": {"readIsolation": "all"},
         "no system topics": {"includeSystemTopics": False},
@@ -190,7 +190,7 @@ def cases(traffic: Traffic) -> dict[str, Case]:
         "resolved": {"resolveTopics": True},
         "no checksums": {**orders, "checkCrc": False},
     }
-    listed = {name: Case(options) for name, options in found.items()}
+    listed = {name: Case(options) for name, options in options_by_name.items()}
     for name, given in {
         "small partitions": {"maxRecordsPerPartition": 7},
         "many partitions": {"minPartitions": 9},
@@ -203,7 +203,7 @@ def cases(traffic: Traffic) -> dict[str, Case]:
     }.items():
         listed[name] = Case({}, live_options=given)
     time_us = middle_ms * 1000
-    for name, one in {
+    for name, constraint in {
         "topic predicate": from_values("topic", ["Orders"]),
         "queue predicate": from_values("queue_id", [1, 2]),
         "tag predicate": from_values("tags", ["TagA"]),
@@ -213,13 +213,13 @@ def cases(traffic: Traffic) -> dict[str, Case]:
         "physical predicate": from_span("physical_offset", 2_000, 9_000),
         "impossible predicate": from_values("topic", []),
     }.items():
-        assert one is not None
-        listed[name] = Case({}, one)
+        assert constraint is not None
+        listed[name] = Case({}, constraint)
     return listed
 
 
 def read_all(address: str, listed: dict[str, Case]) -> dict[str, list[Row]]:
-    """Read everything that is listed, in order."""
+    """Read all cases in order."""
     return {
         name: in_order(read(address, case.constraint, **case.all_options))
         for name, case in listed.items()
@@ -228,4 +228,4 @@ def read_all(address: str, listed: dict[str, Case]) -> dict[str, list[Row]]:
 
 NAMES = tuple(cases(Traffic(0, "", None)))
 NOTHING = ("after all", "impossible predicate")
-"""The cases that find nothing."""
+"""Cases without rows."""

@@ -1,4 +1,4 @@
-"""An S3-compatible server for tests: moto's, in a thread, with a log of what it was asked.
+"""An S3-compatible server for tests: moto's, in a thread, with a log of its requests.
 
 with ObjectStore() as server:
     server.upload(store, "bucket/store")
@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "not a secret",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""What a process needs to sign requests: set before Spark starts, which hands it to its workers."""
+"""Environment for signed requests: set before Spark starts, which passes it to its workers."""
 
 
 class Asked(NamedTuple):
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class ObjectStore:
-    """The server, one at a time in a process; ``requests`` may be cleared."""
+    """The server, at most one in a process; ``requests`` may be cleared."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -78,24 +78,23 @@ class ObjectStore:
         self._server.server_close()
 
     def _send(self, method: str, path: str, data: bytes | None = None) -> None:
-        kind = {"Content-Type": "application/octet-stream"}  # else moto takes it for a form
+        kind = {"Content-Type": "application/octet-stream"}  # or moto parses it as a form
         asked = Request(f"http://{self.address}/{path}", data, kind, method=method)
         with urlopen(asked, timeout=_TIMEOUT_S) as answer:
             answer.read()
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket."""
         self._send("PUT", name)
 
     def upload(self, folder: Path, path: str) -> None:
-        """Put the files below a folder into a bucket that is there."""
-        for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+        """Upload the files below a folder into an existing bucket."""
+        for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
             name = quote(f"{path}/{file.relative_to(folder)}")
             self._send("PUT", name, file.read_bytes())
 
     @contextlib.contextmanager
     def demanding_credentials(self) -> Iterator[None]:
-        """Meanwhile refuse who has no credentials that were given out: anybody."""
+        """Refuse all requests within this context, which have no credentials issued by moto."""
         self._send("POST", "moto-api/reset-auth", b"0")
         try:
             yield
@@ -103,5 +102,5 @@ class ObjectStore:
             self._send("POST", "moto-api/reset-auth", b"inf")
 
     def uri(self, path: str) -> str:
-        """Return where ``reput`` finds a path."""
+        """Return the URI of a path for ``reput``."""
         return f"s3://{path}?endpoint_override={self.address}&scheme=http&region=us-east-1"

@@ -1,4 +1,4 @@
-"""What a read of a store gives, without Spark, and what the manifests say it must give.
+"""Rows of a store, read without Spark, and the rows expected by the manifests.
 
 got = reading.read(store, topic="GoldenOne", scan="log")
 assert reading.offsets(got.rows) == [...]
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 BROKER = "broker-a"
 HIDDEN_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
-"""What the default isolation leaves out."""
+"""Topics that the default isolation leaves out."""
 
 
 LIGHT_COLUMNS = (
@@ -34,7 +34,7 @@ LIGHT_COLUMNS = (
 
 
 class Read(NamedTuple):
-    """What came out."""
+    """The result of a read."""
 
     rows: list[Row]
     tasks: list[Task]
@@ -42,19 +42,19 @@ class Read(NamedTuple):
 
     @property
     def messages(self) -> list[Row]:
-        """Rows that are messages, by their place in the log."""
+        """Rows that are messages, in log order."""
         found = [row for row in self.rows if row["msg_id"] is not None]
         return sorted(found, key=lambda row: row["physical_offset"])
 
     @property
     def damage(self) -> list[Row]:
-        """Rows that are not."""
+        """Rows that describe damage, in log order."""
         found = [row for row in self.rows if row["msg_id"] is None]
         return sorted(found, key=lambda row: row["physical_offset"])
 
 
 def texts(options: dict[str, Any]) -> dict[str, str]:
-    """Options as Spark hands them over."""
+    """Return options in the form in which Spark passes them."""
     return {
         name: value
         if isinstance(value, str)
@@ -78,26 +78,26 @@ def scan(
 
 
 def read(store: Path | str | None, constraint: Constraint | None = None, **options: Any) -> Read:
-    """Plan and read every partition, each sent to an executor and back."""
+    """Plan and read every partition, each pickled as for an executor."""
     planner = scan(store, constraint, **options)
     tasks = planner.tasks()
-    found: list[Row] = []
+    rows_read: list[Row] = []
     for sent in [pickle.dumps((planner, task)) for task in tasks]:
         executor, task = pickle.loads(sent)
         for batch in executor.read(task):
             batch.validate(full=True)
             assert batch.num_rows
-            found += batch.to_pylist()
-    for row in found:
+            rows_read += batch.to_pylist()
+    for row in rows_read:
         if row.get("properties") is not None:
             row["properties"] = dict(row["properties"])
-    return Read(found, tasks, "\n".join(planner.summary.lines))
+    return Read(rows_read, tasks, "\n".join(planner.summary.lines))
 
 
 def read_light(
     store: Path | str | None, constraint: Constraint | None = None, **options: Any
 ) -> Read:
-    """The same with the columns that tell rows apart."""
+    """Read only the columns that identify rows."""
     is_shown = str(options.get("mode")).upper() in ("PERMISSIVE", "SALVAGE")
     columns = [*LIGHT_COLUMNS, "_corrupt_record"] if is_shown else LIGHT_COLUMNS
     return read(store, constraint, **{"columns": ",".join(columns), **options})
@@ -115,79 +115,79 @@ def time_of(time_ms: int) -> datetime.datetime:
 
 
 def expected(version: str, name: str) -> list[Row]:
-    """The rows of a golden store in log order; ``body`` as ``comparable`` has it."""
-    return [row_of(one) for one in golden.messages(version, name)]
+    """Return the rows of a golden store in log order; ``body`` as in ``comparable``."""
+    return [row_of(message) for message in golden.messages(version, name)]
 
 
-def row_of(one: dict[str, Any]) -> Row:
-    """One entry of a manifest as a row."""
+def row_of(message: dict[str, Any]) -> Row:
+    """Return an entry of a manifest as a row."""
     return {
-        "topic": one["topic"],
+        "topic": message["topic"],
         "broker": BROKER,
-        "queue_id": one["queueId"],
-        "queue_offset": one["queueOffset"],
-        "physical_offset": one["commitLogOffset"],
-        "msg_id": one["uniqKey"] or one["offsetMsgId"],
-        "offset_msg_id": one["offsetMsgId"],
-        "tags": one["tags"],
-        "keys": [word for word in (one["keys"] or "").split(" ") if word],
-        "body": (one["bodyLength"], one["bodySha256"]),
-        "properties": one["properties"],
-        "flag": one["flag"],
-        "sys_flag": one["sysFlag"],
-        "born_timestamp": time_of(one["bornTimestamp"]),
-        "born_host": one["bornHost"],
-        "store_timestamp": time_of(one["storeTimestamp"]),
-        "store_host": one["storeHost"],
-        "reconsume_times": one["reconsumeTimes"],
-        "prepared_transaction_offset": one["preparedTransactionOffset"],
-        "body_crc": one["bodyCRC"],
-        "store_size": one["storeSize"],
+        "queue_id": message["queueId"],
+        "queue_offset": message["queueOffset"],
+        "physical_offset": message["commitLogOffset"],
+        "msg_id": message["uniqKey"] or message["offsetMsgId"],
+        "offset_msg_id": message["offsetMsgId"],
+        "tags": message["tags"],
+        "keys": [word for word in (message["keys"] or "").split(" ") if word],
+        "body": (message["bodyLength"], message["bodySha256"]),
+        "properties": message["properties"],
+        "flag": message["flag"],
+        "sys_flag": message["sysFlag"],
+        "born_timestamp": time_of(message["bornTimestamp"]),
+        "born_host": message["bornHost"],
+        "store_timestamp": time_of(message["storeTimestamp"]),
+        "store_host": message["storeHost"],
+        "reconsume_times": message["reconsumeTimes"],
+        "prepared_transaction_offset": message["preparedTransactionOffset"],
+        "body_crc": message["bodyCRC"],
+        "store_size": message["storeSize"],
     }
 
 
 def comparable(version: str, row: Row) -> Row:
-    """A row that was read, as ``expected`` has it."""
+    """Return a row in the form of ``expected``: the body as length and hash."""
     body = (len(row["body"]), hashlib.sha256(row["body"]).hexdigest())
     properties = golden.known_properties(version, row["properties"])
     return {**row, "body": body, "properties": properties}
 
 
 def visible(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the default isolation shows of a manifest's messages."""
-    return [one for one in messages if one["topic"] not in HIDDEN_TOPICS]
+    """Return the messages of a manifest that the default isolation shows."""
+    return [message for message in messages if message["topic"] not in HIDDEN_TOPICS]
 
 
 def message_offsets(messages: Iterable[dict[str, Any]]) -> list[int]:
-    """Physical offsets of a manifest's messages."""
-    return [one["commitLogOffset"] for one in messages]
+    """Return the physical offsets of a manifest's messages."""
+    return [message["commitLogOffset"] for message in messages]
 
 
 # --- damaged stores ---------------------------------------------------------
 
 
 class Damaged(NamedTuple):
-    """What can be read of a torn variant, and what cannot."""
+    """The readable and the damaged parts of a torn variant."""
 
     good: list[dict[str, Any]]
-    """Messages of ``clean`` that are still there."""
+    """Messages of ``clean`` that remain."""
     runs: list[tuple[int, int, str]]
-    """(physical offset, length, reason) of each run of bytes that is none."""
+    """(physical offset, length, reason) of each run of bytes without messages."""
     salvaged: list[dict[str, Any]]
-    """Messages that are whole but for their body's checksum."""
+    """Messages that are whole except for the checksum of the body."""
 
 
 def runs(damage: list[Row]) -> list[tuple[int, int, str]]:
-    """Damaged rows as runs; zeros behind damage may be told as a run of their own, or with it."""
-    found: list[tuple[int, int, str]] = []
+    """Merge rows of adjacent damage into runs; zeros after damage may be a separate row."""
+    merged: list[tuple[int, int, str]] = []
     for row in damage:
         start, length = row["physical_offset"], row["store_size"]
-        if found and sum(found[-1][:2]) == start:
-            before = found.pop()
-            found.append((before[0], before[1] + length, before[2]))
+        if merged and sum(merged[-1][:2]) == start:
+            before = merged.pop()
+            merged.append((before[0], before[1] + length, before[2]))
         else:
-            found.append((start, length, row["_corrupt_record"]))
-    return found
+            merged.append((start, length, row["_corrupt_record"]))
+    return merged
 
 
 CRC_REASON = "body does not match BODYCRC"
@@ -195,7 +195,7 @@ LENGTH_REASON = "body, topic and property lengths do not add up to TOTALSIZE"
 
 
 def damaged(version: str, variant: str) -> Damaged:
-    """What Java's description of a variant leaves of ``clean``."""
+    """Return what a variant keeps of ``clean``, from Java's description of the damage."""
     messages = golden.messages(version, "clean")
     text = golden.torn_variants(version)[variant]["damage"]
     config = golden.manifest(version, "clean")["config"]
@@ -204,11 +204,11 @@ def damaged(version: str, variant: str) -> Damaged:
     if variant.startswith("crc-"):
         bad = _at(messages, _number(r"record at (\d+)", text))
         run = (bad["commitLogOffset"], bad["storeSize"], CRC_REASON)
-        return Damaged([one for one in messages if one is not bad], [run], [bad])
+        return Damaged([message for message in messages if message is not bad], [run], [bad])
     if variant == "size-late":
         bad = _at(messages, _number(r"record at (\d+)", text))
         run = (bad["commitLogOffset"], bad["storeSize"], LENGTH_REASON)
-        return Damaged([one for one in messages if one is not bad], [run], [])
+        return Damaged([message for message in messages if message is not bad], [run], [])
     if variant == "torn-tail":
         return Damaged(messages[:-1], [], [])
     if variant == "torn-tail-noabort":
@@ -224,11 +224,13 @@ def damaged(version: str, variant: str) -> Damaged:
     if variant == "log-missing":
         start = _number(r"file (\d+)", text)
         stop = start + log_file_bytes
-        good = [one for one in messages if not start <= one["commitLogOffset"] < stop]
+        good = [message for message in messages if not start <= message["commitLogOffset"] < stop]
         return Damaged(good, [(start, log_file_bytes, "the file is missing")], [])
     if variant == "cq-ahead":
         end = _number(r"cut at (\d+)", text)
-        return Damaged([one for one in messages if one["commitLogOffset"] < end], [], [])
+        return Damaged(
+            [message for message in messages if message["commitLogOffset"] < end], [], []
+        )
     return Damaged(messages, [], [])
 
 
@@ -239,4 +241,4 @@ def _number(pattern: str, text: str) -> int:
 
 
 def _at(messages: Sequence[dict[str, Any]], offset: int) -> dict[str, Any]:
-    return next(one for one in messages if one["commitLogOffset"] == offset)
+    return next(message for message in messages if message["commitLogOffset"] == offset)

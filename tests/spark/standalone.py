@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and workers, started as administrators do.
+"""A Spark standalone cluster on this machine: a master and workers, started like in production.
 
 with StandaloneCluster(tmp_path, workers=2) as cluster:
     done = cluster.submit(script, "argument", options=["--py-files", wheel])
@@ -25,11 +25,11 @@ _NEVER = threading.Event()
 
 
 class StandaloneCluster:
-    """A master and workers with a core each, below a folder of their own.
+    """A master and workers with a core each, in a folder.
 
     Args:
-        folder: For logs and scratch files.
-        workers: How many.
+        folder: Folder for logs and scratch files.
+        workers: Number of workers.
     """
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
@@ -67,7 +67,7 @@ class StandaloneCluster:
         self._stop()
 
     def _start(self, name: str, *arguments: str) -> Path:
-        """Start a daemon; return its log."""
+        """Start a daemon and return its log."""
         number = len(self._processes)
         log = self._folder / f"{name}-{number}.log"
         scratch = self._folder / f"scratch-{number}"
@@ -77,13 +77,13 @@ class StandaloneCluster:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=self._environment(SPARK_WORKER_DIR=str(scratch)),
-                start_new_session=True,  # executors too are in it
+                start_new_session=True,  # executors are in the same process group
             )
         self._processes.append(started)
         return log
 
     def _said(self, log: Path, pattern: str) -> str:
-        """Wait until a daemon has said something; return the group of the pattern."""
+        """Wait until a daemon's log matches a pattern, and return the group of the pattern."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             found = re.search(pattern, log.read_text(errors="replace"))
@@ -93,7 +93,7 @@ class StandaloneCluster:
         raise TimeoutError(f"{pattern} is not in:\n{log.read_text(errors='replace')}")
 
     def _environment(self, **more: str) -> dict[str, str]:
-        # Nothing of the tests' own: workers find what the cluster is given, no more.
+        # Without the variables of the tests: workers get only what the cluster is given.
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -116,7 +116,7 @@ class StandaloneCluster:
         conf: Mapping[str, str] | None = None,
         python: str = sys.executable,
     ) -> str:
-        """Run a script as ``spark-submit`` does; return what it printed.
+        """Run a script with ``spark-submit`` and return its output.
 
         The driver runs with the Python of the tests, workers with ``python``.
         """

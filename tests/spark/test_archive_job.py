@@ -1,6 +1,6 @@
 """``archive``, ``verify`` and ``restore`` as Spark jobs, and archives in ``format("rocketmq")``.
 
-What archives hold is tested without a JVM, in tests/unit/spark/test_archive.py.
+The content of archives is tested without a JVM, in tests/unit/spark/test_archive.py.
 """
 
 import re
@@ -33,7 +33,7 @@ def rows(frame: DataFrame) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of all of ``clean`` of 5.5.0: read it."""
+    """Return an archive of the whole of ``clean`` of 5.5.0, for reading only."""
     into = tmp_path_factory.mktemp("archived") / "archive"
     steps: list[tuple[str, int, int]] = []
     result = archive(
@@ -41,7 +41,7 @@ def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
         str(golden.unpack("5.5.0", "clean")),
         str(into),
         include_last=True,
-        progress=lambda *one: steps.append(one),
+        progress=lambda *step: steps.append(step),
     )
     assert result.messages == len(golden.messages("5.5.0", "clean"))
     count = result.log_files
@@ -49,9 +49,7 @@ def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     return into
 
 
-def test_a_store_goes_into_an_archive_and_comes_back(
-    spark: SparkSession, archived: Path, tmp_path: Path
-) -> None:
+def test_an_archived_store_is_restored(spark: SparkSession, archived: Path, tmp_path: Path) -> None:
     store = golden.unpack("5.5.0", "clean")
     assert verify(spark, str(archived)).is_whole
     want = load(spark, store)
@@ -71,7 +69,7 @@ def test_predicates_and_keys_are_pushed_into_an_archive(
 ) -> None:
     store = golden.unpack("4.9.7", "clean")
     archive(spark, str(store), str(tmp_path), include_last=True)
-    keyed = next(one for one in golden.messages("4.9.7", "clean") if one["keys"])
+    keyed = next(message for message in golden.messages("4.9.7", "clean") if message["keys"])
     word = keyed["keys"].split(" ")[0]
     assert rows(load(spark, tmp_path, key=word)) == rows(load(spark, store, key=word)) != []
     spark.conf.set(PUSHDOWN, "true")
@@ -87,13 +85,13 @@ def test_predicates_and_keys_are_pushed_into_an_archive(
         spark.conf.unset(PUSHDOWN)
 
 
-def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, archived: Path) -> None:
+def test_spark_reads_the_parquet_files_directly(spark: SparkSession, archived: Path) -> None:
     messages = golden.messages("5.5.0", "clean")
     frame = spark.read.parquet(str(archived / "messages"))
     counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
     assert counts == {
-        topic: sum(one["topic"] == topic for one in messages)
-        for topic in {one["topic"] for one in messages}
+        topic: sum(message["topic"] == topic for message in messages)
+        for topic in {message["topic"] for message in messages}
     }
     some = messages[5]
     (row,) = frame.where(F.col("offset_msg_id") == some["offsetMsgId"]).collect()
@@ -101,7 +99,7 @@ def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, archiv
     assert "date" in frame.columns
 
 
-def test_the_python_of_the_page_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_python_of_the_page_runs_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     config = StoreConfig(mapped_file_size_commit_log=64 * 1024, max_message_size=8 * 1024)
     with MessageStore.open(str(tmp_path / "data" / "store"), config) as store:
         for i in range(200):

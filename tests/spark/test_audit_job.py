@@ -1,4 +1,4 @@
-"""The audit on Spark: what takes two messages to see. Verdicts: tests/unit/spark/jobs."""
+"""The audit on Spark: checks that join messages. Verdicts are tested in tests/unit/spark/jobs."""
 
 import re
 from collections import Counter, defaultdict
@@ -20,18 +20,23 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"
 
 
 def copies(messages: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
-    """Physical offset to (how often, where first) of the messages stored more than once."""
+    """Return physical offset -> (copies, first copy) of messages stored more than once."""
     same: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for one in messages:
-        if not names.is_system_topic(one["topic"]) and one["uniqKey"]:
+    for message in messages:
+        if not names.is_system_topic(message["topic"]) and message["uniqKey"]:
             key = ("topic", "uniqKey", "reconsumeTimes", "bodyCRC", "storedBodyLength")
-            same[tuple(one[name] for name in key)].append(one["commitLogOffset"])
-    return {at: (len(of), min(of)) for of in same.values() if len(of) > 1 for at in of}
+            same[tuple(message[name] for name in key)].append(message["commitLogOffset"])
+    return {
+        physical_offset: (len(of), min(of))
+        for of in same.values()
+        if len(of) > 1
+        for physical_offset in of
+    }
 
 
 @pytest.mark.soak
-def test_a_store_of_java_with_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    told = golden.messages("4.9.7", "clean")
+def test_the_audit_of_a_store_of_java_with_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    messages = golden.messages("4.9.7", "clean")
     store, table = golden.unpack("4.9.7", "clean"), str(tmp_path / "table")
     steps: list[tuple[str, int, int]] = []
     result = job.audit(
@@ -43,42 +48,46 @@ def test_a_store_of_java_with_a_table(spark: SparkSession, tmp_path: Path) -> No
         progress=lambda *step: steps.append(step),
     )
     assert result.is_clean
-    # Each unit was claimed by its record, so that none is left to look at.
+    # Each unit was claimed by its record: no other stages.
     assert [stage for stage, done, of in steps if done == of] == ["index", "records", "links"]
 
-    twice = copies(told)
+    twice = copies(messages)
     assert result.duplicated == sum(at != first for at, (_, first) in twice.items())
     rows = {row["physical_offset"]: row for row in job.messages(spark, table).collect()}
     assert {
         at: (row["copies"], row["first_copy"]) for at, row in rows.items() if row["copies"]
     } == twice
-    assert len(rows) == len(told)
+    assert len(rows) == len(messages)
 
-    delayed = [one for one in told if one["topic"] == names.SCHEDULE_TOPIC]
-    for one in delayed:
-        row = rows[one["commitLogOffset"]]
+    delayed = [message for message in messages if message["topic"] == names.SCHEDULE_TOPIC]
+    for message in delayed:
+        row = rows[message["commitLogOffset"]]
         if row["stage"] == Stage.DELIVERED:
             there = rows[row["other"]]
-            assert there["topic"] == one["properties"]["REAL_TOPIC"]
-            assert there["uniq_key"] == one["uniqKey"]
+            assert there["topic"] == message["properties"]["REAL_TOPIC"]
+            assert there["uniq_key"] == message["uniqKey"]
     by_half = {
-        one["preparedTransactionOffset"]: one["commitLogOffset"]
-        for one in told
-        if one["sysFlag"] & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
+        message["preparedTransactionOffset"]: message["commitLogOffset"]
+        for message in messages
+        if message["sysFlag"] & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
     }
-    halves = [rows[one["commitLogOffset"]] for one in told if one["topic"] == names.HALF_TOPIC]
+    halves = [
+        rows[message["commitLogOffset"]]
+        for message in messages
+        if message["topic"] == names.HALF_TOPIC
+    ]
     committed = {
         row["physical_offset"]: row["other"] for row in halves if row["stage"] == "committed"
     }
     assert committed == by_half
-    ends = sum(one["topic"] == names.OP_HALF_TOPIC for one in told)
+    ends = sum(message["topic"] == names.OP_HALF_TOPIC for message in messages)
     counted = Counter(row["stage"] for row in halves)
     assert counted["committed"] + counted["rolled_back"] == ends
-    in_result = next(one for one in result.topics if one.topic == names.HALF_TOPIC)
+    in_result = next(topic for topic in result.topics if topic.topic == names.HALF_TOPIC)
     assert in_result.stages == dict(counted)
 
 
-def test_what_is_lost_doubled_or_never_arrived(spark: SparkSession, tmp_path: Path) -> None:
+def test_lost_duplicated_and_undelivered_messages(spark: SparkSession, tmp_path: Path) -> None:
     def delayed(key: str) -> Any:
         known = {props.DELAY: "1", props.REAL_TOPIC: "TopicA", props.REAL_QUEUE_ID: "0"}
         return store_builder.message(names.SCHEDULE_TOPIC, unique_key=key, properties=known)
@@ -127,7 +136,7 @@ def test_what_is_lost_doubled_or_never_arrived(spark: SparkSession, tmp_path: Pa
     rows = job.messages(spark, table)
     lost = rows.filter(F.col("verdict") == str(MessageVerdict.LOST)).collect()
     assert [(row["uniq_key"], row["reason"]) for row in lost] == [("U1", "no_unit")]
-    places = [one.physical_offset for one in built.messages]
+    places = [message.physical_offset for message in built.messages]
     doubled = rows.filter("copies > 1").orderBy("physical_offset").collect()
     assert [(row["physical_offset"], row["first_copy"]) for row in doubled] == [
         (places[1], places[1]),
@@ -146,7 +155,7 @@ def test_what_is_lost_doubled_or_never_arrived(spark: SparkSession, tmp_path: Pa
     }
 
 
-def test_the_how_to_runs_as_it_stands(
+def test_the_code_of_the_how_to_runs_unchanged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

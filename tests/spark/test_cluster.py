@@ -1,7 +1,7 @@
-"""A standalone cluster: how the package gets to the workers, and jobs under faults.
+"""A standalone cluster: ways to install the package on workers, and jobs under faults.
 
-Executors are processes of their own here, so tasks are tried again, are run twice (speculation),
-and executors are lost, as in production.
+Executors are separate processes here, so tasks are retried or run twice (speculation), and
+executors are lost, as in production.
 """
 
 import json
@@ -67,7 +67,7 @@ run_stage = running.SparkRunner.__call__
 
 
 def executor_of(pid):
-    """The JVM that a Python worker works for."""
+    """Return the JVM of a Python worker."""
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid
@@ -81,7 +81,7 @@ def run_with_faults(self, stage, function, tasks):
         number, task = numbered
         if TaskContext.get().attemptNumber() == 0:
             fault = ("raises", "dies after its work", "is slow", "loses its executor")[number % 4]
-            # An executor is lost once a stage: its tasks start anew, and count as failed, too.
+            # An executor is lost once a stage: its tasks are retried and count as failed, too.
             is_new = not (folder / fault).exists()
             (folder / fault).touch()
             if fault == "raises":
@@ -126,11 +126,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with all that reput needs, and without reput."""
+    """Return a virtual environment with the dependencies of reput, without reput."""
     root = tmp_path_factory.mktemp("bare") / "environment"
     venv.create(root, symlinks=True, with_pip=False)
     (site,) = root.glob("lib/python*/site-packages")
-    # What a .pth names is searched; the .pth files there, as an editable reput has, are not.
+    # A folder named by a .pth is searched; its own .pth files, as of an editable reput, are not.
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     return root
 
@@ -155,7 +155,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_package_goes_to_the_workers_as_a_zip(
+def test_workers_get_the_package_as_a_zip(
     cluster: StandaloneCluster, bare: Path, tmp_path: Path
 ) -> None:
     copy_packages(tmp_path / "shipped")
@@ -171,7 +171,7 @@ def test_the_package_goes_to_the_workers_as_a_zip(
     assert said == {"workers": [want], "rows": len(golden.messages(VERSION, NAME))}
 
 
-def test_the_package_goes_to_the_workers_in_a_packed_environment(
+def test_workers_get_the_package_in_a_packed_environment(
     cluster: StandaloneCluster, bare: Path, tmp_path: Path
 ) -> None:
     environment = tmp_path / "environment"
@@ -195,7 +195,7 @@ def test_the_package_goes_to_the_workers_in_a_packed_environment(
         assert engine == kernels.engine()
 
 
-def test_jobs_hold_while_tasks_fail_linger_and_lose_their_executors(
+def test_jobs_survive_failed_and_slow_tasks_and_lost_executors(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     store, torn = golden.unpack(VERSION, NAME), golden.unpack(VERSION, TORN)
@@ -247,6 +247,6 @@ def test_jobs_hold_while_tasks_fail_linger_and_lose_their_executors(
 
 
 def _length(queue: Path) -> int:
-    """The units that Java wrote: those with a size."""
+    """Return the number of units that Java wrote: those with a size."""
     data = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
     return sum(data[at + 8 : at + 12] != bytes(4) for at in range(0, len(data), 20))

@@ -1,6 +1,6 @@
 """Compare on a real session: messages joined by queue offset and key, and findings as rows.
 
-What does not need Spark's tables is in tests/unit/spark/test_compare.py.
+The parts without Spark's tables are tested in tests/unit/spark/test_compare.py.
 """
 
 import shutil
@@ -30,7 +30,7 @@ def run(spark: SparkSession, left: Path, right: Path, **options: Any) -> Compari
 
 
 @pytest.mark.soak
-def test_copies_are_equal_either_way(spark: SparkSession, tmp_path: Path) -> None:
+def test_copies_are_equal_with_either_match(spark: SparkSession, tmp_path: Path) -> None:
     left = golden.unpack("4.9.7", "clean")
     right = golden.copy_store("4.9.7", "clean", tmp_path)
     whole = run(spark, left, right, sections=["files", "messages", "queues", "tables"])
@@ -41,24 +41,24 @@ def test_copies_are_equal_either_way(spark: SparkSession, tmp_path: Path) -> Non
     assert joined.matched_by == "queue"
 
 
-def test_each_planted_difference_is_joined_and_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_planted_difference_is_found(spark: SparkSession, tmp_path: Path) -> None:
     left = golden.unpack("4.9.7", "clean")
     right = golden.copy_store("4.9.7", "clean", tmp_path)
     messages = [
-        one
-        for one in golden.messages("4.9.7", "clean")
-        if one["topic"] == "GoldenOne"
-        and one["uniqKey"]
-        and one["sysFlag"] == 0
-        and one["storedBodyLength"] > 20
+        message
+        for message in golden.messages("4.9.7", "clean")
+        if message["topic"] == "GoldenOne"
+        and message["uniqKey"]
+        and message["sysFlag"] == 0
+        and message["storedBodyLength"] > 20
     ]
     body, time, magic, offset = messages[10:50:10]
 
-    def place(one: dict[str, Any], inside: int) -> tuple[Path, int]:
-        path, position = log_place(right, one["commitLogOffset"])
+    def place(message: dict[str, Any], inside: int) -> tuple[Path, int]:
+        path, position = log_place(right, message["commitLogOffset"])
         return path, position + inside
 
-    body_start = 88  # behind the head and two IPv4 hosts
+    body_start = 88  # after the head and two IPv4 hosts
     flip(*place(body, body_start + 2))
     flip(*place(time, record.POSITION_BORN_HOST + 8 + 7), 0x01)
     flip(*place(magic, record.POSITION_MAGIC))
@@ -69,7 +69,7 @@ def test_each_planted_difference_is_joined_and_named(spark: SparkSession, tmp_pa
 
     got = run(spark, left, right, match="queue")
     assert got.counts["messages"] == {"only_left": 1, "only_right": 0, "different": 3}
-    by_place = {one.physical_offset: one for one in got.findings}
+    by_place = {row.physical_offset: row for row in got.findings}
     assert by_place[body["commitLogOffset"]].field == "body"
     assert by_place[time["commitLogOffset"]].field == "store_timestamp"
     assert by_place[magic["commitLogOffset"]].kind == "only_left"
@@ -98,8 +98,8 @@ def test_every_finding_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     name = golden.log_files(right)[3].name
     (right / "commitlog" / name).unlink()
     lost = sum(
-        log_place(left, one["commitLogOffset"])[0].name == name
-        for one in golden.messages("4.9.7", "clean")
+        log_place(left, message["commitLogOffset"])[0].name == name
+        for message in golden.messages("4.9.7", "clean")
     )
     frame = findings_frame(spark, str(left), str(right))
     counted = frame.groupBy("section", "kind").sum("count").collect()
@@ -111,9 +111,7 @@ def test_every_finding_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     assert by_queue.filter("kind = 'only_left'").count() == by_queue.count() == lost
 
 
-def test_a_store_and_the_broker_that_runs_on_a_copy_of_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_store_compared_with_a_broker_on_its_copy(spark: SparkSession, tmp_path: Path) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
     with (
         LocalBroker(topics={"Orders": 2, "Other": 1}, folder=left) as broker,
@@ -125,7 +123,9 @@ def test_a_store_and_the_broker_that_runs_on_a_copy_of_it(
         producer.send(Message("Other", b"x"))
         broker.messages("Orders", at_least=40)
     shutil.copytree(left, right)
-    (changed,) = [one for one in StoreReader.open(str(left)).messages() if one.flag == 7]
+    (changed,) = [
+        message for message in StoreReader.open(str(left)).messages() if message.flag == 7
+    ]
     log_file = next((right / "commitlog").iterdir())
     flip(log_file, changed.physical_offset + record.POSITION_FLAG + 3)
     for folder, topic in ((left, "Orders"), (right, "Other")):
@@ -144,12 +144,12 @@ def test_a_store_and_the_broker_that_runs_on_a_copy_of_it(
         "messages": {"only_left": 1, "only_right": 1, "different": 1},
         "queues": {"only_left": 1, "only_right": 1, "different": 0},
     }
-    by_kind = {one.kind: one for one in got.findings if one.section == "messages"}
+    by_kind = {row.kind: row for row in got.findings if row.section == "messages"}
     assert by_kind["different"].physical_offset == changed.physical_offset
     assert by_kind["different"].field == "flag"
     assert (by_kind["different"].left, by_kind["different"].right) == ("7", str(7 ^ 0x10))
     assert (by_kind["only_left"].topic, by_kind["only_right"].topic) == ("Orders", "Other")
-    lacks, has = [one for one in got.findings if one.section == "queues"]
+    lacks, has = [row for row in got.findings if row.section == "queues"]
     assert (lacks.topic, lacks.queue_offset, lacks.count) == ("Orders", 20, 1)
     assert (lacks.left, lacks.right) == ("0 to 21", "0 to 20")
     assert (has.topic, has.left, has.right) == ("Other", "0 to 1", "0 to 2")

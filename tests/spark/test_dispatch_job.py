@@ -1,4 +1,4 @@
-"""The dispatch job as Spark runs it; what it makes of all kinds of logs is in tests/unit."""
+"""The dispatch job on Spark; its results for all kinds of logs are tested in tests/unit."""
 
 import contextlib
 import os
@@ -29,12 +29,12 @@ from spark.dispatch_setting import assert_same
 
 
 def settings(version: str, name: str) -> StoreConfig:
-    """The configuration of the broker that wrote a store."""
-    found = dict(golden.manifest(version, name)["config"])
+    """Return the configuration of the broker that wrote a store."""
+    options = dict(golden.manifest(version, name)["config"])
     for key in ("storePathRootDir", "storePathCommitLog"):
-        found.pop(key, None)
+        options.pop(key, None)
     explicit = {"index_tags": version >= "5.4"}
-    return config.load(StoreConfig, found, environment={}, explicit=explicit).value
+    return config.load(StoreConfig, options, environment={}, explicit=explicit).value
 
 
 def files_of(root: Path, family: str) -> dict[str, bytes]:
@@ -48,26 +48,24 @@ def files_of(root: Path, family: str) -> dict[str, bytes]:
 def assert_as_java(target: Path, store: Path) -> None:
     queues = paths.CONSUME_QUEUE
     assert files_of(target, queues) == files_of(store, queues)
-    found, expected = (list(files_of(one, paths.INDEX).values()) for one in (target, store))
+    found, expected = (list(files_of(folder, paths.INDEX).values()) for folder in (target, store))
     assert found == expected
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"] if golden.IS_SOAK else ["5.5.0"])
-def test_spark_makes_the_bytes_that_java_wrote(
-    version: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_writes_the_bytes_of_java(version: str, spark: SparkSession, tmp_path: Path) -> None:
     store, target = golden.unpack(version, "clean"), tmp_path / "target"
     options = settings(version, "clean")
-    told: list[tuple[str, int, int]] = []
+    steps: list[tuple[str, int, int]] = []
     result = dispatch(
         spark, str(store), config=options, target=str(target), range_bytes=100_000,
-        progress=lambda *one: told.append(one),
+        progress=lambda *step: steps.append(step),
     )  # fmt: skip
     assert_as_java(target, store)
     assert result.records == golden.manifest(version, "clean")["log"]["records"]
-    surveyed = [(done, count) for stage, done, count in told if stage == "survey"]
+    surveyed = [(done, count) for stage, done, count in steps if stage == "survey"]
     assert (surveyed[0], surveyed[-1]) == ((0, result.ranges), (result.ranges, result.ranges))
-    assert {stage for stage, _, _ in told} == {"survey", "write"}
+    assert {stage for stage, _, _ in steps} == {"survey", "write"}
     difference = dispatch(spark, str(store), config=options, dry_run=True).difference
     assert difference is not None
     assert difference.is_same
@@ -76,9 +74,9 @@ def test_spark_makes_the_bytes_that_java_wrote(
 def dying_once(
     function: Callable[[Any], Any], folder: str, is_after: bool
 ) -> Callable[[tuple[int, Any]], Any]:
-    """A task that kills its Python worker, before or after its work, unless it has done so."""
+    """Return a task that kills its Python worker once, before or after its work."""
 
-    def run(numbered: tuple[int, Any]) -> Any:  # within: workers cannot import this module
+    def run(numbered: tuple[int, Any]) -> Any:  # nested: workers cannot import this module
         number, task = numbered
         mark = Path(folder, str(number))
         if number not in (0, 3) or mark.exists():
@@ -93,7 +91,7 @@ def dying_once(
 
 @dataclass(frozen=True)
 class _DyingRunner:
-    """Runs tasks on Spark; in one stage two of them kill their workers, the first time."""
+    """Runs tasks on Spark; in one stage two of them kill their workers on the first attempt."""
 
     spark: SparkSession
     folder: Path
@@ -118,7 +116,7 @@ class _DyingRunner:
     ("dying", "is_after"),
     [pytest.param("survey", False, marks=pytest.mark.soak), ("write", True)],
 )
-def test_workers_that_die_leave_what_the_next_run_finishes(
+def test_a_run_whose_workers_died_is_finished_by_the_next(
     dying: str, is_after: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
     store, target = golden.unpack("4.9.7", "clean"), tmp_path / "target"
@@ -142,10 +140,10 @@ def test_workers_that_die_leave_what_the_next_run_finishes(
     assert_as_java(target, store)
 
 
-def test_a_store_is_followed_while_it_is_written_to(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_is_followed_while_it_grows(spark: SparkSession, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     config = StoreConfig(store_path_root_dir=str(root))
-    told: list[str] = []
+    stages: list[str] = []
     with MessageStore.open(config=config) as store:
         fill(store, 0, 300)
         store.queues.write_out()
@@ -159,10 +157,10 @@ def test_a_store_is_followed_while_it_is_written_to(spark: SparkSession, tmp_pat
 
         done = follow(
             spark, str(root), str(target), poll_seconds=0, until=more, range_bytes=20_000,
-            progress=lambda stage, *_: told.append(stage),
+            progress=lambda stage, *_: stages.append(stage),
         )  # fmt: skip
         assert (done.steps, done.records, done.units, done.is_caught_up) == (2, 500, 500, True)
-    assert {*told} == {"survey", "write"}
+    assert {*stages} == {"survey", "write"}
     assert_same(target, root)
 
 
@@ -174,7 +172,7 @@ def fill(store: MessageStore, first: int, stop: int) -> None:
         store.step()
 
 
-def test_the_page_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_code_of_the_page_runs_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     with MessageStore.open(str(tmp_path / "store"), StoreConfig()) as store:
         fill(store, 0, 50)
     page = Path(__file__).parents[2] / "docs" / "how-to" / "rebuild-queues-and-index.md"
@@ -202,10 +200,10 @@ spark = (
     .config("spark.speculation.multiplier", "1.01").config("spark.speculation.quantile", "0.1")
     .config("spark.speculation.interval", "10ms").getOrCreate()
 )
-spark.sparkContext.parallelize(range(4), 4).map(lambda one: one).collect()
+spark.sparkContext.parallelize(range(4), 4).map(lambda number: number).collect()
 print("ready", flush=True)
 if kind == "follow":
-    follow(spark, store, target, range_bytes=200_000, until=lambda one: one.is_caught_up)
+    follow(spark, store, target, range_bytes=200_000, until=lambda progress: progress.is_caught_up)
 else:
     dispatch(spark, store, target=target, range_bytes=200_000)
 print("done", flush=True)
@@ -214,10 +212,8 @@ print("done", flush=True)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["dispatch", "follow"])
-def test_drivers_that_are_killed_leave_what_the_next_run_finishes(
-    kind: str, tmp_path: Path
-) -> None:
-    """With copies of tasks beside them (speculation); half of the time all processes die."""
+def test_a_run_whose_driver_was_killed_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
+    """Tasks also run twice (speculation); half of the kills end all processes of the driver."""
     root, target = tmp_path / "store", tmp_path / "target"
     choose = random.Random(kind)
     kills = made = 0

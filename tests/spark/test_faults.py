@@ -1,6 +1,6 @@
-"""Drivers and workers are killed at random, tasks fail, run twice and linger: nothing comes of it.
+"""Drivers and workers are killed at random, tasks fail, run twice and are slow: no result changes.
 
-What each job leaves behind at any one moment is tested without a JVM, in tests/unit/spark.
+The state that each job leaves at any moment is tested without a JVM, in tests/unit/spark.
 """
 
 import os
@@ -32,9 +32,9 @@ IS_SOAK = "REPUT_SOAK" in os.environ
 WAIT_S = 300
 KILLS = 50
 DRIVERS = 0.12
-"""The part of the kills that are of drivers; the others are of one of its Python processes."""
+"""Share of the kills that hit drivers; the others hit one of a driver's Python processes."""
 PAUSE_S = 1.0
-"""At most, between a sign of life and a kill."""
+"""Longest time between a sign of life and a kill, in s."""
 KILLS_A_FOLDER = 3
 MESSAGES_A_ROUND = 50
 ROUNDS_A_SECOND = 4
@@ -72,13 +72,13 @@ if how == "to the end":
 while how == "on and on":
     try:
         writer.start(f"{folder}/rows").awaitTermination()
-    except Exception:  # of a query whose planner was killed; who runs one starts it again
+    except Exception:  # the planner of a query was killed: start the query again
         print("again", flush=True)
 """
 
 
 class Writer(threading.Thread):
-    """A broker's store that grows until it is told to stop."""
+    """A broker's store that grows until ``stop`` is called."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Writer(threading.Thread):
 
 
 class Driver:
-    """A driver in a process of its own, with what it starts."""
+    """A driver in a separate process group."""
 
     def __init__(self, code: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -146,20 +146,20 @@ class Driver:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def wait_for(self, is_so: Callable[[], Any]) -> None:
-        """Wait until something is so, or the driver has ended."""
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Wait until a condition is true or the driver has ended."""
         deadline = time.monotonic() + WAIT_S
-        while self.is_running and not is_so():
+        while self.is_running and not condition():
             assert time.monotonic() < deadline, "".join(self.errors[-50:])
             _NEVER.wait(0.02)
 
     def wait_for_a_line(self) -> None:
-        """Wait until it says something more."""
+        """Wait until the driver prints another line."""
         seen = len(self.lines)
         self.wait_for(lambda: len(self.lines) > seen)
 
     def python_workers(self) -> list[int]:
-        """Processes that run Python below the driver's JVM: workers, their parent, the planner."""
+        """Return the Python processes below the JVM: workers, their parent, the planner."""
         children: dict[int, list[int]] = {}
         pythons = set()
         for pid, parent, command in _processes():
@@ -174,7 +174,7 @@ class Driver:
         return sorted(pythons.intersection(below))
 
     def kill(self) -> None:
-        """Kill Python and JVM; what these started has to find out."""
+        """Kill the driver's Python and JVM; their child processes must notice that themselves."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -191,7 +191,7 @@ def _processes() -> Iterator[tuple[int, int, bytes]]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but the lock, which is nobody's when a job has ended."""
+    """Return all files but the lock, which no process holds after a job has ended."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -200,7 +200,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def source_of(name: str, folder: Path) -> Path:
-    """What a job reads."""
+    """Create the input of a job and return its folder."""
     if name == "salvage":
         return golden.unpack(killed_jobs.VERSION, "torn/log-missing")
     store = golden.unpack(killed_jobs.VERSION, "clean")
@@ -211,8 +211,8 @@ def source_of(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", killed_jobs.NAMES if IS_SOAK else ("archive", "restore"))
-def test_a_job_that_was_killed_is_run_again(name: str, tmp_path: Path) -> None:
-    """At any moment, again and again: at last there is what a run in peace leaves."""
+def test_a_killed_job_gives_the_same_files_when_run_again(name: str, tmp_path: Path) -> None:
+    """Kill a job at random moments; the last run must leave the files of an undisturbed run."""
     source, chance = source_of(name, tmp_path), random.Random(name)
     peace = killed_jobs.process(name, source, tmp_path / "peace")
     began = time.monotonic()
@@ -229,12 +229,12 @@ def test_a_job_that_was_killed_is_run_again(name: str, tmp_path: Path) -> None:
             killed.kill()
             killed.join(WAIT_S)
             if killed.exitcode == 0:
-                break  # it was faster
+                break  # it ended before the kill
         else:
             last = killed_jobs.process(name, source, target)
             last.start()
             last.join(WAIT_S)
-            # A kill just before the end of a process leaves all that it was to do.
+            # A process killed just before its end has already written everything.
             is_complete = target.exists() and files_of(target) == files_of(tmp_path / "peace")
             assert last.exitcode == 0 or is_complete
         assert files_of(target) == files_of(tmp_path / "peace")
@@ -242,7 +242,7 @@ def test_a_job_that_was_killed_is_run_again(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [20261121])
-def test_a_stream_loses_and_repeats_nothing_over_fifty_kills(
+def test_a_stream_is_exactly_once_over_fifty_kills(
     seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     chance = random.Random(seed)
@@ -282,10 +282,10 @@ def test_a_stream_loses_and_repeats_nothing_over_fifty_kills(
     assert last.process.returncode == 0, "".join(last.errors)
     (file,) = (sink / "all").glob("*.parquet")
     rows = pq.read_table(file).select(["topic", "queue_id", "queue_offset", "body"]).to_pylist()
-    found = Counter(tuple(row.values()) for row in rows)
+    read = Counter(tuple(row.values()) for row in rows)
     written = Counter(writer.places)
     batches = 1 + max(int(line.split()[1]) for line in last.lines if "batch" in line)
-    told = {**kills, "starts": starts, "batches": batches, "rows": len(rows)}
-    for name, value in told.items():
+    measured = {**kills, "starts": starts, "batches": batches, "rows": len(rows)}
+    for name, value in measured.items():
         record_property(name, value)
-    assert (found - written, written - found) == (Counter(), Counter())
+    assert (read - written, written - read) == (Counter(), Counter())

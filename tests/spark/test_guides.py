@@ -1,4 +1,5 @@
-"""The Python of the how-to pages about Spark runs as it stands, on a store and a broker of ours."""
+"""The Python code of the how-to pages about Spark runs unchanged, on a store and a broker of
+ours."""
 
 import re
 import shutil
@@ -22,7 +23,7 @@ COUNT = 480
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder that stands for /data, and the address of a name server; messages in both."""
+    """Return a folder that replaces /data, and the address of a name server; both have messages."""
     root = tmp_path_factory.mktemp("data")
     with LocalBroker(topics={"orders": 4}, folder=root / "live") as mq:
         with blocking.Producer("p", namesrv=mq.namesrv_addr) as producer:
@@ -40,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 
 
 def run(page: str, data: tuple[Path, str]) -> dict[str, object]:
-    """Run the blocks of a page one after the other; return their names."""
+    """Run the code blocks of a page in order; return their names."""
     root, address = data
     names: dict[str, object] = {}
     text = (PAGES / page).read_text()

@@ -1,4 +1,5 @@
-"""A stream that keeps pace: 50,000 messages a second into a broker, and Spark behind it."""
+"""The lag of a stream: 50,000 messages a second into a broker, and a Spark query that reads
+them."""
 
 import json
 import os
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.soak]
 SECONDS = int(os.environ.get("REPUT_LAG_SECONDS", "600"))
 RATE = 50_000
 LAG_MAX_S = 20
-"""How much may wait at any time after the first minute, in seconds of messages."""
+"""Largest lag at any time after the first minute, in seconds of messages."""
 
 
 @pytest.mark.parametrize("source", ["folder", "brokers"])
@@ -60,13 +61,13 @@ def test_the_lag_of_a_stream_is_bounded(
             .start()
         )
         begun = None
-        told = -1
+        reported = -1
         while producer.poll() is None:
             query.awaitTermination(1)
             progress = query.lastProgress
-            if progress is None or progress["batchId"] == told:
+            if progress is None or progress["batchId"] == reported:
                 continue
-            told = progress["batchId"]
+            reported = progress["batchId"]
             moment = datetime.fromisoformat(progress["timestamp"]).timestamp()
             begun = moment if begun is None else begun
             left = lag_of(progress["sources"][0]["latestOffset"]).messages
@@ -78,7 +79,7 @@ def test_the_lag_of_a_stream_is_bounded(
     got = spark.table(f"lag_{source}").agg(F.sum("messages")).first()
     assert got is not None
     record_property("lag", lags)
-    # What the producer heard nothing of when it ended may be there as well.
+    # Messages without an acknowledgement at the producer's end may be stored as well.
     reader = StoreReader.open(str(tmp_path / "store"))
     stored = sum(reader.queue("Lag", queue).max_offset for queue in reader.queue_ids["Lag"])
     assert got[0] == stored >= sent["message_count"] > 0

@@ -54,14 +54,14 @@ def mq(folder: Path) -> Iterator[LocalBroker]:
             ]
             producer.send_many(messages)
             producer.send(Message("Other", b"x"), queue=queue(0, "Other"))
-        # Readers of a running broker's folder take the last record only once a queue file points at
-        # it, which may be a second later.
+        # Readers of a running broker's folder skip the last record until a queue file points at it,
+        # which may take a second.
         until(lambda: count_of(folder) == COUNT + 1)
         yield running
 
 
 @pytest.mark.parametrize("setting", ["true", "false"])
-def test_rows_and_columns_are_those_of_the_store(
+def test_rows_and_columns_equal_those_of_the_store(
     spark: SparkSession, mq: LocalBroker, folder: Path, setting: str
 ) -> None:
     spark.conf.set(PUSHDOWN, setting)
@@ -87,8 +87,8 @@ def test_rows_and_columns_are_those_of_the_store(
         spark.conf.unset(PUSHDOWN)
 
 
-def test_what_comes_later_is_in_the_next_frame(spark: SparkSession, mq: LocalBroker) -> None:
-    """Spark plans a frame once; a temporary view is one."""
+def test_later_messages_are_in_the_next_frame(spark: SparkSession, mq: LocalBroker) -> None:
+    """Spark plans a frame once; a temporary view is a frame."""
     before = load(spark, mq.namesrv_addr, topic="Other").count()
     with blocking.Producer("p", namesrv=mq.namesrv_addr) as producer:
         producer.send(Message("Other", b"y"), queue=queue(0, "Other"))
@@ -104,11 +104,11 @@ def test_what_comes_later_is_in_the_next_frame(spark: SparkSession, mq: LocalBro
     [
         ({"topic": "Nope"}, "topic 'Nope' is not known to name server"),
         ({"secretKey": "pass-1"}, "access control is not supported yet"),
-        ({"commitOffsets": "onCommit"}, "a batch does not tell its source"),
-        ({"path": "/x"}, "it is about store folders"),
+        ({"commitOffsets": "onCommit"}, "Spark does not notify the source"),
+        ({"path": "/x"}, "where nameServer is set"),
     ],
 )
-def test_errors_say_what_is_wrong(
+def test_errors_name_the_cause(
     spark: SparkSession, mq: LocalBroker, given: dict[str, str], text: str
 ) -> None:
     with pytest.raises(PySparkException) as error:

@@ -1,6 +1,5 @@
-"""Stores behind ``s3://``, on a server that speaks S3: what is read, what jobs make of it, and what
-it costs in requests.
-"""
+"""Stores at ``s3://`` URIs on an S3-compatible server: reads, jobs, errors, and the number of
+requests."""
 
 import pickle
 from collections import Counter
@@ -64,14 +63,14 @@ def queue_files() -> int:
 
 
 @pytest.mark.parametrize("scan", ["log", "consumequeue"])
-def test_rows_are_those_of_the_folder(scan: str, uri: str) -> None:
+def test_rows_equal_those_of_the_folder(scan: str, uri: str) -> None:
     options = {"readIsolation": "all", "scan": scan}
     got = reading.read(uri, **options)
     assert got.messages == reading.read(golden.unpack(VERSION, NAME), **options).messages != []
 
 
-def test_a_scan_asks_for_each_file_once(server: ObjectStore, uri: str) -> None:
-    """Planning looks at the ends of queues, a worker at the log: twice a file, size and bytes."""
+def test_a_scan_requests_each_file_once(server: ObjectStore, uri: str) -> None:
+    """Planning reads the ends of queues, a worker the log: two requests a file, size and bytes."""
     planner = reading.scan(uri, scan="log")
     tasks = planner.tasks()
     assert len(server.requests) <= 2 * queue_files() + 15
@@ -81,26 +80,30 @@ def test_a_scan_asks_for_each_file_once(server: ObjectStore, uri: str) -> None:
         assert sum(batch.num_rows for batch in executor.read(task))
     log_files = len(golden.log_files(golden.unpack(VERSION, NAME)))
     assert len(server.requests) <= 2 * log_files + 8 * len(tasks)
-    fetched = [one for one in server.requests if one.range is not None and "commitlog" in one.path]
-    assert len(fetched) == len({one.path for one in fetched})
+    fetched = [
+        request
+        for request in server.requests
+        if request.range is not None and "commitlog" in request.path
+    ]
+    assert len(fetched) == len({request.path for request in fetched})
 
 
-def test_a_lookup_asks_for_the_index_and_the_ends_of_queues(server: ObjectStore, uri: str) -> None:
-    one = next(one for one in golden.messages(VERSION, NAME) if one["keys"])
-    key = one["keys"].split(" ")[0]
+def test_a_lookup_requests_the_index_and_the_ends_of_queues(server: ObjectStore, uri: str) -> None:
+    keyed = next(message for message in golden.messages(VERSION, NAME) if message["keys"])
+    key = keyed["keys"].split(" ")[0]
     reader = StoreReader.open(uri)
     assert len(server.requests) <= 5
-    hits = reader.messages_by_key(one["topic"], key)
-    assert one["commitLogOffset"] in [hit.physical_offset for hit in hits.messages]
+    hits = reader.messages_by_key(keyed["topic"], key)
+    assert keyed["commitLogOffset"] in [hit.physical_offset for hit in hits.messages]
     index_files = len(list((golden.unpack(VERSION, NAME) / paths.INDEX).iterdir()))
     assert len(server.requests) <= 2 * (queue_files() + index_files) + 10
     server.requests.clear()
-    again = reader.messages_by_key(one["topic"], key)
+    again = reader.messages_by_key(keyed["topic"], key)
     assert again == hits
     assert server.requests == []
 
 
-# --- what goes wrong ------------------------------------------------------
+# --- errors -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,24 +115,24 @@ def test_a_lookup_asks_for_the_index_and_the_ends_of_queues(server: ObjectStore,
         ("bucket/store/commitlog", "is no store: it has no folder commitlog"),
     ],
 )
-def test_what_is_no_store_is_said(path: str, said: str, server: ObjectStore) -> None:
+def test_a_uri_without_a_store_is_an_error(path: str, said: str, server: ObjectStore) -> None:
     with pytest.raises(StoreUnavailable, match=said):
         StoreReader.open(server.uri(path))
 
 
-def test_a_secret_in_a_uri_is_refused_and_not_shown(uri: str) -> None:
+def test_a_secret_in_a_uri_is_refused_and_hidden(uri: str) -> None:
     with pytest.raises(StoreUnavailable, match="AWS_SECRET_ACCESS_KEY") as caught:
         open_folder(uri.replace("://", "://AKIAREADER:hush@"))
     assert "hush" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there(uri: str) -> None:
+def test_an_unreachable_server_is_an_error(uri: str) -> None:
     address = "endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     with pytest.raises(StoreUnavailable, match=r"NETWORK_CONNECTION.*connect to server"):
         open_folder(f"s3://bucket/store?{address}")
 
 
-def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdfs_without_libraries_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nowhere")
     for name in ("HADOOP_HOME", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -137,7 +140,7 @@ def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
         open_folder("hdfs://namenode:8020/store")
 
 
-def test_credentials_that_are_not_known(server: ObjectStore, uri: str) -> None:
+def test_unknown_credentials_are_an_error(server: ObjectStore, uri: str) -> None:
     with (
         server.demanding_credentials(),
         pytest.raises(StoreUnavailable, match=r"cannot be reached.*INVALID_ACCESS_KEY_ID"),
@@ -148,7 +151,7 @@ def test_credentials_that_are_not_known(server: ObjectStore, uri: str) -> None:
 # --- jobs ---------------------------------------------------------------
 
 
-def test_an_archive_behind_a_uri_gives_the_store_back(server: ObjectStore, tmp_path: Path) -> None:
+def test_a_store_is_restored_from_an_archive_at_a_uri(server: ObjectStore, tmp_path: Path) -> None:
     store, session = golden.unpack("4.9.7", "ext"), InProcess()
     server.upload(store, "bucket/ext")
     source, target = server.uri("bucket/ext"), server.uri("bucket/archive")
@@ -163,7 +166,7 @@ def test_an_archive_behind_a_uri_gives_the_store_back(server: ObjectStore, tmp_p
 
 
 @pytest.mark.soak
-def test_a_store_behind_a_uri_is_salvaged(uri: str, tmp_path: Path) -> None:
+def test_a_store_at_a_uri_is_salvaged(uri: str, tmp_path: Path) -> None:
     store, session = golden.unpack(VERSION, NAME), InProcess()
     for source, name in ((uri, "afar"), (str(store), "here")):
         salvage(session, source, str(tmp_path / name), config=settings(VERSION, NAME))
@@ -181,7 +184,7 @@ def rows(spark: SparkSession, path: Path | str, **options: Any) -> Counter[tuple
     return Counter(tuple(row) for row in frame.select(*names).collect())
 
 
-def test_jobs_read_a_store_behind_a_uri(
+def test_jobs_read_a_store_at_a_uri(
     spark: SparkSession, server: ObjectStore, uri: str, tmp_path: Path
 ) -> None:
     store, config = golden.unpack(VERSION, NAME), settings(VERSION, NAME)
@@ -189,17 +192,17 @@ def test_jobs_read_a_store_behind_a_uri(
     assert rows(spark, uri) == want != Counter()
 
     dispatch(spark, uri, config=config, target=str(tmp_path / "made"), range_bytes=200_000)
-    made, java = (files_of(one / paths.CONSUME_QUEUE) for one in (tmp_path / "made", store))
+    made, java = (files_of(root / paths.CONSUME_QUEUE) for root in (tmp_path / "made", store))
     assert made == java
 
 
 @pytest.mark.soak
-def test_a_store_behind_a_uri_is_audited(spark: SparkSession, uri: str) -> None:
+def test_a_store_at_a_uri_is_audited(spark: SparkSession, uri: str) -> None:
     result = audit(spark, uri, config=settings(VERSION, NAME))
     assert result.messages == len(golden.messages(VERSION, NAME))
 
 
-def test_spark_says_what_is_wrong_with_a_uri(spark: SparkSession, server: ObjectStore) -> None:
+def test_spark_reports_errors_of_uris(spark: SparkSession, server: ObjectStore) -> None:
     missing = "does not exist; give the folder that contains commitlog/"
     with pytest.raises(Exception, match=missing) as told:
         spark.read.format("rocketmq").load(server.uri("bucket/nosuch")).count()

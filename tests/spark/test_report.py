@@ -1,4 +1,4 @@
-"""The report of a store: its numbers are those of the store, whatever the broker indexed."""
+"""The report of a store: its numbers equal those of the store, whether or not keys were indexed."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_what_is_derived_agrees_with_the_log_of_java(version: str, spark: SparkSession) -> None:
+def test_queues_and_index_of_java_agree_with_the_log(version: str, spark: SparkSession) -> None:
     store = golden.unpack(version, "clean")
     report = collect(spark, str(store))
     messages = golden.messages(version, "clean")
@@ -27,7 +27,7 @@ def test_what_is_derived_agrees_with_the_log_of_java(version: str, spark: SparkS
     assert report.queue_agreement.right > 0
     assert (report.queue_agreement.wrong, report.queue_agreement.missing) == (0, 0)
     assert report.index_agreement is not None
-    # 5.5 indexes tags, too.
+    # 5.5 indexes tags as well.
     entries = spark.read.format("rocketmq").option("view", "index").load(str(store)).count()
     assert report.index_agreement == Agreement(entries, 0, 0)
     assert entries > 0

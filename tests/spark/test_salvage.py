@@ -1,4 +1,4 @@
-"""Salvage on a real session: what tests/unit/spark/test_salvage.py proves, spread over workers."""
+"""Salvage on a real session gives the store of tests/unit/spark/test_salvage.py."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from spark.jobs_setting import settings
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_workers_make_the_same_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_salvage_on_workers_writes_the_same_store(spark: SparkSession, tmp_path: Path) -> None:
     source = str(golden.unpack("4.9.7", "torn/log-missing"))
     steps: list[str] = []
     results = [

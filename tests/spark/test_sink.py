@@ -1,6 +1,6 @@
 """``df.write`` and ``df.writeStream`` to a running broker, in a real Spark session.
 
-What a row may hold, and how it is sent, is in tests/unit/spark and needs no JVM.
+Columns of rows and the sends are tested in tests/unit/spark, without a JVM.
 """
 
 import datetime
@@ -39,7 +39,7 @@ def refused(frame: DataFrame, mode: str = "append", **options: Any) -> str:
     return str(error.value)
 
 
-def test_rows_become_messages_and_rows_again(spark: SparkSession, mq: LocalBroker) -> None:
+def test_rows_are_sent_and_read_back(spark: SparkSession, mq: LocalBroker) -> None:
     rows = [
         (
             f"body {i}",
@@ -59,19 +59,19 @@ def test_rows_become_messages_and_rows_again(spark: SparkSession, mq: LocalBroke
     address = {"nameServer": mq.namesrv_addr}
     frame.write.format("rocketmq").mode("append").options(**address, topic="Orders").save()
     mq.messages("Orders", at_least=COUNT)
-    found = read(spark, mq, "Orders").orderBy("queue_id", "queue_offset").collect()
-    given = sorted(rows, key=lambda row: (row[4], row[5]))  # a queue's rows keep their order
+    received = read(spark, mq, "Orders").orderBy("queue_id", "queue_offset").collect()
+    given = sorted(rows, key=lambda row: (row[4], row[5]))  # rows of a queue keep their order
     assert [
         (bytes(row.body).decode(), row.tags, row["keys"], row.queue_id, row.flag, row.msg_id)
-        for row in found
+        for row in received
     ] == [(body, tag, keys, queue, flag, key) for body, tag, keys, _, queue, flag, _, key in given]
-    assert {row.properties["n"] for row in found} == {str(i) for i in range(COUNT)}
-    assert {row.properties["city"] for row in found} == {"Köln"}
-    naive = {row.born_timestamp.replace(tzinfo=datetime.UTC) for row in found}
+    assert {row.properties["n"] for row in received} == {str(i) for i in range(COUNT)}
+    assert {row.properties["city"] for row in received} == {"Köln"}
+    naive = {row.born_timestamp.replace(tzinfo=datetime.UTC) for row in received}
     assert naive == {BORN}
 
 
-def test_the_how_to_page_runs_as_it_stands(
+def test_the_code_of_the_how_to_runs_unchanged(
     spark: SparkSession, mq: LocalBroker, tmp_path: Path
 ) -> None:
     text = PAGE.read_text().replace("10.0.0.5:9876", mq.namesrv_addr)
@@ -82,12 +82,12 @@ def test_the_how_to_page_runs_as_it_stands(
         exec(compile(block.replace("/data/", f"{tmp_path}/"), PAGE.name, "exec"), names)
         assert len(mq.messages(topic, at_least=3)) == 3
     sent, copies = mq.messages("orders"), mq.messages("orders-copy")
-    assert {one.message_id: (one.body, one.keys, one.queue_id) for one in sent} == {
-        one.message_id: (one.body, one.keys, one.queue_id) for one in copies
-    }
+    assert {
+        message.message_id: (message.body, message.keys, message.queue_id) for message in sent
+    } == {message.message_id: (message.body, message.keys, message.queue_id) for message in copies}
 
 
-def test_what_cannot_be_written_is_refused(spark: SparkSession, mq: LocalBroker) -> None:
+def test_invalid_rows_are_refused(spark: SparkSession, mq: LocalBroker) -> None:
     options = {"nameServer": mq.namesrv_addr, "topic": "Refused"}
     frame = spark.range(3).select(F.col("id").cast("string").alias("body"))
     assert "cannot be replaced" in refused(frame, "overwrite", **options)
@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, mq: LocalBroker)
     assert "is null; every message has a body" in refused(nothing, **options)
 
 
-def test_a_replayed_batch_is_recognised(
+def test_a_replayed_batch_is_not_sent_again(
     spark: SparkSession, mq: LocalBroker, tmp_path: Path
 ) -> None:
     inputs, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -113,12 +113,12 @@ def test_a_replayed_batch_is_recognised(
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def forget_commit(batch: int) -> None:
-        """Leave the checkpoint as if the driver had died just before it."""
+        """Leave the checkpoint as if the driver had died just before this commit."""
         (checkpoint / "commits" / str(batch)).unlink()
         (checkpoint / "commits" / f".{batch}.crc").unlink()
 
     def bodies(count: int) -> list[int]:
-        return sorted(int(one.body) for one in mq.messages("Streamed", at_least=count))
+        return sorted(int(message.body) for message in mq.messages("Streamed", at_least=count))
 
     add(0)
     run()
@@ -130,4 +130,4 @@ def test_a_replayed_batch_is_recognised(
     forget_commit(1)
     run(skipPresent="none")
     assert bodies(150) == sorted([*range(100), *range(50, 100)])
-    assert len({one.message_id for one in mq.messages("Streamed")}) == 100
+    assert len({message.message_id for message in mq.messages("Streamed")}) == 100

@@ -1,4 +1,4 @@
-"""``format("rocketmq")`` in a real Spark session: what a user types, and gets.
+"""``format("rocketmq")`` in a real Spark session: options, rows, pushdown, and errors.
 
 The exhaustive tests of options, plans and rows are in tests/unit/spark and need no JVM.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 VERSION = pytest.mark.parametrize(
     "version", golden.VERSIONS if golden.IS_SOAK else golden.VERSIONS[-1:]
 )
-"""What a version's stores give is tested without a JVM; see above."""
+"""The rows of each version's stores are tested without a JVM; see above."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = """
@@ -55,13 +55,13 @@ def everything(spark: SparkSession, store: Path, **options: object) -> DataFrame
 
 
 def as_manifest(version: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row as ``reading.expected`` has it; times as ms."""
+    """Return a row in the form of ``reading.expected``, with times in ms."""
     body = (len(row["body"]), hashlib.sha256(row["body"]).hexdigest())
     properties = golden.known_properties(version, row["properties"])
     return {**row, "body": body, "properties": properties}
 
 
-def test_the_format_is_found_and_has_the_documented_columns(spark: SparkSession) -> None:
+def test_the_format_has_the_documented_columns(spark: SparkSession) -> None:
     frame = load(spark, golden.unpack("4.9.7", "clean"))
     assert frame.schema == StructType.fromDDL(SCHEMA)
 
@@ -76,11 +76,11 @@ def test_every_message_equals_its_manifest(spark: SparkSession, version: str) ->
         {
             **row,
             **{
-                name: one[key]
+                name: message[key]
                 for name, key in zip(times, ("bornTimestamp", "storeTimestamp"), strict=True)
             },
         }
-        for row, one in zip(
+        for row, message in zip(
             reading.expected(version, "clean"), golden.messages(version, "clean"), strict=True
         )
     ]
@@ -88,40 +88,43 @@ def test_every_message_equals_its_manifest(spark: SparkSession, version: str) ->
 
 
 @pytest.mark.parametrize("setting", ["true", "false"])
-def test_predicates_select_the_same_rows_whether_spark_pushes_them_or_not(
-    spark: SparkSession, setting: str
-) -> None:
+def test_predicates_select_the_same_rows_pushed_or_not(spark: SparkSession, setting: str) -> None:
     frame = everything(spark, golden.unpack("4.9.7", "clean"), pushdown=True)
     messages = golden.messages("4.9.7", "clean")
     middle = messages[len(messages) // 2]
     when = reading.time_of(middle["storeTimestamp"])
     cases = [
-        (F.col("topic") == "GoldenFour", lambda one: one["topic"] == "GoldenFour"),
+        (F.col("topic") == "GoldenFour", lambda message: message["topic"] == "GoldenFour"),
         (
             F.col("topic").isin("GoldenOne", "GoldenFour") & (F.col("queue_id") == 0),
-            lambda one: one["topic"] in ("GoldenOne", "GoldenFour") and one["queueId"] == 0,
+            lambda message: (
+                message["topic"] in ("GoldenOne", "GoldenFour") and message["queueId"] == 0
+            ),
         ),
-        (F.col("tags") == "TagA", lambda one: one["tags"] == "TagA"),
-        (F.col("queue_offset") < 3, lambda one: one["queueOffset"] < 3),
+        (F.col("tags") == "TagA", lambda message: message["tags"] == "TagA"),
+        (F.col("queue_offset") < 3, lambda message: message["queueOffset"] < 3),
         (
             F.col("physical_offset") >= middle["commitLogOffset"],
-            lambda one: one["commitLogOffset"] >= middle["commitLogOffset"],
+            lambda message: message["commitLogOffset"] >= middle["commitLogOffset"],
         ),
         (
             F.col("store_timestamp") <= F.lit(when),
-            lambda one: one["storeTimestamp"] <= middle["storeTimestamp"],
+            lambda message: message["storeTimestamp"] <= middle["storeTimestamp"],
         ),
-        (F.col("msg_id") == middle["uniqKey"], lambda one: one["uniqKey"] == middle["uniqKey"]),
+        (
+            F.col("msg_id") == middle["uniqKey"],
+            lambda message: message["uniqKey"] == middle["uniqKey"],
+        ),
     ]
     with pushdown(spark, setting):
         for predicate, wanted in cases:
             rows = frame.filter(predicate).select("physical_offset").collect()
             assert sorted(row[0] for row in rows) == [
-                one["commitLogOffset"] for one in messages if wanted(one)
+                message["commitLogOffset"] for message in messages if wanted(message)
             ], str(predicate)
 
 
-def test_rows_of_damage_meet_predicates_whether_spark_pushes_them_or_not(
+def test_predicates_on_damage_rows_are_the_same_pushed_or_not(
     spark: SparkSession,
 ) -> None:
     torn = golden.unpack("4.9.7", "torn/size-late")
@@ -133,13 +136,13 @@ def test_rows_of_damage_meet_predicates_whether_spark_pushes_them_or_not(
         "queue_offset >= 0 and queue_id = 0": False,
         f"store_size = {run[1]}": True,
     }.items():
-        found = []
+        selected = []
         for setting in ("true", "false"):
             with pushdown(spark, setting):
                 rows = frame.filter(predicate).select("physical_offset", "msg_id").collect()
-                found.append(sorted(map(tuple, rows)))
-        assert found[0] == found[1]
-        assert ((run[0], None) in found[0]) == is_shown, predicate
+                selected.append(sorted(map(tuple, rows)))
+        assert selected[0] == selected[1]
+        assert ((run[0], None) in selected[0]) == is_shown, predicate
 
 
 @pytest.mark.parametrize(
@@ -167,19 +170,19 @@ def test_a_pushed_predicate_leaves_no_filter_in_the_plan(
     assert bool(re.search(r"\bFilter\b", plan)) != is_pushed, plan
 
 
-def test_a_frame_is_whole_after_a_query_of_a_part_of_it(spark: SparkSession) -> None:
-    """Spark 4.3 would read the part again, if the source had taken the predicate unasked."""
+def test_a_frame_is_complete_after_a_query_of_a_part(spark: SparkSession) -> None:
+    """Spark 4.3 would read the part again if the source had accepted the predicate."""
     frame = everything(spark, golden.unpack("4.9.7", "clean"))
     messages = golden.messages("4.9.7", "clean")
     with pushdown(spark, "true"):
         part = frame.filter("topic = 'GoldenFour'")
-        count = sum(one["topic"] == "GoldenFour" for one in messages)
+        count = sum(message["topic"] == "GoldenFour" for message in messages)
         assert part.count() == count
         assert frame.count() == len(messages)
         assert part.union(frame).count() == count + len(messages)
 
 
-def test_several_stores_and_none_of_their_rows(spark: SparkSession) -> None:
+def test_several_stores_with_a_predicate_without_rows(spark: SparkSession) -> None:
     stores = [str(golden.unpack(version, "ext")) for version in golden.VERSIONS]
     counts = [len(golden.messages(version, "ext")) for version in golden.VERSIONS]
     reader = spark.read.format("rocketmq")
@@ -193,7 +196,7 @@ def test_several_stores_and_none_of_their_rows(spark: SparkSession) -> None:
 
 
 @VERSION
-def test_views_count_what_the_manifest_counts(spark: SparkSession, version: str) -> None:
+def test_counts_of_views_equal_the_manifest(spark: SparkSession, version: str) -> None:
     store = golden.unpack(version, "clean")
     manifest = golden.manifest(version, "clean")
     counts = {
@@ -204,7 +207,7 @@ def test_views_count_what_the_manifest_counts(spark: SparkSession, version: str)
     assert counts["consumequeue"] == sum(len(queue["units"]) for queue in queues)
     assert counts["index"] == sum(file["indexCount"] - 1 for file in manifest["index"])
     assert counts["gaps"] == 0
-    assert counts["offsets"] == sum(len(one) for one in manifest["consumerOffsets"].values())
+    assert counts["offsets"] == sum(len(group) for group in manifest["consumerOffsets"].values())
     assert counts["topics"] == len({*manifest["topics"], *(queue["topic"] for queue in queues)})
     assert counts["checkpoint"] == 6
     families = load(spark, store, view="files").groupBy("family").count().collect()
@@ -213,7 +216,7 @@ def test_views_count_what_the_manifest_counts(spark: SparkSession, version: str)
     assert found == {name: listed.count(name) for name in ("commitlog", "consumequeue", "index")}
 
 
-def test_each_mode_does_what_it_says_to_a_damaged_store(spark: SparkSession) -> None:
+def test_modes_on_a_damaged_store(spark: SparkSession) -> None:
     store = golden.unpack("4.9.7", "torn/crc-late")
     messages = golden.messages("4.9.7", "clean")
     [(offset, length, reason)] = reading.damaged("4.9.7", "crc-late").runs
@@ -231,7 +234,7 @@ def test_each_mode_does_what_it_says_to_a_damaged_store(spark: SparkSession) -> 
     assert f"{file}, physical offset {offset}, {length} bytes: {reason}" in str(failed.value)
 
 
-def test_a_wrong_option_is_named_to_the_user(spark: SparkSession) -> None:
+def test_an_invalid_option_is_named(spark: SparkSession) -> None:
     store = golden.unpack("4.9.7", "clean")
     with pytest.raises(AnalysisException, match=r"option .mode. is .LOUD.*PERMISSIVE"):
         load(spark, store, mode="LOUD").count()
@@ -247,35 +250,39 @@ def test_a_wrong_option_is_named_to_the_user(spark: SparkSession) -> None:
         load(spark, store, sql92="a >").count()
 
 
-def test_a_schema_of_some_columns_reads_those_only(spark: SparkSession) -> None:
+def test_a_schema_selects_columns(spark: SparkSession) -> None:
     store = golden.unpack("5.5.0", "clean")
     reader = spark.read.format("rocketmq").option("readIsolation", "all")
     frame = reader.schema("queue_offset long, topic string").load(str(store))
     assert frame.columns == ["queue_offset", "topic"]
-    want = sorted((one["queueOffset"], one["topic"]) for one in golden.messages("5.5.0", "clean"))
+    want = sorted(
+        (message["queueOffset"], message["topic"]) for message in golden.messages("5.5.0", "clean")
+    )
     assert sorted((row[0], row[1]) for row in frame.collect()) == want
     with pytest.raises(AnalysisException, match="topic int"):
         reader.schema("topic int").load(str(store)).count()
 
 
-def test_rows_survive_parquet_and_sql(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_unchanged_by_parquet_and_sql(spark: SparkSession, tmp_path: Path) -> None:
     frame = everything(spark, golden.unpack("4.5.2", "clean"))
     frame.write.parquet(str(tmp_path / "copy"))
     copy = spark.read.parquet(str(tmp_path / "copy"))
-    # A map has no order, so it cannot be compared; its sorted entries can.
+    # Maps have no order, so they cannot be compared; their sorted entries can.
     plain = [column for column in frame.columns if column != "properties"]
     entries = F.array_sort(F.map_entries("properties")).alias("properties")
-    left, right = (one.select(*plain, entries) for one in (frame, copy))
+    left, right = (side.select(*plain, entries) for side in (frame, copy))
     assert left.exceptAll(right).count() == 0
     assert right.exceptAll(left).count() == 0
     frame.createOrReplaceTempView("messages")
     counted = spark.sql("select topic, count(*) from messages group by topic").collect()
-    topics = [one["topic"] for one in golden.messages("4.5.2", "clean")]
+    topics = [message["topic"] for message in golden.messages("4.5.2", "clean")]
     assert {row[0]: row[1] for row in counted} == {name: topics.count(name) for name in topics}
 
 
 @pytest.mark.soak
-def test_workers_stay_small_however_large_the_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_memory_of_workers_does_not_grow_with_the_store(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spec = importlib.util.spec_from_file_location("stores", REPOSITORY / "benchmarks" / "stores.py")
     assert spec is not None
     assert spec.loader is not None
@@ -293,7 +300,7 @@ def test_workers_stay_small_however_large_the_store(spark: SparkSession, tmp_pat
 
 
 def _peaks_mb() -> Iterator[float]:
-    """Peak resident sizes of the Python workers of this session."""
+    """Return the peak resident sizes of the Python workers of this session, in MB."""
     parents: dict[int, int] = {}
     peaks: dict[int, float] = {}
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""Stores in SQL: the statements of docs/how-to/use-sql.md, and what table functions say."""
+"""Stores in SQL: the statements of docs/how-to/use-sql.md, and the results of table functions."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -38,15 +38,17 @@ def conf(tmp_path: Path) -> Path:
 
 
 def rows(spark: SparkSession, query: str, **names: object) -> list[dict[str, Any]]:
-    """Run a query; ``{name}`` in it is a text."""
+    """Run a query; ``{name}`` in it is replaced by a text."""
     texts = {name: f"'{value}'" for name, value in names.items()}
     return [row.asDict() for row in spark.sql(query.format(**texts)).collect()]
 
 
-def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_path: Path) -> None:
+def test_the_statements_of_the_page_run_unchanged(
+    spark: SparkSession, conf: Path, tmp_path: Path
+) -> None:
     store = golden.unpack(VERSION, "clean")
     blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    statements = [one.strip() for block in blocks for one in block.split(";") if one.strip()]
+    statements = [text.strip() for block in blocks for text in block.split(";") if text.strip()]
     places = {
         "/data/rocketmq/store": str(store),
         "/etc/rocketmq/broker.conf": str(conf),
@@ -56,12 +58,12 @@ def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_pat
     counts = {}
     for statement in statements:
         if "nameServer" in statement:
-            continue  # needs a broker; test_live.py reads one
+            continue  # needs a broker; test_live.py runs it
         for name, value in places.items():
             statement = statement.replace(name, value)
         counts[statement.split("\n")[0]] = spark.sql(statement).count()
     assert len(counts) == 8
-    one = rows(
+    archived = rows(
         spark,
         "SELECT * FROM rocketmq_archive({store}, {archive})",
         store=store,
@@ -70,7 +72,7 @@ def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_pat
     manifest = golden.messages(VERSION, "clean")
     assert sum(row["topic"] == "GoldenOne" for row in manifest) == spark.table("orders").count()
     files = golden.log_files(store)
-    assert one[0]["already_archived"] == len(files) - 1  # the last is open
+    assert archived[0]["already_archived"] == len(files) - 1  # the last file is still open
     gone = rows(
         spark,
         "SELECT * FROM rocketmq_compact({archive}, 'GoldenFour=forever, .*=0s', dry_run => true)",
@@ -88,28 +90,30 @@ def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_pat
         rows(spark, "SELECT * FROM rocketmq_compact({archive}, 'x')", archive=tmp_path / "archive")
 
 
-def test_functions_say_what_jobs_find(
+def test_functions_return_the_results_of_jobs(
     spark: SparkSession, conf: Path, tmp_path: Path, golden_copy: Callable[[str, str], Path]
 ) -> None:
     clean, broken = golden.unpack(VERSION, "clean"), golden_copy(VERSION, "clean")
-    lost = next(one for one in golden.messages(VERSION, "clean") if one["topic"] == "GoldenOne")
+    lost = next(
+        message for message in golden.messages(VERSION, "clean") if message["topic"] == "GoldenOne"
+    )
     flip(*log_place(broken, lost["commitLogOffset"] + 4))
     stores = {"clean": clean, "broken": broken, "conf": conf, "target": tmp_path / "new"}
     counted = "SELECT coalesce(sum(messages), 0) AS n FROM rocketmq_audit({%s})"
     audit = counted + " WHERE verdict != 'dispatched'"
     check = "SELECT * FROM rocketmq_dispatch_check({%s}, config => {conf})"
     assert not rows(spark, check % "clean", **stores)
-    differing = {one["topic"] for one in rows(spark, check % "broken", **stores)}
-    assert differing == {"GoldenOne", None}  # its queue, and index files
+    differing = {row["topic"] for row in rows(spark, check % "broken", **stores)}
+    assert differing == {"GoldenOne", None}  # the queue of the lost message, and index files
     unqueued = rows(spark, audit % "clean", **stores)[0]["n"]
     assert rows(spark, audit % "broken", **stores)[0]["n"] == unqueued + 1
-    found = rows(spark, "SELECT * FROM rocketmq_compare({clean}, {broken})", **stores)
-    assert {one["section"] for one in found} == {"files", "messages"}
+    compared = rows(spark, "SELECT * FROM rocketmq_compare({clean}, {broken})", **stores)
+    assert {row["section"] for row in compared} == {"files", "messages"}
     made = rows(spark, "SELECT * FROM rocketmq_salvage({broken}, {target}, {conf})", **stores)
     assert made[0]["record_count"] == len(golden.messages(VERSION, "clean")) - 1
 
 
-def test_wrong_arguments_are_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="fast"):
         rows(spark, "SELECT * FROM rocketmq_verify({store}, fast => true)", store=tmp_path)
     with pytest.raises(PySparkException, match="is no store"):

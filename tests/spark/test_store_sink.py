@@ -1,6 +1,6 @@
 """``df.write`` and ``df.writeStream`` to a store folder in a real Spark session.
 
-What writers do with rows, and what a kill leaves, is in tests/unit/spark/test_import_*.py.
+Writers and kills are tested without Spark, in tests/unit/spark/test_import_*.py.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def numbered(spark: SparkSession, start: int, stop: int) -> DataFrame:
-    """Messages that say which they are, over three partitions."""
+    """Return messages with their numbers in all columns, in three partitions."""
     n = F.col("id").cast("string")
     return spark.range(start, stop, 1, 3).select(
         F.lit("Numbers").alias("topic"),
@@ -31,10 +31,10 @@ def numbered(spark: SparkSession, start: int, stop: int) -> DataFrame:
 
 
 def bodies(store: Path) -> list[int]:
-    """The numbers that a store has, in the order of its log; it is whole."""
+    """Verify a store, and return the numbers of its messages in log order."""
     reader = StoreReader.open(str(store))
     assert verify(reader).findings == ()
-    return [int(one.body) for one in reader.messages()]
+    return [int(message.body) for message in reader.messages()]
 
 
 def save(frame: DataFrame, store: Path, mode: str = "append", **options: object) -> None:
@@ -42,14 +42,12 @@ def save(frame: DataFrame, store: Path, mode: str = "append", **options: object)
     frame.write.format("rocketmq").options(**sizes).mode(mode).save(str(store))
 
 
-def test_a_batch_makes_a_store_extends_it_and_replaces_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_creates_extends_and_replaces_a_store(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "store"
     save(numbered(spark, 0, 900), store)
     save(numbered(spark, 900, 1000), store)
     assert bodies(store) == list(range(1000))
-    # What was read goes into another store: same queues, same order, same properties.
+    # The rows read go into another store: same queues, same order, same properties.
     read = spark.read.format("rocketmq").option("scan", "log").load(str(store))
     copy = tmp_path / "copy"
     save(read.where("queue_id < 2"), copy, ignoreReadColumns=True)
@@ -58,14 +56,14 @@ def test_a_batch_makes_a_store_extends_it_and_replaces_it(
     assert (int(hit.body), hit.queue_id, hit.properties["n"]) == (777, 1, "777")
     save(numbered(spark, 0, 7), store, "overwrite")
     assert bodies(store) == list(range(7))
-    # A task that fails leaves nothing.
+    # A failed task leaves nothing.
     bad = spark.range(7, 20, 1, 3).selectExpr(
         "'Numbers' AS topic", "'' AS body", "IF(id = 15, -1, 0) AS queue_id"
     )
     with pytest.raises(PySparkException, match="column 'queue_id': is -1"):
         save(bad, store)
     assert bodies(store) == list(range(7))
-    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(DRAFTS_SUFFIX)] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(DRAFTS_SUFFIX)] == []
 
 
 def test_each_batch_of_a_stream_is_in_the_store_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_each_batch_of_a_stream_is_in_the_store_once(spark: SparkSession, tmp_pa
     arrive(300, 400)
     first = run()
     assert sorted(bodies(store)) == list(range(400))
-    # Spark was killed before it noted that its last batch was through: it is run again.
+    # As if Spark had been killed before it recorded its last batch: it runs the batch again.
     (checkpoint / "commits" / "1").unlink()
     (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
     arrive(400, 500)

@@ -1,6 +1,6 @@
-"""``spark.readStream.format("rocketmq")`` in real queries: what a sink gets, over any restarts.
+"""``spark.readStream.format("rocketmq")`` in real queries: rows in a sink, over restarts.
 
-What a micro-batch is made of is tested without a JVM, in tests/unit/spark/test_stream.py and
+The content of micro-batches is tested without a JVM, in tests/unit/spark/test_stream.py and
 test_stream_live.py.
 """
 
@@ -66,7 +66,7 @@ query.awaitTermination()
 
 
 class Sink:
-    """A Parquet folder that streams write to, and their checkpoint."""
+    """A Parquet folder for streams, and their checkpoint."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -78,7 +78,7 @@ class Sink:
         return writer.option("checkpointLocation", str(self.checkpoint))
 
     def take(self, frame: DataFrame) -> StreamingQuery:
-        """Write all there is, and end."""
+        """Write all available rows, and end."""
         return end_of(self.writer(frame).trigger(availableNow=True))
 
     def places(self) -> list[tuple[Any, ...]]:
@@ -88,9 +88,9 @@ class Sink:
 
 
 def end_of(writer: DataStreamWriter) -> StreamingQuery:
-    """Run a query to its end, which must not be a failure.
+    """Run a query to its end, and check that it has not failed.
 
-    Spark gives the Python process of a query 10 s to start, however much else is running.
+    Spark gives the Python process of a query 10 s to start, even on a busy machine.
     """
     for _ in range(ATTEMPTS):
         query = writer.start()
@@ -127,7 +127,7 @@ def follow(spark: SparkSession, store: Path | str, **options: object) -> DataFra
 
 
 class Broker:
-    """A store that is written while Spark reads it."""
+    """A store that grows while Spark reads it."""
 
     def __init__(self, stores: store_fixture.Stores) -> None:
         self._stores = stores
@@ -136,7 +136,7 @@ class Broker:
         self.store = stores.open(clock=self._clock)
 
     def put(self, topic: str, count: int) -> None:
-        """Store messages, spread over two queues, and let their units be written."""
+        """Store messages in two queues, and write out their units."""
         for i in range(count):
             self.store.put(IncomingMessage(topic, b"x" * (i % 50), queue_id=i % 2))
         for pause_ms in (0, 60_000):  # flushConsumeQueueThoroughInterval
@@ -145,7 +145,7 @@ class Broker:
                 pass
 
     def restart(self) -> None:
-        """Stop, and start again."""
+        """Close the store and open it again."""
         self.store.close()
         self.store = self._stores.open(clock=self._clock)
 
@@ -156,27 +156,27 @@ def broker(stores: store_fixture.Stores) -> Broker:
 
 
 def expected(**counts: int) -> list[tuple[str, int, int]]:
-    """Places of so many messages of each topic, spread over two queues."""
+    """Return the places of ``count`` messages of each topic, spread over two queues."""
     return sorted((topic, i % 2, i // 2) for topic, count in counts.items() for i in range(count))
 
 
-def test_each_message_comes_once_over_restarts_of_query_and_broker(
+def test_messages_are_read_once_over_restarts_of_query_and_broker(
     spark: SparkSession, sink: Sink, broker: Broker
 ) -> None:
     frame = follow(spark, broker.root, allowLive=True, maxOffsetsPerTrigger=25)
     broker.put("TopicA", 40)
     query = sink.take(frame)
-    told = [one for one in query.recentProgress if one.numInputRows]
-    assert [one.numInputRows for one in told] == [25, 15]
-    lags = [reput.spark.lag_of(one.sources[0].latestOffset) for one in told]
+    reported = [progress for progress in query.recentProgress if progress.numInputRows]
+    assert [progress.numInputRows for progress in reported] == [25, 15]
+    lags = [reput.spark.lag_of(progress.sources[0].latestOffset) for progress in reported]
     assert [lag.messages for lag in lags] == [15, 0]
     assert lags[0].bytes > 15 * 91
     assert lags[0].oldest_store_timestamp == store_fixture.START_MS
-    # Query and broker start again, and there is a new topic.
+    # Query and broker are restarted, and there is a new topic.
     broker.restart()
     broker.put("TopicB", 20)
     sink.take(frame)
-    # What vanishes ends the query, or is passed over.
+    # A vanished topic ends the query, or is skipped.
     broker.store.delete_topic("TopicB")
     broker.put("TopicC", 10)
     failure = failure_of(sink.writer(frame))
@@ -185,7 +185,7 @@ def test_each_message_comes_once_over_restarts_of_query_and_broker(
     assert sink.places() == expected(TopicA=40, TopicB=20, TopicC=10)
 
 
-def test_a_batch_of_a_live_broker_that_failed_is_read_again_the_same(
+def test_a_failed_batch_of_a_live_broker_is_repeated_unchanged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     seen: list[tuple[int, list[tuple[Any, ...]]]] = []
@@ -221,7 +221,7 @@ def test_a_batch_of_a_live_broker_that_failed_is_read_again_the_same(
             mq.messages("Orders", at_least=26)
             query = end_of(writer)
             stats = admin.consume_stats("Spark").queues
-            assert [one.broker_offset - one.consumer_offset for one in stats] == [0, 0]
+            assert [stat.broker_offset - stat.consumer_offset for stat in stats] == [0, 0]
         assert reput.spark.lag_of(query.lastProgress.sources[0].latestOffset).messages == 0
     batches = dict(seen)
     assert [batch_id for batch_id, _ in seen] == [0, 1, 1, 2]
@@ -229,7 +229,7 @@ def test_a_batch_of_a_live_broker_that_failed_is_read_again_the_same(
     assert sorted(place for places in batches.values() for place in places) == expected(Orders=26)
 
 
-def test_what_a_stream_cannot_do_is_said(spark: SparkSession, sink: Sink) -> None:
+def test_invalid_options_of_a_stream_are_errors(spark: SparkSession, sink: Sink) -> None:
     frame = follow(spark, golden.unpack("4.9.7", "clean"), endingOffsets="latest")
     with pytest.raises(PySparkException, match="a stream has no end"):
         sink.writer(frame).start().awaitTermination(WAIT_S)
@@ -237,7 +237,7 @@ def test_what_a_stream_cannot_do_is_said(spark: SparkSession, sink: Sink) -> Non
 
 @pytest.mark.soak
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_a_stream_brings_the_rows_of_a_batch_read(
+def test_a_stream_returns_the_rows_of_a_batch_read(
     spark: SparkSession, sink: Sink, version: str
 ) -> None:
     store = golden.unpack(version, "clean")
@@ -247,10 +247,10 @@ def test_a_stream_brings_the_rows_of_a_batch_read(
     copy = spark.read.parquet(str(sink.rows))
     plain = [column for column in batch.columns if column != "properties"]
     entries = F.array_sort(F.map_entries("properties")).alias("properties")
-    left, right = (one.select(*plain, entries) for one in (batch, copy))
+    left, right = (side.select(*plain, entries) for side in (batch, copy))
     assert left.exceptAll(right).count() == 0
     assert right.exceptAll(left).count() == 0
-    counts = [one.numInputRows for one in query.recentProgress if one.numInputRows]
+    counts = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
     total = len(golden.messages(version, "clean"))
     assert sum(counts) == total
     assert len(counts) == -(-total // 400)
@@ -258,14 +258,16 @@ def test_a_stream_brings_the_rows_of_a_batch_read(
 
 
 @pytest.mark.soak
-def test_a_running_query_follows(spark: SparkSession, sink: Sink, broker: Broker) -> None:
+def test_a_running_query_reads_new_messages(
+    spark: SparkSession, sink: Sink, broker: Broker
+) -> None:
     frame = follow(spark, broker.root, allowLive=True, maxOffsetsPerTrigger=20)
     broker.put("TopicA", 30)
     query = sink.writer(frame).trigger(processingTime="0 seconds").start()
     query.processAllAvailable()
     broker.put("TopicB", 10)
     query.processAllAvailable()
-    # Stopped between two batches, and started again on what came meanwhile.
+    # Stopped between two batches, and restarted with new messages.
     query.stop()
     broker.put("TopicD", 25)
     query = sink.writer(frame).trigger(processingTime="0 seconds").start()
@@ -276,7 +278,7 @@ def test_a_running_query_follows(spark: SparkSession, sink: Sink, broker: Broker
 
 @pytest.mark.soak
 @pytest.mark.crash
-def test_a_driver_that_is_killed_and_started_again_brings_each_message_once(
+def test_messages_are_read_once_over_kills_of_the_driver(
     spark: SparkSession, sink: Sink, tmp_path: Path
 ) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(240))
@@ -290,10 +292,10 @@ def test_a_driver_that_is_killed_and_started_again_brings_each_message_once(
             start_new_session=True,
         ) as driver:
             assert driver.stdout is not None
-            told = next((line for line in driver.stdout if f"batch {batch}" in line), "")
+            reported = next((line for line in driver.stdout if f"batch {batch}" in line), "")
             os.killpg(driver.pid, signal.SIGKILL)
-        assert told, "the query ended before it was killed"
+        assert reported, "the query ended before it was killed"
     sink.take(follow(spark, built.root, maxOffsetsPerTrigger=50))
     assert sink.places() == sorted(
-        (one.topic, one.queue_id, one.queue_offset) for one in built.messages
+        (message.topic, message.queue_id, message.queue_offset) for message in built.messages
     )

@@ -53,7 +53,7 @@ def show(session: Session) -> View:
 async def _describe(admin: "Admin", namesrv: str) -> Document:
     from reput.client.config import name_servers
 
-    known = await admin.clusters()
+    info = await admin.clusters()
     return {
         "name_servers": list(name_servers(namesrv)),
         "topic_count": len(await admin.topics()),
@@ -66,14 +66,14 @@ async def _describe(admin: "Admin", namesrv: str) -> Document:
                         "addresses": {
                             str(broker_id): address
                             for broker_id, address in sorted(
-                                known.broker_addr_table[name].broker_addrs.items()
+                                info.broker_addr_table[name].broker_addrs.items()
                             )
                         },
                     }
                     for name in sorted(names)
                 ],
             }
-            for cluster, names in sorted(known.cluster_addr_table.items())
+            for cluster, names in sorted(info.cluster_addr_table.items())
         ],
     }
 
@@ -110,12 +110,12 @@ def brokers(
 async def _brokers(admin: "Admin") -> list[Document]:
     import asyncio
 
-    known = await admin.clusters()
+    info = await admin.clusters()
     members = [
         (cluster, name, broker_id, address)
-        for cluster, names in sorted(known.cluster_addr_table.items())
+        for cluster, names in sorted(info.cluster_addr_table.items())
         for name in sorted(names)
-        for broker_id, address in sorted(known.broker_addr_table[name].broker_addrs.items())
+        for broker_id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
 
     async def status(address: str) -> dict[str, str] | RemotingError:

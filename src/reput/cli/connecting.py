@@ -90,11 +90,11 @@ class _Notes(logging.Handler):
 # --- brokers and queues -------------------------------------------------------------------------
 
 
-def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> list[str]:
+def masters(info: "ClusterInfo", cluster: str | None, broker: str | None) -> list[str]:
     """Return the names of the selected brokers that have a master.
 
     Args:
-        known: Clusters and brokers that the name servers have.
+        info: Clusters and brokers that the name servers have.
         cluster: The cluster; None: the only one.
         broker: Name or address of a single broker, instead of a cluster.
 
@@ -104,43 +104,41 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
     if broker is not None:
         if cluster is not None:
             raise InvalidOption("--broker", broker, "nothing, where --cluster is given as well")
-        return [_name_of(known, broker)]
+        return [_name_of(info, broker)]
     from reput.format.codes import MASTER_ID
 
-    table = known.cluster_addr_table
+    table = info.cluster_addr_table
     allowed = ", ".join(sorted(table)) or "none: no broker is registered"
     if cluster is None and len(table) == 1:
         (cluster,) = table
     if cluster is None or cluster not in table:
         raise InvalidOption("--cluster", cluster, allowed)
-    brokers = known.broker_addr_table
+    brokers = info.broker_addr_table
     return sorted(name for name in table[cluster] if MASTER_ID in brokers[name].broker_addrs)
 
 
-def all_masters(known: "ClusterInfo") -> list[str]:
+def all_masters(info: "ClusterInfo") -> list[str]:
     """Return the names of all brokers with a master, cluster by cluster."""
     return [
-        name
-        for cluster in sorted(known.cluster_addr_table)
-        for name in masters(known, cluster, None)
+        name for cluster in sorted(info.cluster_addr_table) for name in masters(info, cluster, None)
     ]
 
 
-def _name_of(known: "ClusterInfo", broker: str) -> str:
+def _name_of(info: "ClusterInfo", broker: str) -> str:
     """Return the name of the broker with an address; the argument itself if there is none."""
     from reput.format.codes import MASTER_ID
 
-    for name, data in known.broker_addr_table.items():
+    for name, data in info.broker_addr_table.items():
         if data.broker_addrs.get(MASTER_ID) == broker:
             return name
     return broker
 
 
-def kind_in(known: "ClusterInfo", topic: str) -> str:
+def kind_in(info: "ClusterInfo", topic: str) -> str:
     """Return the kind of a topic; ``system`` also for topics named after clusters and brokers."""
     from reput.format import names
 
-    is_named_so = topic in known.cluster_addr_table or topic in known.broker_addr_table
+    is_named_so = topic in info.cluster_addr_table or topic in info.broker_addr_table
     is_system = is_named_so or topic.endswith(names.REPLY_TOPIC_SUFFIX)
     return "system" if is_system else names.kind_of(topic)
 

@@ -145,10 +145,10 @@ async def _check_offset_id(admin: "Admin", message_id: str) -> None:
         address = str(ids.decode_offset_id(message_id).store_host)
     except ValueError as error:
         raise InvalidOption("ID", message_id, allowed) from error
-    known = await admin.clusters()
+    info = await admin.clusters()
     addresses = {
         broker_address
-        for broker in known.broker_addr_table.values()
+        for broker in info.broker_addr_table.values()
         for broker_address in broker.broker_addrs.values()
     }
     if address not in addresses:

@@ -129,8 +129,8 @@ def send(
     """
     if body is not None and file is not None:
         raise typer.BadParameter("give BODY or --file, not both")
-    whole = file.read_bytes() if file is not None else None if body is None else _encoded(body)
-    if whole is None and repeat > 1:
+    single = file.read_bytes() if file is not None else None if body is None else _encoded(body)
+    if single is None and repeat > 1:
         raise typer.BadParameter("--repeat needs BODY or --file")
     properties = parse_pairs("--property", prop)
     if sum(option is not None for option in (delay, after, deliver_at)) > 1:
@@ -147,7 +147,7 @@ def send(
             chosen = None
             if queue is not None:
                 (chosen,) = choose_queues("--queue", await producer.queues(topic), [queue])
-            bodies = _lines_of_stdin() if whole is None else _repeated(whole, repeat)
+            bodies = _lines_of_stdin() if single is None else _repeated(single, repeat)
             await _send_all(
                 producer,
                 (
@@ -201,8 +201,8 @@ async def _lines(descriptor: int) -> AsyncIterator[bytes]:
     while True:
         await _until_readable(descriptor)
         data = _read(descriptor)
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
             yield line
         if not data:
             if rest:

@@ -48,11 +48,11 @@ _NO_GROUP = dict.fromkeys(("group", "get_tps", "got_day_count", "lag"))
 async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -> list[Document]:
     from reput.format import names
 
-    known = await admin.clusters()
+    info = await admin.clusters()
     selected = [topic] if topic is not None else await admin.topics(cluster=cluster)
     topics = []
     for name in selected:
-        if topic is None and kind_in(known, name) == "system":
+        if topic is None and kind_in(info, name) == "system":
             continue
         brokers = sorted((await admin.topic_route(name)).brokers)
         tps, day_count = await _sums(admin, brokers, "TOPIC_PUT_NUMS", name)

@@ -65,14 +65,14 @@ _OF_BROKERS: Computed = {
 async def _list(
     admin: "Admin", cluster: str | None, everything: bool, long: bool
 ) -> list[Document]:
-    known = await admin.clusters()
+    info = await admin.clusters()
     topics: list[Document] = []
     for topic in await admin.topics(cluster=cluster):
-        kind = kind_in(known, topic)
+        kind = kind_in(info, topic)
         if everything or kind in ("user", "light"):
             topics.append({"topic": topic, "kind": kind})
     if long:
-        names = all_masters(known) if cluster is None else masters(known, cluster, None)
+        names = all_masters(info) if cluster is None else masters(info, cluster, None)
         tables = {name: await admin.topic_configs(name) for name in names}
         for document in topics:
             document["brokers"] = [
@@ -275,8 +275,8 @@ async def _mark_ordered(admin: "Admin", topic: str, queue_counts: dict[str, int]
 
     Source: rocketmq 4.9.8 ``UpdateTopicSubCommand``, ``MQAdminImpl.createOrUpdateOrderConf``.
     """
-    known = await admin.kv(ORDER_TOPIC_CONFIG, topic) or ""
-    parts = dict(part.split(":", 1) for part in known.split(";") if ":" in part)
+    current = await admin.kv(ORDER_TOPIC_CONFIG, topic) or ""
+    parts = dict(part.split(":", 1) for part in current.split(";") if ":" in part)
     parts |= {name: str(count) for name, count in queue_counts.items()}
     await admin.put_kv(ORDER_TOPIC_CONFIG, topic, ";".join(map(":".join, parts.items())))
 

@@ -46,9 +46,11 @@ def write_permission(
     """
 
     async def work(admin: "Admin") -> int:
-        known = (await admin.clusters()).broker_addr_table
-        if broker not in known:
-            raise InvalidOption("BROKER", broker, ", ".join(sorted(known)) or "none is registered")
+        brokers = (await admin.clusters()).broker_addr_table
+        if broker not in brokers:
+            raise InvalidOption(
+                "BROKER", broker, ", ".join(sorted(brokers)) or "none is registered"
+            )
         change = admin.wipe_write_perm if switch is Switch.OFF else admin.add_write_perm
         return await change(broker)
 

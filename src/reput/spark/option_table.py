@@ -149,7 +149,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         _files("path", "path", kinds.FOLDERS, None, without="required, or `nameServer`", meaning=
             "The store's root, which contains `commitlog`; also the argument of `.load(...)`. Or an "
             "[archive](../how-to/archive-a-store.md) of a store. A URI (`s3://…`, `gs://…`, `hdfs://…`) is read in ranges "
-            "through pyarrow: [credentials and more](../how-to/run-on-a-cluster.md#stores-behind-uris)"),
+            "through pyarrow: [credentials and more](../how-to/run-on-a-cluster.md#stores-at-uris)"),
         _files("paths", "paths", kinds.PATHS, None, "The same as a JSON array; set by `.load([...])`"),
         _files("allow_live", "allowLive", FLAG, "false", sources=FILES, meaning=
             "Read a store that a broker is using, up to the last whole record. Otherwise such a store is "

@@ -92,7 +92,7 @@ class RocketMQDataSource(DataSource):
         return option_texts.parse(self._texts)
 
     def schema(self) -> StructType:
-        """Return the columns of the view, without those that options exclude."""
+        """Return the columns of the view, without the columns that options exclude."""
         fields = self._fields()
         columns = self._options.columns or tuple(fields)
         for name in columns:

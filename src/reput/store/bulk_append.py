@@ -25,7 +25,8 @@ class Begun:
     """An import that was begun."""
 
     log_end: int
-    """Physical end of the log before it; until there is a record there, it is unfinished."""
+    """Physical offset of the log's end before the import, which is unfinished until it has a record
+    there."""
     first_offset: int
     """Physical offset of its first record: that end, or the start of the next file."""
     checksum: int

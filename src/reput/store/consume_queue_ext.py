@@ -39,7 +39,7 @@ class ConsumeQueueExt:
 
     @property
     def end(self) -> int:
-        """Position over all files of the next unit, unless its file ends before."""
+        """Position of the next unit over all files; of the next file if the unit does not fit."""
         return self._end
 
     def cut(self, end: int) -> None:

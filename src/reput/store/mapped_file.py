@@ -72,7 +72,7 @@ class MappedFile:
         self.flushed = size
         self._committed = size  # only valid while there is a buffer
         self._disk = disk
-        self._lock = threading.Lock()  # guards the map and the next five fields
+        self._lock = threading.Lock()  # guards the next four fields
         self._map: memory.FileMap | None = None
         self._holders = 0
         self._is_closed = False
@@ -265,7 +265,7 @@ class MappedFile:
         for position, end in _data_ranges(descriptor.number, start, stop):
             for chunk in range(position, end, _CHUNK_BYTES):
                 zeros = _CHUNK_OF_ZEROS[: end - chunk]
-                # Writing wears the disk, comparing does not; reserved bytes are mostly zeros.
+                # Writes need the disk, comparisons mostly do not; reserved bytes are mostly zeros.
                 if os.pread(descriptor.number, len(zeros), chunk) != zeros:
                     self._disk.write(descriptor.number, self.path, chunk, zeros)
 

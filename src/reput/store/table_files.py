@@ -279,7 +279,7 @@ class SubscriptionGroup:
     slow_broker_id: int = 1
     """Id of the broker to pull from when this one is slow."""
     notify_members_enable: bool = True
-    # Of 5.x; kept and shown here.
+    # Members of 5.x, which are kept and shown here.
     consume_orderly: bool = False
     consume_timeout_minute: int = 15
     sys_flag: int = 0

@@ -1,6 +1,6 @@
-"""The C++ client, librocketmq, through the Python package around it. See ``other_clients``.
+"""The C++ client, librocketmq, through its Python package. See ``other_clients``.
 
-A process of its own: a wrong call of the library ends it.
+It runs in a separate process, because a wrong call of the library crashes the process.
 """
 
 import base64
@@ -14,8 +14,8 @@ from rocketmq.client import Message, Producer, PushConsumer, RecvMessage, SendRe
 WAIT_S = 60
 
 
-def say(found: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
+def say(document: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 
@@ -23,32 +23,32 @@ def receipt(result: SendResult) -> dict[str, object]:
     return {"status": result.status.name, "msg_id": result.msg_id}
 
 
-def message_of(topic: str, one: dict[str, object]) -> Message:
+def message_of(topic: str, fields: dict[str, object]) -> Message:
     message = Message(topic)
-    message.set_body(base64.b64decode(one["body"]))
-    if one["tags"]:
-        message.set_tags(one["tags"])
-    if one["keys"]:
-        message.set_keys(" ".join(one["keys"]))
-    for name, value in one["properties"].items():
+    message.set_body(base64.b64decode(fields["body"]))
+    if fields["tags"]:
+        message.set_tags(fields["tags"])
+    if fields["keys"]:
+        message.set_keys(" ".join(fields["keys"]))
+    for name, value in fields["properties"].items():
         message.set_property(name, value)
-    if one["delay_level"]:
-        message.set_delay_time_level(one["delay_level"])
+    if fields["delay_level"]:
+        message.set_delay_time_level(fields["delay_level"])
     return message
 
 
 def produce(request: dict[str, object]) -> None:
-    messages = [message_of(request["topic"], one) for one in request["messages"]]
+    messages = [message_of(request["topic"], message) for message in request["messages"]]
     producer = Producer(request["group"])
     producer.set_namesrv_addr(request["namesrv"])
     producer.start()
     if request["how"] == "sync":
-        for one in messages:
-            say(receipt(producer.send_sync(one)))
+        for message in messages:
+            say(receipt(producer.send_sync(message)))
     elif request["how"] == "oneway":
-        for one in messages:
-            producer.send_oneway(one)
-        threading.Event().wait(1)  # Nobody says when they have left.
+        for message in messages:
+            producer.send_oneway(message)
+        threading.Event().wait(1)  # The library does not report when one-way messages are sent.
     elif request["how"] == "batch":
         say(receipt(producer.send_batch(messages)))
     else:
@@ -64,8 +64,8 @@ def send_async(producer: Producer, messages: list[Message]) -> None:
         results.append(result)
         answered.release()
 
-    for one in messages:
-        producer.send_async(one, take, take)
+    for message in messages:
+        producer.send_async(message, take, take)
     for _ in messages:
         if not answered.acquire(timeout=WAIT_S):
             raise TimeoutError("not all sends were answered")
@@ -79,10 +79,10 @@ SUCCESS, LATER = 0, 1
 
 
 class Consumer(PushConsumer):
-    """Says itself what became of a message.
+    """Consumer whose callback returns the result of a message directly.
 
-    The package's callback raises if the user's does, and the library then reads as its answer
-    whatever is in memory.
+    If the user's callback raises, the package's callback raises, too. The library then reads
+    uninitialized memory as its return value.
     """
 
     def __init__(self, group: str, take: Callable[[RecvMessage], int], *, orderly: bool) -> None:
@@ -94,8 +94,8 @@ class Consumer(PushConsumer):
 
 
 def consume(request: dict[str, object]) -> None:
-    again = [base64.b64decode(one) for one in request["again"]]
-    found: list[dict[str, object]] = []
+    again = [base64.b64decode(body) for body in request["again"]]
+    received: list[dict[str, object]] = []
     is_all = threading.Event()
     turn = threading.Lock()
 
@@ -104,7 +104,7 @@ def consume(request: dict[str, object]) -> None:
             if message.body in again:
                 again.remove(message.body)
                 return LATER
-            found.append(
+            received.append(
                 {
                     "body": base64.b64encode(message.body).decode(),
                     "msg_id": message.id,
@@ -117,7 +117,7 @@ def consume(request: dict[str, object]) -> None:
                     "reconsume_times": message.reconsume_times,
                 }
             )
-            if len(found) >= request["count"]:
+            if len(received) >= request["count"]:
                 is_all.set()
             return SUCCESS
 
@@ -126,10 +126,10 @@ def consume(request: dict[str, object]) -> None:
     consumer.subscribe(request["topic"], take, request["expression"])
     consumer.start()
     if not is_all.wait(WAIT_S):
-        raise TimeoutError(f"{len(found)} messages came, not {request['count']}")
+        raise TimeoutError(f"{len(received)} messages came, not {request['count']}")
     consumer.shutdown()
-    for one in found:
-        say(one)
+    for document in received:
+        say(document)
 
 
 if __name__ == "__main__":

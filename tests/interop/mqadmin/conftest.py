@@ -1,8 +1,8 @@
-"""mqadmin, unmodified, with our name server and broker, and with the official ones.
+"""The unmodified mqadmin with our name server and broker, and with the official ones.
 
-Each command is run with both clusters, which have got the same messages. It must print the same,
-but for addresses, times, ids of messages and clients, places in the log, and versions. Where it
-differs on purpose, the test says how.
+Each command is run with both clusters, which contain the same messages. It must print the same
+text, except for addresses, times, ids of messages and clients, offsets, and versions. Where the
+text differs intentionally, the test documents it.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ def both(
         )
         namesrv, broker, conf = stack.enter_context(our_cluster(folder / "ours"))
         ours, official = Side(namesrv, broker, []), Side(cluster.namesrv, cluster.address, [])
-        found = Both(java, ours, official, conf, folder / "java")
-        for side in found.sides:
-            found.run(side, "updateTopic", "-b", "BROKER", "-t", "Messages", "-r", "2", "-w", "2")
+        pair = Both(java, ours, official, conf, folder / "java")
+        for side in pair.sides:
+            pair.run(side, "updateTopic", "-b", "BROKER", "-t", "Messages", "-r", "2", "-w", "2")
             with java.producer(side.namesrv) as producer:
                 queues = producer.queues("Messages")
                 for i in range(6):
                     message = JavaMessage("Messages", b"body%d" % i, tags="Tag", keys=f"key{i}")
                     side.sent += producer.send([message], queue=queues[i % 2])
-        yield found
+        yield pair

@@ -1,4 +1,4 @@
-"""Our cluster and the official one, what mqadmin prints with each, and what may differ in it."""
+"""Our cluster and the official one, the output of mqadmin with each, and allowed differences."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from reput.namesrv.server import NameServer
 WAIT_S = 60
 
 MASKS = (
-    (re.compile(r"\n(\tat |\t\.\.\. )[^\n]*"), ""),  # a trace
+    (re.compile(r"\n(\tat |\t\.\.\. )[^\n]*"), ""),  # a stack trace
     (re.compile(r"(For more information, please visit the url|See http)[^\n]*"), ""),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"\b[0-9A-F]{32,58}\b"), "MESSAGE"),
@@ -32,7 +32,7 @@ MASKS = (
     (re.compile(r"(storeSize|commitLogOffset|physicOffset|physicSize|bodyCRC)=\d+"), r"\1=N"),
     (re.compile(r"(CommitLog Offset: +)\d+"), r"\1N"),
     (re.compile(r"V\d_\d+_\d+\w*"), "VERSION"),
-    # What 5.x has otherwise: a code of its own, places in ids, more properties, what is in flight.
+    # Differences of 5.x: a response code, offsets in ids, more properties, messages in flight.
     (re.compile(r"CODE: 29 "), "CODE: 1 "),
     (re.compile(r"@MESSAGE@\d+"), "@MESSAGE@N"),
     (re.compile(r"(MSG_REGION=DefaultRegion|TRACE_ON=true|WAIT=true)(, )?"), ""),
@@ -57,28 +57,28 @@ class Side:
     namesrv: str
     broker: str
     sent: list[JavaSent]
-    """Of topic ``Messages``."""
+    """Results of the messages of topic ``Messages``."""
 
 
 TRACES = {"traceTopicEnable": "true"}
-"""The topic of traces is there from the start: who makes it first is a matter of time."""
+"""Settings that create the trace topic at the start; otherwise it appears at different times."""
 
 
 @dataclass
 class Both:
-    """Our cluster and the official one, and the tools."""
+    """Our cluster, the official one, and the admin tools."""
 
     java: JavaClient
     ours: Side
     official: Side
     conf: Path
-    """Our broker.conf."""
+    """Path of our broker.conf."""
     java_home: Path
-    """Where tools look for their settings."""
+    """Folder in which the tools look for their settings."""
 
     @property
     def is_4(self) -> bool:
-        """Whether the tools and the official cluster are of 4.x."""
+        """True if the tools and the official cluster are 4.x."""
         return self.java.version.startswith("4.")
 
     @property
@@ -86,7 +86,7 @@ class Both:
         return self.ours, self.official
 
     def run(self, side: Side, *arguments: str) -> str:
-        words = [one.replace("BROKER", side.broker) for one in arguments]
+        words = [argument.replace("BROKER", side.broker) for argument in arguments]
         return self.java.mqadmin(*words, namesrv=side.namesrv)
 
     def prints(
@@ -98,39 +98,39 @@ class Both:
         masks: Sequence[tuple[str, str]] = (),
         is_same: bool = True,
     ) -> str:
-        """Return what mqadmin prints with us, masked; it is what it prints with Java's.
+        """Assert that mqadmin prints the same with both clusters; return the masked output.
 
         Args:
-            arguments: ``BROKER`` stands for the broker's address.
-            of: More of them, which differ.
-            is_sorted: Its lines are in the order of Java's hash sets.
-            without: Lines that this expression is found in are left out.
-            masks: What else may differ: expressions, and what stands for them.
+            arguments: Arguments; ``BROKER`` is replaced by the broker's address.
+            of: Function that returns further arguments, which differ between the clusters.
+            is_sorted: Sort the lines, because their order is that of a Java hash set.
+            without: Expression; lines that contain it are left out.
+            masks: Further allowed differences: expressions and their replacements.
             is_same: Whether to compare at all.
         """
-        found = []
+        outputs = []
         for side in self.sides:
             text = masked(self.run(side, *arguments, *(of(side) if of is not None else [])))
             for pattern, instead in masks:
                 text = re.sub(pattern, instead, text, flags=re.MULTILINE)
             lines = [line for line in text.splitlines() if not re.search(without, line)]
-            found.append("\n".join(sorted(lines) if is_sorted else lines))
-        assert found[0] == found[1] or not is_same
-        return found[0]
+            outputs.append("\n".join(sorted(lines) if is_sorted else lines))
+        assert outputs[0] == outputs[1] or not is_same
+        return outputs[0]
 
     def await_text(
         self, text: str, *arguments: str, of: Callable[[Side], list[str]] | None = None
     ) -> None:
-        """Wait until mqadmin prints a text with both: clients act in their own time."""
+        """Wait until mqadmin prints a text with both clusters; clients act asynchronously."""
         deadline = time.monotonic() + WAIT_S
         for side in self.sides:
             more = of(side) if of is not None else []
-            while text not in (found := self.run(side, *arguments, *more)):
-                assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {found}"
+            while text not in (output := self.run(side, *arguments, *more)):
+                assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {output}"
 
     @contextlib.contextmanager
     def running(self, side: Side, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a tool that never ends, in a process of its own, which is killed at the end."""
+        """Run a tool that never ends, in a separate process, which is killed at the end."""
         java = java_oracle.tool("java")
         jars = java_oracle.class_path(java_oracle.cluster_jars(self.java.version))
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
@@ -152,7 +152,7 @@ class Both:
             process.communicate()
 
     def run_until(self, pattern: str, side: Side, *arguments: str) -> str:
-        """Return what a tool that never ends prints, up to a line with this expression."""
+        """Return the output of a tool that never ends, up to a line with this expression."""
         lines = []
         with self.running(side, *arguments) as process:
             assert process.stdout is not None
@@ -163,24 +163,24 @@ class Both:
         raise AssertionError(f"no {pattern!r} in {WAIT_S} s: {lines}")
 
     def await_committed(self, side: Side, consumer: PushConsumer, group: str) -> None:
-        """Wait until a broker has the end of both queues of ``Messages`` as a group's offsets."""
+        """Wait until a group's offsets are at the end of both queues of ``Messages``."""
         deadline = time.monotonic() + WAIT_S
         wanted = {f"Messages@broker-a@{queue_id}": 3 for queue_id in range(2)}
         with self.java.admin(side.namesrv) as admin:
             while True:
-                consumer.persist()  # it tells one-way, and not what its listener is still busy with
+                consumer.persist()  # one-way, without messages in the listener
                 table = admin.call("examineConsumeStats", group)["offsetTable"]
-                found = {queue: one["consumerOffset"] for queue, one in table.items()}
-                if wanted.items() <= found.items():
+                offsets = {queue: entry["consumerOffset"] for queue, entry in table.items()}
+                if wanted.items() <= offsets.items():
                     return
-                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {found}"
+                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {offsets}"
 
     def run_masked(self, *arguments: str) -> str:
-        """Return what mqadmin prints with us, masked."""
+        """Return the masked output of mqadmin with our cluster."""
         return masked(self.run(self.ours, *arguments))
 
     def table(self, side: Side, *arguments: str) -> dict[str, str]:
-        """Return what mqadmin prints as name and value."""
+        """Return mqadmin's output as a dictionary of names and values."""
         lines = self.run(side, *arguments).splitlines()
         pairs = (re.split(r" *[:=] +", line, maxsplit=1) for line in lines)
         return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
@@ -188,7 +188,7 @@ class Both:
 
 @contextlib.contextmanager
 def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """Run our name server and broker in a thread; yields their addresses and the broker.conf."""
+    """Run our name server and broker in a thread; yield their addresses and the broker.conf."""
     folder.mkdir()
     conf = folder / "broker.conf"
     started: Future[tuple[str, str]] = Future()
@@ -213,7 +213,7 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                 **TRACES,
                 **java_cluster.SMALL_FILES,
             }
-            conf.write_text("".join(f"{key}={one}\n" for key, one in known.items()))
+            conf.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
             read = load(conf)
             broker = Broker(read.broker, read.store, config_path=str(conf))
             async with broker:
@@ -227,7 +227,7 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # the test shall say why
+        except BaseException as error:  # passed to the test
             if started.done():
                 raise
             started.set_exception(error)

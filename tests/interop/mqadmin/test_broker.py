@@ -1,4 +1,4 @@
-"""The cluster and its broker by mqadmin."""
+"""Commands of mqadmin for the cluster and its broker."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interop
 
 
 def test_the_cluster_is_shown(both: Both) -> None:
-    # Rates, the age of the oldest message, and how full the disk is differ.
+    # Rates, the age of the oldest message, and the disk usage differ.
     rows = [masked(both.run(side, "clusterList")).splitlines() for side in both.sides]
     assert rows[0][0] == rows[1][0]
     assert rows[0][1].split()[:5] == rows[1][1].split()[:5]
@@ -22,15 +22,15 @@ def test_the_cluster_is_shown(both: Both) -> None:
     assert [int(put_today) >= 6 for _, _, put_today, _ in counts] == [True]
 
 
-def test_the_broker_tells_how_it_is(both: Both) -> None:
+def test_broker_status_has_all_names(both: Both) -> None:
     ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
     missing = {name for name in official.keys() - ours.keys() if "/" not in name}
     assert missing == set()
-    if both.is_4:  # what ours says it is
+    if both.is_4:  # ours reports the version of its configuration
         for name in ("brokerVersion", "brokerVersionDesc"):
             assert ours[name] == official[name]
-    ratios = [float(one["commitLogDiskRatio"]) for one in (ours, official)]
-    assert ratios[0] == pytest.approx(ratios[1], abs=0.05)  # of one disk, which others use
+    ratios = [float(status["commitLogDiskRatio"]) for status in (ours, official)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=0.05)  # of one disk, which other processes use
     assert ours["dispatchBehindBytes"] == "0"
     assert int(ours["msgPutTotalTodayNow"]) >= 6
     assert ours["putMessageSizeTotal"] == ours["commitLogMaxOffset"]
@@ -40,7 +40,7 @@ def test_settings_are_shown_and_changed(both: Both) -> None:
     both.prints("updateBrokerConfig", "-b", "BROKER", "-k", "fileReservedTime", "-v", "24")
     assert both.table(both.ours, "getBrokerConfig", "-b", "BROKER")["fileReservedTime"] == "24"
     assert config.parse_properties(both.conf.read_text())["fileReservedTime"] == "24"
-    # Java keeps its number and says nothing.
+    # Java ignores the text without an error.
     text = both.run(
         both.ours, "updateBrokerConfig", "-b", "BROKER", "-k", "fileReservedTime", "-v", "long"
     )
@@ -51,22 +51,22 @@ def test_settings_are_shown_and_changed(both: Both) -> None:
     assert "CODE: 16" in text
 
 
-def test_what_is_exported(both: Both, tmp_path: Path) -> None:
+def test_configuration_and_metadata_are_exported(both: Both, tmp_path: Path) -> None:
     for command in ("exportConfigs", "exportMetadata", "exportMetrics"):
         text = both.prints(command, "-c", "DefaultCluster", "-f", str(tmp_path))
         assert "success" in text
 
 
-def test_what_is_counted(both: Both) -> None:
-    # A day's count is that of the last sample, which brokers take in their own time.
+def test_statistics_are_shown(both: Both) -> None:
+    # The count of the day is as old as the last sample, and brokers sample at different times.
     masks = [(r"\d+\.\d\d", "TPS"), (r"\d+ NO_CONSUMER", "N NO_CONSUMER")]
     text = both.prints("statsAll", "-t", "Messages", masks=masks)
     assert "Messages" in text
 
 
-def test_slaves_of_a_broker(both: Both) -> None:
+def test_a_broker_without_slaves_has_a_status(both: Both) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     masks = [(r"(MasterCommitLogMaxOffset\s)\d+", r"\1N")]
     text = both.prints("haStatus", "-b", "BROKER", masks=masks)
     assert "#SlaveNum\t0" in text
@@ -74,8 +74,8 @@ def test_slaves_of_a_broker(both: Both) -> None:
 
 
 def test_pop_records_are_exported(both: Both) -> None:
-    """There are none beside the revive topic: the store that they would be in is off by default."""
+    """Only the revive topic has pop records: the store for others is off by default."""
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     text = both.prints("exportPopRecord", "-b", "BROKER")
     assert "Export broker records, brokerName=broker-a, brokerAddr=ADDRESS" in text

@@ -1,7 +1,7 @@
-"""What consoles ask: the stock dashboard and the exporter for Prometheus.
+"""Requests of consoles: the official dashboard and the exporter for Prometheus.
 
-Both are made of calls of ``DefaultMQAdminExt``; each is made here with both clusters, and must give
-what has the same shape: the same fields, with values of the same kinds.
+Both consist of calls of ``DefaultMQAdminExt``. Each call is made with both clusters. The answers
+must have the same shape: the same fields, with values of the same kinds.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ GROUP = "Console"
 
 
 class Asked:
-    """A cluster as a console sees it: a group reads ``Messages``, and a producer is there."""
+    """A cluster as a console sees it: a group reads ``Messages``, and a producer is connected."""
 
     def __init__(self, side: Side, admin: Admin, consumer: PushConsumer) -> None:
         self.side = side
@@ -30,7 +30,7 @@ class Asked:
         self.consumer = consumer
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method; ``BROKER``, ``ID`` and the like stand for those of the side."""
+        """Call a method; ``BROKER``, ``ID``, ... are replaced by values of the cluster."""
         known = {
             "BROKER": self.side.broker,
             "NAMESRV": self.side.namesrv,
@@ -39,13 +39,13 @@ class Asked:
             "UNIQUE": self.side.sent[0].msg_id,
         }
 
-        def said(word: Any) -> Any:
+        def resolved(word: Any) -> Any:
             if isinstance(word, list):
-                return [said(one) for one in word]
+                return [resolved(item) for item in word]
             return known.get(word, word) if isinstance(word, str) else word
 
         try:
-            return self.admin.call(method, *map(said, arguments))
+            return self.admin.call(method, *map(resolved, arguments))
         except ClientError as error:
             if error.type == "NoSuchMethodException":
                 raise
@@ -55,7 +55,7 @@ class Asked:
 @pytest.fixture(scope="module")
 def asked(both: Both) -> Iterator[list[Asked]]:
     with contextlib.ExitStack() as stack:
-        found = []
+        clusters = []
         for side in both.sides:
             consumer = stack.enter_context(both.java.push_consumer(side.namesrv, GROUP, "Messages"))
             consumer.take(6)
@@ -63,21 +63,21 @@ def asked(both: Both) -> Iterator[list[Asked]]:
             producer = stack.enter_context(both.java.producer(side.namesrv, "console-producer"))
             producer.send([JavaMessage("Others", b"body")])
             admin = stack.enter_context(both.java.admin(side.namesrv))
-            found.append(Asked(side, admin, consumer))
+            clusters.append(Asked(side, admin, consumer))
         both.await_text("JAVA", "producerConnection", "-g", "console-producer", "-t", "Messages")
-        yield found
+        yield clusters
 
 
 def shape(value: Any) -> Any:
-    """Return what a value is made of: kinds instead of values, and no addresses in names."""
+    """Return the shape of a value: kinds instead of values, and masked addresses in names."""
     if isinstance(value, dict) and "refused" in value:
         return value
     if isinstance(value, dict):
-        # A broker of 5.x puts more properties into messages, and a member tells of its retry topic
-        # in its own time.
+        # A broker of 5.x adds properties to messages. A member reports its retry topic after a
+        # varying time.
         return {
-            masked(name): "properties" if name == "properties" else shape(one)
-            for name, one in sorted(value.items())
+            masked(name): "properties" if name == "properties" else shape(field)
+            for name, field in sorted(value.items())
             if not name.startswith("%RETRY%")
         }
     if isinstance(value, list):
@@ -115,7 +115,7 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     ("examineSubscriptionGroupConfig", "BROKER", GROUP),
     ("fetchAllTopicList",),
     ("getTopicClusterList", "Messages"),
-    # what pages change
+    # changes that pages make
     ("createAndUpdateTopicConfig", "BROKER", {"topicName": "Paged", "readQueueNums": 2}),
     ("createAndUpdateSubscriptionGroupConfig", "BROKER", {"groupName": "Paged"}),
     ("examineSubscriptionGroupConfig", "BROKER", "Paged"),
@@ -135,7 +135,7 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
     ("queryMessageByUniqKey", "DefaultCluster", "Messages", "UNIQUE", 32, 0, 4102444800000),
     ("deleteTopicInNameServer", ["NAMESRV"], "Paged"),
 )
-"""Both consoles were built for 4.x first."""
+"""Calls of 5.x; both consoles were first built for 4.x."""
 
 
 @pytest.mark.parametrize(
@@ -143,27 +143,29 @@ CALLS_5: tuple[tuple[Any, ...], ...] = (
 )
 def test_answers_have_the_same_shape(both: Both, asked: list[Asked], call: tuple[Any, ...]) -> None:
     if call in (CALLS_5 if both.is_4 else CALLS_4):
-        pytest.skip("of the other version")
-    ours, official = (shape(one.call(*call)) for one in asked)
+        pytest.skip("only in the other version")
+    ours, official = (shape(cluster.call(*call)) for cluster in asked)
     assert ours == official
 
 
-def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
-    ours, official = (one.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for one in asked)
+def test_running_info_of_a_member_has_the_same_shape(asked: list[Asked]) -> None:
+    ours, official = (
+        cluster.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for cluster in asked
+    )
     assert ours.keys() == official.keys()
     assert shape(ours["statusTable"]) == shape(official["statusTable"])
-    # How many queues a member has by now depends on its last look at the others.
+    # The number of assigned queues depends on the time of the member's last rebalance.
     mine, theirs = (
-        {str(shape(queue)) for queue in one["mqTable"].values()} for one in (ours, official)
+        {str(shape(queue)) for queue in info["mqTable"].values()} for info in (ours, official)
     )
     assert mine == theirs
 
 
-def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
-    both: Both, asked: list[Asked]
-) -> None:
-    """It takes each value for a number, or a few of them, and fails if one is not."""
-    ours, official = (one.call("fetchBrokerRuntimeStats", "BROKER")["table"] for one in asked)
+def test_the_exporter_can_parse_runtime_stats(both: Both, asked: list[Asked]) -> None:
+    """The exporter parses each value as one or several numbers, and fails on any other text."""
+    ours, official = (
+        cluster.call("fetchBrokerRuntimeStats", "BROKER")["table"] for cluster in asked
+    )
     patterns = {
         "number": re.compile(r"-?\d+(\.\d+)?(E-?\d+)?"),
         "numbers": re.compile(r"( ?\d+\.\d+(E-?\d+)?)* *"),
@@ -183,16 +185,16 @@ def test_runtime_stats_can_be_read_as_the_exporter_reads_them(
             assert kinds(value) & kinds(ours[name]), (name, value, ours[name])
 
 
-def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
-    """What pages list: each broker has others of its own, ours are told alike."""
-    found = []
-    for one in asked:
-        topics = one.call("getAllTopicConfig", "BROKER", 5000)
-        groups = one.call("getAllSubscriptionGroup", "BROKER", 5000)
-        config = one.call("getBrokerConfig", "BROKER")
+def test_topics_and_groups_have_the_same_fields(asked: list[Asked]) -> None:
+    """Page contents: the system topics differ between the brokers, all else has the same form."""
+    answers = []
+    for cluster in asked:
+        topics = cluster.call("getAllTopicConfig", "BROKER", 5000)
+        groups = cluster.call("getAllSubscriptionGroup", "BROKER", 5000)
+        config = cluster.call("getBrokerConfig", "BROKER")
         assert {type(value) for value in config.values()} == {str}
         assert config["brokerName"] == "broker-a"
-        found.append(
+        answers.append(
             (
                 topics.keys(),
                 topics["topicConfigTable"]["Messages"],
@@ -200,18 +202,18 @@ def test_topics_and_groups_of_a_broker(asked: list[Asked]) -> None:
                 groups["subscriptionGroupTable"][GROUP],
             )
         )
-    assert found[0] == found[1]
+    assert answers[0] == answers[1]
 
 
-def test_topics_have_types(both: Both, asked: list[Asked]) -> None:
-    """Of 5.x: kept as attributes, which pages set, and show."""
+def test_topic_types_are_set_and_shown(both: Both, asked: list[Asked]) -> None:
+    """Topic types of 5.x are attributes, which pages set and show."""
     if both.is_4:
-        pytest.skip("of 5.x")
-    found = []
-    for one in asked:
+        pytest.skip("only in 5.x")
+    answers = []
+    for cluster in asked:
         name = "Typed"
         for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "UNSPECIFIED", "none"):
             topic = {"topicName": name + kind, "attributes": {"+message.type": kind}}
-            found.append(shape(one.call("createAndUpdateTopicConfig", "BROKER", topic)))
-            found.append(one.call("examineTopicConfig", "BROKER", name + kind))
-    assert found[: len(found) // 2] == found[len(found) // 2 :]
+            answers.append(shape(cluster.call("createAndUpdateTopicConfig", "BROKER", topic)))
+            answers.append(cluster.call("examineTopicConfig", "BROKER", name + kind))
+    assert answers[: len(answers) // 2] == answers[len(answers) // 2 :]

@@ -1,4 +1,4 @@
-"""What a broker of 5.x says of itself once it was used in all ways: ours and the official one."""
+"""Statistics of a 5.x broker after use of all its features: ours and the official one."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 TOPIC = "Busy"
 POPS = "Pops"
 DEAD = "Dead"
-"""A group that has given up a message."""
+"""Group with a dead letter."""
 COUNTERS = (
     ("TOPIC_PUT_NUMS", TOPIC),
     ("TOPIC_PUT_SIZE", TOPIC),
@@ -44,7 +44,10 @@ COUNTERS = (
     ("GROUP_GET_FALL_TIME", f"0@{TOPIC}@{POPS}"),
     ("BROKER_GET_FROM_DISK_NUMS", "DefaultCluster"),
 )
-"""Not TOPIC_PUT_LATENCY, by queue: only Java has it. Pops are in our GROUP_GET_LATENCY, too."""
+"""Counters to compare.
+
+Not TOPIC_PUT_LATENCY by queue: only Java has it. Our GROUP_GET_LATENCY includes pops.
+"""
 
 
 def decide(message: Message, half: SendResult) -> TransactionState:
@@ -56,7 +59,7 @@ def check(message: ReceivedMessage) -> TransactionState:
 
 
 def use(java: JavaClient, side: Side) -> None:
-    """Transactions, delays, times, a dead letter, and pops that acknowledge."""
+    """Send transactions, delayed and timed messages and a dead letter; pop and acknowledge."""
     with blocking.TransactionProducer("transacts", check=check, namesrv=side.namesrv) as producer:
         for state in ("COMMIT", "ROLLBACK"):
             producer.send_in_transaction(Message(TOPIC, state.encode()), decide)
@@ -68,13 +71,13 @@ def use(java: JavaClient, side: Side) -> None:
     with java.push_consumer(side.namesrv, POPS, TOPIC, **popping) as consumer:
         with java.producer(side.namesrv) as producer:
             producer.send([JavaMessage(TOPIC, b"plain")] * 5)
-        until(lambda: len({one.body for one in consumer.received}) == 4)
+        until(lambda: len({message.body for message in consumer.received}) == 4)
 
 
 @pytest.fixture(scope="module")
 def used(both: Both) -> Both:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for side in both.sides:
         both.run(side, "updateTopic", "-b", "BROKER", "-t", TOPIC, "-r", "1", "-w", "1")
         both.run(side, "updateSubGroup", "-b", "BROKER", "-g", POPS)
@@ -84,14 +87,14 @@ def used(both: Both) -> Both:
     return both
 
 
-def test_what_is_said_of_the_whole(used: Both) -> None:
+def test_broker_status_has_all_names(used: Both) -> None:
     ours, official = (used.table(side, "brokerStatus", "-b", "BROKER") for side in used.sides)
     assert {name for name in official.keys() - ours.keys() if "/" not in name} == set()
 
 
-def test_what_is_counted(used: Both) -> None:
-    """The same counters have counted: each is there, or it is refused."""
-    found: list[dict[str, object]] = []
+def test_counters_have_counted(used: Both) -> None:
+    """Both brokers have the same counters, and refuse the same ones."""
+    counters: list[dict[str, object]] = []
     for side in used.sides:
         with used.java.admin(side.namesrv) as admin:
             shapes: dict[str, object] = {}
@@ -101,6 +104,6 @@ def test_what_is_counted(used: Both) -> None:
                     shapes[f"{name} {key}"] = shape(value)
                 except ClientError as error:
                     shapes[f"{name} {key}"] = error.code
-            found.append(shapes)
-    assert found[0] == found[1]
-    assert isinstance(found[0][f"GROUP_ACK_NUMS {TOPIC}@{POPS}"], dict)
+            counters.append(shapes)
+    assert counters[0] == counters[1]
+    assert isinstance(counters[0][f"GROUP_ACK_NUMS {TOPIC}@{POPS}"], dict)

@@ -1,4 +1,4 @@
-"""Groups, their members, and how far they are, by mqadmin."""
+"""Commands of mqadmin for groups, their members and their consumer offsets."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from interop.mqadmin.sides import Both
 pytestmark = pytest.mark.interop
 
 
-def test_groups_are_made_shown_and_deleted(both: Both) -> None:
+def test_groups_are_created_shown_and_deleted(both: Both) -> None:
     text = both.prints("updateSubGroup", "-b", "BROKER", "-g", "Settings", "-r", "3", "-q", "2")
     assert "create subscription group to ADDRESS success." in text
     assert "retryMaxTimes = 3" in both.prints("getConsumerConfig", "-g", "Settings")
@@ -22,7 +22,7 @@ def test_groups_are_made_shown_and_deleted(both: Both) -> None:
     assert "Settings" not in both.run(both.ours, "getConsumerConfig", "-g", "Settings")
 
 
-def test_who_is_connected(both: Both) -> None:
+def test_connected_clients_are_shown(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.java.push_consumer(side.namesrv, "Online", "Messages")).take(6)
@@ -48,7 +48,7 @@ def test_who_is_connected(both: Both) -> None:
     )
 
 
-def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
+def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []
         for side in both.sides:
@@ -61,23 +61,23 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
         text = both.prints("consumerProgress", "-g", "Progress", without="%RETRY%")
         assert re.search("Messages broker-a 1 3 3 0 (0 )?TIME", text)
         assert "Progress 1 VERSION PUSH CLUSTERING" in both.run_masked("consumerProgress")
-        # This tool can be used once a process: it goes on with a connection that it has closed.
+        # Run this tool once per process: it reuses a connection that it has closed.
         text = both.run_masked("brokerConsumeStats", "-b", "BROKER")
         assert "Messages Progress broker-a 1 3 3 0 TIME" in text
         assert "Messages Progress" in both.run_masked("statsAll", "-t", "Messages")
         text = both.prints("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s", "0")
         assert "broker-a 1 0" in text
         for side, consumer in zip(both.sides, consumers, strict=True):
-            consumer.take(6)  # all of them again, ten seconds after it was told
+            consumer.take(6)  # all of them again, ten seconds after the reset
             both.await_committed(side, consumer, "Progress")
         text = both.prints("skipAccumulatedMessage", "-g", "Progress", "-t", "Messages")
         assert "broker-a 1 3" in text
-    # Without members the tool sets the offsets itself; a broker of 5.x does it for the tool.
+    # Without members the tool sets the offsets itself; with 5.x the broker does it.
     reset = ("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s")
     both.prints(*reset, "now")
     text = both.prints(*reset, "0")
     assert ("broker-a 1 3 3 0 0" if both.is_4 else "broker-a 1 0") in text
-    progress = ("consumerProgress", "-g")  # 5.x has a column for what was pulled before
+    progress = ("consumerProgress", "-g")  # 5.x has a column for pulled messages, too
     text = both.prints(*progress, "Progress", without="%RETRY%", is_same=both.is_4)
     assert re.search("Messages broker-a 1 3 0 3 (0 )?N/A", text)
 
@@ -87,9 +87,9 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
     assert re.search("Messages broker-a 1 3 0 3 (0 )?N/A", text)
 
 
-def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
+def test_groups_are_created_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     file = tmp_path / "groups.json"
     file.write_text(json.dumps([{"groupName": f"Listed{i}", "retryMaxTimes": i} for i in (1, 2)]))
     text = both.prints("updateSubGroupList", "-b", "BROKER", "-f", str(file))
@@ -97,17 +97,17 @@ def test_many_groups_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
     assert "retryMaxTimes = 2" in both.prints("getConsumerConfig", "-g", "Listed2")
 
 
-def test_how_a_group_consumes_is_set(both: Both) -> None:
+def test_consume_mode_is_set(both: Both) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     mode = ("setConsumeMode", "-b", "BROKER", "-t", "Messages", "-g", "Progress", "-m")
     for name in ("POP", "PULL"):
         text = both.prints(*mode, name, "-q", "1")
         assert f"consume mode[{name}] popShareQueueNum[1]" in text
 
 
-def test_groups_are_watched(both: Both) -> None:
-    """``startMonitoring`` goes on until it is killed; what it asks is in ``test_console``."""
+def test_groups_are_monitored(both: Both) -> None:
+    """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.running(side, "startMonitoring"))

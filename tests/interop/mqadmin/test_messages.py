@@ -1,4 +1,4 @@
-"""Messages by mqadmin: found, and printed."""
+"""Commands of mqadmin that find and print messages."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_messages_are_found_by_key_id_and_offset(both: Both) -> None:
     assert "Keys: [key4]" in text
     text = both.prints("queryMsgByOffset", "-t", "Messages", "-b", "broker-a", "-i", "1", "-o", "2")
     assert "Keys: [key5]" in text
-    # Java does not find a message whose second began in another index file; ours is always there.
+    # Java fails to find a message if its second began in another index file; ours always finds it.
     text = both.run(
         both.ours, "queryMsgByUniqueKey", "-t", "Messages", "-i", both.ours.sent[2].msg_id
     )
@@ -37,7 +37,7 @@ def test_units_of_queues_are_shown(both: Both) -> None:
     assert "max: 3, min: 0" in both.prints(*asked, "-q", "0", "-i", "1")
     assert "none@Messages is not online!" in both.prints(*asked, "-q", "0", "-i", "0", "-g", "none")
     assert "7@Messages is not exist!" in both.prints(*asked, "-q", "7", "-i", "0")
-    # Java answers with success and nothing, and its tool falls over that.
+    # Java answers with success and an empty body, and its tool fails on that.
     text = both.run(both.ours, *asked, "-q", "0", "-i", "9")
     assert "Index 9 of 0@Messages is not exist!" in text
 
@@ -65,9 +65,9 @@ def test_messages_are_consumed(both: Both) -> None:
 
 
 def test_records_of_a_file_are_printed(both: Both, tmp_path: Path) -> None:
-    """The tool is for logs of compacted topics; ours are of the same records."""
+    """The tool reads logs of compacted topics; our commit log has the same records."""
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     data = min((both.conf.parent / "store/commitlog").iterdir()).read_bytes()
     end = 0
     while size := int.from_bytes(data[end : end + 4], "big"):
@@ -75,5 +75,5 @@ def test_records_of_a_file_are_printed(both: Both, tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_bytes(data[:end])
     text = both.run(both.ours, "dumpCompactionLog", "-f", str(file))
-    # It takes what it prints for a format, and fails on those with a percent sign in their topic.
-    assert all(one.offset_msg_id in text for one in both.ours.sent)
+    # The tool uses the text as a format, and fails on records with a percent sign in their topic.
+    assert all(message.offset_msg_id in text for message in both.ours.sent)

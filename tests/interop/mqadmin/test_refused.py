@@ -1,4 +1,4 @@
-"""Commands of mqadmin for what is not here: the tool is refused, and says so. None hangs."""
+"""mqadmin commands for unsupported features: the tool prints a refusal, and none hangs."""
 
 import re
 
@@ -17,7 +17,7 @@ OURS_4 = (
     ("updateGlobalWhiteAddr", "-b", "BROKER", "-g", "10.0.0.1"),
 )
 OURS_5 = (
-    # Java refuses these as well, unless it was told where to keep users: with a text of its own.
+    # Java refuses these as well unless a user store is configured, with another text.
     ("createUser", "-b", "BROKER", "-u", "user", "-p", "password"),
     ("updateUser", "-b", "BROKER", "-u", "user", "-p", "password"),
     ("deleteUser", "-b", "BROKER", "-u", "user"),
@@ -31,7 +31,7 @@ OURS_5 = (
     ("listAcl", "-b", "BROKER"),
     ("copyAcl", "-f", "BROKER", "-t", "BROKER", "-s", "User:user"),
     ("getBrokerEpoch", "-b", "broker-a"),
-    # Java's broker does these.
+    # Java's broker supports these.
     ("getColdDataFlowCtrInfo", "-b", "BROKER"),
     ("updateColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress", "-v", "1024"),
     ("removeColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress"),
@@ -42,49 +42,49 @@ OURS_5 = (
     ("getBrokerLiteInfo", "-b", "BROKER"),
 )
 BOTH_5 = (
-    # A broker is no controller,
+    # A broker is not a controller,
     ("getControllerMetaData", "-a", "BROKER"),
     ("getControllerConfig", "-a", "BROKER"),
     ("updateControllerConfig", "-a", "BROKER", "-k", "key", "-v", "value"),
     ("getSyncStateSet", "-a", "BROKER", "-b", "broker-a"),
     ("electMaster", "-a", "BROKER", "-b", "0", "-bn", "broker-a", "-c", "DefaultCluster"),
     ("cleanBrokerMetadata", "-a", "BROKER", "-bn", "broker-a", "-l"),
-    # no container of brokers,
+    # not a container of brokers,
     ("addBroker", "-c", "BROKER", "-b", "/broker.conf"),
     ("removeBroker", "-c", "BROKER", "-b", "DefaultCluster:broker-b:0"),
-    # and a topic neither static nor the parent of light ones.
+    # and a topic is neither static nor the parent of light ones.
     ("remappingStaticTopic", "-b", "broker-a", "-t", "Messages"),
     ("getParentTopicInfo", "-p", "Messages"),
     ("getLiteTopicInfo", "-p", "Messages", "-l", "light"),
     ("getLiteClientInfo", "-p", "Messages", "-g", "Progress", "-c", "client"),
     ("getLiteGroupInfo", "-p", "Messages", "-g", "Progress"),
     ("triggerLiteDispatch", "-p", "Messages", "-g", "Progress"),
-    # They read files of their own.
+    # These read local files.
     ("exportMetadataInRocksDB", "-p", "/no-folder", "-t", "topics"),
     ("dumpCompactionLog", "-f", "/no-file"),
 )
 
 
-def test_what_is_not_here(both: Both) -> None:
+def test_unsupported_commands_are_refused(both: Both) -> None:
     for command in OURS_4 if both.is_4 else OURS_5:
         text = both.run_masked(*command)
         assert re.search(r"CODE: 3\b", text), (command, text)
         assert "success" not in text
 
 
-def test_the_engine_of_the_timer(both: Both) -> None:
-    """There is one. Java has another, if it was started with it, and refuses the same else."""
+def test_a_second_timer_engine_is_refused(both: Both) -> None:
+    """Our timer has one engine. Java also refuses the second one, unless enabled at the start."""
     if both.is_4:
-        pytest.skip("of 5.4")
+        pytest.skip("only in 5.4 and later")
     assert "success" in both.prints("switchTimerEngine", "-b", "BROKER", "-e", "F")
     text = both.run_masked("switchTimerEngine", "-b", "BROKER", "-e", "R")
     assert "timerRocksDBEnable must be configured true when broker start" in text
     assert "success" not in text
 
 
-def test_what_a_broker_is_not(both: Both) -> None:
+def test_commands_for_other_servers_are_refused(both: Both) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for command in BOTH_5:
         text = both.prints(*command, masks=[("Unconsumed Timestamp.*", "Unconsumed Timestamp")])
         assert re.search(r"CODE: 3\b|error|invalid|not exist|should not be null", text), command

@@ -1,4 +1,4 @@
-"""``reput`` says and does the same with our broker and with the official one."""
+"""``reput`` commands have the same output and effect with our broker and the official one."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ GROUP = "GivesUp"
 DIFFERENT = re.compile(
     r"_(timestamp|offset|size|crc|host)$|^(offset_id|broker_name|version|properties)$"
 )
-"""Times, places, addresses; and a broker of 5.x puts more properties into messages."""
+"""Times, offsets, addresses; a broker of 5.x also adds properties to messages."""
 
 
 @pytest.fixture
@@ -30,23 +30,23 @@ def commands(both: Both, capsys: pytest.CaptureFixture[str]) -> list[Command]:
 
 
 def same(commands: list[Command], *arguments: str) -> Any:
-    """Return what a command prints as JSON with us; it is what it prints with Java's."""
-    ours, official = (plain(one.json(*arguments)) for one in commands)
+    """Assert that a command prints the same JSON with both brokers; return the output with ours."""
+    ours, official = (plain(command.json(*arguments)) for command in commands)
     assert ours == official
     return ours
 
 
 def plain(value: Any) -> Any:
-    """Return a document without what differs."""
+    """Return a document without the fields that may differ."""
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items() if not DIFFERENT.search(name)}
+        return {name: plain(field) for name, field in value.items() if not DIFFERENT.search(name)}
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return masked(value) if isinstance(value, str) else value
 
 
 async def give_up(side: Side, group: str) -> None:
-    """Put a message among the dead letters of a group."""
+    """Make a message a dead letter of a group."""
     async with Admin(side.namesrv) as admin:
         await admin.create_group(group)
         sent = side.sent[1]
@@ -61,30 +61,32 @@ async def give_up(side: Side, group: str) -> None:
         await admin.calls.ask(side.broker, request)
 
 
-def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
+def test_dead_letters_are_resent(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
         asyncio.run(give_up(side, GROUP))
-    found = [one.json("dlq", "list")["groups"] for one in commands]
-    for groups in found:
-        (mine,) = [one for one in groups if one["group"] == GROUP]
+    listed = [command.json("dlq", "list")["groups"] for command in commands]
+    for groups in listed:
+        (mine,) = [row for row in groups if row["group"] == GROUP]
         assert mine["message_count"] == 1
-    shown = [one.json_lines("dlq", "show", GROUP) for one in commands]
+    shown = [command.json_lines("dlq", "show", GROUP) for command in commands]
     assert plain(shown[0][0]["body"]) == plain(shown[1][0]["body"]) == "body1"
-    assert {one[0]["origin_topic"] for one in shown} == {"Messages"}
+    assert {rows[0]["origin_topic"] for rows in shown} == {"Messages"}
     preview = same(commands, "dlq", "resend", GROUP)
     assert not preview["is_done"]
     receipt = same(commands, "dlq", "resend", GROUP, "--yes")
-    assert [one["problem"] for one in receipt["messages"]] == [None]
+    assert [message["problem"] for message in receipt["messages"]] == [None]
     for command in commands:
         (again,) = command.json_lines("message", "dump", f"%RETRY%{GROUP}")
         assert (again["body"], again["reconsume_times"]) == ("body1", 0)
         assert again["properties"]["RETRY_TOPIC"] == "Messages"
 
 
-def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
+def test_cluster_operations_are_done(both: Both, commands: list[Command]) -> None:
     for switch in ("off", "on"):
-        found = [one.json("cluster", "write-permission", "broker-a", switch) for one in commands]
-        assert {one["write_permission"] for one in found} == {switch}
+        receipts = [
+            command.json("cluster", "write-permission", "broker-a", switch) for command in commands
+        ]
+        assert {receipt["write_permission"] for receipt in receipts} == {switch}
     for what in ("queues", "topics", "log"):
         assert same(commands, "cluster", "clean", what, "--yes")["is_done"]
     same(commands, "cluster", "kv", "set", "Space", "key", "value")
@@ -95,10 +97,10 @@ def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
     assert same(commands, *order, "--delete")["topics"] == []
 
 
-def test_what_brokers_count(both: Both, commands: list[Command]) -> None:
+def test_counters_are_shown(both: Both, commands: list[Command]) -> None:
     for command in commands:
-        found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
-        assert [one["window"] for one in found["windows"]] == ["minute", "hour", "day"]
+        counter = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
+        assert [window["window"] for window in counter["windows"]] == ["minute", "hour", "day"]
         (topic,) = command.json("topic", "stats", "Messages")["topics"]
         assert topic["topic"] == "Messages"
 
@@ -110,16 +112,16 @@ def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> No
         deadline = time.monotonic() + WAIT_S
         while not (levels := command.json("delay", "list")["levels"]):
             assert time.monotonic() < deadline
-        (level,) = [one for one in levels if one["level"] == 18]
+        (level,) = [row for row in levels if row["level"] == 18]
         assert (level["delay"], level["waiting_count"]) == ("2h", 1)
 
 
-def test_how_a_group_reads_a_topic(both: Both, commands: list[Command]) -> None:
+def test_consume_mode_is_shown_and_set(both: Both, commands: list[Command]) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     for command in commands:
         command("group", "create", "Modes")
     mode = ("group", "mode", "Modes", "Messages")
-    (found,) = same(commands, *mode, "--set", "POP", "--share", "1")["modes"]
-    assert (found["mode"], found["share_count"]) == ("POP", 1)
+    (row,) = same(commands, *mode, "--set", "POP", "--share", "1")["modes"]
+    assert (row["mode"], row["share_count"]) == ("POP", 1)
     same(commands, *mode, "--set", "PULL")

@@ -1,4 +1,4 @@
-"""Tools of mqadmin that send: messages, traces of them, and how long it takes."""
+"""Tools of mqadmin that send messages or traces, or measure the time of a send."""
 
 import re
 import time
@@ -15,7 +15,7 @@ RESULT = re.compile(r"^broker-a +(\d+) +SEND_OK +([0-9A-F]{32,})", re.MULTILINE)
 
 @pytest.fixture
 def topic(both: Both) -> str:
-    """A topic of one queue with both."""
+    """Provide a topic of one queue in both clusters."""
     name = "Sent"
     for side in both.sides:
         both.run(side, "updateTopic", "-b", "BROKER", "-t", name, "-r", "1", "-w", "1")
@@ -42,19 +42,19 @@ def test_traces_of_a_message_are_found(both: Both, topic: str) -> None:
 
 
 def _traced(both: Both, side: Side, topic: str) -> str:
-    """Send a message whose trace arrives, and return its id: a tool that ends may lose some."""
+    """Send until the trace of a message arrives; return its id. A tool may lose traces at exit."""
     for _ in range(5):
         text = both.run(side, "sendMessage", "-t", topic, "-p", "traced", "-m", "true")
-        found = RESULT.search(text)
-        assert found is not None, text
+        match = RESULT.search(text)
+        assert match is not None, text
         deadline = time.monotonic() + TRACE_S
         while time.monotonic() < deadline:
-            if "Pub" in both.run(side, "queryMsgTraceById", "-i", found[2]):
-                return found[2]
+            if "Pub" in both.run(side, "queryMsgTraceById", "-i", match[2]):
+                return match[2]
     raise AssertionError(f"no trace of five messages, each in {TRACE_S} s")
 
 
-def test_how_long_sending_takes(both: Both, topic: str) -> None:
+def test_send_times_are_measured(both: Both, topic: str) -> None:
     masks = [(r"(true|false) \d+$", r"\1 N"), (r"(queueId|queueOffset)=\d+", r"\1=N")]
     text = both.prints("checkMsgSendRT", "-t", topic, "-a", "3", "-s", "16", masks=masks)
     assert text.count("broker-a 0 true N") == 3
@@ -63,13 +63,13 @@ def test_how_long_sending_takes(both: Both, topic: str) -> None:
     assert text.count("sendStatus=SEND_OK") == 2
 
 
-def test_how_long_it_takes_again_and_again(both: Both) -> None:
-    """``clusterRT`` goes on until it is killed: it runs in a process of its own."""
+def test_send_times_of_a_cluster_are_measured_repeatedly(both: Both) -> None:
+    """``clusterRT`` runs until it is killed, so it runs in a separate process."""
     rows = []
     for side in both.sides:
         command = ("clusterRT", "-a", "3", "-s", "16", "-i", "1")
         text = both.run_until("^DefaultCluster ", side, *command)
-        text = re.sub(r"(?m)^.* \|-[A-Z]+ in .*\n", "", text)  # 5.x says how it will log
+        text = re.sub(r"(?m)^.* \|-[A-Z]+ in .*\n", "", text)  # 5.x prints its log settings
         rows.append(re.sub(r"\d+\.\d\d", "RT", masked(text)))
     assert rows[0] == rows[1]
     assert "DefaultCluster broker-a RT 3 0" in rows[0]

@@ -1,4 +1,4 @@
-"""Topics by mqadmin."""
+"""Commands of mqadmin for topics."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from interop.mqadmin.sides import Both
 pytestmark = pytest.mark.interop
 
 
-def test_topics_are_made_changed_shown_and_deleted(both: Both) -> None:
+def test_topics_are_created_changed_shown_and_deleted(both: Both) -> None:
     text = both.prints("updateTopic", "-b", "BROKER", "-t", "Topic", "-r", "3", "-w", "3")
     assert "create topic to ADDRESS success." in text
     assert "success" in both.prints("updateTopic", "-c", "DefaultCluster", "-t", "Topic2")
@@ -23,8 +23,8 @@ def test_topics_are_made_changed_shown_and_deleted(both: Both) -> None:
     )
     assert '"perm":4' in both.prints("topicRoute", "-t", "Topic").replace(": ", ":")
     assert "broker-a 2 0 0" in both.prints("topicStatus", "-t", "Topic")
-    # 5.x has more topics of its own; Java makes those of transactions some time after its start,
-    # and the one of the tools' own group if a tool before lived long enough to greet it.
+    # 5.x has more system topics. Java creates the topics of transactions some time after its start,
+    # and the retry topic of the tools' group only if an earlier tool sent a heartbeat.
     foreign = "RMQ_SYS_TRANS|%RETRY%TOOLS_CONSUMER" if both.is_4 else "^(?!.*(Topic|Messages))"
     text = both.prints("topicList", is_sorted=True, without=foreign)
     assert "Topic2" in text.splitlines()
@@ -45,7 +45,7 @@ def test_unused_topics_and_queues_are_cleaned(both: Both) -> None:
     assert "broker-a 0 0 3 TIME" in both.prints("topicStatus", "-t", "Messages")
 
 
-def test_order_of_topics(both: Both) -> None:
+def test_order_configuration_of_topics(both: Both) -> None:
     order = ("updateOrderConf", "-t", "Steps", "-m")
     assert "success" in both.prints(*order, "put", "-v", "broker-a:4")
     assert "orderConf=[broker-a:4]" in both.prints(*order, "get")
@@ -53,14 +53,14 @@ def test_order_of_topics(both: Both) -> None:
     assert "CODE: 22" in both.prints(*order, "get")
 
 
-def test_queues_are_shared_out(both: Both) -> None:
+def test_queues_are_allocated(both: Both) -> None:
     text = both.prints("allocateMQ", "-t", "Messages", "-i", "10.0.0.1,10.0.0.2")
     assert text.count('"brokerName":"broker-a"') == 2
 
 
-def test_many_topics_are_made_from_a_file(both: Both, tmp_path: Path) -> None:
+def test_topics_are_created_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
-        pytest.skip("of 5.x")
+        pytest.skip("only in 5.x")
     file = tmp_path / "topics.json"
     topics = [
         {"topicName": f"Listed{i}", "readQueueNums": 2, "writeQueueNums": i, "perm": 6}

@@ -670,7 +670,7 @@ class Commands:
         """Print the bytes of a record."""
         data = self._running.store.record_at(physical_offset)
         assert data is not None
-        return [data[at : at + 32].hex(" ") for at in range(0, len(data), 32)]
+        return [data[position : position + 32].hex(" ") for position in range(0, len(data), 32)]
 
     async def dump(self, topic: str, queue: int = 0) -> list[str]:
         """Print the messages of a queue."""
@@ -784,5 +784,5 @@ class Commands:
 
     def _received(self) -> list[str]:
         """Return what clients have received, and what was logged."""
-        lines, self._clients.printed[:] = [with_times(one) for one in self._clients.printed], []
+        lines, self._clients.printed[:] = [with_times(line) for line in self._clients.printed], []
         return lines

@@ -22,7 +22,7 @@ _FLAGS = {
     "none": flags.TRANSACTION_NONE,
 }
 _PROPERTY_OF = {"tags": props.TAGS, "keys": props.KEYS, "id": props.UNIQ_KEY}
-_DEFAULTS = {one.name: one.default for one in dataclasses.fields(StoreConfig)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(StoreConfig)}
 
 
 def text(word: str) -> str:

@@ -410,10 +410,10 @@ class Commands:
     @staticmethod
     def _messages(records: Iterable[bytes], *, has_details: bool = False) -> Iterator[str]:
         for data in records:
-            one = record.decode(data)
-            yield printing.message(one)
+            stored = record.decode(data)
+            yield printing.message(stored)
             if has_details:
-                yield from printing.details(one)
+                yield from printing.details(stored)
 
     def read(self, topic: Text, queue_id: int = 0) -> Iterable[str]:
         """Print the bodies of a queue from its minimum on, equal ones in one line."""
@@ -574,8 +574,8 @@ class Commands:
 
     def reader_id(self, message_id: Text, topic: str | None = None) -> Iterable[str]:
         """Print the messages with a message id or a unique key."""
-        found = self.folder.messages_by_id(message_id, topic)
-        return [f"{len(found)} found", *map(printing.message, found)]
+        hits = self.folder.messages_by_id(message_id, topic)
+        return [f"{len(hits)} found", *map(printing.message, hits)]
 
     def reader_topics(self) -> str:
         """Print the topics of the table."""

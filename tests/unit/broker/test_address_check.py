@@ -1,4 +1,4 @@
-"""Which advertised addresses are called wrong, and what is said of them."""
+"""Wrong advertised addresses and the problems that the check reports."""
 
 import socket
 from pathlib import Path
@@ -24,15 +24,15 @@ CONTAINER = Surroundings("172.17.0.2", is_container=True)
         ("127.0.0.1", ["10.1.2.1"], MACHINE, "refers to each client's own machine"),
         ("::1", ["fd00::1"], MACHINE, "refers to each client's own machine"),
         ("0.0.0.0", [], MACHINE, "not an address that clients can connect to"),
-        ("172.17.0.2", [], MACHINE, ""),  # a company's network may be there
+        ("172.17.0.2", [], MACHINE, ""),  # may be a company's network
         ("172.17.0.2", [], CONTAINER, "inside of a container"),
         ("172.17.0.2", ["10.1.2.1"], CONTAINER, "inside of a container"),
-        ("172.17.0.2", ["172.17.0.3"], CONTAINER, ""),  # all in the same bridge
+        ("172.17.0.2", ["172.17.0.3"], CONTAINER, ""),  # all on the same bridge
         ("10.88.0.5", [], CONTAINER, "inside of a container"),
         ("10.1.2.3", ["10.9.9.9"], CONTAINER, ""),  # the host's network, or Kubernetes
     ],
 )
-def test_what_cannot_be_seen_is_judged_by_the_address(
+def test_unreachable_networks_are_judged_by_the_address(
     ip: str, name_servers: list[str], here: Surroundings, part: str
 ) -> None:
     reason = judge(ip, name_servers, here)
@@ -44,7 +44,7 @@ async def check(subject: Subject, here: address_check.Surroundings) -> list[addr
     return await address_check.check(subject.broker.settings.broker, subject.broker.identity, here)
 
 
-async def test_addresses_that_work_are_not_mentioned(tmp_path: Path) -> None:
+async def test_working_addresses_are_not_reported(tmp_path: Path) -> None:
     names = NamesrvConfig(
         bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
     )
@@ -54,8 +54,8 @@ async def test_addresses_that_work_are_not_mentioned(tmp_path: Path) -> None:
             assert await check(subject, MACHINE) == []
 
 
-async def test_an_address_that_nobody_listens_on_is_named_with_the_line(tmp_path: Path) -> None:
-    """127.0.0.2 is this machine's as well, and the broker listens on 127.0.0.1 alone."""
+async def test_an_address_without_a_listener_is_reported_with_the_setting(tmp_path: Path) -> None:
+    """127.0.0.2 belongs to this machine, but the broker listens on 127.0.0.1 only."""
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, MACHINE)
     assert str(problem) == (
@@ -66,7 +66,7 @@ async def test_an_address_that_nobody_listens_on_is_named_with_the_line(tmp_path
     assert "efused" in problem.reason
 
 
-async def test_in_a_container_the_line_says_what_to_look_for(tmp_path: Path) -> None:
+async def test_in_a_container_the_setting_has_a_placeholder(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, CONTAINER)
     assert problem.fix == (
@@ -74,8 +74,8 @@ async def test_in_a_container_the_line_says_what_to_look_for(tmp_path: Path) -> 
     )
 
 
-async def test_a_name_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:  # bound, and nobody listens
+async def test_an_unreachable_name_server_is_reported(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         async with broker_subject.running(tmp_path, namesrv_addr=address) as subject:
@@ -85,7 +85,7 @@ async def test_a_name_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "namesrvAddr=" in problem.fix
 
 
-async def test_a_fast_port_that_is_closed_is_named(tmp_path: Path) -> None:
+async def test_a_closed_fast_port_is_reported(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         servers = subject.broker._servers
         if len(servers) < 2:
@@ -115,11 +115,11 @@ def test_split(address: str, expected: tuple[str, int]) -> None:
         ("172.17.0.2", 5557, CONTAINER, False),
     ],
 )
-def test_metrics_that_nobody_outside_of_the_container_can_read_are_named(
+def test_metrics_unreachable_from_outside_the_container_are_reported(
     address: str, port: int, here: Surroundings, is_wrong: bool
 ) -> None:
     config = broker_subject.broker_config(metrics_port=port, reput_metrics_address=address)
-    problems = [str(one) for one in address_check.judge_metrics(config, here)]
+    problems = [str(problem) for problem in address_check.judge_metrics(config, here)]
     assert problems == (
         [
             f"{address}:{port} (metrics and health) is inside of a container, and cannot be "

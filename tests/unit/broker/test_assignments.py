@@ -1,4 +1,4 @@
-"""400 to 402: how groups read topics, and which queues a member gets."""
+"""400 to 402: how groups consume topics, and which queues a member gets."""
 
 import asyncio
 import itertools
@@ -33,37 +33,37 @@ QUEUES = TopicQueues("T", {"b": 2, "a": 2})
 ALL = ["m1", "m2", "m3", "m4"]
 
 
-def numbers(found: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | None:
-    return None if found is None else [(one.broker_name, one.queue_id) for one in found]
+def numbers(queues: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | None:
+    return None if queues is None else [(queue.broker_name, queue.queue_id) for queue in queues]
 
 
 @pytest.mark.parametrize(
     ("mode", "share", "strategy", "client", "clients", "expected"),
     [
-        # Pulled: as members divide queues themselves.
+        # Pull: as members divide the queues themselves.
         (PULL, 0, "AVG", "m1", ALL[:2], [("a", 0), ("a", 1)]),
         (PULL, 0, "AVG_BY_CIRCLE", "m2", ALL[:2], [("a", 1), ("b", 1)]),
         (PULL, 0, "AVG", "gone", ALL[:2], []),
-        # Popped: any queue of every broker.
+        # Pop: any queue of every broker.
         (POP, 0, "AVG", "m1", ALL, [("a", -1), ("b", -1)]),
         (POP, -1, "AVG", "m1", ALL[:1], [("a", -1), ("b", -1)]),
         (POP, 3, "AVG", "m4", ALL, [("a", -1), ("b", -1)]),
-        # With a share: a member's own, and those of the next members.
+        # With a share: a member's own queues, and those of the next members.
         (POP, 1, "AVG", "m1", ALL, [("a", 0), ("a", 1)]),
         (POP, 1, "AVG", "m4", ALL, [("b", 1), ("a", 0)]),
         (POP, 2, "AVG", "m3", ALL, [("b", 0), ("b", 1), ("a", 0)]),
-        (POP, 1, "AVG", "m6", [f"m{one}" for one in range(1, 7)], [("a", 1)]),
-        # Nobody knows: members keep what they have.
+        (POP, 1, "AVG", "m6", [f"m{number}" for number in range(1, 7)], [("a", 1)]),
+        # No answer: members keep their queues.
         (POP, 0, "MACHINE_ROOM", "m1", ALL, None),
         (PULL, 0, "AVG", "m1", [], None),
     ],
 )
-def test_who_reads_what(
+def test_queues_are_divided_as_in_java(
     mode: str, share: int, strategy: str, client: str, clients: list[str], expected: Any
 ) -> None:
-    """Worked out by hand from ``QueryAssignmentProcessor``."""
-    found = divide(RequestMode("T", "G", mode, share), strategy, client, QUEUES, clients)
-    assert numbers(found) == expected
+    """The expected queues were derived by hand from ``QueryAssignmentProcessor``."""
+    queues = divide(RequestMode("T", "G", mode, share), strategy, client, QUEUES, clients)
+    assert numbers(queues) == expected
 
 
 async def assigned(subject: Subject, topic: str = "T", **fields: Any) -> Any:
@@ -77,10 +77,12 @@ async def assigned(subject: Subject, topic: str = "T", **fields: Any) -> Any:
     }
     reply = await subject.tell(RequestCode.QUERY_ASSIGNMENT, body)
     assert reply.code == ResponseCode.SUCCESS
-    found = json.loads(reply.body).get("messageQueueAssignments")
-    if found is None:
+    assignments = json.loads(reply.body).get("messageQueueAssignments")
+    if assignments is None:
         return None
-    return sorted((one["messageQueue"]["queueId"], one["mode"]) for one in found)
+    return sorted(
+        (assignment["messageQueue"]["queueId"], assignment["mode"]) for assignment in assignments
+    )
 
 
 async def join(subject: Subject) -> None:
@@ -101,17 +103,17 @@ async def join(subject: Subject) -> None:
     assert (await subject.tell(RequestCode.HEART_BEAT, data)).code == ResponseCode.SUCCESS
 
 
-def test_no_queue_is_made_before_it_is_asked_for() -> None:
-    """Of 65,535 queues on each broker, and shares of 20,000 members."""
+def test_queues_are_generated_lazily() -> None:
+    """The brokers have 65,535 queues each, and 20,000 members have shares."""
     queues = TopicQueues("T", {f"broker{number}": 65_535 for number in range(200)})
     members = [f"m{number:05}" for number in range(20_000)]
     mode = RequestMode("T", "G", POP, 19_998)
-    found = divide(mode, "AVG", "m00001", queues, members)
-    assert found is not None
-    assert numbers(itertools.islice(found, 2)) == [("broker0", 656), ("broker0", 657)]
+    assigned_queues = divide(mode, "AVG", "m00001", queues, members)
+    assert assigned_queues is not None
+    assert numbers(itertools.islice(assigned_queues, 2)) == [("broker0", 656), ("broker0", 657)]
 
 
-async def test_many_queues_are_told_in_small_steps(tmp_path: Path) -> None:
+async def test_many_queues_are_returned_in_small_steps(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         broker = subject.broker
         topic = TopicConfig(name="Big", read_queue_count=3_000, write_queue_count=1, perm=6)
@@ -125,11 +127,11 @@ async def test_many_queues_are_told_in_small_steps(tmp_path: Path) -> None:
         work = PROCESSORS[RequestCode.QUERY_ASSIGNMENT](broker.parts, channel, request)
         assert isinstance(work, GeneratorType)
         assert len(list(work)) == 3_000 / CHUNK
-        found = await assigned(subject, "Big")
-        assert found == [(queue_id, "PULL") for queue_id in range(3_000)]
+        queues = await assigned(subject, "Big")
+        assert queues == [(queue_id, "PULL") for queue_id in range(3_000)]
 
 
-async def test_so_many_questions_wait_for_a_name_server(
+async def test_the_number_of_requests_waiting_for_a_name_server_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ASSIGNMENTS_ASKED", limits.ASSIGNMENTS_ASKED.at(2))

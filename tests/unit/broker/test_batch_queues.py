@@ -1,4 +1,4 @@
-"""Topics of 5.x with batch queues: batches are stored and handed out as they are."""
+"""Topics of 5.x with batch queues: batches are stored and delivered unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from reput.store.config import StoreConfig
 TOPIC = "GoldenBatch-bcq"
 
 
-async def test_a_batch_queue_of_java_is_pulled_and_takes_batches(tmp_path: Path) -> None:
+async def test_a_batch_queue_of_java_is_pulled_and_extended(tmp_path: Path) -> None:
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     settings = dict(golden.manifest("5.5.0", "v5")["config"])
     known = configuration.load(StoreConfig, settings, environment={}, explicit={}).value
@@ -33,11 +33,13 @@ async def test_a_batch_queue_of_java_is_pulled_and_takes_batches(tmp_path: Path)
                      "max_message_size", "enable_multi_dispatch", "disk_max_used_space_ratio")
     }  # fmt: skip
     async with broker_subject.running(root, store=sizes) as subject:
-        for _ in range(2):  # the second one would be the kernel's
+        for _ in range(2):  # the kernel would answer the second pull
             reply = await subject.pull(TOPIC, 0, 5)
             assert reply.code == ResponseCode.SUCCESS, reply.remark
-            found = received(reply.body, "broker-a")
-            assert [one.queue_offset for one in found] == list(range(4, 12))  # whole batches
+            messages = received(reply.body, "broker-a")
+            assert [message.queue_offset for message in messages] == list(
+                range(4, 12)
+            )  # whole batches
             header = headers.decode(PullMessageReplyHeader, reply.ext_fields)
             assert (header.next_begin_offset, header.min_offset, header.max_offset) == (12, 0, 12)
         end = await subject.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(topic=TOPIC, queue_id=0))
@@ -46,8 +48,8 @@ async def test_a_batch_queue_of_java_is_pulled_and_takes_batches(tmp_path: Path)
         reply = await send_batch(subject, [b"13", b"14"], topic=TOPIC)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         reply = await subject.pull(TOPIC, 0, 12)
-        found = received(reply.body, "broker-a")
-        assert [(one.queue_offset, one.body) for one in found] == [
+        messages = received(reply.body, "broker-a")
+        assert [(message.queue_offset, message.body) for message in messages] == [
             (12, b"12"), (13, b"13"), (14, b"14"),
         ]  # fmt: skip
 
@@ -60,7 +62,7 @@ async def send_batch(
     key: str | None = "U",
     **fields: Any,
 ) -> Command:
-    inner = [InnerMessage(0, one, props.encode({"KEYS": "k"})) for one in texts]
+    inner = [InnerMessage(0, body, props.encode({"KEYS": "k"})) for body in texts]
     properties = {"WAIT": "true", **({"UNIQ_KEY": key} if key else {})}
     code = RequestCode.SEND_BATCH_MESSAGE
     return await subject.send(

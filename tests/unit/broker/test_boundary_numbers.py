@@ -1,7 +1,7 @@
-"""Each number of each request at the ends of its range, and beyond: an answer, and nothing fails.
+"""Every number of every request at its bounds and beyond: the broker replies without a failure.
 
-Java refuses what its ``int`` and ``long`` do not hold; numbers up to 10^4299 were taken, and saved
-where it could not read them, or ended in struct.error.
+Java rejects numbers outside its ``int`` and ``long``. The broker used to accept numbers up to
+10^4299: it saved them where it could not read them, or failed with struct.error.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def is_number(value: Any) -> bool:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where in a document numbers are."""
+    """Yield the places of numbers in a document."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from places(item, (*path, key))
@@ -61,13 +61,13 @@ def variants(draft: Draft) -> Iterator[Draft]:
 
 
 def all_variants() -> dict[int, list[Draft]]:
-    """Return the variants by code: all that others need are there, and few are deleted."""
-    found = {
-        code: [one for draft in drafts for one in (draft, *variants(draft))]
+    """Return the requests that have a processor, with all their variants, by code."""
+    variants_of = {
+        code: [variant for draft in drafts for variant in (draft, *variants(draft))]
         for code, drafts in requests.BROKER.items()
     }
-    assert found.keys() == PROCESSORS.keys()
-    return {code: drafts for code, drafts in found.items() if drafts}
+    assert variants_of.keys() == PROCESSORS.keys()
+    return {code: drafts for code, drafts in variants_of.items() if drafts}
 
 
 def saved_numbers(value: Any) -> Iterator[int]:
@@ -82,7 +82,9 @@ def saved_numbers(value: Any) -> Iterator[int]:
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_numbers_of_requests_at_their_bounds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     count = 0
     async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
         for name in (requests.TOPIC, "T"):
@@ -102,8 +104,8 @@ async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixt
                     if commands.decode(await reader.readexactly(size)).opaque == 77:
                         break
             writer.close()
-            faults = [one for one in caplog.records if one.exc_info]
-            assert not faults, (RequestCode(code).name, [one.getMessage() for one in faults])
+            faults = [entry for entry in caplog.records if entry.exc_info]
+            assert not faults, (RequestCode(code).name, [fault.getMessage() for fault in faults])
     assert count > 500
     for path in (tmp_path / "config").glob("*.json"):
         for number in saved_numbers(json.loads(path.read_text())):
@@ -111,4 +113,4 @@ async def test_numbers_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING)
     async with broker_subject.running(tmp_path) as subject:
         await subject.send("T", b"again")
-    assert not [one for one in caplog.records if one.exc_info]
+    assert not [entry for entry in caplog.records if entry.exc_info]

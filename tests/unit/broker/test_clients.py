@@ -1,4 +1,4 @@
-"""Heartbeats, groups and their members, locks of queues, and name servers."""
+"""Heartbeats, groups and their members, queue locks, and name servers."""
 
 import asyncio
 from pathlib import Path
@@ -53,16 +53,16 @@ def test_groups_with_plain_values() -> None:
         peer = "192.0.2.1:1"
 
     groups: Groups[Peer] = Groups()
-    one, two = Peer(), Peer()
-    assert groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 10)
-    assert not groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 20)
-    assert groups.register_consumer(one, "a", consumer("g"), 0, 1, 30)  # T is gone
-    groups.register_producer(two, "b", "p", 0, 1, 15)
-    assert groups.silent(16) == [two]
-    assert groups.silent(31) == [one, two]
-    assert groups.remove(one) == ["g"]
+    first, second = Peer(), Peer()
+    assert groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 10)
+    assert not groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 20)
+    assert groups.register_consumer(first, "a", consumer("g"), 0, 1, 30)  # T is removed
+    groups.register_producer(second, "b", "p", 0, 1, 15)
+    assert groups.silent(16) == [second]
+    assert groups.silent(31) == [first, second]
+    assert groups.remove(first) == ["g"]
     assert groups.consumer("g") is None
-    assert groups.remove(two) == []
+    assert groups.remove(second) == []
     assert groups.producer_groups() == {}
 
 
@@ -75,25 +75,25 @@ async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Pat
             listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name)
         )
 
-    async with NameServer(settings("a")) as one, NameServer(settings("b")) as two:
-        addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
+    async with NameServer(settings("a")) as first, NameServer(settings("b")) as second:
+        addresses = f"127.0.0.1:{first.port};127.0.0.1:{second.port}"
         async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as subject:
-            for server in (one, two):
+            for server in (first, second):
                 await known(server, "SELF_TEST_TOPIC", is_there=True)
             await subject.send("New")
-            for server in (one, two):  # at once, not in half a minute
+            for server in (first, second):  # at once, not in half a minute
                 await known(server, "New", is_there=True)
-        for server in (one, two):
+        for server in (first, second):
             await known(server, "New", is_there=False)
 
 
 class Told:
-    """A name server that writes down how many topics it is told."""
+    """A name server that records how many topics each registration has."""
 
     def __init__(self, path: Path, port: int = 0) -> None:
         self.counts: list[int] = []
         self.refusals = 0
-        """How many registrations are refused from now on."""
+        """Number of registrations that are refused next."""
         config = NamesrvConfig(
             listen_port=port, bind_address="127.0.0.1", kv_config_path=str(path / "kv")
         )
@@ -101,12 +101,12 @@ class Told:
         self._register = self.server.routes.register
         self.server.routes.register = self.register  # type: ignore[method-assign]
 
-    def register(self, said: Said, connection: object, now_ms: int) -> Registered:
-        self.counts.append(len(said.topics))
+    def register(self, request: Said, connection: object, now_ms: int) -> Registered:
+        self.counts.append(len(request.topics))
         if self.refusals:
             self.refusals -= 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "not now")
-        return self._register(said, connection, now_ms)
+        return self._register(request, connection, now_ms)
 
     @property
     def address(self) -> str:
@@ -119,84 +119,84 @@ class Told:
 
 
 async def idle(subject: Subject) -> None:
-    """Wait until all is told."""
+    """Wait until all registrations are done."""
     registration = subject.parts.registration
     async with asyncio.timeout(20):
         while registration._is_due or registration._tasks:
             await asyncio.sleep(0)
 
 
-async def test_a_change_is_told_alone_once_all_topics_are_known(tmp_path: Path) -> None:
-    told = Told(tmp_path)
+async def test_a_change_is_sent_alone_after_a_complete_registration(tmp_path: Path) -> None:
+    recorder = Told(tmp_path)
     async with (
-        told.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+        recorder.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.parts.registration.register()
         built_in = len(subject.parts.topics.all())
-        assert set(told.counts) == {built_in}
-        told.counts.clear()
+        assert set(recorder.counts) == {built_in}
+        recorder.counts.clear()
         for topic in ("One", "Two"):
             await subject.send(topic)
             await idle(subject)
         subject.parts.topics.delete("One", 5)
         await idle(subject)
-        assert told.counts == [1, 1], "who deletes a topic tells so"
+        assert recorder.counts == [1, 1], "the client reports a deletion"
         await subject.parts.registration.register()
-        assert told.counts == [1, 1, built_in + 1]
-        assert {"One", "Two", "TBW102"} <= set(run_whole(told.server.routes.topics()))
-        told.server.routes.delete_topic("One")
+        assert recorder.counts == [1, 1, built_in + 1]
+        assert {"One", "Two", "TBW102"} <= set(run_whole(recorder.server.routes.topics()))
+        recorder.server.routes.delete_topic("One")
         await subject.send("One")
         await idle(subject)
-        assert told.counts[3:] == [1]
-        assert "One" in run_whole(told.server.routes.topics())
+        assert recorder.counts[3:] == [1]
+        assert "One" in run_whole(recorder.server.routes.topics())
 
 
-async def test_more_topics_than_a_frame_holds_are_told_in_several(
+async def test_more_topics_than_a_frame_holds_are_sent_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_BODY_BYTES_MAX", 2_000)
-    told = Told(tmp_path)
+    recorder = Told(tmp_path)
     async with (
-        told.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+        recorder.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         topics = subject.parts.topics
         for number in range(50):
             topics.put(TopicConfig(f"T{number}", 1, 1, 6), 1_000)
         await idle(subject)
-        told.counts.clear()
+        recorder.counts.clear()
         await subject.parts.registration.register()
-        assert len(told.counts) > 3
-        assert sum(told.counts) == len(topics.all())
-        assert set(run_whole(told.server.routes.topics())) >= set(topics.all())
-        version = told.server.routes.data_version(subject.broker.identity.address)
+        assert len(recorder.counts) > 3
+        assert sum(recorder.counts) == len(topics.all())
+        assert set(run_whole(recorder.server.routes.topics())) >= set(topics.all())
+        version = recorder.server.routes.data_version(subject.broker.identity.address)
         assert version is not None
         assert version.counter == topics.table.version.counter
         assert version.timestamp == topics.table.version.timestamp_ms
 
 
-async def test_who_may_have_missed_a_change_is_told_all(tmp_path: Path) -> None:
-    told = Told(tmp_path)
+async def test_a_name_server_that_refused_a_change_gets_all_topics(tmp_path: Path) -> None:
+    recorder = Told(tmp_path)
     async with (
-        told.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+        recorder.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.parts.registration.register()
-        told.counts.clear()
-        told.refusals = 1
+        recorder.counts.clear()
+        recorder.refusals = 1
         await subject.send("Missed")
         await idle(subject)
         assert subject.parts.registration.problems
-        assert "Missed" not in run_whole(told.server.routes.topics())
+        assert "Missed" not in run_whole(recorder.server.routes.topics())
         await subject.send("New")
         await idle(subject)
-        assert told.counts == [1, len(subject.parts.topics.all())]
-        assert {"Missed", "New"} <= set(run_whole(told.server.routes.topics()))
+        assert recorder.counts == [1, len(subject.parts.topics.all())]
+        assert {"Missed", "New"} <= set(run_whole(recorder.server.routes.topics()))
         assert not subject.parts.registration.problems
 
 
-async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) -> None:
+async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path) -> None:
     first = Told(tmp_path)
     await first.server.start()
     port = first.server.port
@@ -208,23 +208,23 @@ async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) 
         await first.server.stop()
         second = Told(tmp_path, port)
         async with second.server:
-            await subject.send("New")  # before the next time that all are told
+            await subject.send("New")  # before the next complete registration
             await known(second.server, "New", is_there=True)
             assert {"Old", "New", "TBW102"} <= set(run_whole(second.server.routes.topics()))
 
 
-async def test_the_permission_of_the_broker_is_told(tmp_path: Path) -> None:
-    told = Told(tmp_path)
+async def test_the_permission_of_the_broker_is_registered(tmp_path: Path) -> None:
+    recorder = Told(tmp_path)
     async with (
-        told.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+        recorder.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.send("T")
         await subject.parts.registration.register()
-        assert told.perm("T") == 6
+        assert recorder.perm("T") == 6
         broker_subject.reconfigure(subject.broker, {"brokerPermission": "2"})
         await idle(subject)
-        assert told.perm("T") == 2
+        assert recorder.perm("T") == 2
 
 
 async def known(server: NameServer, topic: str, *, is_there: bool) -> None:
@@ -242,7 +242,7 @@ async def known(server: NameServer, topic: str, *, is_there: bool) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> None:
+async def test_an_unreachable_name_server_blocks_no_request(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
         async with asyncio.timeout(20):
@@ -251,8 +251,8 @@ async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> N
         assert "127.0.0.1:1" in subject.parts.registration.problems
 
 
-async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
-    """One that accepts and says nothing: nothing piles up, and the broker stops without it."""
+async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> None:
+    """The server accepts and never replies: nothing piles up, and the broker stops without it."""
     heard: list[asyncio.StreamWriter] = []
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -266,12 +266,12 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
     try:
         async with NameServer(settings) as quick:
             addresses = f"{slow_address};127.0.0.1:{quick.port}"
-            async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as one:
+            async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as broker:
                 for number in range(20):
-                    await one.send(f"New{number}")
+                    await broker.send(f"New{number}")
                 await known(quick, "New19", is_there=True)
                 telling = [
-                    task for task in one.broker.parts.registration.begin() if not task.done()
+                    task for task in broker.broker.parts.registration.begin() if not task.done()
                 ]
                 tasks = [
                     task
@@ -279,8 +279,8 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
                     if "_register_pending" in repr(task.get_coro())
                 ]
                 assert set(tasks) == set(telling)
-                async with asyncio.timeout(20):  # less than a registration may take
-                    await one.broker.parts.registration.stop()
+                async with asyncio.timeout(20):  # less than the timeout of a registration
+                    await broker.broker.parts.registration.stop()
     finally:
         for writer in heard:
             writer.close()
@@ -288,23 +288,23 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
         await slow.wait_closed()
 
 
-async def test_name_servers_that_disagree_on_order_start_no_storm(tmp_path: Path) -> None:
+async def test_name_servers_that_disagree_on_order_cause_no_storm(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await subject.send("T")
-        told: list[None] = []
-        subject.parts.registration.notify_soon = lambda: told.append(None)  # type: ignore[method-assign]
+        notices: list[None] = []
+        subject.parts.registration.notify_soon = lambda: notices.append(None)  # type: ignore[method-assign]
         for table in ({}, {"T": "broker-a:4"}, {}):
             subject.parts.topics.take_ordered(table, 0)
         topic = subject.parts.topics.get("T")
         assert topic is not None
         assert topic.order
-        assert not told
+        assert not notices
 
 
 # --- loops ----------------------------------------------------------------------
 
 
-async def test_a_loop_that_fails_is_seen_and_starts_again(
+async def test_a_failed_loop_is_reported_and_restarted(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loops = subject.broker.loops
@@ -325,7 +325,7 @@ async def test_a_loop_that_fails_is_seen_and_starts_again(
 
 
 async def test_the_loop_of_delayed_messages_turns_on_a_slave_too(tmp_path: Path) -> None:
-    """It has nothing to do there, and must not look dead."""
+    """The loop has no work there, and must not count as dead."""
     store = {"broker_role": BrokerRole.SLAVE}
     async with broker_subject.running(tmp_path, store=store, broker_id=1) as subject:
         async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""The broker's settings: what is refused, what is told, what two parts share."""
+"""The broker's settings: refused values, warnings, and options shared with the store."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ from reput.store.config import FlushDiskType, StoreConfig
 SOURCES = Path(broker_config.__file__).parents[1]
 
 
-def test_one_file_is_for_broker_and_store(tmp_path: Path) -> None:
+def test_one_file_configures_broker_and_store(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName = b\nbrokerIP1=10.0.0.7\nflushDiskType=SYNC_FLUSH\n")
     loaded = load(conf, environment={"REPUT_BROKER_IP1": "10.0.0.8"}, explicit={"broker_id": 2})
@@ -24,18 +24,18 @@ def test_one_file_is_for_broker_and_store(tmp_path: Path) -> None:
     assert loaded.warnings == ()
 
 
-def test_unknown_keys_and_those_without_effect_are_told_by_name() -> None:
+def test_warnings_name_unknown_keys_and_keys_without_effect() -> None:
     source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "haListenPort": "10912"}
-    told = load(source).warnings
-    assert told == (
+    warnings = load(source).warnings
+    assert warnings == (
         "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
         "sendMessageThreadPoolNums has no effect: one thread serves all connections",
         "haListenPort has no effect: replication between brokers is not supported",
     )
 
 
-def test_what_means_something_to_the_broker_is_not_called_without_effect() -> None:
-    """The store has no use for them, and says so."""
+def test_keys_that_the_broker_uses_cause_no_warning() -> None:
+    """The store does not use these settings and reports them; the broker does use them."""
     loaded = load({"flushConsumerOffsetInterval": "1000", "defaultQueryMaxNum": "5"})
     assert loaded.warnings == ()
     assert loaded.broker.flush_consumer_offset_interval == 1000
@@ -64,14 +64,14 @@ def test_what_means_something_to_the_broker_is_not_called_without_effect() -> No
         ("namesrvAddr", "10.0.0.1:99999", "host:port"),
     ],
 )
-def test_wrong_values_are_refused_with_what_is_allowed(key: str, value: str, text: str) -> None:
+def test_wrong_values_are_refused_with_the_allowed_ones(key: str, value: str, text: str) -> None:
     with pytest.raises(InvalidOption, match=re.escape(text)) as raised:
         load({key: value})
     assert key in str(raised.value)
 
 
 @pytest.mark.parametrize("value", ["false", "FALSE"])
-def test_what_must_stay_may_be_written_down(value: str) -> None:
+def test_fixed_settings_may_be_configured_with_their_value(value: str) -> None:
     assert load({"aclEnable": value, "messageStorePlugIn": ""}).warnings == ()
 
 
@@ -81,7 +81,7 @@ def test_name_servers_are_separated_as_in_java() -> None:
     assert BrokerConfig().name_servers == ()
 
 
-def test_what_is_printed_can_be_read() -> None:
+def test_printed_settings_can_be_parsed() -> None:
     first = load({"brokerName": "b", "fileReservedTime": "48", "enablePropertyFilter": "true"})
     printed = pairs(first.broker, first.store)
     given = {key: text for key, text in printed.items() if text}
@@ -91,14 +91,14 @@ def test_what_is_printed_can_be_read() -> None:
     assert len(printed) == len(fields)
 
 
-def test_every_option_is_read_somewhere() -> None:
-    """An option that nothing reads would be a promise that nobody keeps."""
+def test_every_option_is_used() -> None:
+    """An option without effect would be a broken promise."""
     text = "\n".join(
-        one.read_text()
-        for one in SOURCES.rglob("*.py")
-        if one.parts[-2:] not in {("broker", "config.py"), ("broker", "live_config.py")}
+        path.read_text()
+        for path in SOURCES.rglob("*.py")
+        if path.parts[-2:] not in {("broker", "config.py"), ("broker", "live_config.py")}
     )
-    names = {one.name for one in dataclasses.fields(BrokerConfig)} - {
+    names = {field.name for field in dataclasses.fields(BrokerConfig)} - {
         "namesrv_addr",  # as name_servers
         "config_black_list",  # as fixed_keys
     }

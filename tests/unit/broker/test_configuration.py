@@ -1,4 +1,4 @@
-"""25, 26, 27, 329 at a broker: settings, and what a change of them comes to."""
+"""25, 26, 27, 329 at a broker: settings and the effects of their changes."""
 
 import os
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def conf(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def started(conf: Path) -> AsyncIterator[Subject]:
-    """A broker that was started with a broker.conf."""
+    """Return a broker that was started with a broker.conf."""
     settings = load(conf)
     broker = Broker(settings.broker, settings.store, config_path=str(conf))
     async with broker, RemotingClient() as client:
@@ -68,7 +68,7 @@ async def shown(subject: Subject) -> dict[str, str]:
     return config.parse_properties(reply.body.decode())
 
 
-async def test_the_file_keeps_all_else(started: Subject, conf: Path) -> None:
+async def test_the_file_keeps_its_other_lines(started: Subject, conf: Path) -> None:
     before = text_of(conf)
     await update(started, "fileReservedTime=12\nmessageDelayLevel=1s 2s\nbrokerPermission=4\n")
     after = before.replace("fileReservedTime = 48", "fileReservedTime=12")
@@ -76,7 +76,7 @@ async def test_the_file_keeps_all_else(started: Subject, conf: Path) -> None:
     assert text_of(conf) == after + "brokerPermission=4\n"
 
 
-async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
+async def test_settings_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
     black = {"config_black_list": "fileReservedTime; listenPort"}
     async with broker_subject.running(tmp_path, **black) as subject:
         assert (await update(subject, "listenPort=1")).code == ResponseCode.NO_PERMISSION
@@ -85,7 +85,7 @@ async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
         assert subject.broker.settings.store.delete_hours == (1,)
 
 
-async def test_name_servers_are_few(tmp_path: Path) -> None:
+async def test_the_number_of_name_servers_is_bounded(tmp_path: Path) -> None:
     async with broker_subject.running(
         tmp_path, reput_remote_settings=RemoteSettings.JAVA
     ) as subject:
@@ -124,7 +124,7 @@ async def test_a_file_that_cannot_be_written_changes_nothing(started: Subject, c
     assert started.broker.settings.store.file_reserved_time == 48
 
 
-async def test_the_permission_of_the_broker_is_obeyed(started: Subject) -> None:
+async def test_the_permission_of_the_broker_is_enforced(started: Subject) -> None:
     await started.send("T", b"one")
     version = started.broker.parts.topics.table.version
     assert (await update(started, "brokerPermission=2")).code == ResponseCode.SUCCESS
@@ -140,10 +140,10 @@ async def test_the_permission_of_the_broker_is_obeyed(started: Subject) -> None:
 async def test_expired_files_are_deleted_on_command(
     subject: Subject, code: RequestCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(subject.broker.store.retention, "expire_now", lambda: asked.append(1))
+    calls = []
+    monkeypatch.setattr(subject.broker.store.retention, "expire_now", lambda: calls.append(1))
     assert (await subject.ask(code)).code == ResponseCode.SUCCESS
-    assert asked == [1]
+    assert calls == [1]
 
 
 LINES = st.lists(
@@ -163,7 +163,7 @@ LINES = st.lists(
         st.sampled_from(["a", "b", "new", "k y"]), st.text(max_size=5), max_size=3
     ),
 )
-def test_a_changed_file_says_what_it_said_and_the_changes(
+def test_a_changed_file_keeps_its_settings_and_adds_the_changes(
     lines: list[str], end: str, is_ended: bool, changes: dict[str, str]
 ) -> None:
     text = end.join(lines) + (end if is_ended else "")

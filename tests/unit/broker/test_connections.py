@@ -1,4 +1,4 @@
-"""203, 204, 328; 222, 223, 307, 309; 314 at a broker, and what it asks its clients."""
+"""203, 204, 328; 222, 223, 307, 309; 314 at a broker, and its requests to clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Answer = Callable[[Command], Command | None]
 
 
 class Consumer:
-    """A client that is in a group, and what it answers."""
+    """A client that is a member of a group and replies as configured."""
 
     def __init__(self, subject: Subject, name: str, answer: Answer = lambda _: None) -> None:
         self.name = name
@@ -70,7 +70,7 @@ def replying(code: int = 0, body: bytes = b"", remark: str | None = None) -> Ans
     return lambda request: commands.reply(request, code, remark, {"x": "y"}, body)
 
 
-# --- what clients are asked ----------------------------------------------------------
+# --- requests to clients -------------------------------------------------------------
 
 
 async def running_info(subject: Subject, client_id: str) -> Command:
@@ -80,12 +80,12 @@ async def running_info(subject: Subject, client_id: str) -> Command:
     return await subject.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
 
 
-async def test_who_does_not_answer_is_told_of(
+async def test_a_client_without_a_reply_is_reported(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reput.broker.processors.connections.CLIENT_TIMEOUT_MS", 1)
-    async with Consumer(subject, "one") as one:
-        await one.join()
+    async with Consumer(subject, "one") as consumer:
+        await consumer.join()
         reply = await running_info(subject, "one")
     assert reply.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert (reply.remark or "").startswith("consumer <group> <one> Timeout: ")
@@ -96,28 +96,28 @@ def status_of(consumer_offset: int) -> bytes:
     return bodies.encode(ConsumerStatus(message_queue_table=table))
 
 
-async def test_who_asks_hears_of_a_failure_and_the_other_members_are_not_waited_for(
+async def test_a_failure_ends_the_request_without_waiting_for_other_members(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise ArithmeticError("a bug")
 
-    asked: list[asyncio.Future[Command]] = []
+    requests: list[asyncio.Future[Command]] = []
     send_request = connections.send_request
 
     def noted(*args: Any) -> "asyncio.Future[Command]":
-        asked.append(send_request(*args))
-        return asked[-1]
+        requests.append(send_request(*args))
+        return requests[-1]
 
     monkeypatch.setattr(connections, "_status_of", fail)
     monkeypatch.setattr(connections, "send_request", noted)
     async with (
-        Consumer(subject, "one", replying(body=status_of(5))) as one,
-        Consumer(subject, "two") as two,
+        Consumer(subject, "one", replying(body=status_of(5))) as first,
+        Consumer(subject, "two") as second,
     ):
-        for member in (one, two):
+        for member in (first, second):
             await member.join()
         header = ConsumerStatusHeader(topic="T", group="group")
         reply = await subject.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "ArithmeticError: a bug")
-    assert [future.cancelled() for future in asked] == [False, True]
+    assert [future.cancelled() for future in requests] == [False, True]

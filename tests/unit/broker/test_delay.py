@@ -1,4 +1,4 @@
-"""Delayed messages on a real store: when they are delivered, where to, and after what crash."""
+"""Delayed messages on a real store: delivery times, destinations, and recovery from crashes."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ class Subject:
         return result.queue_offset
 
     def run(self) -> int:
-        """Do all steps that have something to do; return how many."""
+        """Do all steps that have work; return how many."""
         count = 0
         while self.schedule.step(self.clock.now_ms()):
             count += 1
@@ -71,13 +71,13 @@ class Subject:
         return count
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(found)).records:
-            found += [record.decode(bytes(one)) for one in records]
-        return found
+        stored: list[StoredMessage] = []
+        while records := self.store.get(topic, queue_id, len(stored)).records:
+            stored += [record.decode(bytes(data)) for data in records]
+        return stored
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [one.body for one in self.messages(topic, queue_id)]
+        return [message.body for message in self.messages(topic, queue_id)]
 
     def save(self) -> None:
         self.table.save(self.clock.now_ms())
@@ -89,7 +89,7 @@ class Subject:
         self.store.close()
 
     def crash(self) -> None:
-        """End as a killed process does: what the system was given stays."""
+        """Stop like a killed process: written data survives."""
         self.store.abandon()
 
 
@@ -99,7 +99,7 @@ def subject(stores: Stores) -> Subject:
 
 
 def saved(store: MessageStore) -> dict[str, int]:
-    """Return what delayOffset.json says."""
+    """Return the contents of delayOffset.json."""
     text = (Path(store.root) / "config" / "delayOffset.json").read_text()
     table: dict[str, int] = json.loads(text)["offsetTable"]
     return table
@@ -141,7 +141,7 @@ def test_large_messages_make_a_step_shorter(
     assert subject.run() == 0
 
 
-def test_when_there_is_work_again(subject: Subject) -> None:
+def test_the_time_of_the_next_step(subject: Subject) -> None:
     def next_due_ms() -> int | None:
         return subject.schedule.next_due_ms(subject.clock.now_ms())
 
@@ -159,7 +159,7 @@ def test_when_there_is_work_again(subject: Subject) -> None:
     assert next_due_ms() is None
 
 
-def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
+def test_half_messages_and_messages_without_a_topic_are_dropped_and_logged(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     subject.put(b"half", 1, topic=names.HALF_TOPIC)
@@ -175,11 +175,11 @@ def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
         subject.run()
     assert subject.bodies() == [b"good"]
     assert subject.bodies(names.HALF_TOPIC, 2) == []
-    assert len([one for one in caplog.messages if "is dropped" in one]) == 4
+    assert len([line for line in caplog.messages if "is dropped" in line]) == 4
     assert names.HALF_TOPIC in caplog.text
 
 
-def test_messages_that_expired_are_said_to_be_lost(
+def test_expired_messages_are_reported_lost(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3):
@@ -202,7 +202,7 @@ def test_messages_that_expired_are_said_to_be_lost(
 # --- the store refuses ----------------------------------------------------------------
 
 
-def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
+def test_messages_delivered_before_a_refusal_are_not_delivered_twice(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -224,7 +224,7 @@ def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
     assert subject.bodies() == [b"%d" % number for number in range(5)]
 
 
-def test_a_clock_that_was_set_back_does_not_keep_a_refused_message_waiting(
+def test_a_clock_set_back_does_not_delay_a_refused_message(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject.put(b"one", 1)
@@ -238,7 +238,7 @@ def test_a_clock_that_was_set_back_does_not_keep_a_refused_message_waiting(
     assert subject.run() == 1
 
 
-# --- what is saved ----------------------------------------------------------------------
+# --- saved progress ---------------------------------------------------------------------
 
 
 def test_a_clean_stop_delivers_nothing_twice(
@@ -256,7 +256,7 @@ def test_a_clean_stop_delivers_nothing_twice(
     assert subject.bodies() == [b"%d" % number for number in range(40)]
 
 
-def test_with_a_pool_too(stores: Stores) -> None:
+def test_a_pool_delivers_nothing_twice(stores: Stores) -> None:
     subject = Subject(stores, transient_store_pool_enable=True, transient_store_pool_size=2)
     subject.put(b"one", 1)
     subject.store.flusher.commit()
@@ -270,8 +270,8 @@ def test_with_a_pool_too(stores: Stores) -> None:
     assert subject.bodies() == [b"one"]
 
 
-def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
-    """Java leaves it, then goes to the end of what comes: those are never delivered."""
+def test_a_position_in_a_missing_queue_skips_no_message(subject: Subject) -> None:
+    """Java keeps it, then moves it to the queue's end: new messages are never delivered."""
     subject.put(b"x", 0)
     subject.table.put(1, 7)
     subject.save()
@@ -284,7 +284,7 @@ def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject)
     subject.stop()
 
 
-def test_the_end_of_a_store_that_cannot_write_keeps_the_table_behind(
+def test_closing_a_failed_store_keeps_the_saved_progress(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     subject.put(b"one", 1)
@@ -305,41 +305,45 @@ def test_the_end_of_a_store_that_cannot_write_keeps_the_table_behind(
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path) -> None:
-    """Its store with the progress taken away: each message comes a second time, and is the same."""
+def test_deliveries_are_equal_to_those_of_java(version: str, tmp_path: Path) -> None:
+    """Without the progress of its store, each message is delivered a second time, unchanged."""
     root = golden.copy_store(version, "clean", tmp_path)
     for path in (root / "config").glob("delayOffset.json*"):
         path.unlink()
     known = golden.messages(version, "clean")
     with continued(root, version) as subject:
         before = {
-            (one["topic"], one["queueId"]): subject.store.max_offset(one["topic"], one["queueId"])
-            for one in known
+            (message["topic"], message["queueId"]): subject.store.max_offset(
+                message["topic"], message["queueId"]
+            )
+            for message in known
         }
         subject.run()
-        found: dict[str, list[StoredMessage]] = defaultdict(list)
+        delivered_here: dict[str, list[StoredMessage]] = defaultdict(list)
         for (topic, queue_id), queue_offset in before.items():
             for data in subject.store.get(topic, queue_id, queue_offset, 1000).records:
-                one = record.decode(bytes(data))
-                found[one.properties["UNIQ_KEY"]].append(one)
+                stored = record.decode(bytes(data))
+                delivered_here[stored.properties["UNIQ_KEY"]].append(stored)
     delivered = [
-        one
-        for one in known
-        if "REAL_TOPIC" in one["properties"]
-        and one["topic"] == one["properties"]["REAL_TOPIC"]
-        and one["topic"] != names.HALF_TOPIC
-        and one["properties"].get("DELAY", "0") not in ("0", "")
+        message
+        for message in known
+        if "REAL_TOPIC" in message["properties"]
+        and message["topic"] == message["properties"]["REAL_TOPIC"]
+        and message["topic"] != names.HALF_TOPIC
+        and message["properties"].get("DELAY", "0") not in ("0", "")
     ]
     assert len(delivered) > 20
-    for one in delivered:
-        assert any(is_same(one, ours) for ours in found[one["uniqKey"]]), one
+    for java in delivered:
+        assert any(is_same(java, ours) for ours in delivered_here[java["uniqKey"]]), java
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
+def test_delivery_continues_where_java_stopped(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    waiting = Counter(one["queueId"] + 1 for one in known if one["topic"] == names.SCHEDULE_TOPIC)
+    waiting = Counter(
+        message["queueId"] + 1 for message in known if message["topic"] == names.SCHEDULE_TOPIC
+    )
     with continued(root, version) as subject:
         done = subject.table.all()
         end = subject.store.max_physical_offset
@@ -347,13 +351,13 @@ def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
         assert subject.schedule.progress() == {
             level: (count, count) for level, count in waiting.items()
         }
-        new = [one for one in all_messages(subject.store) if one.physical_offset >= end]
+        new = [stored for stored in all_messages(subject.store) if stored.physical_offset >= end]
         assert len(new) == sum(count - done.get(level, 0) for level, count in waiting.items())
 
 
 @contextlib.contextmanager
 def continued(root: Path, version: str) -> Iterator[Subject]:
-    """Open a store of Java at a time when all that waits in it is due."""
+    """Open a store of Java at a time when all pending messages are due."""
     settings = golden.manifest(version, "clean")["config"]
     config = store_fixture.config(
         root,
@@ -363,7 +367,7 @@ def continued(root: Path, version: str) -> Iterator[Subject]:
         max_index_num=int(settings["maxIndexNum"]),
         max_message_size=int(settings["maxMessageSize"]),
     )
-    last_ms = max(one["storeTimestamp"] for one in golden.messages(version, "clean"))
+    last_ms = max(message["storeTimestamp"] for message in golden.messages(version, "clean"))
     subject = Subject.__new__(Subject)
     subject.clock = ManualClock(last_ms + 3 * 3_600_000)
     with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
@@ -372,17 +376,17 @@ def continued(root: Path, version: str) -> Iterator[Subject]:
 
 
 def all_messages(store: MessageStore) -> list[StoredMessage]:
-    found = []
+    stored = []
     for queue in store.queues:
         queue_offset = queue.min_offset
         while records := store.get(queue.topic, queue.queue_id, queue_offset, 1000).records:
-            found += [record.decode(bytes(one)) for one in records]
-            queue_offset = found[-1].queue_offset + 1
-    return found
+            stored += [record.decode(bytes(data)) for data in records]
+            queue_offset = stored[-1].queue_offset + 1
+    return stored
 
 
 def is_same(java: dict[str, Any], ours: StoredMessage) -> bool:
-    """Whether Java and we delivered the same, but for its place and when."""
+    """Return whether a message is equal to Java's, except for its place and times."""
     return (
         ours.topic == java["topic"]
         and ours.queue_id == java["queueId"]

@@ -1,4 +1,4 @@
-"""What is deleted with a topic or a queue, and what is not as it belongs to one made anew."""
+"""Data that is deleted with a topic or a queue, and data of a recreated topic that is kept."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -30,12 +30,12 @@ async def delete(subject: Subject, topic: str) -> None:
 
 
 async def make_anew(subject: Subject) -> None:
-    """Do what live clients do as soon as a topic is gone: send to it, and read it."""
+    """Send to a deleted topic and read it, as live clients do at once."""
     await subject.send("Doomed", b"new")
     await commit(subject, "Doomed", "readers", 1)
 
 
-async def test_offsets_of_a_topic_that_is_made_anew_are_kept(
+async def test_offsets_of_a_recreated_topic_are_kept(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = subject.broker
@@ -58,7 +58,7 @@ async def test_offsets_of_a_topic_that_is_made_anew_are_kept(
     assert broker.parts.deliveries.consumer_offsets.get("Doomed", "others", 0) is None
 
 
-async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_offsets(
+async def test_a_topic_recreated_during_its_deletion_is_deleted_with_its_offsets(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = subject.broker
@@ -72,7 +72,7 @@ async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_off
 
     def after_sends(*, topic: str | None = None, group: str | None = None) -> None:
         forget(topic=topic, group=group)
-        if not calls:  # the last step before its queues go
+        if not calls:  # the last step before its queues are deleted
             calls.append(topic)
             broker.parts.topics.put(known, broker.clock.now_ms())
             broker.parts.commits.commit(known, "readers", 0, 2)
@@ -92,17 +92,19 @@ async def test_a_topic_that_is_made_again_before_its_queues_go_goes_with_its_off
     assert broker.store.max_offset("Doomed", 0) == 0
 
 
-async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
+async def test_queues_are_detached_after_a_flush_in_the_disk_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the loop flushes the log, as dispatch has to catch up before."""
+    """Otherwise the loop would flush the log, as dispatch must catch up first."""
     sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=sync) as subject:
         store, thread = subject.broker.store, subject.parts.disk_thread
         for topic in ("Doomed", "Unknown", "Unused"):
             await subject.send(topic, b"old")
         subject.parts.topics.delete("Unknown", subject.parts.clock.now_ms())
-        monkeypatch.setattr(store, "_is_unused", lambda one: one.topic == "Unused")
+        monkeypatch.setattr(
+            store, "_is_unused", lambda unused_queue: unused_queue.topic == "Unused"
+        )
         run, begin_deletion, begin_removal = thread.run, store.begin_deletion, store.begin_removal
         done: list[str] = []
 
@@ -116,7 +118,7 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
             return begin_deletion(topics)
 
         def removing(queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
-            done.append(f"remove {' '.join(one.topic for one in queues)}")
+            done.append(f"remove {' '.join(queue.topic for queue in queues)}")
             return begin_removal(queues)
 
         monkeypatch.setattr(thread, "run", running)
@@ -129,10 +131,10 @@ async def test_queues_are_detached_after_a_flush_in_the_disks_thread(
         assert done == flushed
 
 
-async def test_offsets_of_unused_queues_go_with_the_queues(
+async def test_offsets_of_unused_queues_are_deleted_with_the_queues(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each start after a crash would miss the queue, and read the whole log for it."""
+    """Otherwise each start after a crash would miss the queue, and read the whole log for it."""
     broker = subject.broker
     for topic, queue_id in (("Old", 0), ("Old", 1), ("Other", 0)):
         await subject.send(topic, b"x", queue_id=queue_id)
@@ -141,7 +143,7 @@ async def test_offsets_of_unused_queues_go_with_the_queues(
         broker.parts.commits.commit(known, "readers", queue_id, 1)
     is_unused = ("Old", 0)
     monkeypatch.setattr(
-        broker.store, "_is_unused", lambda one: (one.topic, one.queue_id) == is_unused
+        broker.store, "_is_unused", lambda queue: (queue.topic, queue.queue_id) == is_unused
     )
     count = broker.parts.deliveries.consumer_offsets.count
     reply = await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)

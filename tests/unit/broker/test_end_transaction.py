@@ -30,18 +30,18 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    async with broker_subject.running(tmp_path, clock=clock, transaction_check_max=1) as one:
-        await one.send("T", b"first", queue_id=3)
-        yield one
+    async with broker_subject.running(tmp_path, clock=clock, transaction_check_max=1) as running:
+        await running.send("T", b"first", queue_id=3)
+        yield running
 
 
 async def send_half(subject: Subject, **more: Any) -> EndTransactionHeader:
-    """Send a half message; return what decides it."""
+    """Send a half message; return the header that decides it."""
     fields = {"sys_flag": 4, "born_timestamp": subject.broker.clock.now_ms(), **more}
     reply = await subject.send("T", b"half", queue_id=1, properties=HALF, **fields)
     assert reply.code == ResponseCode.SUCCESS, reply.remark
     assert reply.ext_fields is not None
-    assert reply.ext_fields["queueId"] == "1"  # the producer is told what it asked for
+    assert reply.ext_fields["queueId"] == "1"  # the reply has the queue that the producer requested
     return EndTransactionHeader(
         producer_group=GROUP,
         tran_state_table_offset=int(reply.ext_fields["queueOffset"]),
@@ -71,15 +71,15 @@ async def messages(subject: Subject, topic: str, queue_id: int = 0) -> list[Stor
         {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
     ],
 )
-async def test_a_commit_follows_at_once(
+async def test_a_commit_may_follow_at_once(
     tmp_path: Path, clock: ManualClock, store: dict[str, Any]
 ) -> None:
-    """Whether the disk, or the file, has the half message or not."""
+    """The half message may be on disk, in the file, or only in a buffer."""
     async with broker_subject.running(tmp_path, clock=clock, store=store) as subject:
         await subject.send("T")
         header = await send_half(subject)
         assert (await end(subject, header)).code == ResponseCode.SUCCESS
         async with asyncio.timeout(GUARD_S):
             while not await messages(subject, "T", 1):
-                clock.advance(100)  # a pool is written to the file by and by
+                clock.advance(100)  # a pool buffer is written to the file later
                 await asyncio.sleep(0.01)

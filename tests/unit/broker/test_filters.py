@@ -1,7 +1,7 @@
-"""SQL filters of groups: how they come and go, and what their bits are good for.
+"""SQL filters of groups: their life cycle and the use of their bits.
 
-What a heartbeat changes is Java's ``ConsumerFilterManager``; that bits are Java's bytes is
-tests/crash/test_rebuild.py, that results are is tests/interop/test_sql_pull.py.
+The changes of a heartbeat are those of Java's ``ConsumerFilterManager``. Comparisons with Java:
+tests/crash/test_rebuild.py for the bits, tests/interop/test_sql_pull.py for the results.
 """
 
 import dataclasses
@@ -53,64 +53,64 @@ def register(
     return run_whole(filters.register("g", wanted, lambda: now_ms, lambda topic: newest_ms))
 
 
-def found(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
-    one = filters.find(topic, "g")
-    assert one is not None
-    return one
+def entry_of(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
+    consumer_filter = filters.find(topic, "g")
+    assert consumer_filter is not None
+    return consumer_filter
 
 
-# --- what heartbeats change -----------------------------------------------------
+# --- changes by heartbeats ------------------------------------------------------
 
 
-def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
+def test_a_filter_is_kept_for_a_day_after_its_group_left(tmp_path: Path) -> None:
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"), wants("U", "a > 5"))
     register(filters, wants("T", "a > 5"), now_ms=NOW_MS + 5)
-    assert found(filters, "U").dead_ms == NOW_MS + 5, "not subscribed to any more"
+    assert entry_of(filters, "U").dead_ms == NOW_MS + 5, "not subscribed to any more"
     filters.unregister("g", NOW_MS + 8)
-    assert found(filters).dead_ms == NOW_MS + 8
-    assert found(filters, "U").dead_ms == NOW_MS + 5, "dead already"
+    assert entry_of(filters).dead_ms == NOW_MS + 8
+    assert entry_of(filters, "U").dead_ms == NOW_MS + 5, "dead already"
     register(filters, wants("T", "a > 5"), now_ms=NOW_MS + 9)
-    assert not found(filters).is_dead
-    assert found(filters).born_ms == NOW_MS, "it has had its bits all the time"
+    assert not entry_of(filters).is_dead
+    assert entry_of(filters).born_ms == NOW_MS, "it has had its bits all the time"
     filters.expire(NOW_MS + 5 + DAY_MS)
     assert filters.find("U", "g") is None
     assert filters.find("T", "g") is not None
 
 
-def test_others_have_their_turn_behind_each_filter(tmp_path: Path) -> None:
+def test_filters_are_registered_in_small_steps(tmp_path: Path) -> None:
     filters = filters_of(tmp_path)
     wanted = [wants(f"T{i}", "a > 5") for i in range(7)]
     assert len(list(filters.register("g", wanted, lambda: NOW_MS, lambda topic: 0))) == 7
 
 
 def test_a_filter_is_born_when_it_is_in_the_table(tmp_path: Path) -> None:
-    """Messages that came while others were compiled lack its bits, and were left out for good."""
+    """Messages put while other filters are compiled lack its bits, and used to be lost."""
     filters = filters_of(tmp_path)
     clock = ManualClock(NOW_MS)
     wanted = [wants(f"T{number}", "a > 5") for number in range(3)]
     for _ in filters.register("g", wanted, clock.now_ms, lambda topic: 0):
         clock.advance(10)
-    born = [found(filters, f"T{number}").born_ms for number in range(3)]
+    born = [entry_of(filters, f"T{number}").born_ms for number in range(3)]
     assert born == [NOW_MS, NOW_MS + 10, NOW_MS + 20]
 
 
-def test_bits_of_messages_from_before_it_was_born_are_not_believed(tmp_path: Path) -> None:
-    """Java compares with the clock alone, and so believes some if that is set back."""
+def test_bits_of_messages_older_than_the_filter_are_ignored(tmp_path: Path) -> None:
+    """Java compares with the clock alone, and trusts wrong bits if the clock is set back."""
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"), newest_ms=NOW_MS + 3_600_000)
-    assert found(filters).born_ms == NOW_MS + 3_600_000
+    assert entry_of(filters).born_ms == NOW_MS + 3_600_000
 
 
-def test_a_restart_takes_all_for_dead_and_keeps_their_bits(tmp_path: Path) -> None:
+def test_a_restart_marks_all_filters_dead_and_keeps_their_bits(tmp_path: Path) -> None:
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"))
     filters.table.save(NOW_MS)
     again = filters_of(tmp_path)
     again.load(NOW_MS + 40_000)
-    assert found(again) == replace(found(filters), dead_ms=NOW_MS + 10_000)
+    assert entry_of(again) == replace(entry_of(filters), dead_ms=NOW_MS + 10_000)
     register(again, wants("T", "a > 5"), now_ms=NOW_MS + 50_000)
-    assert found(again) == found(filters)
+    assert entry_of(again) == entry_of(filters)
 
 
 # --- over the wire --------------------------------------------------------------
@@ -135,7 +135,7 @@ async def send_numbers(subject: Subject, numbers: range) -> None:
         await subject.send("T", str(number).encode(), properties={"n": str(number)})
 
 
-async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
+async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     async with broker_subject.running(
         tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
@@ -152,18 +152,20 @@ async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
                 return by_group.takes_unit(tags_code, bit_map, store_timestamp)
 
             def takes_record(self, data: memoryview) -> bool:
-                looked_at.extend(one.body for one in broker_subject.messages_in(bytes(data)))
+                looked_at.extend(
+                    message.body for message in broker_subject.messages_in(bytes(data))
+                )
                 return by_group.takes_record(data)
 
-        one = subject.parts.consumer_filters.find("T", "consumers")
-        assert one is not None
-        by_group = subject.parts.filters.of_group(one).message_filter
+        consumer_filter = subject.parts.consumer_filters.find("T", "consumers")
+        assert consumer_filter is not None
+        by_group = subject.parts.filters.of_group(consumer_filter).message_filter
         assert by_group is not None
         subject.broker.store.get("T", 0, 0, 32, message_filter=Spy())
         assert looked_at == [b"3", b"4", b"5"]
 
 
-async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
+async def test_unknown_or_outdated_filters_are_refused(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
         await send_numbers(subject, range(1))
         await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n >", 1)))
@@ -177,9 +179,9 @@ async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
         assert older.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
         filters = subject.parts.consumer_filters
-        one = filters.find("T", "consumers")
-        assert one is not None
-        filters.table.put(replace(one, client_version=4))
+        consumer_filter = filters.find("T", "consumers")
+        assert consumer_filter is not None
+        filters.table.put(replace(consumer_filter, client_version=4))
         older = await subject.pull("T", sys_flag=0, sub_version=5)
         assert older.code == ResponseCode.FILTER_DATA_NOT_LATEST
         assert older.remark == "the consumer's consumer filter data not latest"
@@ -189,8 +191,8 @@ async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: Path) -> None:
-    """Of a store with extension files the groups come back, and get what their filters take."""
+async def test_filters_and_bits_of_java_are_used(version: str, tmp_path: Path) -> None:
+    """Groups of a store with extension files reconnect, and get the matching messages."""
     root = golden.copy_store(version, "ext", tmp_path)
     manifest = golden.manifest(version, "ext")
     settings = dataclasses.replace(
@@ -200,44 +202,58 @@ async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: P
         enable_calc_filter_bit_map=True,
     )
     properties = {
-        (one["topic"], one["queueId"], one["queueOffset"]): one["properties"]
-        for one in golden.messages(version, "ext")
+        (message["topic"], message["queueId"], message["queueOffset"]): message["properties"]
+        for message in golden.messages(version, "ext")
     }
     taken, left_out = 0, 0
     broker = Broker(broker_subject.broker_config(enable_property_filter=True), settings)
     async with broker:
         filters = broker.parts.consumer_filters
-        for one in list(filters.table.all()):
-            assert one.is_dead, "nobody is there yet"
-            again = wants(one.topic, one.expression, one.client_version + 1)
-            run_whole(filters.register(one.group, [again], broker.clock.now_ms, lambda topic: 0))
-            known = filters.find(one.topic, one.group)
+        for consumer_filter in list(filters.table.all()):
+            assert consumer_filter.is_dead, "no member is connected yet"
+            again = wants(
+                consumer_filter.topic,
+                consumer_filter.expression,
+                consumer_filter.client_version + 1,
+            )
+            run_whole(
+                filters.register(
+                    consumer_filter.group, [again], broker.clock.now_ms, lambda topic: 0
+                )
+            )
+            known = filters.find(consumer_filter.topic, consumer_filter.group)
             assert known is not None
-            assert known.born_ms == one.born_ms, "its bits are good"
+            assert known.born_ms == consumer_filter.born_ms, "its bits are good"
             by_group = broker.parts.filters.of_group(known).message_filter
             assert by_group is not None
-            compiled = sql92.compile_filter(one.expression)
+            compiled = sql92.compile_filter(consumer_filter.expression)
             for queue in manifest["queues"]:
-                if queue["topic"] != one.topic:
+                if queue["topic"] != consumer_filter.topic:
                     continue
                 expected = []
                 for number, unit in enumerate(queue["units"], queue["minOffset"]):
-                    matches = compiled.matches(properties[one.topic, queue["queueId"], number])
+                    matches = compiled.matches(
+                        properties[consumer_filter.topic, queue["queueId"], number]
+                    )
                     bits = bytes.fromhex(unit["ext"].get("bitMap") or "")
                     if not by_group.takes_unit(0, bits, unit["ext"]["msgStoreTime"]):
                         assert not matches
                         left_out += 1
                     if matches:
                         expected.append(number)
-                found = []
+                queue_offsets = []
                 queue_offset = queue["minOffset"]
                 while queue_offset < queue["maxOffset"]:
                     result = broker.store.get(
-                        one.topic, queue["queueId"], queue_offset, 32, message_filter=by_group
+                        consumer_filter.topic,
+                        queue["queueId"],
+                        queue_offset,
+                        32,
+                        message_filter=by_group,
                     )
-                    found += [record.decode(data).queue_offset for data in result.records]
+                    queue_offsets += [record.decode(data).queue_offset for data in result.records]
                     queue_offset = result.next_offset
-                assert found == expected
-                taken += len(found)
+                assert queue_offsets == expected
+                taken += len(queue_offsets)
     assert taken > 20
     assert left_out > 20

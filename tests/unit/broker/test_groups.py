@@ -1,4 +1,4 @@
-"""Heartbeats that are large, members that are many: what they cost and what is told."""
+"""Large heartbeats and groups with many members: cost, limits and notices."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from reput.remoting.time_slices import run_whole
 
 
 class Peer:
-    """A connection that counts how often it is hashed: how often somebody looks for it."""
+    """A connection that counts how often it is hashed, that is, looked up."""
 
     def __init__(self, peer: str = "192.0.2.1:1") -> None:
         self.peer = peer
@@ -40,33 +40,35 @@ def consumer(group: str, *topics: str, sub_string: str = "*") -> ConsumerData:
         group_name=group,
         message_model="CLUSTERING",
         subscription_data_set=[
-            SubscriptionData(topic=one, sub_string=sub_string, sub_version=1) for one in topics
+            SubscriptionData(topic=topic, sub_string=sub_string, sub_version=1) for topic in topics
         ],
     )
 
 
 async def beat(subject: Subject, groups: list[str], topics: int = 0, producers: int = 0) -> Command:
     subscriptions = [
-        {"topic": f"T{one}", "subString": "*", "subVersion": 1} for one in range(topics)
+        {"topic": f"T{topic}", "subString": "*", "subVersion": 1} for topic in range(topics)
     ]
     body = {
         "clientID": "c",
         "consumerDataSet": [
             {
-                "groupName": one,
+                "groupName": group,
                 "consumeType": "CONSUME_PASSIVELY",
                 "messageModel": "CLUSTERING",
                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                 "subscriptionDataSet": subscriptions,
             }
-            for one in groups
+            for group in groups
         ],
-        "producerDataSet": [{"groupName": f"p{one}"} for one in range(producers)],
+        "producerDataSet": [{"groupName": f"p{number}"} for number in range(producers)],
     }
     return await subject.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
 
 
-async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subject: Subject) -> None:
+async def test_a_heartbeat_with_many_new_groups_writes_the_topic_table_a_few_times(
+    subject: Subject,
+) -> None:
     table, writes = subject.parts.topics.table, []
     write = table.write
 
@@ -75,39 +77,41 @@ async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subjec
         return write(*arguments, **more)
 
     table.write = counted  # type: ignore[method-assign]
-    assert (await beat(subject, [f"g{one}" for one in range(999)])).code == ResponseCode.SUCCESS
+    assert (
+        await beat(subject, [f"g{number}" for number in range(999)])
+    ).code == ResponseCode.SUCCESS
     assert subject.parts.topics.get("%RETRY%g998") is not None
-    # Before, each retry topic wrote the whole table.
+    # Each retry topic used to write the whole table.
     assert len(writes) < 100
 
 
-# --- what a connection and all of them may have ---------------------------------
+# --- limits per connection and in total -----------------------------------------
 
 
-def test_the_end_of_a_connection_is_as_much_work_as_it_has_groups() -> None:
+def test_closing_a_connection_costs_as_much_as_it_has_groups() -> None:
     def looks(group_count: int) -> int:
         groups: Groups[Peer] = Groups()
-        one, others = Peer(), [Peer() for _ in range(50)]
+        peer, others = Peer(), [Peer() for _ in range(50)]
         for number in range(group_count):
-            groups.register_producer(one, "a", f"p{number}", 0, 1, 0)
+            groups.register_producer(peer, "a", f"p{number}", 0, 1, 0)
             groups.register_producer(others[number % 50], "b", f"q{number}", 0, 1, 0)
-        one.look_count = 0
-        assert groups.remove(one) == []
+        peer.look_count = 0
+        assert groups.remove(peer) == []
         assert not [name for name in groups.producer_groups() if name.startswith("p")]
-        return one.look_count
+        return peer.look_count
 
-    # Before: for each group it looked through all.
+    # Each group used to be searched completely.
     assert looks(400) < 6 * looks(100)
 
 
-def test_a_client_that_changes_its_id_leaves_nothing_behind() -> None:
+def test_a_client_that_changes_its_id_leaves_no_entry() -> None:
     groups: Groups[Peer] = Groups()
-    one = Peer()
+    peer = Peer()
     for number in range(100):
-        groups.register_producer(one, f"client {number}", "p", 0, 1, number)
+        groups.register_producer(peer, f"client {number}", "p", 0, 1, number)
     assert groups.producer_of_client("client 99") is not None
     assert [n for n in range(99) if groups.producer_of_client(f"client {n}") is not None] == []
-    groups.remove(one)
+    groups.remove(peer)
     assert groups.producer_of_client("client 99") is None
     assert groups.membership_count == 0
     assert groups.silent(1 << 60) == []
@@ -117,13 +121,13 @@ def test_a_client_that_changes_its_id_leaves_nothing_behind() -> None:
 
 
 class Client(Peer):
-    """A connection as processors see it."""
+    """A connection with the attributes that processors use."""
 
     is_closed = False
     address = "192.0.2.1"
 
     def notify(self, command: Command) -> None:
-        """Take a notice."""
+        """Accept a notice."""
 
 
 def begin(subject: Subject, channel: Peer, *consumers: ConsumerData) -> Generator[None, None, Any]:
@@ -142,7 +146,7 @@ def set_config(subject: Subject, **settings: int) -> None:
     broker.parts.groups.maxima = Maxima.of(broker.settings.broker)
 
 
-async def test_heartbeats_at_the_same_time_do_not_take_the_same_room(subject: Subject) -> None:
+async def test_concurrent_heartbeats_do_not_share_the_same_room(subject: Subject) -> None:
     set_config(subject, reput_memberships_max=subject.parts.groups.membership_count + 30)
     left, limits_met = [], []
     for prefix in "ab":
@@ -169,7 +173,7 @@ async def test_heartbeats_at_the_same_time_do_not_take_the_same_room(subject: Su
         ({"reput_auto_created_topics_per_address_max": 2}, "auto_created_topics_per_address"),
     ],
 )
-async def test_nothing_is_taken_of_a_heartbeat_for_which_there_is_no_room(
+async def test_a_heartbeat_over_a_limit_has_no_effect(
     subject: Subject, settings: dict[str, int], limit: str
 ) -> None:
     set_config(subject, **settings)
@@ -187,10 +191,10 @@ async def test_nothing_is_taken_of_a_heartbeat_for_which_there_is_no_room(
 
 
 @pytest.mark.parametrize("tags", [{"tags_set": [""] * 2_001}, {"code_set": [0] * 2_001}])
-async def test_tags_of_a_member_are_bounded_however_short(
+async def test_the_number_of_tags_of_a_member_is_bounded(
     subject: Subject, tags: dict[str, list[object]]
 ) -> None:
-    """A megabyte of empty tags cost no byte of a subscription, and a step of their number."""
+    """A megabyte of empty tags used no byte of a subscription, but work for each tag."""
     member = consumer("g", "T")
     for name, values in tags.items():
         setattr(member.subscription_data_set[0], name, values)

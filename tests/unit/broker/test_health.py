@@ -1,4 +1,4 @@
-"""What turns /health red, and what does not (known-bugs.md#silent-threads)."""
+"""Failures that turn /health red, and warnings (known-bugs.md#silent-threads)."""
 
 import asyncio
 import dataclasses
@@ -15,19 +15,19 @@ from reput.store.config import BrokerRole
 TURNED = dict.fromkeys(SILENT_MS_MAX, 1_000_000)
 
 
-def test_loops_that_turn_are_well() -> None:
+def test_turning_loops_are_healthy() -> None:
     assert judge_loops(TURNED, {}, 0, 1_000_000) == []
     latest = {name: 1_000_000 - limit_ms for name, limit_ms in SILENT_MS_MAX.items()}
     assert judge_loops(latest, {}, 0, 1_000_000) == []
 
 
 @pytest.mark.parametrize("name", sorted(SILENT_MS_MAX))
-def test_a_loop_that_is_silent_for_too_long_is_named(name: str) -> None:
+def test_a_loop_without_a_turn_for_too_long_is_named(name: str) -> None:
     now_ms = 1_000_000 + SILENT_MS_MAX[name] + 1
     turned = dict.fromkeys(SILENT_MS_MAX, now_ms) | {name: 1_000_000}
     text = f"loop {name} has not turned for {SILENT_MS_MAX[name] + 1} ms"
     assert judge_loops(turned, {}, 0, now_ms) == [text]
-    del turned[name]  # it never did
+    del turned[name]  # it has never turned
     assert judge_loops(turned, {}, 1_000_000, now_ms) == [text]
     assert judge_loops(turned, {}, 1_000_001, now_ms) == []
 
@@ -35,17 +35,17 @@ def test_a_loop_that_is_silent_for_too_long_is_named(name: str) -> None:
 def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
     problems = judge_loops(TURNED, {"store": "ValueError: no"}, 0, 10_000_000 - 1)
     assert problems[0] == "loop store failed: ValueError: no"
-    assert sum("store" in one for one in problems) == 1
+    assert sum("store" in problem for problem in problems) == 1
 
 
-async def test_a_new_broker_is_well(subject: Subject) -> None:
-    found = broker_subject.health_of(subject.broker)
-    assert found.is_well
-    assert found.warnings == (
+async def test_a_new_broker_is_healthy(subject: Subject) -> None:
+    health = broker_subject.health_of(subject.broker)
+    assert health.is_well
+    assert health.warnings == (
         "this broker is not registered with name servers: namesrvAddr is empty",
     )
-    assert found.describe()["status"] == "ok"
-    assert found.describe()["address"] == subject.address
+    assert health.describe()["status"] == "ok"
+    assert health.describe()["address"] == subject.address
 
 
 async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
@@ -63,11 +63,11 @@ async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
         await has_failed.wait()
         while not broker.loops.failures:
             await asyncio.sleep(0)
-        found = broker_subject.health_of(broker)
-        assert found.problems == ("loop holds failed: LookupError: no such thing",)
-        assert found.describe()["status"] == "failing"
+        health = broker_subject.health_of(broker)
+        assert health.problems == ("loop holds failed: LookupError: no such thing",)
+        assert health.describe()["status"] == "failing"
     assert "loop holds failed" in caplog.text
-    while broker.loops.failures:  # it is started again
+    while broker.loops.failures:  # the loop is restarted
         await asyncio.sleep(0.01)
     assert broker_subject.health_of(broker).is_well
 
@@ -76,8 +76,8 @@ async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
     broker = subject.broker
     broker.store.flusher.failure = WriteFailed("/x", "Input/output error")
     try:
-        found = broker_subject.health_of(broker)
-        (problem,) = found.problems
+        health = broker_subject.health_of(broker)
+        (problem,) = health.problems
         assert problem.startswith("the disk failed: ")
         assert "Input/output error" in problem
     finally:
@@ -87,14 +87,14 @@ async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
 async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
         await subject.parts.registration.register()
-        found = broker_subject.health_of(subject.broker)
-    assert found.is_well
-    (warning,) = found.warnings
+        health = broker_subject.health_of(subject.broker)
+    assert health.is_well
+    (warning,) = health.warnings
     assert warning.startswith("this broker is not registered with name server 127.0.0.1:1: ")
 
 
-async def test_a_file_that_is_gone_shows_on_a_slave_too(subject: Subject) -> None:
-    """A slave takes no messages anyhow, so that no refusal names the file."""
+async def test_a_missing_file_is_reported_on_a_slave_too(subject: Subject) -> None:
+    """A slave refuses messages anyway, so no refusal names the file."""
     broker = subject.broker
     await subject.send("Orders", b"x")
     last = broker.store.log.files.last
@@ -106,8 +106,8 @@ async def test_a_file_that_is_gone_shows_on_a_slave_too(subject: Subject) -> Non
     broker.store.step_memory()
     try:
         assert broker.store.refusal == text
-        found = broker_subject.health_of(broker)
-        assert found.problems == (text,)
+        health = broker_subject.health_of(broker)
+        assert health.problems == (text,)
     finally:
         broker.store.watch.refusal = ""
         broker.store.watch.problems.clear()

@@ -16,7 +16,7 @@ class Connection:
 
 
 class Held:
-    """A request at a queue, of a group."""
+    """A request for a queue, by a group."""
 
     key: object = None
 
@@ -32,7 +32,7 @@ class Held:
 
 
 class Server:
-    """Serves held requests: takes note of each, and answers as it is set to."""
+    """A handler of held requests that records each, and answers them or not."""
 
     def __init__(self, *, answers: bool = True) -> None:
         self.answers = answers
@@ -47,12 +47,12 @@ class Server:
 
     @property
     def channels(self) -> list[Connection]:
-        """The connections of what was served, in order."""
+        """Connections of the served requests, in order."""
         return [held.channel for held in self.served]
 
     @property
     def queue_ids(self) -> list[int]:
-        """The queues of what was served, in order."""
+        """Queue ids of the served requests, in order."""
         return [held.places[0][1] for held in self.served]
 
 
@@ -62,12 +62,12 @@ def requests(serve: Server | None = None, **more: Any) -> HeldRequests[Any]:
 
 def test_a_connection_and_an_address_have_limits() -> None:
     held = requests(per_connection_max=2, per_address_max=3)
-    one, two, other = Connection(), Connection(), Connection("192.0.2.2")
-    assert [held.hold(Held(one)) for _ in range(3)] == [True, True, False]
-    assert [held.hold(Held(two)) for _ in range(2)] == [True, False]
+    first, second, other = Connection(), Connection(), Connection("192.0.2.2")
+    assert [held.hold(Held(first)) for _ in range(3)] == [True, True, False]
+    assert [held.hold(Held(second)) for _ in range(2)] == [True, False]
     assert held.hold(Held(other))
-    held.forget(one)
-    assert [held.hold(Held(two)) for _ in range(2)] == [True, False]
+    held.forget(first)
+    assert [held.hold(Held(second)) for _ in range(2)] == [True, False]
     assert len(held) == 3
 
 
@@ -127,9 +127,9 @@ async def test_unread_requests_end_at_their_deadline_without_a_reply() -> None:
     held.hold(Held(channel, deadline_ms=10))
     held.wake("T", 0)
     run_whole(held.expire(10))
-    assert serve.expired == []  # no reply is made for it
+    assert serve.expired == []  # it gets no reply
     assert len(held) == 0
-    held.hold(Held(channel, deadline_ms=20))  # nothing came for this one
+    held.hold(Held(channel, deadline_ms=20))  # no message arrived for this request
     run_whole(held.expire(20))
     assert len(serve.expired) == 1
     held.forget(channel)
@@ -139,8 +139,8 @@ async def test_unread_requests_end_at_their_deadline_without_a_reply() -> None:
 def test_all_requests_are_answered_at_the_end() -> None:
     serve = Server(answers=False)
     held = requests(serve)
-    one, two = Connection(), Connection()
-    wanted = [Held(one), Held(two, queue_id=3), Held(one, queue_id=1)]
+    first, second = Connection(), Connection()
+    wanted = [Held(first), Held(second, queue_id=3), Held(first, queue_id=1)]
     for request in wanted:
         held.hold(request)
     held.answer_all()
@@ -168,7 +168,7 @@ def test_requests_of_a_group_are_woken_at_any_queue() -> None:
     assert [len(held.held_at("T", number)) for number in range(6)] == [0, 1] * 3
 
 
-def test_requests_with_the_key_of_one_in_vain_are_not_tried() -> None:
+def test_requests_with_the_key_of_an_unanswered_one_are_not_tried() -> None:
     serve = Server(answers=False)
     held = requests(serve)
     for number in range(6):
@@ -177,7 +177,7 @@ def test_requests_with_the_key_of_one_in_vain_are_not_tried() -> None:
         held.hold(request)
     held.wake("T", 0)
     assert [request.key for request in serve.served] == [0, 1, None]
-    held.wake("T", 0)  # something came meanwhile
+    held.wake("T", 0)  # a message has arrived in between
     assert [request.key for request in serve.served[3:]] == [0, 1, None]
     serve.answers = True
     held.wake("T", 0)
@@ -185,8 +185,8 @@ def test_requests_with_the_key_of_one_in_vain_are_not_tried() -> None:
     assert len(held) == 0
 
 
-def test_many_wakes_of_a_place_that_waits_for_its_turn_are_one() -> None:
-    """Each wake had its own list of all that wait, which was walked through beside the others."""
+def test_many_wakes_of_a_waiting_place_are_one() -> None:
+    """Each wake used to have a separate list of all waiting requests."""
     begun: list[Steps[None]] = []
     serve = Server(answers=False)
     held = requests(serve, run=begun.append)
@@ -221,7 +221,7 @@ def test_a_place_without_requests_is_skipped() -> None:
 
 
 async def test_many_queues_that_are_woken_in_one_turn_share_a_slice() -> None:
-    slices = TimeSlices(0.0)  # over with the first step
+    slices = TimeSlices(0.0)  # done with the first step
     serve = Server()
     held = requests(serve, run=slices.run)
     channel = Connection()

@@ -1,7 +1,7 @@
-"""Requests whose work grows with what the broker holds: small steps, and nothing too large.
+"""Requests whose work grows with the broker's state: small steps and bounded replies.
 
-A step is what happens between two yields of a processor. How much it does is counted by what it
-asks the store and the tables, so that no clock is needed.
+A step is the work between two yields of a processor. Its size is the number of calls of the store
+and the tables, so that no clock is needed.
 """
 
 import asyncio
@@ -57,11 +57,11 @@ QUEUE_COUNT = 3_000
 TOPIC_COUNT = 3_000
 MEMBER_COUNT = 3_000
 CALLS_PER_STEP = 1_000
-"""Calls of the store and the tables; each takes a microsecond or some."""
+"""Calls of the store and the tables per step; each takes a microsecond or more."""
 
 
 class SomeChannel:
-    """A connection of a member."""
+    """A member's connection."""
 
     is_closed = False
     is_writable = True
@@ -79,7 +79,7 @@ class SomeChannel:
 
 
 class Calls:
-    """Counts the calls of some objects."""
+    """Counts the calls of some objects' methods."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -99,7 +99,7 @@ class Calls:
 
 @pytest.fixture
 def calls(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A broker that holds much."""
+    """Count the calls of a broker with many topics, groups and queues."""
     broker = subject.broker
     now_ms = broker.clock.now_ms()
     topic = TopicConfig(
@@ -128,18 +128,18 @@ def calls(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Calls:
         broker.parts.groups.register_consumer(channel, f"client{number}", data, 0, 407, 0)
         if number < 500:
             broker.parts.groups.register_producer(channel, f"client{number}", "senders", 0, 407, 0)
-    found = Calls(monkeypatch)
-    found.watch(
+    counted = Calls(monkeypatch)
+    counted.watch(
         broker.store, "max_offset", "min_offset", "store_time", "offset_by_time",
         "earliest_message_time",
     )  # fmt: skip
-    found.watch(broker.parts.deliveries._consumer_offsets, "get", "of", "put")
-    return found
+    counted.watch(broker.parts.deliveries._consumer_offsets, "get", "of", "put")
+    return counted
 
 
 @dataclasses.dataclass
 class Ran:
-    """What a processor did."""
+    """The result of a processor and the size of its steps."""
 
     reply: Command | None
     steps: int
@@ -156,9 +156,9 @@ def run(work: Any, calls: Calls, between: Callable[[int], None] = lambda step: N
     """Run a processor to its end.
 
     Args:
-        work: What it returned.
-        calls: Where its calls are counted.
-        between: Called between two steps, as others are that have their turn.
+        work: The generator that the processor returned.
+        calls: The counter of its calls.
+        between: Called between two steps, like concurrent requests.
     """
     assert isinstance(work, GeneratorType)
     ran = Ran(None, 0, 0)
@@ -219,7 +219,7 @@ async def test_much_work_is_done_in_small_steps(
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
-async def test_what_is_deleted_between_two_steps_does_no_harm(
+async def test_deletions_between_two_steps_do_no_harm(
     code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
 ) -> None:
     broker = subject.broker
@@ -256,7 +256,7 @@ async def test_what_is_deleted_between_two_steps_does_no_harm(
     assert ("Big", "others") not in set(broker.parts.deliveries.consumer_offsets.readers())
 
 
-def test_statistics_of_all_groups_have_a_step_for_each_group(
+def test_statistics_of_all_groups_take_a_step_for_each_group(
     subject: Subject, calls: Calls
 ) -> None:
     broker = subject.broker
@@ -272,7 +272,7 @@ def test_statistics_of_all_groups_have_a_step_for_each_group(
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS[:7] + REQUESTS[10:15])
-def test_a_reply_that_no_frame_holds_is_refused_and_says_what_to_ask_for(
+def test_a_reply_larger_than_a_frame_is_refused_with_a_remedy(
     code: int,
     header: Header | None,
     steps_min: int,
@@ -288,7 +288,7 @@ def test_a_reply_that_no_frame_holds_is_refused_and_says_what_to_ask_for(
     assert caught.value.limit == "reply_bytes"
 
 
-def test_all_statistics_that_no_frame_holds_are_refused_before_they_are_made(
+def test_statistics_larger_than_a_frame_are_refused_before_they_are_computed(
     subject: Subject, calls: Calls
 ) -> None:
     """3,000 groups of 3,000 queues each would be a gigabyte."""
@@ -300,9 +300,7 @@ def test_all_statistics_that_no_frame_holds_are_refused_before_they_are_made(
     assert calls.count < 1_000_000
 
 
-async def test_topics_that_have_not_changed_are_not_encoded_again(
-    subject: Subject, calls: Calls
-) -> None:
+async def test_unchanged_topics_are_not_encoded_again(subject: Subject, calls: Calls) -> None:
     broker = subject.broker
     first = run(begin(broker, Code.GET_ALL_TOPIC_CONFIG, None), calls)
     again = run(begin(broker, Code.GET_ALL_TOPIC_CONFIG, None), calls)
@@ -317,7 +315,7 @@ async def test_topics_that_have_not_changed_are_not_encoded_again(
     assert b'"Big"' not in changed.reply.body
 
 
-async def test_a_group_of_too_many_members_is_not_asked(subject: Subject, calls: Calls) -> None:
+async def test_a_group_of_too_many_members_gets_no_requests(subject: Subject, calls: Calls) -> None:
     header = ConsumerStatusHeader(topic="Big", group="readers", client_addr=None)
     with pytest.raises(LimitExceeded, match="clientAddr"):
         run(begin(subject.broker, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header), calls)
@@ -329,25 +327,25 @@ async def test_a_group_of_too_many_members_is_not_asked(subject: Subject, calls:
 # --- deletions ----------------------------------------------------------------
 
 
-async def test_a_topic_is_gone_at_once_and_the_reply_comes_when_the_disk_has_it(
+async def test_a_deleted_topic_disappears_at_once_and_the_reply_follows_the_disk(
     subject: Subject,
 ) -> None:
     broker = subject.broker
     for queue_id in range(4):
         await subject.send("T", b"old", queue_id=queue_id)
-    asked = asyncio.create_task(subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T")))
+    deletion = asyncio.create_task(subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T")))
     while broker.parts.topics.get("T") is not None:
         await asyncio.sleep(0)
     reply = await subject.ask(Code.GET_TOPIC_STATS_INFO, TopicHeader(topic="T"))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
-    assert (await asked).code == ResponseCode.SUCCESS
+    assert (await deletion).code == ResponseCode.SUCCESS
     folder = Path(broker.store.root)
     assert not (folder / "consumequeue/T").exists()
     assert "T" in json.loads((folder / "topics.deleted").read_text())
     assert "T" not in json.loads((folder / "config/topics.json").read_text())["topicConfigTable"]
 
 
-async def test_deletions_wait_for_each_other_and_too_many_are_refused(
+async def test_deletions_are_sequential_and_bounded(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "WAITING_DELETIONS", limits.WAITING_DELETIONS.at(3))
@@ -369,7 +367,7 @@ async def test_deletions_wait_for_each_other_and_too_many_are_refused(
             assert "limit waiting_deletions" in (reply.remark or "")
 
 
-async def test_a_disk_that_fails_is_told_and_the_deletion_can_be_asked_for_again(
+async def test_a_failed_deletion_is_reported_and_can_be_repeated(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -392,10 +390,10 @@ async def test_a_disk_that_fails_is_told_and_the_deletion_can_be_asked_for_again
         (Code.GET_BROKER_CONSUME_STATS, ConsumeStatsInBrokerHeader(is_order=True)),
     ],
 )
-async def test_topics_that_are_left_out_are_counted_too(
+async def test_omitted_topics_are_counted_too(
     code: int, header: Header, subject: Subject, calls: Calls
 ) -> None:
-    """Members have given up all topics but one, and no topic is ordered."""
+    """Members have left all topics but one, and no topic is ordered."""
     group = subject.parts.groups.consumer("readers")
     assert group is not None
     group.subscribe([SubscriptionData(topic="Other", sub_string="*", sub_version=1)])
@@ -406,7 +404,7 @@ async def test_topics_that_are_left_out_are_counted_too(
     assert ran.calls_max <= CALLS_PER_STEP
 
 
-# --- what they are made with --------------------------------------------------
+# --- encoding -----------------------------------------------------------------
 
 
 def whole(work: Generator[None, None, Any]) -> Any:
@@ -414,11 +412,11 @@ def whole(work: Generator[None, None, Any]) -> Any:
 
 
 @given(st.lists(st.text(max_size=3), max_size=4_000, unique=True))
-def test_names_are_sorted_as_python_sorts_them(names: list[str]) -> None:
+def test_names_are_sorted_as_by_sorted(names: list[str]) -> None:
     assert whole(long_replies.sort(names)) == sorted(names)
 
 
-def test_a_long_body_is_what_is_encoded_at_once() -> None:
+def test_a_body_encoded_in_parts_is_equal_to_one_encoded_at_once() -> None:
     queues = [MessageQueue("T", "broker", number) for number in range(100)]
     offsets = TopicOffsets()
     body = LongBody("all of it")
@@ -433,5 +431,5 @@ def test_a_long_body_is_what_is_encoded_at_once() -> None:
     names.add("a", 'b"groupList":[]')
     names.add()
     names.add("c")
-    found = names.encode_in(GroupList(group_list=[]), "group_list")
-    assert found == bodies.encode(GroupList(group_list=["a", 'b"groupList":[]', "c"]))
+    encoded = names.encode_in(GroupList(group_list=[]), "group_list")
+    assert encoded == bodies.encode(GroupList(group_list=["a", 'b"groupList":[]', "c"]))

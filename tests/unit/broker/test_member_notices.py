@@ -1,4 +1,4 @@
-"""Members are told of changes: once a turn, whoever reads, large groups after a rest."""
+"""Notices to members: at most one per turn of the event loop, and pauses for large groups."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from reput.remoting.time_slices import TimeSlices
 
 
 class Member:
-    """A connection that keeps what it is told."""
+    """A connection that keeps its notices."""
 
     peer = "192.0.2.1:1"
 
@@ -39,24 +39,24 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_group_is_told_once_a_turn() -> None:
+async def test_a_group_gets_one_notice_per_turn() -> None:
     members = [Member(), Member()]
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     for _ in range(1000):
         notices.notify_soon("g")
         notices.notify_soon("not there")
     await turns()
-    assert [len(one.told) for one in members] == [1, 1]
+    assert [len(member.told) for member in members] == [1, 1]
     (notice,) = members[0].told
     assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert notice.is_oneway
     assert notice.ext_fields == {"consumerGroup": "g"}
     notices.notify_soon("g")
     await turns()
-    assert [len(one.told) for one in members] == [2, 2]
+    assert [len(member.told) for member in members] == [2, 2]
 
 
-async def test_who_does_not_want_to_know_is_not_told() -> None:
+async def test_a_group_without_notices_gets_none() -> None:
     member = Member()
     notices = MemberNotices(group_of([member]), lambda group: False, TimeSlices())
     notices.notify_soon("g")
@@ -64,7 +64,7 @@ async def test_who_does_not_want_to_know_is_not_told() -> None:
     assert member.told == []
 
 
-async def test_a_group_whose_name_cannot_be_sent_keeps_no_other_from_its_notices(
+async def test_a_group_name_that_cannot_be_sent_blocks_no_other_notices(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     odd, member = Member(), Member()
@@ -100,19 +100,19 @@ async def test_after_an_error_groups_get_notices_again() -> None:
     assert len(errors) == 1
 
 
-async def test_a_large_group_rests_and_is_told_of_what_came_meanwhile() -> None:
+async def test_a_large_group_gets_later_changes_after_a_pause() -> None:
     members = [Member() for _ in range(200)]
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     notices.notify_soon("g")
     await turns(100)
-    assert {len(one.told) for one in members} == {1}
+    assert {len(member.told) for member in members} == {1}
     loop = asyncio.get_running_loop()
     rested = loop.time() + len(members) / NOTICES_PER_S
     for _ in range(50):
         notices.notify_soon("g")
         await turns(3)
-    count = max(len(one.told) for one in members)
+    count = max(len(member.told) for member in members)
     assert count == 1 or loop.time() >= rested
-    while loop.time() < rested + 0.001 or min(len(one.told) for one in members) < 2:
+    while loop.time() < rested + 0.001 or min(len(member.told) for member in members) < 2:
         await asyncio.sleep(0.001)
-    assert {len(one.told) for one in members} == {2}
+    assert {len(member.told) for member in members} == {2}

@@ -1,4 +1,4 @@
-"""What Prometheus sees, and how long it may take."""
+"""Metrics for Prometheus, and the time that a measurement may take."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 @pytest_asyncio.fixture
 async def server(subject: Subject) -> AsyncIterator[MetricsServer]:
-    one = MetricsServer(broker_subject.meter(subject.broker))
-    one.start()
-    yield one
-    await one.stop()
+    metrics_server = MetricsServer(broker_subject.meter(subject.broker))
+    metrics_server.start()
+    yield metrics_server
+    await metrics_server.stop()
 
 
 def get(server: MetricsServer, path: str) -> tuple[int, str]:
@@ -42,65 +42,67 @@ def get(server: MetricsServer, path: str) -> tuple[int, str]:
 
 
 async def samples(server: MetricsServer) -> dict[str, float]:
-    """Return the samples: name and labels to value."""
+    """Return the samples: name and labels -> value."""
     status, text = await asyncio.to_thread(get, server, "/metrics")
     assert status == 200, text
     return {name + labels: float(value) for name, labels, value in SAMPLE.findall(text)}
 
 
-async def test_what_was_put_is_counted(subject: Subject, server: MetricsServer) -> None:
+async def test_puts_are_counted(subject: Subject, server: MetricsServer) -> None:
     for _ in range(4):
         await subject.send("T", b"x" * 100)
-    found = await samples(server)
-    assert found['reput_topic_put_messages_total{topic="T"}'] == 5  # one is the fixture's
-    assert found["reput_put_messages_total"] == 5
-    written = found['reput_store_offset_bytes{kind="written"}']
-    assert found["reput_put_bytes_total"] == written == subject.broker.store.log.written_offset
-    frames = [found[f'reput_send_frames_total{{path="{one}"}}'] for one in ("kernel", "slow")]
+    metrics = await samples(server)
+    assert metrics['reput_topic_put_messages_total{topic="T"}'] == 5  # one is the fixture's
+    assert metrics["reput_put_messages_total"] == 5
+    written = metrics['reput_store_offset_bytes{kind="written"}']
+    assert metrics["reput_put_bytes_total"] == written == subject.broker.store.log.written_offset
+    frames = [metrics[f'reput_send_frames_total{{path="{path}"}}'] for path in ("kernel", "slow")]
     assert sum(frames) == 5
-    assert found['reput_connections{port="main"}'] == 1
-    assert found['reput_put_duration_seconds_bucket{le="+Inf"}'] == 5
-    assert found["reput_put_duration_seconds_count"] == 5
-    assert found['reput_put_duration_seconds_bucket{le="0.01"}'] <= 5
-    assert found["reput_healthy"] == 1
-    assert 0 < found[f'reput_disk_used_ratio{{folder="{subject.broker.store.root}"}}'] < 1
-    assert found["process_resident_memory_bytes"] > 1_000_000
+    assert metrics['reput_connections{port="main"}'] == 1
+    assert metrics['reput_put_duration_seconds_bucket{le="+Inf"}'] == 5
+    assert metrics["reput_put_duration_seconds_count"] == 5
+    assert metrics['reput_put_duration_seconds_bucket{le="0.01"}'] <= 5
+    assert metrics["reput_healthy"] == 1
+    assert 0 < metrics[f'reput_disk_used_ratio{{folder="{subject.broker.store.root}"}}'] < 1
+    assert metrics["process_resident_memory_bytes"] > 1_000_000
 
 
-async def test_lag_is_told_in_messages_and_in_time(subject: Subject, server: MetricsServer) -> None:
+async def test_lag_is_reported_in_messages_and_in_time(
+    subject: Subject, server: MetricsServer
+) -> None:
     for _ in range(10):
         await subject.send("T", b"x", queue_id=1)
     broker = subject.broker
     broker.parts.deliveries.consumer_offsets.put("T", "G", 1, 7)
     broker.parts.deliveries.consumer_offsets.put("T", "G", 3, 0)
     broker.parts.deliveries.consumer_offsets.put("T", "Done", 1, 10)
-    found = await samples(server)
-    assert found['reput_group_lag_messages{group="G",topic="T"}'] == 3 + 1
+    metrics = await samples(server)
+    assert metrics['reput_group_lag_messages{group="G",topic="T"}'] == 3 + 1
     oldest_ms = broker.store.store_time("T", 3, 0)
     assert oldest_ms is not None
-    age = found['reput_group_lag_seconds{group="G",topic="T"}']
+    age = metrics['reput_group_lag_seconds{group="G",topic="T"}']
     assert 0 <= age <= (broker.clock.now_ms() - oldest_ms) / 1000
-    assert found['reput_group_lag_messages{group="Done",topic="T"}'] == 0
-    assert found['reput_group_lag_seconds{group="Done",topic="T"}'] == 0
+    assert metrics['reput_group_lag_messages{group="Done",topic="T"}'] == 0
+    assert metrics['reput_group_lag_seconds{group="Done",topic="T"}'] == 0
 
 
-async def test_what_groups_got_is_counted(subject: Subject, server: MetricsServer) -> None:
+async def test_deliveries_to_groups_are_counted(subject: Subject, server: MetricsServer) -> None:
     await subject.pull("T", 3, consumer_group="G")
     await subject.pull("T", 3, 1, consumer_group="G")
-    found = await samples(server)
-    assert found['reput_group_got_messages_total{group="G",topic="T"}'] == 1
-    assert found["reput_got_messages_total"] == 1
-    assert found['reput_pulls_total{result="found"}'] == 1
-    assert found['reput_pulls_total{result="empty"}'] == 1
+    metrics = await samples(server)
+    assert metrics['reput_group_got_messages_total{group="G",topic="T"}'] == 1
+    assert metrics["reput_got_messages_total"] == 1
+    assert metrics['reput_pulls_total{result="found"}'] == 1
+    assert metrics['reput_pulls_total{result="empty"}'] == 1
 
 
 def test_names_are_bounded_and_keep_their_series() -> None:
     names = Names(2)
     run_whole(names.keep([("b",), ("c",)]))
     run_whole(names.keep([("a",), ("b",), ("c",)]))
-    assert [names.label((one,)) for one in "abc"] == [("_other",), ("b",), ("c",)]
-    run_whole(names.keep([("a",), ("c",), ("d",)]))  # b was deleted: one has room
-    assert [names.label((one,)) for one in "acd"] == [("a",), ("c",), ("_other",)]
+    assert [names.label((name,)) for name in "abc"] == [("_other",), ("b",), ("c",)]
+    run_whole(names.keep([("a",), ("c",), ("d",)]))  # b was deleted: there is room for one
+    assert [names.label((name,)) for name in "acd"] == [("a",), ("c",), ("_other",)]
 
 
 async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
@@ -108,7 +110,9 @@ async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
     for topic in topics:
         await subject.send(topic)
         subject.parts.deliveries.consumer_offsets.put(topic, "G", 0, 0)
-    families = {one.name: one for one in await broker_subject.meter(subject.broker, 5).measure()}
+    families = {
+        family.name: family for family in await broker_subject.meter(subject.broker, 5).measure()
+    }
     puts = families["reput_topic_put_messages_total"].values
     assert len(puts) <= 5 + 1
     assert sum(puts.values()) == 21
@@ -128,12 +132,12 @@ def test_names_are_compared_in_slices_and_the_first_ones_win() -> None:
 async def test_every_limit_has_its_count_of_refusals(
     subject: Subject, server: MetricsServer
 ) -> None:
-    found = await samples(server)
+    metrics = await samples(server)
     for limit in limits.LIMITS:
-        assert found[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
+        assert metrics[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
     await subject.ask(25, body=b"x" * (limits.SETTINGS_BYTES.maximum + 1))
-    found = await samples(server)
-    assert found['reput_limit_refusals_total{limit="settings_bytes"}'] == 1
+    metrics = await samples(server)
+    assert metrics['reput_limit_refusals_total{limit="settings_bytes"}'] == 1
 
 
 async def test_counts_without_a_series_are_counted(subject: Subject, server: MetricsServer) -> None:
@@ -143,18 +147,18 @@ async def test_counts_without_a_series_are_counted(subject: Subject, server: Met
     assert (await samples(server))["reput_stats_uncounted_total"] > 0
 
 
-async def test_records_that_were_passed_over_are_counted_and_named(
+async def test_skipped_records_are_counted_and_named(
     subject: Subject, server: MetricsServer
 ) -> None:
     assert (await samples(server))['reput_records_passed_over_total{loop="pops"}'] == 0
     subject.parts.quarantine.add("pops", "rmq_sys_REVIVE_LOG_C 0 17", "bit set \ud800")
     subject.parts.quarantine.add("timers", "rmq_sys_wheel_timer 0 1", ValueError("no time"))
-    found = await samples(server)
-    assert found['reput_records_passed_over_total{loop="pops"}'] == 1
+    metrics = await samples(server)
+    assert metrics['reput_records_passed_over_total{loop="pops"}'] == 1
     status, text = await asyncio.to_thread(get, server, "/health")
     health = json.loads(text)
     assert status == 200
-    assert [one.partition(" has")[0] for one in health["warnings"] if "passed" in one] == [
+    assert [line.partition(" has")[0] for line in health["warnings"] if "passed" in line] == [
         "loop pops", "loop timers",
     ]  # fmt: skip
     assert health["passed_over"][0] == {
@@ -162,34 +166,34 @@ async def test_records_that_were_passed_over_are_counted_and_named(
     }  # fmt: skip
 
 
-async def test_a_name_that_is_no_utf_8_costs_its_own_series_alone(
+async def test_a_name_that_is_not_utf_8_loses_only_its_own_series(
     subject: Subject, server: MetricsServer
 ) -> None:
     broker = subject.broker
     broker.parts.deliveries.consumer_offsets.put("T", "bad \ud800", 0, 0)
     broker.parts.deliveries.consumer_offsets.put("T", 'odd "\n\\ \u2028\x00', 0, 0)
     broker.parts.deliveries.consumer_offsets.put("T", "good", 0, 0)
-    found = await samples(server)
-    assert found['reput_group_lag_messages{group="good",topic="T"}'] == 0
-    assert sum("odd" in name for name in found if "lag_messages" in name) == 1
-    assert not [name for name in found if "bad" in name]
-    assert found["reput_metrics_series_left_out"] == 2  # messages and seconds
+    metrics = await samples(server)
+    assert metrics['reput_group_lag_messages{group="good",topic="T"}'] == 0
+    assert sum("odd" in name for name in metrics if "lag_messages" in name) == 1
+    assert not [name for name in metrics if "bad" in name]
+    assert metrics["reput_metrics_series_left_out"] == 2  # messages and seconds
 
 
-async def test_a_table_that_cannot_be_measured_hides_no_other(
+async def test_a_failed_measurement_of_a_table_hides_no_other(
     subject: Subject, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise ValueError("a bug")
 
     monkeypatch.setattr(subject.parts.deliveries.consumer_offsets, "readers", fail)
-    found = await samples(server)
-    assert found['reput_metrics_part_failing{part="lags"}'] == 1
-    assert found["reput_healthy"] == 1
-    assert found["reput_topics"] > 0
+    metrics = await samples(server)
+    assert metrics['reput_metrics_part_failing{part="lags"}'] == 1
+    assert metrics["reput_healthy"] == 1
+    assert metrics["reput_topics"] > 0
 
 
-async def test_a_long_measurement_lets_others_go_on(subject: Subject) -> None:
+async def test_a_long_measurement_lets_other_tasks_run(subject: Subject) -> None:
     for i in range(3_000):
         subject.parts.deliveries.consumer_offsets.put("T", f"group-{i}", 0, 0)
     turns = 0
@@ -205,7 +209,7 @@ async def test_a_long_measurement_lets_others_go_on(subject: Subject) -> None:
     await broker_subject.meter(subject.broker).measure()
     spent_s = time.process_time() - began
     counting.cancel()
-    # With slices of 2 ms, and whatever else this process does meanwhile.
+    # With slices of 2 ms, whatever other work this process has.
     assert turns >= spent_s / 0.02
 
 
@@ -214,14 +218,14 @@ async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
     assert status == 200
     assert json.loads(text)["address"] == subject.address
     subject.broker.loops.failures["store"] = "ValueError: no"
-    # It turns every 200 ms and takes the failure away; so it is read before that may happen.
-    found = await broker_subject.meter(subject.broker).check_health()
-    assert found.problems == ("loop store failed: ValueError: no",)
+    # The loop turns every 200 ms and clears the failure; this reads it earlier.
+    health = await broker_subject.meter(subject.broker).check_health()
+    assert health.problems == ("loop store failed: ValueError: no",)
     assert (await asyncio.to_thread(get, server, "/"))[0] == 404
 
 
-def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
-    """The HTTP thread says so, when the loop cannot."""
+def test_a_hanging_loop_is_red(tmp_path: Path) -> None:
+    """The HTTP thread reports it, as the loop cannot."""
     goes_on = threading.Event()
     answers: list[tuple[int, str]] = []
 
@@ -239,7 +243,7 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
 
             thread = threading.Thread(target=ask)
             thread.start()
-            goes_on.wait(60)  # on the loop: nothing turns meanwhile
+            goes_on.wait(60)  # runs on the loop, which cannot turn until it returns
             thread.join()
             await server.stop()
 
@@ -251,7 +255,7 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
     assert len(answers) == 2
 
 
-async def test_a_port_in_use_is_told(subject: Subject, server: MetricsServer) -> None:
+async def test_a_port_in_use_is_reported(subject: Subject, server: MetricsServer) -> None:
     other = MetricsServer(
         broker_subject.meter(subject.broker),
         port=server.port,

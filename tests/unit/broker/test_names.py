@@ -1,6 +1,7 @@
-"""Names of topics and groups that clients make: RocketMQ's letters and lengths, at every request.
+"""Names of topics and groups that clients create: RocketMQ's letters and lengths, in every request.
 
-The letters are those of 4.9.7 ``TopicValidator``; 255 those of a group in ``Validators``.
+The letters are those of ``TopicValidator`` in 4.9.7; the limit of 255 for groups is in
+``Validators``.
 """
 
 import json
@@ -20,20 +21,20 @@ BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]
 
 
 def heartbeat(*groups: str, topics: tuple[str, ...] = ("T",), client_id: str = "c") -> bytes:
-    """Return the body of 34, as JSON and not as what our encoder would let through."""
-    subscriptions = [{"topic": one, "subString": "*", "subVersion": 1} for one in topics]
+    """Return the body of 34 as plain JSON, without the checks of our encoder."""
+    subscriptions = [{"topic": topic, "subString": "*", "subVersion": 1} for topic in topics]
     return json.dumps(
         {
             "clientID": client_id,
             "consumerDataSet": [
                 {
-                    "groupName": one,
+                    "groupName": group,
                     "consumeType": "CONSUME_PASSIVELY",
                     "messageModel": "CLUSTERING",
                     "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                     "subscriptionDataSet": subscriptions,
                 }
-                for one in groups
+                for group in groups
             ],
         }
     ).encode()
@@ -44,8 +45,8 @@ async def beat(subject: Subject, *groups: str, **more: Any) -> Command:
 
 
 @pytest.mark.parametrize("group", BAD_GROUPS)
-async def test_no_group_of_another_name_is_made(subject: Subject, group: str) -> None:
-    """``group/names.script`` has every request that could make one."""
+async def test_groups_with_other_names_are_not_created(subject: Subject, group: str) -> None:
+    """``group/names.script`` has every request that could create a group."""
     topics, groups = subject.parts.topics.all(), subject.parts.subscription_groups.all()
     for reply in (await beat(subject, group), await subject.pull("T", consumer_group=group)):
         assert reply.code != ResponseCode.SUCCESS
@@ -60,11 +61,11 @@ async def test_a_group_of_lone_surrogates_is_refused(subject: Subject) -> None:
     reply = await subject.ask(RequestCode.HEART_BEAT, body=body)
     assert reply.code != ResponseCode.SUCCESS
     assert (await subject.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
-    assert not [one for one in subject.parts.topics.all() if not one.isprintable()]
+    assert not [topic for topic in subject.parts.topics.all() if not topic.isprintable()]
 
 
 @pytest.mark.parametrize("group", ["g", "%a|b-c_9", "CID_RMQ_SYS_x", "g" * 255])
-async def test_names_that_clients_of_java_may_have_are_taken(subject: Subject, group: str) -> None:
+async def test_names_allowed_by_java_clients_are_accepted(subject: Subject, group: str) -> None:
     assert (await beat(subject, group)).code == ResponseCode.SUCCESS
     assert subject.parts.subscription_groups.get(group) is not None
     # A topic has at most 255 letters, with its prefix.
@@ -72,7 +73,7 @@ async def test_names_that_clients_of_java_may_have_are_taken(subject: Subject, g
     assert has_topic is (len(group) <= 248)
 
 
-async def test_groups_of_other_names_that_are_there_go_on(tmp_path: Path) -> None:
+async def test_existing_groups_with_other_names_keep_working(tmp_path: Path) -> None:
     for _ in range(2):
         async with broker_subject.running(tmp_path) as subject:
             await subject.send("T", queue_id=3)
@@ -80,12 +81,12 @@ async def test_groups_of_other_names_that_are_there_go_on(tmp_path: Path) -> Non
             table.put(SubscriptionGroup(name="old group"), 0)
             assert (await beat(subject, "old group")).code == ResponseCode.SUCCESS
             assert (await subject.pull("T", 3, consumer_group="old group")).code == 0
-            # No topic is made of it: it could have none in any version.
+            # It gets no topic: none of that name was ever possible.
             assert subject.parts.topics.get("%RETRY%old group") is None
 
 
 @pytest.mark.parametrize("topic", BAD_TOPICS)
-async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic: str) -> None:
+async def test_no_request_creates_a_topic_with_another_name(subject: Subject, topic: str) -> None:
     known = subject.parts.topics.all()
     assert (await subject.send(topic)).code != ResponseCode.SUCCESS
     settings = {
@@ -98,7 +99,7 @@ async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic:
     assert subject.parts.topics.all() == known
 
 
-async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Subject) -> None:
+async def test_topics_of_groups_are_checked_when_they_are_created(subject: Subject) -> None:
     topics = subject.parts.topics
     for name in ("%RETRY%a\nb_T", '%DLQ%a"b', "%RETRY%../x", "%RETRY%" + "g" * 249):
         with pytest.raises(Exception, match="cannot be created"):
@@ -108,7 +109,7 @@ async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Sub
         assert topics.for_group(name, 1, 6, 0).name == name
 
 
-async def test_text_that_clients_say_of_themselves_is_checked(subject: Subject) -> None:
+async def test_text_that_clients_send_about_themselves_is_checked(subject: Subject) -> None:
     for more in ({"client_id": "a\nb"}, {"client_id": "c" * 1025}, {"topics": ("a\0b",)}):
         assert (await beat(subject, "g", **more)).code != ResponseCode.SUCCESS
         assert subject.parts.groups.consumer("g") is None

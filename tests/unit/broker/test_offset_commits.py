@@ -1,4 +1,4 @@
-"""15 and what else sets consumer offsets: queues that there are, numbers of Java, so many."""
+"""15 and other requests that set consumer offsets: existing queues, Java's numbers, limits."""
 
 from pathlib import Path
 
@@ -23,23 +23,23 @@ async def commit(
     return await subject.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
 
-async def test_an_offset_that_the_kernel_was_told_is_counted_if_it_is_not_kept(
+async def test_a_refused_offset_from_the_kernel_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_subject.running(tmp_path, reput_consumer_offsets_max=1) as subject:
         broker = subject.broker
         assert broker.parts.deliveries.consumer_offsets.count == 0
-        told = [Delivery("T", "g", queue_id, 1, 1, 10, 5) for queue_id in range(3)]
+        deliveries = [Delivery("T", "g", queue_id, 1, 1, 10, 5) for queue_id in range(3)]
         monkeypatch.setattr(
             type(broker.store.pull_subscriptions), "has_news", property(lambda _: True)
         )
-        monkeypatch.setattr(broker.store.pull_subscriptions, "take", lambda: told)
+        monkeypatch.setattr(broker.store.pull_subscriptions, "take", lambda: deliveries)
         assert broker.parts.deliveries.consumer_offsets.count == 1
         assert broker.serving.refusals.counts == {"consumer_offsets": 2}
         monkeypatch.undo()
 
 
-async def test_what_is_counted_is_what_there_is(subject: Subject) -> None:
+async def test_the_count_is_the_number_of_offsets(subject: Subject) -> None:
     table = subject.parts.deliveries.consumer_offsets
     for queue_id in (0, 1, 1, 2):
         await commit(subject, queue_id=queue_id)

@@ -1,4 +1,4 @@
-"""308 at a broker; what is expected without expired messages is what Java 5.5.0 answered."""
+"""308 at a broker; expected values without expired messages are the answers of Java 5.5.0."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def put(subject: Subject, group: str, offsets: dict[int, int], topic: str = "T")
         subject.parts.deliveries.consumer_offsets.put(topic, group, queue_id, consumer_offset)
 
 
-async def test_a_group_whose_next_message_has_expired_does_not_count(
+async def test_a_group_whose_next_message_has_expired_is_ignored(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(subject, "G", {0: 1, 1: 1})

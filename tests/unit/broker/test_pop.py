@@ -1,4 +1,4 @@
-"""Pop over a connection: who sees what, for how long, and what comes again."""
+"""Pop over a connection: visibility of messages, invisible times, and redelivery."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,10 +32,10 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    """A broker whose time stands still, with a topic of four queues and six messages."""
-    async with broker_subject.running(tmp_path, clock=clock) as one:
-        await fill(one)
-        yield one
+    """A broker with a stopped clock, a topic of four queues and six messages."""
+    async with broker_subject.running(tmp_path, clock=clock) as running:
+        await fill(running)
+        yield running
 
 
 async def fill(subject: Subject, count: int = 6) -> None:
@@ -47,7 +47,7 @@ async def fill(subject: Subject, count: int = 6) -> None:
 
 
 def step(subject: Subject) -> None:
-    """Do what is due, and let it be read."""
+    """Do all due work, and let it be dispatched."""
     broker = subject.broker
     broker.store.step_memory()
     while broker.loops.step_pops(broker.clock.now_ms()):
@@ -61,61 +61,61 @@ def later(subject: Subject, clock: ManualClock, duration_ms: int) -> None:
 
 
 async def bodies_of(subject: Subject, **fields: object) -> list[bytes]:
-    return sorted(one.body for one in await pop(subject, **fields))
+    return sorted(message.body for message in await pop(subject, **fields))
 
 
-async def test_what_is_done_with_is_not_read_at_the_next_start(
+async def test_revived_messages_are_not_read_at_the_next_start(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=2) as subject:
         await fill(subject)
         for _ in range(4):
-            for one in await pop(subject, max_msg_nums=1):
-                await ack(subject, one)
+            for popped in await pop(subject, max_msg_nums=1):
+                await ack(subject, popped)
         step(subject)
         broker = subject.broker
         broker.store.flusher.commit()
         broker.store.sync()
 
         def is_told() -> bool:
-            # The broker's own thread may be writing the table, and find it changed after this.
+            # The broker's own thread may be writing the table, and then finds it changed.
             broker.parts.topics.table.save(clock.now_ms())
             step(subject)
             done = broker.parts.deliveries.consumer_offsets.of(REVIVE, names.REVIVE_GROUP)
-            ends = {one: broker.store.max_offset(REVIVE, one) for one in range(2)}
-            return {one: end - 1 for one, end in ends.items()} == done
+            ends = {number: broker.store.max_offset(REVIVE, number) for number in range(2)}
+            return {popped: end - 1 for popped, end in ends.items()} == done
 
         async with asyncio.timeout(GUARD_S):
             await until(is_told)
 
 
-async def test_a_group_begins_near_the_end(tmp_path: Path) -> None:
+async def test_a_new_group_begins_near_the_end(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await fill(subject)
-        # In a queue that was never cleaned, from the first message: as Java.
+        # In a queue that was never cleaned, from the first message, as Java does.
         assert len(await pop(subject, init_mode=1)) == 6
         subject.parts.pops._is_old = lambda topic, queue_id: True
         assert await bodies_of(subject, group="late", init_mode=1) == [b"4", b"5"]
 
 
-async def test_a_pop_that_waits_keeps_what_its_reply_needs(tmp_path: Path) -> None:
+async def test_a_held_pop_keeps_only_the_fields_of_its_reply(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await fill(subject)
         await ack_batch(subject, await pop(subject))
-        asked = NotificationHeader(consumer_group="G", topic="T", queue_id=1, poll_time=15_000)
-        asking = asyncio.create_task(subject.ask(RequestCode.NOTIFICATION, asked, b"x" * 1000))
+        header = NotificationHeader(consumer_group="G", topic="T", queue_id=1, poll_time=15_000)
+        asking = asyncio.create_task(subject.ask(RequestCode.NOTIFICATION, header, b"x" * 1000))
         waiting = asyncio.create_task(pop(subject, poll_time=15_000))
         while len(subject.parts.pops.held) < 2:
             await asyncio.sleep(0)
-        kept = [one.request for one in subject.parts.pops.held.held_at("T", -1)]
-        kept += [one.request for one in subject.parts.pops.held.held_at("T", 1)]
-        assert [(one.body, one.ext_fields) for one in kept] == [(b"", None)] * 2
+        kept = [held.request for held in subject.parts.pops.held.held_at("T", -1)]
+        kept += [held.request for held in subject.parts.pops.held.held_at("T", 1)]
+        assert [(request.body, request.ext_fields) for request in kept] == [(b"", None)] * 2
         await subject.send("T", b"new", queue_id=1)
-        assert [one.body for one in await waiting] == [b"new"]
+        assert [popped.body for popped in await waiting] == [b"new"]
         asking.cancel()
 
 
-async def test_one_message_wakes_no_thousands(
+async def test_one_message_does_not_wake_all_held_pops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_subject.running(tmp_path) as subject:
@@ -123,37 +123,37 @@ async def test_one_message_wakes_no_thousands(
         for group in ("G", "H"):
             await ack_batch(subject, await pop(subject, group=group))
         subject.broker.store.notify()
-        asked = [("G", "*")] * 20 + [("H", "*")] * 20 + [("G", "b")] * 20
+        subscriptions = [("G", "*")] * 20 + [("H", "*")] * 20 + [("G", "b")] * 20
         waiting = [
             asyncio.create_task(pop(subject, group=group, exp=tag, poll_time=15_000))
-            for group, tag in asked
+            for group, tag in subscriptions
         ]
         pops = subject.parts.pops
-        while len(pops.held) < len(asked):
+        while len(pops.held) < len(subscriptions):
             await asyncio.sleep(0)
         looks = []
         look = pops.pop
-        monkeypatch.setattr(pops, "pop", lambda *one: looks.append(one) or look(*one))
+        monkeypatch.setattr(pops, "pop", lambda *call: looks.append(call) or look(*call))
         await subject.send("T", b"new", queue_id=0, properties={"TAGS": "b"})
-        found = [await waiting[0], await waiting[20]]
-        assert [[one.body for one in each] for each in found] == [[b"new"]] * 2
-        assert len(looks) == 5, "one of each kind in vain"
-        assert len(pops.held) == len(asked) - 2
-        for one in waiting[1:]:
-            one.cancel()
+        replies = [await waiting[0], await waiting[20]]
+        assert [[popped.body for popped in reply] for reply in replies] == [[b"new"]] * 2
+        assert len(looks) == 5, "of each kind one without a result"
+        assert len(pops.held) == len(subscriptions) - 2
+        for pop_task in waiting[1:]:
+            pop_task.cancel()
 
 
-async def test_a_pop_that_waits_gets_what_is_due(tmp_path: Path) -> None:
-    """By the clock of the machine, with the broker's own loops."""
+async def test_a_held_pop_gets_due_messages(tmp_path: Path) -> None:
+    """With the machine's clock and the broker's own loops."""
     async with broker_subject.running(tmp_path) as subject:
         await fill(subject, 1)
-        (one,) = await pop(subject, invisible_time=300)
+        (popped,) = await pop(subject, invisible_time=300)
         (again,) = await pop(subject, poll_time=15_000)
         assert again.message.reconsume_times == 1
-        assert again.message.store_timestamp >= int(one.handle.split(" ")[1]) + 300
+        assert again.message.store_timestamp >= int(popped.handle.split(" ")[1]) + 300
 
 
-async def test_the_time_of_a_pop_begins_when_it_is_made(timed: Subject, clock: ManualClock) -> None:
+async def test_invisible_time_begins_at_the_pop(timed: Subject, clock: ManualClock) -> None:
     await pop(timed)
     reply = await pop_reply(timed, poll_time=1_000, born_time=START_MS - 951)
     assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
@@ -170,10 +170,10 @@ async def test_the_time_of_a_pop_begins_when_it_is_made(timed: Subject, clock: M
     assert (await waiting).code == ResponseCode.POLLING_TIMEOUT
 
 
-async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
+async def test_no_other_message_is_revived_in_place_of_a_missing_one(
     timed: Subject, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D33: rmq#7914, rmq#7724."""
+    """The wrong message is not delivered (D33: rmq#7914, rmq#7724)."""
     await pop(timed, queue_id=0, max_msg_nums=1)
     store = timed.broker.store
     get = store.get
@@ -188,8 +188,8 @@ async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
     assert len(timed.broker.parts.pops.revive.checkpoints) == 0
 
 
-async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) -> None:
-    """Units lead to records that do not say that they are there: as in Java, they are found."""
+async def test_revive_finds_the_messages_of_a_light_queue(tmp_path: Path) -> None:
+    """Units point to records that do not name the queue; as in Java, they are delivered."""
     topic = "%LMQ%device"
     on = {"enable_lmq": True, "enable_multi_dispatch": True}
     async with broker_subject.running(tmp_path, store=on) as subject:
@@ -212,12 +212,12 @@ async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) ->
 # --- in order ---------------------------------------------------------------------
 
 
-async def test_retry_topics_of_groups_that_pop_are_forgotten_when_there_are_many(
+async def test_the_cache_of_retry_topics_is_bounded(
     timed: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_pop, "RETRIED_MAX", 3)
     for number in range(10):
         await pop(timed, group=f"G{number}")
     assert list(timed.broker.parts.pops._retried.values()) == [
-        ("T", f"G{one}") for one in (7, 8, 9)
+        ("T", f"G{last}") for last in (7, 8, 9)
     ]

@@ -1,4 +1,4 @@
-"""Checkpoints in memory: what is due, and what of the revive topic a start has to read."""
+"""Checkpoints in memory: due ones, and the part of the revive topic that a start must read."""
 
 import random
 from pathlib import Path
@@ -27,13 +27,13 @@ def checkpoint(number: int, due_ms: int) -> Checkpoint:
     )
 
 
-def test_what_is_over_leaves_the_heap_a_few_at_a_time() -> None:
+def test_ended_checkpoints_leave_the_heap_in_small_steps() -> None:
     checkpoints = Checkpoints()
     known = [checkpoint(number, number) for number in range(5_000)]
-    for one in known:
-        checkpoints.add(one)
-    for one in known[:4_900]:
-        checkpoints.end(one)
+    for item in known:
+        checkpoints.add(item)
+    for item in known[:4_900]:
+        checkpoints.end(item)
     seen = len(checkpoints._due)
     for number in range(5_000, 5_200):
         before = len(checkpoints._due) + len(checkpoints._older_due)
@@ -41,34 +41,34 @@ def test_what_is_over_leaves_the_heap_a_few_at_a_time() -> None:
         after = len(checkpoints._due) + len(checkpoints._older_due)
         assert before - after <= pop_checkpoints._MOVED_AT_ONCE
     assert len(checkpoints._due) + len(checkpoints._older_due) < seen / 10
-    assert [one.due_ms for one in checkpoints.due(10_000)] == list(range(4_900, 5_200))
+    assert [item.due_ms for item in checkpoints.due(10_000)] == list(range(4_900, 5_200))
 
 
-def test_due_checkpoints_come_in_their_order_whichever_heap_they_are_in() -> None:
+def test_due_checkpoints_are_in_order_across_both_heaps() -> None:
     chance = random.Random(1)
     checkpoints = Checkpoints()
     times = [chance.randrange(10_000) for _ in range(2_000)]
     known = [checkpoint(number, due_ms) for number, due_ms in enumerate(times)]
-    for one in known[:1_500]:
-        checkpoints.add(one)
-    for one in known[:1_200]:
-        checkpoints.end(one)
-    for one in known[1_500:]:
-        checkpoints.add(one)
-    left = sorted(one.due_ms for one in known[1_200:])
+    for item in known[:1_500]:
+        checkpoints.add(item)
+    for item in known[:1_200]:
+        checkpoints.end(item)
+    for item in known[1_500:]:
+        checkpoints.add(item)
+    left = sorted(item.due_ms for item in known[1_200:])
     assert checkpoints.next_due_ms() is not None
-    early = [one.due_ms for one in checkpoints.due(5_000)]
-    assert early == [one for one in left if one <= 5_000]
-    assert [one.due_ms for one in checkpoints.due(10_000)] == left[len(early) :]
+    early = [item.due_ms for item in checkpoints.due(5_000)]
+    assert early == [due_ms for due_ms in left if due_ms <= 5_000]
+    assert [item.due_ms for item in checkpoints.due(10_000)] == left[len(early) :]
     assert checkpoints.next_due_ms() is None
 
 
 async def work(subject: Subject, count: int) -> None:
-    """Pop messages and acknowledge them, as a group does whose first message waits."""
+    """Pop messages and acknowledge them, like a group whose first message stays invisible."""
     for _ in range(count):
         await subject.send("T", b"other")
-        for one in await pop(subject):
-            await ack(subject, one)
+        for popped in await pop(subject):
+            await ack(subject, popped)
     broker = subject.broker
     broker.store.step_memory()
     for _ in range(3):
@@ -80,7 +80,7 @@ async def work(subject: Subject, count: int) -> None:
     broker.parts.pops.publish_progress()
 
 
-async def test_a_start_reads_few_records_for_a_message_that_waits_long(
+async def test_a_start_reads_few_records_for_a_long_invisible_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 20)
@@ -89,7 +89,7 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
-        taken = {one.body: one for one in await pop(subject, invisible_time=hour_ms)}
+        taken = {message.body: message for message in await pop(subject, invisible_time=hour_ms)}
         await ack(subject, taken[b"acked"])
         await work(subject, 40)
         broker = subject.broker
@@ -104,9 +104,9 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
 
     def counting(store: MessageStore, topic: str, *more: Any, **options: Any) -> GetResult:
         nonlocal read
-        found = get(store, topic, *more, **options)
-        read += found.message_count * (topic == REVIVE)
-        return found
+        result = get(store, topic, *more, **options)
+        read += result.message_count * (topic == REVIVE)
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(MessageStore, "get", counting)
@@ -118,19 +118,19 @@ async def test_a_start_reads_few_records_for_a_message_that_waits_long(
             broker.store.step_memory()
             while broker.loops.step_pops(clock.now_ms()):
                 broker.store.step_memory()
-            assert [one.body for one in await pop(subject)] == [b"waits"]
+            assert [message.body for message in await pop(subject)] == [b"waits"]
 
 
-async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once(
+async def test_a_crash_between_both_copies_of_a_checkpoint_revives_a_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offset that says where to begin is as it was: both are read."""
+    """The saved start offset is the old one, so that a start reads both copies."""
     monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 5)
     clock = ManualClock(START_MS)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
-        taken = {one.body: one for one in await pop(subject, invisible_time=60_000)}
+        taken = {message.body: message for message in await pop(subject, invisible_time=60_000)}
         await ack(subject, taken[b"acked"])
         await work(subject, 20)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
@@ -141,12 +141,12 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
         broker.store.step_memory()
         while broker.loops.step_pops(clock.now_ms()):
             broker.store.step_memory()
-        assert [one.body for one in await pop(subject)] == [b"waits"]
+        assert [message.body for message in await pop(subject)] == [b"waits"]
         assert len(broker.parts.pops.revive.checkpoints) == 1
 
 
 def revive(subject: Subject, after_ms: int) -> None:
-    """Put again what is due after a while."""
+    """Revive the messages that are due after some time."""
     broker = subject.broker
     broker.clock.advance(after_ms)  # type: ignore[attr-defined]
     broker.store.step_memory()

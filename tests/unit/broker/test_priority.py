@@ -1,4 +1,4 @@
-"""Priorities choose queues. What 5.5.0 does is compared in tests/interop/test_light_queues.py."""
+"""Priorities choose queues; tests/interop/test_light_queues.py compares with 5.5.0."""
 
 import pytest
 
@@ -20,24 +20,24 @@ def test_the_queue_of_a_priority(text: str, queue_id: int | None) -> None:
     assert properties == {NAME: text}
 
 
-def test_without_one_any_queue_will_do() -> None:
+def test_a_message_without_priority_may_use_any_queue() -> None:
     assert priority.queue_of({}, 4) is None
 
 
-def test_a_topic_without_queues_to_write_to() -> None:
+def test_a_topic_without_write_queues() -> None:
     assert priority.queue_of({NAME: "3"}, 0) == 0
 
 
 @pytest.mark.parametrize(
     "other", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__SHARDINGKEY"]
 )
-def test_messages_of_other_kinds_lose_it(other: str) -> None:
+def test_other_kinds_of_messages_lose_their_priority(other: str) -> None:
     properties = {NAME: "3", other: "1"}
     assert priority.queue_of(properties, 4) is None
     assert properties == {other: "1"}
 
 
-def test_half_messages_lose_it() -> None:
+def test_half_messages_lose_their_priority() -> None:
     properties = {NAME: "3", "TRAN_MSG": "true"}
     assert priority.queue_of(properties, 4) is None
     assert properties == {"TRAN_MSG": "true"}

@@ -1,4 +1,4 @@
-"""Pulling and waiting for messages. Codes are Java's (facts, sections 3.7 and 5)."""
+"""Pulls and long polling. Codes are Java's (facts, sections 3.7 and 5)."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ IN_REQUEST = 4
 
 
 def bodies_of(reply: Command) -> list[bytes]:
-    return [one.body for one in broker_subject.messages_in(reply.body)]
+    return [stored.body for stored in broker_subject.messages_in(reply.body)]
 
 
 def message(topic: str, tag: str) -> IncomingMessage:
@@ -39,8 +39,8 @@ async def held(subject: Subject, count: int = 1) -> None:
 # --- long polling ---------------------------------------------------------------
 
 
-async def test_a_pull_that_waits_keeps_what_its_reply_needs(subject: Subject) -> None:
-    """It kept its body, of up to 16 MiB, and its fields."""
+async def test_a_held_pull_keeps_only_the_fields_of_its_reply(subject: Subject) -> None:
+    """A held pull used to keep its body of up to 16 MiB, and its fields."""
     header = PullMessageHeader(
         consumer_group="consumers", topic="T", queue_id=0, queue_offset=0, max_msg_nums=32,
         sys_flag=SUSPEND | IN_REQUEST, commit_offset=0, suspend_timeout_millis=15_000,
@@ -59,8 +59,8 @@ async def test_a_pull_that_waits_keeps_what_its_reply_needs(subject: Subject) ->
     assert (reply.code, bodies_of(reply)) == (ResponseCode.SUCCESS, [b"it"])
 
 
-async def test_what_one_look_does_not_reach_is_not_waited_for(tmp_path: Path) -> None:
-    """A look takes so many units only: what is wanted may stand behind them."""
+async def test_a_partial_scan_replies_instead_of_waiting(tmp_path: Path) -> None:
+    """A step reads a limited number of units: a matching message may follow them."""
     store = {"max_filter_message_size": 20 * 4}
     async with broker_subject.running(tmp_path, store=store) as subject:
         await subject.send("T", queue_id=1)
@@ -84,7 +84,7 @@ async def test_what_one_look_does_not_reach_is_not_waited_for(tmp_path: Path) ->
         assert 0 < int(reply.ext_fields["nextBeginOffset"]) < 10
 
 
-async def test_one_that_fails_is_told_and_the_others_go_on(
+async def test_a_failed_pull_gets_an_error_and_the_others_continue(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = [
@@ -110,7 +110,7 @@ async def test_one_that_fails_is_told_and_the_others_go_on(
 
     monkeypatch.setattr(pull, "_get", get)
     await subject.send("T", b"it")
-    bad, good = [await one for one in waiting]
+    bad, good = [await reply for reply in waiting]
     assert (bad.code, bad.remark) == (ResponseCode.SYSTEM_ERROR, "RuntimeError: a bug")
     assert bodies_of(good) == [b"it"]
 

@@ -1,4 +1,4 @@
-"""How long puts took. The text and its classes are Java's: 4.9.7 ``StoreStatsService``."""
+"""Durations of puts. The text and its classes are those of ``StoreStatsService`` in 4.9.7."""
 
 import math
 
@@ -11,28 +11,28 @@ NOTHING = (
     "[<=0ms]:0 [0~10ms]:0 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:0 "
     "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:0 "
 )
-"""What a broker of 4.9.7 says after a minute without puts."""
+"""Text of a 4.9.7 broker after a minute without puts."""
 
 
 def counts(times: PutTimes) -> list[int]:
     return [int(part.rpartition(":")[2]) for part in times.distribution().split()]
 
 
-def test_nothing_was_put() -> None:
+def test_distribution_without_puts() -> None:
     times = PutTimes()
     assert times.distribution() == NOTHING
     assert (times.percentile_ms(0.99), times.max_ms, times.sum_ms) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("duration_ms", "number"),  # as the if-else chain of setPutMessageEntireTimeMax has it
+    ("duration_ms", "number"),  # the if-else chain of setPutMessageEntireTimeMax
     [
         (0, 0), (1, 1), (9, 1), (10, 2), (49, 2), (50, 3), (99, 3), (100, 4), (199, 4), (200, 5),
         (499, 5), (500, 6), (999, 6), (1000, 7), (1999, 7), (2000, 8), (2999, 8), (3000, 9),
         (3999, 9), (4000, 10), (4999, 10), (5000, 11), (9999, 11), (10_000, 12), (10**9, 12),
     ],
 )  # fmt: skip
-def test_classes_are_javas(duration_ms: int, number: int) -> None:
+def test_classes_are_those_of_java(duration_ms: int, number: int) -> None:
     times = PutTimes()
     times.add(duration_ms, 3)
     assert counts(times) == [3 * (i == number) for i in range(13)]
@@ -54,11 +54,11 @@ def test_percentiles() -> None:
     assert times.sum_ms == 989 + 70 + 30
 
 
-def test_what_is_told_is_the_last_minute() -> None:
+def test_the_distribution_covers_the_last_minute() -> None:
     times = PutTimes()
     times.step(START_MS)
     times.add(5)
-    assert sum(counts(times)) == 1  # there is no whole minute yet
+    assert sum(counts(times)) == 1  # no minute has passed yet
     times.step(START_MS + MINUTE_MS - 1)
     times.add(20)
     times.step(START_MS + MINUTE_MS)
@@ -72,7 +72,7 @@ def test_what_is_told_is_the_last_minute() -> None:
     assert times.max_ms == 5_000
 
 
-def test_totals_go_on_for_ever() -> None:
+def test_totals_are_never_reset() -> None:
     times = PutTimes()
     times.step(START_MS)
     for duration_ms in (0, 0, 9, 10, 10 * TIME_MS_MAX):

@@ -1,4 +1,4 @@
-"""Records that loops pass over: what is kept and logged of them."""
+"""Records that loops skip: the kept entries and the log lines."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 from reput.broker.quarantine import LOGGED_MAX, RECENT_MAX, Quarantine
 
 
-def test_the_last_ones_are_kept_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_entries_are_kept_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     quarantine = Quarantine()
     with caplog.at_level(logging.ERROR):
         for i in range(LOGGED_MAX + 50):
@@ -19,7 +19,7 @@ def test_the_last_ones_are_kept_and_all_are_counted(caplog: pytest.LogCaptureFix
     assert "only counted" in caplog.messages[-1]
 
 
-def test_names_that_are_no_utf_8_and_long_texts_can_be_written() -> None:
+def test_invalid_utf_8_and_long_texts_can_be_written() -> None:
     quarantine = Quarantine()
     quarantine.add("timers", "topic \ud800", "x" * 10_000)
     (record,) = quarantine.recent

@@ -23,14 +23,14 @@ async def query(subject: Subject, key: str, **fields: object) -> Command:
     return await subject.ask(RequestCode.QUERY_MESSAGE, header)
 
 
-async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> None:
+async def test_an_impossible_key_is_refused(subject: Subject) -> None:
     reply = await query(subject, "k" * 32_767)
     assert reply.code == ResponseCode.QUERY_NOT_FOUND
     assert "allowed: at most 32767 characters, limit query_key_letters" in (reply.remark or "")
 
 
-async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:
-    """One message with one key 2,000 times is one message, and a chain of 2,000 entries."""
+async def test_a_query_runs_in_small_steps(subject: Subject) -> None:
+    """A message with a key 2,000 times is one message, and a chain of 2,000 entries."""
     await subject.send("T", b"found", properties={"KEYS": "k " * 2000})
     request = Command(
         RequestCode.QUERY_MESSAGE,
@@ -50,7 +50,7 @@ async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:
             break
         turns += 1
     assert turns >= 2000 // 500
-    assert [one.body for one in messages_in(reply.body)] == [b"found"]
+    assert [message.body for message in messages_in(reply.body)] == [b"found"]
 
 
 async def test_a_query_keeps_no_more_than_a_reply_holds(
@@ -60,21 +60,23 @@ async def test_a_query_keeps_no_more_than_a_reply_holds(
     for number in range(4):
         await subject.send("T", b"%d" % number + bytes(300), properties={"KEYS": "k"})
     reply = await query(subject, "k")
-    assert [one.body[:1] for one in messages_in(reply.body)] == [b"2", b"3"]
+    assert [message.body[:1] for message in messages_in(reply.body)] == [b"2", b"3"]
     assert reply.remark == "the newest 2; there may be more"
 
 
-async def test_of_many_the_newest_come_and_it_is_said(subject: Subject) -> None:
+async def test_many_hits_return_the_newest_with_a_remark(subject: Subject) -> None:
     for number in range(70):
         await subject.send("T", b"%d" % number, properties={"KEYS": "k", "UNIQ_KEY": "u"})
     reply = await query(subject, "k", max_num=1 << 30)
-    assert [one.body for one in messages_in(reply.body)] == [b"%d" % i for i in range(6, 70)]
+    assert [message.body for message in messages_in(reply.body)] == [
+        b"%d" % i for i in range(6, 70)
+    ]
     assert reply.code == ResponseCode.SUCCESS
     assert reply.remark == "the newest 64; there may be more"
     reply = await query(subject, "k", max_num=2)
-    assert [one.body for one in messages_in(reply.body)] == [b"68", b"69"]
+    assert [message.body for message in messages_in(reply.body)] == [b"68", b"69"]
     reply = await query(subject, "u", max_num=1, is_unique_key=True)
-    assert len(messages_in(reply.body)) == 32  # defaultQueryMaxNum, whatever is asked for
+    assert len(messages_in(reply.body)) == 32  # defaultQueryMaxNum, whatever number is requested
     assert (await query(subject, "k", max_num=-1)).code == ResponseCode.QUERY_NOT_FOUND
 
 
@@ -82,5 +84,5 @@ async def test_a_reply_is_no_larger_than_a_frame(subject: Subject) -> None:
     for number in range(5):
         await subject.send("T", b"%d" % number * (4 << 20), properties={"KEYS": "k"})
     reply = await query(subject, "k")
-    assert [one.body[:1] for one in messages_in(reply.body)] == [b"2", b"3", b"4"]
+    assert [message.body[:1] for message in messages_in(reply.body)] == [b"2", b"3", b"4"]
     assert reply.remark == "the newest 3; there may be more"

@@ -1,4 +1,4 @@
-"""How many queues may be locked, and what becomes of locks that nobody renews."""
+"""The limit of locked queues, and locks that no client renews."""
 
 import pytest
 
@@ -11,19 +11,19 @@ def queues(count: int, topic: str = "T") -> list[MessageQueue]:
     return [MessageQueue(topic, "broker-a", number) for number in range(count)]
 
 
-def test_with_so_many_locks_no_queue_is_locked_any_more() -> None:
+def test_the_number_of_locks_is_bounded() -> None:
     locks = QueueLocks(60_000, locks_max=10)
     assert len(locks.lock("g", "one", queues(10), 0)) == 10
     with pytest.raises(LimitExceeded, match="reputLocksMax"):
         locks.lock("other", "one", queues(1), 0)
     assert len(locks) == 10
     assert len(locks.lock("g", "one", queues(10), 30_000)) == 10  # renewed
-    # What nobody has renewed makes room.
+    # Expired locks make room.
     assert len(locks.lock("other", "two", queues(10), 90_001)) == 10
     assert len(locks) == 10
 
 
-def test_locks_that_are_free_are_forgotten_oldest_first_some_at_a_time() -> None:
+def test_free_locks_are_evicted_oldest_first_in_parts() -> None:
     locks = QueueLocks(60_000)
     for topic in "ABC":
         locks.lock("g", "one", queues(EXPIRED_AT_ONCE - 1, topic), 0)

@@ -1,4 +1,4 @@
-"""324, 325: replies that go to whoever asked. Codes and texts: Java's ReplyMessageProcessor."""
+"""324, 325: replies to the requester. Codes and texts: Java's ReplyMessageProcessor."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ REPLY = {"MSG_TYPE": "reply", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "reques
 
 
 class Requester:
-    """A client with a producer, and what it says to replies."""
+    """A client with a producer, and its answers to replies."""
 
     def __init__(self) -> None:
         self.code = ResponseCode.SUCCESS
@@ -40,10 +40,10 @@ class Requester:
 
 @pytest.fixture
 async def requester(subject: Subject) -> AsyncIterator[Requester]:
-    one = Requester()
-    async with one.client:
-        await one.greet(subject)
-        yield one
+    connected = Requester()
+    async with connected.client:
+        await connected.greet(subject)
+        yield connected
 
 
 def kept(subject: Subject) -> list[StoredMessage]:
@@ -54,23 +54,23 @@ def kept(subject: Subject) -> list[StoredMessage]:
 async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
-        one = Requester()
-        async with one.client:
-            await one.greet(subject)
+        requester = Requester()
+        async with requester.client:
+            await requester.greet(subject)
             reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
         assert reply.code == ResponseCode.SUCCESS
         assert len((reply.ext_fields or {})["msgId"]) == 32
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
 
 
-async def test_a_reply_that_too_many_wait_before_is_handed_over_and_answered(
+async def test_a_reply_over_the_limit_is_delivered_and_acknowledged(
     subject: Subject, requester: Requester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal was raised in a callback, and the sender had no answer."""
+    """The refusal used to be raised in a callback, and the sender got no answer."""
     monkeypatch.setattr(subject.parts.pending_replies, "_pending_max", 0)
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert reply.code == ResponseCode.SUCCESS
     assert (reply.ext_fields or {})["msgId"] == "0"
-    assert [one.body for one in requester.pushed] == [b"42"]
+    assert [pushed.body for pushed in requester.pushed] == [b"42"]
     assert kept(subject) == []
     assert subject.broker.serving.refusals.counts["waiting_puts"] == 1

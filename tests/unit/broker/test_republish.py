@@ -1,4 +1,4 @@
-"""Stored messages put again: what goes from record to record is what goes through the codec."""
+"""Republished messages: a copied record is equal to one that the codec encodes."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from store_fixture import Stores
 
 V6 = Host(bytes(range(16)), 10911)
 PLACES = ((8, 12), (20, 36), (56, 64))
-"""Where a record has what is given to it in the log: checksum, offsets, store time."""
+"""The fields of a record that the log sets: checksum, offsets, store time."""
 
 MESSAGES = [
     IncomingMessage("T", b"body", 2, props.encode({"TAGS": "a", "KEYS": "k"})),
@@ -51,16 +51,16 @@ def without_place(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("message", MESSAGES)
 @pytest.mark.parametrize("more", [b"", b"C\x01d\x02"])
-def test_a_common_record_is_what_the_codec_makes(
+def test_a_copied_record_is_equal_to_that_of_the_codec(
     stores: Stores, message: IncomingMessage, more: bytes
 ) -> None:
     store = stores.open()
     data = stored(store, message)
-    found = parcel(store, data, b"Other", 3, more)
+    copied = parcel(store, data, b"Other", 3, more)
     expected = copied_message(record.decode(data), "Other", 3)
     expected.property_bytes = props.append(expected.property_bytes, more)
-    assert found.message is None
-    assert without_place(found.data) == without_place(incoming.encode(expected, b"Other"))
+    assert copied.message is None
+    assert without_place(copied.data) == without_place(incoming.encode(expected, b"Other"))
 
 
 @pytest.mark.parametrize(
@@ -72,25 +72,25 @@ def test_a_common_record_is_what_the_codec_makes(
         (IncomingMessage("T", b"odd", 0, b""), "客户".encode()),
     ],
 )
-def test_what_is_not_common_goes_through_the_codec(
+def test_other_records_go_through_the_codec(
     stores: Stores, message: IncomingMessage, topic: bytes
 ) -> None:
     store = stores.open()
-    found = parcel(store, stored(store, message), topic, 1)
-    assert found.message is not None
-    assert (found.message.body, found.message.topic.encode()) == (message.body, topic)
-    assert put_all(store, [found], store.log.written_offset).stored_count == 1
+    copied = parcel(store, stored(store, message), topic, 1)
+    assert copied.message is not None
+    assert (copied.message.body, copied.message.topic.encode()) == (message.body, topic)
+    assert put_all(store, [copied], store.log.written_offset).stored_count == 1
 
 
 def test_marks_without_room_are_left_out(stores: Stores) -> None:
     store = stores.open()
     own = b"a\x01" + b"x" * (props.LENGTH_MAX - 10)
     store_message = IncomingMessage("T", b"full", 0, own)
-    found = parcel(store, stored(store, store_message), b"Other", 0, b"mark\x01" + b"y" * 50)
-    assert record.decode(found.data, check_crc=False).property_bytes == own
+    copied = parcel(store, stored(store, store_message), b"Other", 0, b"mark\x01" + b"y" * 50)
+    assert record.decode(copied.data, check_crc=False).property_bytes == own
 
 
-def test_many_are_put_in_order_up_to_the_first_that_is_refused(stores: Stores) -> None:
+def test_records_are_put_in_order_up_to_the_first_refused_one(stores: Stores) -> None:
     store = stores.open()
     data = stored(store, IncomingMessage("T", b"b", 0, b""))
     common = parcel(store, data, b"Other", 0)
@@ -99,15 +99,15 @@ def test_many_are_put_in_order_up_to_the_first_that_is_refused(stores: Stores) -
     outcome = put_all(store, [common, common, other, common, refused, common], 5)
     assert (outcome.stored_count, outcome.status) == (4, PutStatus.MESSAGE_ILLEGAL)
     assert outcome.end_offset == store.log.written_offset
-    bodies = [record.decode(one).body for one in store.get("Other", 0, 0).records]
+    bodies = [record.decode(stored_data).body for stored_data in store.get("Other", 0, 0).records]
     assert bodies == [b"b", b"b", b"odd", b"b"]
     assert put_all(store, [], 5) == (0, 0, PutStatus.PUT_OK, "")
 
 
-def test_places_that_lead_nowhere(stores: Stores) -> None:
+def test_places_without_a_record(stores: Stores) -> None:
     store = stores.open()
-    results = [store.put(one) for one in MESSAGES]
-    places = [(one.queue_offset, one.physical_offset, one.size) for one in results]
+    results = [store.put(message) for message in MESSAGES]
+    places = [(result.queue_offset, result.physical_offset, result.size) for result in results]
     wrong = [
         (places[0][0] + 1, *places[0][1:]),
         (places[1][0], places[1][1] + 4, places[1][2]),
@@ -115,11 +115,11 @@ def test_places_that_lead_nowhere(stores: Stores) -> None:
         (0, 1 << 40, 100),
         (0, 0, 10),
     ]
-    found = records_of(store, [*places, *wrong, *places])
-    assert [one is None for one in found] == [False] * 5 + [True] * 5 + [False] * 5
+    records = records_of(store, [*places, *wrong, *places])
+    assert [message is None for message in records] == [False] * 5 + [True] * 5 + [False] * 5
 
 
-def test_a_record_that_is_cut_is_damaged(stores: Stores) -> None:
+def test_a_truncated_record_is_damaged(stores: Stores) -> None:
     store = stores.open()
     data = stored(store, MESSAGES[0])
     with pytest.raises(CorruptRecord):
@@ -129,7 +129,7 @@ def test_a_record_that_is_cut_is_damaged(stores: Stores) -> None:
 @pytest.mark.parametrize(
     ("sizes", "count"), [([], 0), ([9], 1), ([5, 5], 2), ([5, 6], 1), ([1] * 20, 10), ([99, 1], 1)]
 )
-def test_how_many_fit(sizes: list[int], count: int) -> None:
+def test_the_number_of_records_that_fit(sizes: list[int], count: int) -> None:
     assert fitting(sizes, 10) == count
 
 
@@ -143,13 +143,13 @@ def test_a_pause_lasts_until_the_next_attempt() -> None:
     assert pause.end_ms == 5_000 + RETRY_MS
 
 
-def test_a_clock_that_is_set_back_ends_a_pause() -> None:
+def test_a_clock_set_back_ends_a_pause() -> None:
     pause = RetryPause()
     pause.begin("disk full", 5_000)
     assert not pause.is_active(4_999)
 
 
-def test_each_reason_of_a_pause_is_new_once() -> None:
+def test_each_reason_for_a_pause_is_reported_once() -> None:
     pause = RetryPause()
     assert [pause.begin(problem, 0) for problem in ("full", "full", "failed")] == [
         True,

@@ -1,4 +1,4 @@
-"""Requests in a row, as rows."""
+"""Consecutive requests as rows of a table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def taken(acks: RequestList, data: bytes, position: int = 0) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
-def test_what_rows_say(acks: RequestList, serialization: Serialization) -> None:
+def test_fields_of_rows(acks: RequestList, serialization: Serialization) -> None:
     more = {"offset": "9" * 18, "isLast": "true"}
     frames = [
         ack(serialization),
@@ -63,20 +63,20 @@ def test_what_rows_say(acks: RequestList, serialization: Serialization) -> None:
     assert acks.text(second, "extraInfo") == b"0 17 a"
 
 
-def test_a_text_that_comes_again_stands_where_it_did(acks: RequestList) -> None:
+def test_a_repeated_text_keeps_its_position(acks: RequestList) -> None:
     others = {"consumerGroup": "writers"}
     frames = [ack(), ack(Serialization.ROCKETMQ), ack(fields=others), ack()]
     rows = taken(acks, b"".join(frames))
-    at = acks.value("consumerGroup")
-    assert rows[0][at] == rows[1][at]
-    assert len({row[at] for row in rows}) == 3  # it is that of the row before that is known
-    found = [acks.text(row, "consumerGroup") for row in rows]
-    assert found == [b"readers", b"readers", b"writers", b"readers"]
+    column = acks.value("consumerGroup")
+    assert rows[0][column] == rows[1][column]
+    assert len({row[column] for row in rows}) == 3  # only the previous row's text is compared
+    texts = [acks.text(row, "consumerGroup") for row in rows]
+    assert texts == [b"readers", b"readers", b"writers", b"readers"]
 
 
 @pytest.mark.parametrize("opaques", [[7], [10, 99], [9, 10], [0, 2**31 - 1], []])
 @pytest.mark.parametrize("flags", [[0], [0, IS_ONEWAY]])
-def test_replies_in_a_row_are_those_to_each(
+def test_consecutive_replies_are_equal_to_single_ones(
     acks: RequestList, opaques: list[int], flags: list[int]
 ) -> None:
     frames, expected = [], []
@@ -109,7 +109,7 @@ def test_an_absent_text_is_none(acks: RequestList) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("serialization", list(Serialization))
-def test_it_stops_in_front_of_others(
+def test_it_stops_before_other_requests(
     acks: RequestList, about: dict[str, Any], serialization: Serialization
 ) -> None:
     other = ack(serialization, **about)
@@ -117,7 +117,7 @@ def test_it_stops_in_front_of_others(
     assert row[rules.ROW_END] == len(ack(serialization))
 
 
-def test_cut_frames_and_impossible_lengths(acks: RequestList) -> None:
+def test_truncated_frames_and_impossible_lengths(acks: RequestList) -> None:
     whole = ack()
     for cut in range(len(whole)):
         assert len(taken(acks, whole + whole[:cut])) == 1
@@ -125,6 +125,6 @@ def test_cut_frames_and_impossible_lengths(acks: RequestList) -> None:
     assert len(taken(acks, whole * 3, len(whole))) == 2
 
 
-def test_more_than_one_call_takes(acks: RequestList) -> None:
+def test_more_requests_than_one_call_takes(acks: RequestList) -> None:
     rows = taken(acks, ack() * (request_table.ROWS_MAX + 1))
     assert len(rows) == request_table.ROWS_MAX

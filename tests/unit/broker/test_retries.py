@@ -1,4 +1,4 @@
-"""What becomes of messages that are sent back: judged by what Java's brokers stored."""
+"""Messages that are sent back, compared with the records of Java's brokers."""
 
 import dataclasses
 from typing import Any
@@ -61,7 +61,7 @@ def subject() -> Subject:
 
 
 def without_place(stored: StoredMessage) -> StoredMessage:
-    """Return what does not depend on where a message stands, nor on the order of its properties."""
+    """Return the message's fields except its place; the properties are sorted."""
     return dataclasses.replace(
         stored, queue_offset=0, physical_offset=0, store_timestamp=0, property_bytes=b""
     )
@@ -81,21 +81,21 @@ def message(reconsume_times: int = 0, **properties: str) -> StoredMessage:
 
 
 def sent_back_by_java(version: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return (message, what the broker stored when it was sent back), where it did that itself."""
-    found = []
+    """Return (message, stored copy) of each message that Java's broker itself sent back."""
+    pairs = []
     latest: dict[str, dict[str, Any]] = {}
-    for one in golden.messages(version, "clean"):
-        key, properties = one["uniqKey"], one["properties"]
-        was_delayed = one["topic"] == "SCHEDULE_TOPIC_XXXX"
-        if "ORIGIN_MESSAGE_ID" in properties and (was_delayed or one["topic"].startswith("%DLQ%")):
-            found.append((latest[key], one))
+    for java in golden.messages(version, "clean"):
+        key, properties = java["uniqKey"], java["properties"]
+        was_delayed = java["topic"] == "SCHEDULE_TOPIC_XXXX"
+        if "ORIGIN_MESSAGE_ID" in properties and (was_delayed or java["topic"].startswith("%DLQ%")):
+            pairs.append((latest[key], java))
         if not was_delayed and key is not None:
-            latest[key] = one
-    return found
+            latest[key] = java
+    return pairs
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> None:
+def test_stored_messages_are_equal_to_those_of_java(version: str, subject: Subject) -> None:
     """First, second and third attempts, dead letters, compressed messages, IPv6 hosts."""
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
     group = SubscriptionGroup(name="CG_Retry", retry_max=2)
@@ -104,21 +104,21 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
     assert {after["topic"] for _, after in pairs} == {"SCHEDULE_TOPIC_XXXX", "%DLQ%CG_Retry"}
     for before, after in pairs:
         stored = reader.message_at(before["commitLogOffset"])
-        found = subject.sent_back(stored, group, offset=stored.physical_offset)
-        found = incoming.delayed(found, LEVEL_COUNT)
-        assert found.topic == after["topic"]
-        assert found.queue_id == after["queueId"]
-        assert found.properties == after["properties"]
-        assert found.reconsume_times == after["reconsumeTimes"]
-        assert (found.flag, found.sys_flag) == (after["flag"], after["sysFlag"])
-        assert found.born_timestamp == after["bornTimestamp"]
-        assert str(found.born_host) == after["bornHost"]
-        assert str(found.store_host) == after["storeHost"]
-        assert len(found.body) == after["storedBodyLength"]
-        size = len(incoming.encode(found, found.topic.encode()))
-        is_separator_missing = version == "4.9.7"  # at the end: we write one, 4.9 does not
+        sent_back = subject.sent_back(stored, group, offset=stored.physical_offset)
+        sent_back = incoming.delayed(sent_back, LEVEL_COUNT)
+        assert sent_back.topic == after["topic"]
+        assert sent_back.queue_id == after["queueId"]
+        assert sent_back.properties == after["properties"]
+        assert sent_back.reconsume_times == after["reconsumeTimes"]
+        assert (sent_back.flag, sent_back.sys_flag) == (after["flag"], after["sysFlag"])
+        assert sent_back.born_timestamp == after["bornTimestamp"]
+        assert str(sent_back.born_host) == after["bornHost"]
+        assert str(sent_back.store_host) == after["storeHost"]
+        assert len(sent_back.body) == after["storedBodyLength"]
+        size = len(incoming.encode(sent_back, sent_back.topic.encode()))
+        is_separator_missing = version == "4.9.7"  # the final separator: we write one, 4.9 does not
         assert size == after["storeSize"] + is_separator_missing
-        assert not found.waits
+        assert not sent_back.waits
 
 
 @needs_kernels
@@ -153,7 +153,7 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
 # --- sent back ------------------------------------------------------------------------
 
 
-def test_the_topics_are_made_once(subject: Subject) -> None:
+def test_the_topics_are_created_once(subject: Subject) -> None:
     group = subject.group(retry_queue_count=3)
     seen = {subject.sent_back(message(), group).queue_id for _ in range(100)}
     assert seen == {0, 1, 2}
@@ -164,12 +164,12 @@ def test_the_topics_are_made_once(subject: Subject) -> None:
     assert dead == TopicConfig("%DLQ%G", 1, 1, 6)
 
 
-def test_the_checksum_of_the_record_does_not_stay(subject: Subject) -> None:
-    found = subject.sent_back(message(**{"__CRC32#": "0123456789"}), subject.group())
-    assert "__CRC32#" not in found.properties
+def test_the_checksum_of_the_record_is_removed(subject: Subject) -> None:
+    sent_back = subject.sent_back(message(**{"__CRC32#": "0123456789"}), subject.group())
+    assert "__CRC32#" not in sent_back.properties
 
 
-def test_without_room_for_the_properties_it_is_refused(subject: Subject) -> None:
+def test_a_message_without_room_for_the_properties_is_refused(subject: Subject) -> None:
     with pytest.raises(Refused) as raised:
         subject.sent_back(message(long="x" * 32_700), subject.group())
     assert raised.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED

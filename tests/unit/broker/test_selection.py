@@ -1,4 +1,4 @@
-"""Subscriptions by tags: what they select, and how many and how long they may be."""
+"""Subscriptions by tags: the selected messages, and the limits of number and length."""
 
 import time
 
@@ -14,7 +14,7 @@ from reput.format.codes import ResponseCode
 from reput.store.table_files import ConsumerFilter
 
 
-def test_the_codes_of_tags_are_their_hashes() -> None:
+def test_codes_of_tags_are_their_hashes() -> None:
     assert selection.of_tags("TagA || TagB||TagA").tags_codes == (2598919, 2598920)
     for everything in (None, "", "*"):
         assert selection.of_tags(everything) is selection.EVERYTHING
@@ -83,15 +83,15 @@ def test_a_filter_over_a_limit_is_refused(expression: str, limit: limits.Limit) 
     assert not FILTERS.is_expression(expression)
 
 
-def test_the_selections_that_are_kept_have_a_bounded_length() -> None:
+def test_the_cache_of_selections_is_bounded() -> None:
     for i in range(60):
         padding = "a IN ('" + "x" * 9_000 + f"{i}')"
-        one = ConsumerFilter(
+        consumer_filter = ConsumerFilter(
             topic="T", group=f"g{i}", expression=padding, expression_type="SQL92", client_version=1,
             born_ms=0, bloom_bits=8, bloom_positions=(1,),
         )  # fmt: skip
         assert FILTERS.of_expression("SQL92", padding).message_filter is not None
-        assert FILTERS.of_group(one).message_filter is not None
+        assert FILTERS.of_group(consumer_filter).message_filter is not None
     for cache in (filters._of_text, filters._of_filter):
         assert sum(map(cache._letters_of, [*cache._newer, *cache._older])) <= 128 * 1024
 

@@ -1,4 +1,4 @@
-"""Sending: what is stored, and what the producer is told. Codes are Java's (facts, section 5)."""
+"""Sends: stored messages and replies. Codes are Java's (facts, section 5)."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from reput.store.message_store import MessageStore
 
 def stored(subject: Subject, topic: str, queue_id: int = 0, first: int = 0) -> list[StoredMessage]:
     result = subject.broker.store.get(topic, queue_id, first)
-    return [record.decode(bytes(one)) for one in result.records]
+    return [record.decode(bytes(data)) for data in result.records]
 
 
 async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:
@@ -54,21 +54,19 @@ async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
         assert "topics.json cannot be written at present" in caplog.text
 
 
-async def test_a_sync_that_does_not_come_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageStore, "sync", lambda _: None)
     monkeypatch.setattr(MessageStore, "step_disk", lambda _: False)
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 1}
     async with broker_subject.running(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        # It is stored nevertheless, and says where.
+        # It is stored nevertheless, and the reply has its place.
         assert reply.ext_fields is not None
         assert reply.ext_fields["queueOffset"] == "0"
 
 
-async def test_a_stop_answers_those_who_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
+async def test_a_stop_answers_requests_that_wait_for_a_failed_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
         broker = subject.broker
@@ -82,7 +80,7 @@ async def test_a_stop_answers_those_who_wait_for_a_disk_that_failed(tmp_path: Pa
         broker.store.flusher.failure = None
 
 
-async def test_a_table_that_cannot_be_saved_keeps_no_other_from_it(subject: Subject) -> None:
+async def test_a_table_that_cannot_be_saved_does_not_block_other_tables(subject: Subject) -> None:
     broker = subject.broker
     broker.parts.deliveries.consumer_offsets.put("T", "g", 0, 5)
 

@@ -1,4 +1,4 @@
-"""36, over a connection: order of the checks, codes, and what consumers see then."""
+"""36 over a connection: the order of the checks, codes, and what consumers get."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,38 +32,38 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    """A broker whose time stands still."""
+    """A broker with a stopped clock."""
     async with broker_subject.running(
         tmp_path, clock=clock, store={"message_delay_level": DELAYS}
-    ) as one:
-        await one.send("T", b"body", properties={"TAGS": "a"})
-        yield one
+    ) as running:
+        await running.send("T", b"body", properties={"TAGS": "a"})
+        yield running
 
 
-async def test_who_waits_for_the_message_gets_it_from_the_loop(tmp_path: Path) -> None:
-    """No step by hand: the broker's own loops, by the clock of the machine."""
+async def test_a_held_pull_gets_the_message_from_the_loop(tmp_path: Path) -> None:
+    """The broker's own loops deliver it, with the machine's clock."""
     async with broker_subject.running(
         tmp_path, store={"message_delay_level": "1s 1s 1s"}
     ) as subject:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
-        assert [one.body for one in messages_in(held.body)] == [b"body"]
+        assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
-async def test_under_sync_flush_too(tmp_path: Path) -> None:
+async def test_send_back_under_sync_flush(tmp_path: Path) -> None:
     async with broker_subject.running(
         tmp_path,
         store={"message_delay_level": "1s", "flush_disk_type": FlushDiskType.SYNC_FLUSH},
     ) as subject:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
-        assert [one.body for one in messages_in(held.body)] == [b"body"]
+        assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
 # --- checks ----------------------------------------------------------------------------
 
 
-async def test_what_the_store_refuses(timed: Subject) -> None:
+async def test_a_refusal_of_the_store(timed: Subject) -> None:
     long = IncomingMessage("T", b"x", property_bytes=b"p\x01" + b"x" * 32_700)
     result = timed.broker.store.put(long)
     reply = await send_back(timed, result.physical_offset)

@@ -12,7 +12,7 @@ from reput.format.bodies import (
 )
 from reput.format.codes import RequestCode
 
-# The names that a broker of 4.9.7 answers to mqadmin brokerStatus.
+# The names in the reply of a 4.9.7 broker to mqadmin brokerStatus.
 JAVA_NAMES = """
     EndTransactionQueueSize bootTimestamp brokerVersion brokerVersionDesc commitLogDirCapacity
     commitLogDiskRatio commitLogMaxOffset commitLogMinOffset consumeQueueDiskRatio
@@ -41,7 +41,7 @@ async def runtime(subject: Subject) -> dict[str, str]:
     return bodies.decode(KvTable, reply.body).table
 
 
-async def test_runtime_info_has_javas_names_and_true_values(tmp_path: Path) -> None:
+async def test_runtime_info_has_the_names_of_java_and_true_values(tmp_path: Path) -> None:
     clock = ManualClock(1_700_000_000_000)
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         empty = await runtime(subject)
@@ -51,35 +51,35 @@ async def test_runtime_info_has_javas_names_and_true_values(tmp_path: Path) -> N
         clock.advance((25 * 3600 + 61) * 1000)
         await subject.send("T", b"two")
         await subject.pull("T")
-        found = await runtime(subject)
-    assert found["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
-    assert (found["brokerVersion"], found["brokerVersionDesc"]) == ("407", "V4_9_7")
-    assert (found["msgPutTotalTodayNow"], found["msgGetTotalTodayNow"]) == ("2", "2")
-    assert found["earliestMessageTimeStamp"] == "1700000000000"
-    assert found["putMessageSizeTotal"] == found["commitLogMaxOffset"]
-    assert float(found["putMessageAverageSize"]) == int(found["commitLogMaxOffset"]) / 2
-    assert 0 < float(found["commitLogDiskRatio"]) <= 1
-    assert len(found["putTps"].split()) == 3
+        info = await runtime(subject)
+    assert info["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+    assert (info["brokerVersion"], info["brokerVersionDesc"]) == ("407", "V4_9_7")
+    assert (info["msgPutTotalTodayNow"], info["msgGetTotalTodayNow"]) == ("2", "2")
+    assert info["earliestMessageTimeStamp"] == "1700000000000"
+    assert info["putMessageSizeTotal"] == info["commitLogMaxOffset"]
+    assert float(info["putMessageAverageSize"]) == int(info["commitLogMaxOffset"]) / 2
+    assert 0 < float(info["commitLogDiskRatio"]) <= 1
+    assert len(info["putTps"].split()) == 3
 
 
-async def test_what_a_pool_holds_is_told(tmp_path: Path) -> None:
+async def test_runtime_info_reports_the_pool(tmp_path: Path) -> None:
     pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
     async with broker_subject.running(tmp_path, store=pool) as subject:
         await subject.send("T", b"one")
-        found = await runtime(subject)
-    # The log has one, and by and by one for its next file.
-    assert found["remainTransientStoreBufferNumbs"] in ("2", "1")
-    assert found["remainHowManyDataToCommit"].endswith(" B")
+        info = await runtime(subject)
+    # The log has one buffer, and soon another for its next file.
+    assert info["remainTransientStoreBufferNumbs"] in ("2", "1")
+    assert info["remainHowManyDataToCommit"].endswith(" B")
 
 
 def test_bytes_are_printed_as_java_does() -> None:
     # MixAll.humanReadableByteCount(bytes, false)
-    assert [readable(one) for one in (0, 1023, 1024, 1536, 1 << 30, 252 << 30)] == [
+    assert [readable(size) for size in (0, 1023, 1024, 1536, 1 << 30, 252 << 30)] == [
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 GiB", "252.0 GiB",
     ]  # fmt: skip
 
 
-async def test_a_level_whose_messages_are_gone_is_told(subject: Subject) -> None:
-    """As Java does, of a salvaged store."""
+async def test_a_level_without_messages_is_reported(subject: Subject) -> None:
+    """Java also lists it, for a salvaged store."""
     subject.parts.delayed.table.put(17, 3)
     assert (await runtime(subject))["scheduleMessageOffset_17"] == "3,0"

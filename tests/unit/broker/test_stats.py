@@ -1,4 +1,4 @@
-"""Counters and their samples. What they must come to is Java's ``StatsItem``, done by hand."""
+"""Counters and their samples. The expected values follow Java's ``StatsItem`` by hand."""
 
 import itertools
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ MISSED = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 2, 0, 2)
 
 
 class Subject:
-    """Counters over a store that has counted what is in ``puts``."""
+    """Counters over a store whose put counts are in ``puts``."""
 
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
@@ -55,18 +55,18 @@ class Subject:
         return news
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass, a step a second."""
+        """Advance the clock, with a step each second."""
         for _ in range(duration_ms // SECOND_MS):
             self.now_ms += SECOND_MS
             self.stats.step(self.now_ms)
 
     def sums(self, name: str, key: str, window: int = MINUTE) -> Sums:
-        found = self.stats.find(name, key)
-        assert found is not None, (name, key)
-        return found[window]
+        item = self.stats.find(name, key)
+        assert item is not None, (name, key)
+        return item[window]
 
 
-def test_what_was_never_counted_is_not_there() -> None:
+def test_uncounted_series_do_not_exist() -> None:
     assert Subject().stats.find(TOPIC_PUT_NUMS, "T") is None
     assert Subject().stats.find("NO_SUCH_NAME", "T") is None
     assert Subject().stats.get_tps("T", "g") == 0
@@ -76,13 +76,13 @@ def test_puts_of_the_first_ten_seconds() -> None:
     subject = Subject()
     subject.puts["T"] = (30, 6_000)
     subject.stats.step(START_MS)
-    # Java begins with a sample of 0 ten seconds ago.
+    # Java begins with a sample of 0, ten seconds earlier.
     assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(30, 3.0, 1.0)
     assert subject.sums(TOPIC_PUT_SIZE, "T") == Sums(6_000, 600.0, 200.0)
     assert subject.sums(BROKER_PUT_NUMS, "C") == Sums(30, 3.0, 0.0)
 
 
-def test_a_minute_forgets_what_is_older() -> None:
+def test_a_minute_drops_older_samples() -> None:
     subject = Subject()
     subject.stats.step(START_MS)
     subject.puts["T"] = (60, 600)
@@ -93,7 +93,7 @@ def test_a_minute_forgets_what_is_older() -> None:
         assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(60, 60 * 1000 / (age_s * 1000), 1.0)
     subject.advance(10 * SECOND_MS)
     assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(0, 0.0, 0.0)
-    # After a pause of any length a rate is over a minute again.
+    # After a pause of any length a rate covers a minute again.
     subject.advance(600 * SECOND_MS)
     subject.puts["T"] = (66, 660)
     subject.advance(10 * SECOND_MS)
@@ -133,7 +133,7 @@ def test_gets_count_messages_bytes_and_pulls() -> None:
     assert (subject.stats.found_count, subject.stats.missed_count) == (5, 1)
 
 
-def test_topics_of_the_system_are_left_out_of_what_users_did() -> None:
+def test_system_topics_do_not_count_for_users() -> None:
     subject = Subject()
     subject.puts = {"T": (30, 300), "SCHEDULE_TOPIC_XXXX": (10, 100)}
     subject.stats.pulled("T", "g", FOUND)
@@ -145,13 +145,13 @@ def test_topics_of_the_system_are_left_out_of_what_users_did() -> None:
     assert subject.sums(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 2
 
 
-def test_dead_letters_are_counted_under_javas_key() -> None:
+def test_dead_letters_are_counted_under_the_key_of_java() -> None:
     subject = Subject()
     subject.stats.sent_back("T", "g")
     subject.stats.sent_back("T", "g", is_dead=True)
     subject.stats.step(START_MS)
     assert subject.sums(SNDBCK_PUT_NUMS, "T@g").sum == 2
-    # BrokerStatsManager.buildCommercialStatsKey, of a message without an owner
+    # BrokerStatsManager.buildCommercialStatsKey, for a message without an owner
     key = "null@T@g@SEND_BACK_TO_DLQ"
     assert subject.sums(SNDBCK2DLQ_TIMES, key).sum == 1
     run_whole(subject.stats.forget_group("g"))
@@ -173,15 +173,15 @@ def test_pops_count_checkpoints_and_acknowledgements() -> None:
 
 
 def test_a_pop_counts_as_a_pull_and_its_checkpoint() -> None:
-    found = GetResult(GetStatus.FOUND, 3, 0, 3, b"x" * 70, 3)
-    one, other = Subject(), Subject()
+    result = GetResult(GetStatus.FOUND, 3, 0, 3, b"x" * 70, 3)
+    popped, pulled = Subject(), Subject()
     for _ in range(2):
         for topic in ("T", "rmq_sys_T"):
-            one.stats.popped(topic, "g", 5, 3, 70)
-            other.stats.pulled(topic, "g", found, queue_id=5, latency_ms=0)
-            other.stats.checkpointed(topic, "g")
-        assert counted(one) == counted(other)
-        for subject in (one, other):
+            popped.stats.popped(topic, "g", 5, 3, 70)
+            pulled.stats.pulled(topic, "g", result, queue_id=5, latency_ms=0)
+            pulled.stats.checkpointed(topic, "g")
+        assert counted(popped) == counted(pulled)
+        for subject in (popped, pulled):
             run_whole(subject.stats.forget_group("g"))
             assert subject.stats.find(GROUP_CK_NUMS, "T@g") is None
 
@@ -189,21 +189,21 @@ def test_a_pop_counts_as_a_pull_and_its_checkpoint() -> None:
 def counted(subject: Subject) -> object:
     stats = subject.stats
     by_key = {
-        name: {key: (one.value, one.times) for key, one in series.items()}
+        name: {key: (item.value, item.times) for key, item in series.items()}
         for name, series in stats._series.items()
     }
     return by_key, stats.found_count, stats.missed_count, stats.got_count
 
 
 class Topics:
-    """Rows of topics T0, T1 ..., as kernels count in them."""
+    """Rows of topics T0, T1 ..., in which kernels count."""
 
     def __init__(self, count: int) -> None:
         self.hot_state = HotState()
         self._rows = [self.hot_state.topic(b"T%d" % number).words for number in range(count)]
 
     def put(self, messages: int, size: int) -> None:
-        """Count messages, and bytes of them, in each topic."""
+        """Count messages and their bytes in each topic."""
         for row in self._rows:
             row[state.TOPIC_MESSAGE_COUNT] += messages
             row[state.TOPIC_BYTE_COUNT] += size
@@ -213,8 +213,8 @@ class Topics:
             yield name.decode(), messages, size
 
 
-def test_thousands_of_new_topics_are_taken_over_in_small_steps() -> None:
-    """The first question after 3,000 topics were made took 77 ms at once."""
+def test_thousands_of_new_topics_are_counted_in_small_steps() -> None:
+    """The first query after the creation of 3,000 topics took 77 ms in one step."""
     topics = Topics(3_000)
     stats = Stats("C", topics.put_news)
     topics.put(2, 200)
@@ -224,7 +224,7 @@ def test_thousands_of_new_topics_are_taken_over_in_small_steps() -> None:
     assert (stats.put_count, stats.put_bytes) == (6_000, 600_000)
 
 
-def test_looks_beside_each_other_count_once() -> None:
+def test_concurrent_queries_count_once() -> None:
     topics = Topics(300)
     stats = Stats("C", topics.put_news)
     looks = []
@@ -241,7 +241,7 @@ def test_looks_beside_each_other_count_once() -> None:
     assert stats.values(TOPIC_PUT_NUMS) == {f"T{number}": 3 for number in range(299)}
 
 
-def test_a_topic_made_anew_counts_on() -> None:
+def test_a_recreated_topic_continues_its_counters() -> None:
     subject = Subject()
     subject.puts["T"] = (10, 100)
     run_whole(subject.stats.update())
@@ -255,7 +255,7 @@ def test_a_topic_made_anew_counts_on() -> None:
     assert (subject.stats.put_count, subject.stats.put_bytes) == (13, 130)
 
 
-def test_what_is_deleted_leaves_no_counters() -> None:
+def test_deleted_topics_and_groups_leave_no_counters() -> None:
     subject = Subject()
     for topic in ("T", "U"):
         for group in ("g", "h"):
@@ -276,7 +276,7 @@ def test_what_is_deleted_leaves_no_counters() -> None:
     assert subject.stats.find(GROUP_GET_NUMS, "T@g") is not None
 
 
-def test_rates_are_over_what_there_is() -> None:
+def test_rates_cover_the_existing_samples() -> None:
     subject = Subject()
     assert subject.stats.rates(10_000) == (0.0, 0.0, 0.0, 0.0)
     subject.stats.step(START_MS)
@@ -300,7 +300,7 @@ def test_a_day_begins_in_the_morning() -> None:
     assert (mornings.put_yesterday, mornings.put_today) == (5, 9)
 
 
-def test_a_clock_that_is_set_back_stops_nothing() -> None:
+def test_a_clock_set_back_does_not_stop_sampling() -> None:
     subject = Subject()
     subject.stats.step(START_MS)
     subject.puts["T"] = (7, 70)
@@ -309,7 +309,7 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
     assert subject.sums(TOPIC_PUT_NUMS, "T").tps == 0.0
 
 
-def test_with_so_many_counters_more_is_counted_in_the_totals_alone() -> None:
+def test_counters_beyond_the_limit_count_only_in_the_totals() -> None:
     stats = Stats("cluster", series_max=20)
     for number in range(1000):
         group = f"group{number}"
@@ -319,16 +319,16 @@ def test_with_so_many_counters_more_is_counted_in_the_totals_alone() -> None:
     names = ("GROUP_ACK_NUMS", "GROUP_GET_NUMS", "GROUP_GET_SIZE", "GROUP_GET_LATENCY",
              "GROUP_CK_NUMS", "SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES")  # fmt: skip
     assert sum(len(stats.values(name)) for name in names) <= 20
-    # What finds them again does not grow either.
+    # The lookup tables do not grow either.
     assert len(stats._acks) + len(stats._pops) + len(stats._latencies) <= 20
     assert stats.values("BROKER_ACK_NUMS") == {"cluster": 1000}
     assert stats.values("BROKER_GET_NUMS") == {"cluster": 2000}
     assert stats.uncounted_count > 0
-    # Who was there first goes on.
+    # The first counters keep counting.
     before = stats.values("GROUP_ACK_NUMS")["T@group0"]
     stats.acknowledged("T", "group0")
     assert stats.values("GROUP_ACK_NUMS")["T@group0"] == before + 1
-    # What is deleted makes room.
+    # Deleted counters make room.
     for _ in stats.forget_group("group0"):
         pass
     stats.acknowledged("T", "late")

@@ -1,4 +1,4 @@
-"""Lists of topics or groups (18, 225) that are put in slices while others change the table."""
+"""Lists of topics or groups (18, 225), put in slices while other requests change the table."""
 
 import asyncio
 import dataclasses
@@ -29,13 +29,13 @@ Work = Generator[None, None, Any]
 
 
 class SomeChannel:
-    """A connection."""
+    """A connection to which nothing is sent."""
 
     is_closed = False
     peer, address = "10.0.0.1:1", "10.0.0.1"
 
     def answer(self, request: Command, reply: Command) -> None:
-        """Take an answer."""
+        """Accept a reply."""
 
 
 def topic(name: str, queue_count: int = 1, **attributes: str) -> TopicConfigData:
@@ -88,7 +88,7 @@ def large_groups(subject: Subject, prefix: str) -> Work:
 
 
 def in_turns(*works: Work) -> list[Exception]:
-    """Run some work, a step each; return what they raised."""
+    """Run work generators in turn, a step each; return what they raised."""
     left, errors = list(works), []
     while left:
         for work in list(left):
@@ -131,9 +131,9 @@ def with_room(subject: Subject, limit: limits.Limit, monkeypatch: pytest.MonkeyP
         (limits.GROUPS, new_groups),
         (limits.ALL_GROUP_SETTINGS_BYTES, large_groups),
     ],
-    ids=lambda one: one.name if isinstance(one, limits.Limit) else "",
+    ids=lambda value: value.name if isinstance(value, limits.Limit) else "",
 )
-async def test_lists_at_the_same_time_do_not_take_the_same_room(
+async def test_concurrent_lists_do_not_share_the_same_room(
     limit: limits.Limit,
     made: Callable[[Subject, str], Work],
     subject: Subject,
@@ -150,37 +150,37 @@ async def test_lists_at_the_same_time_do_not_take_the_same_room(
     )
 
 
-async def test_what_a_list_reserved_is_free_once_it_is_put_or_given_up(subject: Subject) -> None:
+async def test_reservations_of_a_list_end_when_it_is_put_or_abandoned(subject: Subject) -> None:
     broker = subject.broker
     left = broker.parts.topics.queue_count + 2 * COUNT
     broker.parts.topics.config = dataclasses.replace(broker.settings.broker, reput_queues_max=left)
     assert in_turns(new_topics(subject, "a")) == []
     for i in range(COUNT):
         broker.parts.topics.delete(f"a{i}", 0)
-    assert in_turns(new_topics(subject, "b")) == []  # as much again: nothing stayed reserved
-    # What one topic of a list gives up another one of it may take, and nobody else meanwhile.
+    assert in_turns(new_topics(subject, "b")) == []  # as many again: none stayed reserved
+    # A topic of a list may use what another one of the list released; other requests may not.
     swapped = [topic("b0", 1), *(topic(f"b{i}", 2) for i in range(1, COUNT - 1))]
     work = topics(subject, [*swapped, topic(f"b{COUNT - 1}", 3)])
     while broker.parts.topics.queue_count == left:
         next(work)
-    assert [type(one) for one in in_turns(topics(subject, [topic("other")]), work)] == [
+    assert [type(error) for error in in_turns(topics(subject, [topic("other")]), work)] == [
         LimitExceeded
     ]
     assert broker.parts.topics.queue_count == left
 
 
-async def test_a_list_is_put_to_its_end_though_the_connection_closes(subject: Subject) -> None:
+async def test_a_list_is_completed_after_the_connection_closes(subject: Subject) -> None:
     work = new_topics(subject, "a")
     while subject.parts.topics.get("a0") is None:
         next(work)
     assert subject.parts.topics.get(f"a{COUNT - 1}") is None
-    work.close()  # as the server does for a connection that is closed
+    work.close()  # as the server does for a closed connection
     while len(subject.broker.serving.slices):
         await asyncio.sleep(0)
     assert all(subject.parts.topics.get(f"a{i}") is not None for i in range(COUNT))
 
 
-async def test_of_a_list_that_is_still_checked_nothing_is_put_when_the_connection_closes(
+async def test_a_list_under_check_is_dropped_when_the_connection_closes(
     subject: Subject,
 ) -> None:
     work = new_topics(subject, "a")
@@ -191,7 +191,7 @@ async def test_of_a_list_that_is_still_checked_nothing_is_put_when_the_connectio
     assert subject.parts.topics.get("a0") is None
 
 
-async def test_two_changes_of_attributes_at_the_same_time_are_both_kept(subject: Subject) -> None:
+async def test_concurrent_changes_of_attributes_are_both_kept(subject: Subject) -> None:
     broker = subject.broker
     in_turns(topics(subject, [topic("last")]), new_groups(subject, "g"))
     fill = [topic(f"a{i}") for i in range(COUNT)]
@@ -200,12 +200,12 @@ async def test_two_changes_of_attributes_at_the_same_time_are_both_kept(subject:
         next(slow)
     quick = topics(subject, [topic("last", **{"+message.type": "FIFO"})])
     assert in_turns(quick) == in_turns(slow) == []
-    found = broker.parts.topics.get("last")
-    assert found is not None
-    assert dict(found.attributes) == {"message.type": "FIFO", "reserve.time": "5"}
+    config = broker.parts.topics.get("last")
+    assert config is not None
+    assert dict(config.attributes) == {"message.type": "FIFO", "reserve.time": "5"}
 
 
-async def test_a_change_that_another_request_made_impossible_is_refused_and_the_others_are_put(
+async def test_a_change_made_impossible_meanwhile_is_refused_and_the_others_are_put(
     subject: Subject,
 ) -> None:
     broker = subject.broker
@@ -218,5 +218,5 @@ async def test_a_change_that_another_request_made_impossible_is_refused_and_the_
     assert [str(error) for error in in_turns(work)] == [
         "only add attribute is supported while creating topic. key: reserve.time"
     ]
-    assert broker.parts.topics.get("gone") is None  # a change does not bring it back
+    assert broker.parts.topics.get("gone") is None  # a change does not restore it
     assert broker.parts.topics.get("behind") is not None

@@ -1,4 +1,4 @@
-"""Tables that requests change: written off the loop, once for all who wait, and their limits."""
+"""Tables that requests change: written outside the loop, once for all waiting requests; limits."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def table_writes() -> TableWrites:
 
 
 class Client:
-    """A connection that keeps what it is answered."""
+    """A connection that keeps its replies."""
 
     def __init__(self) -> None:
         self.replies: list[Command] = []
@@ -62,7 +62,7 @@ class Client:
         self.replies.append(reply)
 
 
-async def test_one_write_is_for_all_who_wait(tmp_path: Path) -> None:
+async def test_one_write_serves_all_waiting_requests(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     writes = table_writes()
     waiting = []
@@ -76,7 +76,7 @@ async def test_one_write_is_for_all_who_wait(tmp_path: Path) -> None:
     await writes.stop()
 
 
-async def test_what_changes_while_a_table_is_written_is_written_as_well(tmp_path: Path) -> None:
+async def test_changes_during_a_write_are_written_as_well(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     writes = table_writes()
     first = writes.soon(table)
@@ -89,7 +89,7 @@ async def test_what_changes_while_a_table_is_written_is_written_as_well(tmp_path
     await writes.stop()
 
 
-async def test_who_waits_is_told_that_it_failed(tmp_path: Path) -> None:
+async def test_waiting_requests_get_the_failure(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     (tmp_path / "config").write_text("no folder")
     writes = table_writes()
@@ -98,7 +98,7 @@ async def test_who_waits_is_told_that_it_failed(tmp_path: Path) -> None:
     await writes.stop()
 
 
-async def test_who_waits_for_a_write_that_was_given_up_is_told_that_nothing_was_written(
+async def test_requests_waiting_for_a_cancelled_write_get_an_error(
     tmp_path: Path,
 ) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
@@ -115,7 +115,7 @@ async def test_who_waits_for_a_write_that_was_given_up_is_told_that_nothing_was_
 
 
 class PassingThread(WorkerThread):
-    """A thread before whose next action something else is done."""
+    """A thread that calls a function before its next action."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         super().__init__("passing")
@@ -128,7 +128,7 @@ class PassingThread(WorkerThread):
         return await super().run(action)
 
 
-async def test_a_write_that_a_failed_one_has_overtaken_is_tried_again(tmp_path: Path) -> None:
+async def test_a_write_overtaken_by_a_failed_one_is_retried(tmp_path: Path) -> None:
     class Failing(Disk):
         is_full = False
 
@@ -155,7 +155,7 @@ async def test_a_write_that_a_failed_one_has_overtaken_is_tried_again(tmp_path: 
     thread.stop()
 
 
-async def test_a_table_that_cannot_be_written_is_noted_until_anybody_has_written_it(
+async def test_a_failed_table_is_reported_until_it_is_written(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(0)
@@ -174,10 +174,10 @@ async def test_a_table_that_cannot_be_written_is_noted_until_anybody_has_written
     await writes.stop()
 
 
-async def test_health_is_green_again_when_the_topics_were_written_for_a_request(
+async def test_health_is_green_again_after_a_request_wrote_the_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop of all tables fails; then the write that sends wait for makes it durable."""
+    """The loop of all tables fails; then the write for waiting sends makes the table durable."""
     async with broker_subject.running(
         tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     ) as subject:
@@ -234,10 +234,10 @@ async def test_topics_are_written_by_another_task_if_the_first_one_ends(
 
 
 @pytest.mark.parametrize("topic", ["T", "New"])
-async def test_what_is_sent_while_a_broker_stops_is_answered_if_it_is_stored(
+async def test_a_send_stored_during_a_stop_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    """A send that is read while the broker waits for the tables of others."""
+    """The send is read while the broker waits for the tables of other requests."""
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
         broker = subject.broker
@@ -266,7 +266,7 @@ async def test_what_is_sent_while_a_broker_stops_is_answered_if_it_is_stored(
         assert topic in saved
 
 
-async def test_who_comes_after_the_stop_is_told_that_nothing_is_written(tmp_path: Path) -> None:
+async def test_requests_after_the_stop_get_an_error(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     writes, client = table_writes(), Client()
     await writes.stop()
@@ -304,7 +304,7 @@ async def test_a_list_of_groups_is_one_write(subject: Subject) -> None:
         {"subscriptionDataSet": [{"topic": "x" * 100_000}]},
     ],
 )
-async def test_settings_of_groups_that_are_large_are_refused(
+async def test_large_settings_of_groups_are_refused(
     subject: Subject, settings: dict[str, Any]
 ) -> None:
     body = json.dumps({"groupName": "g", **settings}).encode()
@@ -314,7 +314,7 @@ async def test_settings_of_groups_that_are_large_are_refused(
     assert subject.parts.subscription_groups.get("g") is None
 
 
-async def test_settings_of_topics_that_are_large_are_refused(subject: Subject) -> None:
+async def test_large_settings_of_topics_are_refused(subject: Subject) -> None:
     reply = await create_topics(subject, topic("New", attributes={"+reserve.time": "1" * 5000}))
     assert reply.code != ResponseCode.SUCCESS
     assert "Error:" not in (reply.remark or "")

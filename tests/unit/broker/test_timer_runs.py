@@ -1,4 +1,4 @@
-"""Which messages wait: the runs beside a plain sorted list."""
+"""Runs of timed messages, compared with a plain sorted list."""
 
 from collections import Counter
 from unittest import mock
@@ -21,7 +21,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS, st.sampled_from([1, 30, timer_runs.ENTRIES_PER_RUN]))
-def test_they_leave_by_time_and_then_in_the_order_of_the_queue(
+def test_messages_are_delivered_by_time_and_then_by_queue_offset(
     operations: list[Operation], most: int
 ) -> None:
     with mock.patch.object(timer_runs, "ENTRIES_PER_RUN", most):
@@ -45,16 +45,16 @@ def check(operations: list[Operation]) -> None:
             model.sort()
         else:
             _, limit_ms, count_max, dropped = operation
-            found = runs.first(limit_ms, count_max)
-            expected = [one for one in model if one[0] <= limit_ms][:count_max]
-            assert [(one["leaves_ms"], one["queue_offset"]) for one in found] == expected
-            assert all(one["physical_offset"] == 1000 * one["queue_offset"] for one in found)
-            assert all(one["size"] == one["queue_offset"] + 7 for one in found)
-            runs.drop(min(dropped, len(found)))
-            del model[: min(dropped, len(found))]
+            first = runs.first(limit_ms, count_max)
+            expected = [pair for pair in model if pair[0] <= limit_ms][:count_max]
+            assert [(row["leaves_ms"], row["queue_offset"]) for row in first] == expected
+            assert all(row["physical_offset"] == 1000 * row["queue_offset"] for row in first)
+            assert all(row["size"] == row["queue_offset"] + 7 for row in first)
+            runs.drop(min(dropped, len(first)))
+            del model[: min(dropped, len(first))]
         assert len(runs) == len(model)
-        assert runs.first_ms() == min((one for one, _ in model), default=None)
-        assert runs.min_queue_offset() == min((one for _, one in model), default=None)
-        counts = Counter(one for one, _ in model)
-        assert {one: runs.count_at(one) for one in counts} == counts
+        assert runs.first_ms() == min((leaves_ms for leaves_ms, _ in model), default=None)
+        assert runs.min_queue_offset() == min((offset for _, offset in model), default=None)
+        counts = Counter(leaves_ms for leaves_ms, _ in model)
+        assert {leaves_ms: runs.count_at(leaves_ms) for leaves_ms in counts} == counts
         assert runs.count_at(99) == 0

@@ -1,4 +1,4 @@
-"""Messages with a time of their own, on a real store: when they leave, what they look like."""
+"""Timed messages on a real store: delivery times, and properties of delivered messages."""
 
 import itertools
 import logging
@@ -74,7 +74,7 @@ class Subject:
                  TIMER_DEL_UNIQKEY=key)  # fmt: skip
 
     def run(self) -> int:
-        """Do all steps that have something to do; return how many."""
+        """Do all steps that have work; return how many."""
         count = 0
         while self.timers.step(self.now_ms):
             self.store.step()
@@ -82,13 +82,13 @@ class Subject:
         return count
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(found)).records:
-            found += [record.decode(bytes(one)) for one in records]
-        return found
+        stored: list[StoredMessage] = []
+        while records := self.store.get(topic, queue_id, len(stored)).records:
+            stored += [record.decode(bytes(data)) for data in records]
+        return stored
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [one.body for one in self.messages(topic, queue_id)]
+        return [message.body for message in self.messages(topic, queue_id)]
 
     def stop(self) -> None:
         """Stop as a broker does."""
@@ -97,7 +97,7 @@ class Subject:
         self.store.close()
 
     def crash(self) -> None:
-        """End as a killed process does: what the system was given stays."""
+        """Stop like a killed process: written data survives."""
         self.store.abandon()
 
 
@@ -110,13 +110,13 @@ def subject(stores: Stores) -> Subject:
 
 
 @pytest.mark.parametrize("version", ["5.5.0"])
-def test_java_parks_at_the_same_time(version: str) -> None:
-    """Its stores say for each message what was asked, and when it leaves."""
+def test_delivery_times_are_those_of_java(version: str) -> None:
+    """Java's stores have the requested time and the delivery time of each message."""
     precision_ms = 1000
     seen = set()
-    for one in golden.messages(version, "v5"):
-        properties = one["properties"]
-        if one["topic"] != names.TIMER_TOPIC or "TIMER_DELIVER_MS" not in properties:
+    for java in golden.messages(version, "v5"):
+        properties = java["properties"]
+        if java["topic"] != names.TIMER_TOPIC or "TIMER_DELIVER_MS" not in properties:
             continue
         deliver_ms = int(properties["TIMER_DELIVER_MS"])
         asked = {"TIMER_DELIVER_MS": properties["TIMER_DELIVER_MS"]}
@@ -133,10 +133,10 @@ def test_java_parks_at_the_same_time(version: str) -> None:
 
 
 @pytest.mark.parametrize(("drawn", "accepted"), [(0.0, 6), (0.5, 8), (0.999, 10)])
-def test_a_crowd_is_refused(
+def test_too_many_messages_of_one_time_are_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, drawn: float, accepted: int
 ) -> None:
-    """Some of those beyond the limit, all beyond twice the limit."""
+    """Some messages beyond the limit are refused, and all beyond twice the limit."""
     monkeypatch.setattr("random.random", lambda: drawn)
     subject = Subject(stores, timer_congest_num_each_slot=5)
     for number in range(accepted):
@@ -150,32 +150,47 @@ def test_a_crowd_is_refused(
 # --- leaving -------------------------------------------------------------------------
 
 
-def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
-    """Names as in Java's stores: all that were there, and when it came and went."""
+def test_when_a_message_is_due_next(stores: Stores) -> None:
+    subject = Subject(stores, timer_precision_ms=100)
+    subject.put_at(b"one", START_MS + 250)
+    subject.clock.advance(299)
+    subject.run()
+    assert subject.bodies() == []
+    assert subject.timers.next_due_ms(subject.now_ms) == START_MS + 300
+    subject.clock.advance(1)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+
+
+def test_delivered_messages_are_equal_to_those_of_java(subject: Subject) -> None:
+    """Its properties are named as in Java's stores: the original ones and the timer's times."""
     subject.clock.advance(345)
     subject.put(b"body", "Topic", 3, TIMER_DELAY_SEC="1", TAGS="a", UNIQ_KEY="0A", WAIT="true")
     (waiting,) = subject.run_and_read() if False else subject.messages(names.TIMER_TOPIC, 0)
     subject.clock.advance(2000)
     subject.run()
-    (found,) = subject.messages("Topic", 3)
-    assert found.properties == {
+    (delivered_message,) = subject.messages("Topic", 3)
+    assert delivered_message.properties == {
         **waiting.properties,
         "TIMER_OUT_MS": str(START_MS + 1000),
         "TIMER_ENQUEUE_MS": str(START_MS),
         "TIMER_DEQUEUE_MS": str(START_MS + 2345),
     }
-    assert found.properties["WAIT"] == "true"
-    assert (found.born_timestamp, found.born_host) == (waiting.born_timestamp, waiting.born_host)
-    assert found.store_timestamp == START_MS + 2345
+    assert delivered_message.properties["WAIT"] == "true"
+    assert (delivered_message.born_timestamp, delivered_message.born_host) == (
+        waiting.born_timestamp,
+        waiting.born_host,
+    )
+    assert delivered_message.store_timestamp == START_MS + 2345
     delivered = [
-        one
-        for one in golden.messages("5.5.0", "v5")
-        if one["topic"] == one["properties"].get("REAL_TOPIC")
-        and "TIMER_OUT_MS" in one["properties"]
+        message
+        for message in golden.messages("5.5.0", "v5")
+        if message["topic"] == message["properties"].get("REAL_TOPIC")
+        and "TIMER_OUT_MS" in message["properties"]
     ]
     assert delivered
-    for one in delivered:
-        assert {"REAL_QID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"} <= one["properties"].keys()
+    for java in delivered:
+        assert {"REAL_QID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"} <= java["properties"].keys()
 
 
 @pytest.mark.parametrize("bytes_per_step", [1, 3000, 1 << 20])
@@ -195,7 +210,7 @@ def test_a_step_is_bounded(
     assert subject.bodies() == [b"%d" % number for number in range(30)]
 
 
-def test_long_topics_hosts_of_ipv6_and_checksums_go_the_long_way(stores: Stores) -> None:
+def test_long_topics_ipv6_hosts_and_checksums_go_through_the_codec(stores: Stores) -> None:
     subject = Subject(stores, enabled_append_prop_crc=True)
     topic = "%RETRY%" + "g" * 150
     subject.put(b"long", topic, 0, TIMER_DELAY_MS="10")
@@ -212,7 +227,7 @@ def test_long_topics_hosts_of_ipv6_and_checksums_go_the_long_way(stores: Stores)
     assert (six.body, str(six.born_host)) == (b"six", str(message.born_host))
 
 
-def test_a_message_without_a_time_or_a_place_is_said_to_be_lost(
+def test_a_message_without_a_time_or_a_destination_is_reported_lost(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     subject.put_at(b"good", START_MS + 1)
@@ -235,7 +250,7 @@ def test_a_message_without_a_time_or_a_place_is_said_to_be_lost(
     assert len(subject.timers) == 0
 
 
-def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
+def test_a_refused_message_is_retried_before_later_ones(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -261,7 +276,7 @@ def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
 # --- recalls -------------------------------------------------------------------------
 
 
-def test_a_step_looks_at_a_bounded_number_of_recalls(subject: Subject) -> None:
+def test_a_step_reads_a_bounded_number_of_recalls(subject: Subject) -> None:
     for number in range(600):
         subject.recall(str(number), START_MS + 5_000 + 1_000 * (number % 300))
     left = [subject.timers.pending_count]
@@ -285,7 +300,7 @@ def test_a_step_looks_at_a_bounded_number_of_recalls(subject: Subject) -> None:
     assert not subject.timers._recall_times
 
 
-def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) -> None:
+def test_recalls_with_long_bodies_are_read_in_parts(stores: Stores) -> None:
     subject = Subject(stores, max_message_size=1 << 20, mapped_file_size_commit_log=16 << 20)
     for number in range(8):
         subject.put(
@@ -295,8 +310,8 @@ def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) ->
     assert subject.timers.pending_count == 7
 
 
-def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Subject) -> None:
-    """One that is far in the future kept all those behind it, which nothing counted."""
+def test_places_of_recalls_are_dropped_with_their_times(subject: Subject) -> None:
+    """A recall far in the future used to keep all later places, which no limit counted."""
     subject.recall("far", START_MS + HOUR_MS)
     for turn in range(20):
         for number in range(5):
@@ -309,7 +324,7 @@ def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Sub
         assert list(subject.timers._recall_places.values()) == [0]
 
 
-def test_progress_goes_on_behind_recalls_that_are_over(subject: Subject) -> None:
+def test_progress_passes_expired_recalls(subject: Subject) -> None:
     for key, seconds in (("a", 5), ("b", 5), ("c", 500), ("d", 5), ("e", 500)):
         subject.recall(key, START_MS + 1_000 * seconds)
     subject.run()
@@ -322,8 +337,8 @@ def test_progress_goes_on_behind_recalls_that_are_over(subject: Subject) -> None
     assert subject.timers._progress(subject.now_ms).oldest == 5
 
 
-def test_the_lowest_place_is_never_behind_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In long runs it is looked for from time to time."""
+def test_the_lowest_place_never_exceeds_a_pending_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In long runs the lowest place is recomputed only now and then."""
     monkeypatch.setattr(timer_runs, "_EXACT_MAX", 16)
     runs = TimerRuns()
     entries = np.zeros(400, timer_runs.ENTRY_TYPE)
@@ -345,7 +360,7 @@ def test_the_lowest_place_is_never_behind_one_that_waits(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("hours", "window_ms"), [(72, 48 * HOUR_MS), (12, 8 * HOUR_MS)])
-def test_no_message_waits_until_its_file_expires(
+def test_messages_roll_before_their_file_expires(
     tmp_path: Path, hours: int, window_ms: int
 ) -> None:
     assert store_fixture.config(tmp_path, file_reserved_time=hours).timer_roll_ms == window_ms
@@ -375,7 +390,7 @@ def test_a_clean_stop_delivers_nothing_twice(
 # --- stores of Java --------------------------------------------------------------------
 
 
-def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: Path) -> None:
+def test_exactly_the_pending_messages_of_a_java_store_are_delivered(tmp_path: Path) -> None:
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     settings = golden.manifest("5.5.0", "v5")["config"]
     config = store_fixture.config(
@@ -390,12 +405,13 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
     )
     known = golden.messages("5.5.0", "v5")
     waiting = {
-        one["uniqKey"]: one
-        for one in known
-        if one["topic"] == names.TIMER_TOPIC and one["properties"].get("TIMER_DELAY_SEC", "") > "8"
+        message["uniqKey"]: message
+        for message in known
+        if message["topic"] == names.TIMER_TOPIC
+        and message["properties"].get("TIMER_DELAY_SEC", "") > "8"
     }
     assert len(waiting) == 4
-    last_ms = max(one["storeTimestamp"] for one in known)
+    last_ms = max(message["storeTimestamp"] for message in known)
     subject = Subject.__new__(Subject)
     subject.clock = ManualClock(last_ms)
     with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
@@ -403,30 +419,32 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
         end = store.max_physical_offset
         subject.run()
         assert store.max_physical_offset == end
-        subject.clock.set(max(int(one["properties"]["TIMER_OUT_MS"]) for one in waiting.values()))
+        subject.clock.set(
+            max(int(stored["properties"]["TIMER_OUT_MS"]) for stored in waiting.values())
+        )
         subject.clock.advance(1000)
         subject.run()
-        found = [
-            one
+        delivered = [
+            message
             for queue_id in (0, 1)
-            for one in subject.messages("GoldenDelay-timer", queue_id)
-            if one.physical_offset >= end
+            for message in subject.messages("GoldenDelay-timer", queue_id)
+            if message.physical_offset >= end
         ]
-        assert {one.properties["UNIQ_KEY"] for one in found} == waiting.keys()
-        assert len(found) == 4
-        for one in found:
-            java = waiting[one.properties["UNIQ_KEY"]]
+        assert {stored.properties["UNIQ_KEY"] for stored in delivered} == waiting.keys()
+        assert len(delivered) == 4
+        for stored in delivered:
+            java = waiting[stored.properties["UNIQ_KEY"]]
             added = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
-            kept = {name: text for name, text in one.properties.items() if name not in added}
+            kept = {name: text for name, text in stored.properties.items() if name not in added}
             assert kept == java["properties"]
         subject.timers.close(subject.now_ms)
         check = timer_check.decode(Path(root, "config", "timercheck").read_bytes())
-        # Java finds all that waits from here on; what is before is in its own wheel.
+        # Java reads all pending messages from here; earlier ones are in its own wheel.
         assert check.queue_offset == check.master_queue_offset == 65
 
 
-def test_rocketmq_has_run_in_between(subject: Subject) -> None:
-    """Its timercheck is newer than what was saved here; what it said is believed."""
+def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
+    """Java's timercheck is newer than ours, and its positions are used."""
     subject.put_at(b"one", START_MS + 1000)
     subject.put_at(b"two", START_MS + 5000)
     subject.run()

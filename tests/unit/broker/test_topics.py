@@ -21,13 +21,13 @@ async def delete(subject: Subject, name: str) -> Command:
     return await subject.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name))
 
 
-async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
+async def test_a_topic_created_by_a_send_is_in_the_file(
     subject: Subject,
 ) -> None:
     broker = subject.broker
     for number in range(1500):
         broker.parts.topics.table.put(TopicConfig(f"Other{number}", 1, 1, 6), 0)
-    for task in broker.loops._tasks:  # no table is saved because its time has come
+    for task in broker.loops._tasks:  # no table is saved by its timer
         task.cancel()
     assert (await subject.send("New")).code == ResponseCode.SUCCESS
     saved = json.loads((Path(broker.store.root) / "config/topics.json").read_text())
@@ -35,9 +35,9 @@ async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
     assert {"New", "Other1499"} <= saved["topicConfigTable"].keys()
 
 
-async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:
+async def test_queues_of_unknown_topics_are_cleaned(subject: Subject) -> None:
     now_ms = subject.broker.clock.now_ms()
-    subject.parts.topics.delete("T", now_ms)  # the table alone, as an older version left it
+    subject.parts.topics.delete("T", now_ms)  # only the table, as an older version did
     assert subject.broker.store.max_offset("T", 3) == 1
     assert (await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
     assert subject.broker.store.max_offset("T", 3) == 0
@@ -48,11 +48,11 @@ async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) 
 
 async def settings(subject: Subject, name: str) -> dict[str, Any]:
     reply = await subject.ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic=name))
-    found: dict[str, Any] = json.loads(reply.body)
-    return found
+    table: dict[str, Any] = json.loads(reply.body)
+    return table
 
 
-def test_a_topic_that_is_made_again_is_written_after_those_made_meanwhile(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_written_after_the_others(tmp_path: Path) -> None:
     topics = Topics(TopicTable.load(str(tmp_path), Disk()), BrokerConfig(broker_name=NAME))
     topics.on_make = lambda: None
     written: list[str] = []

@@ -1,6 +1,6 @@
-"""The rules of a round, case by case as Java's ``TransactionalMessageServiceImpl.check`` has them.
+"""The rules of a round, case by case as in Java's ``TransactionalMessageServiceImpl.check``.
 
-Where they differ from Java's on purpose the case says so.
+Comments mark the intended differences.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ TIMES, IMMUNITY = "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"
         ({}, 5_999, CheckAction.YOUNG),
         ({}, 6_000, CheckAction.DUE),  # in Java: neither young nor due (rmq#9486)
         ({}, 6_001, CheckAction.DUE),
-        ({}, -1, CheckAction.DUE),  # the producer's clock is ahead
+        ({}, -1, CheckAction.DUE),  # the producer's clock is fast
         ({}, 72 * HOUR_MS, CheckAction.DUE),
         ({}, 72 * HOUR_MS + 1, CheckAction.GIVEN_UP),
         ({TIMES: "1"}, 7_000, CheckAction.DUE),
@@ -55,13 +55,13 @@ def test_verdicts(properties: dict[str, str], age_ms: int, verdict: CheckAction)
     assert check.judge(half, RULES, begun_ms, BORN_MS + age_ms) is verdict
 
 
-def test_what_came_after_the_round_began_is_left_for_the_next() -> None:
+def test_messages_put_during_a_round_are_left_for_the_next() -> None:
     half = dataclasses.replace(HALF, born_timestamp=BORN_MS - HOUR_MS)
     assert check.judge(half, RULES, HALF.store_timestamp, BORN_MS) is CheckAction.YOUNG
     assert check.judge(half, RULES, HALF.store_timestamp + 1, BORN_MS) is CheckAction.DUE
 
 
 @pytest.mark.parametrize(("text", "first"), [(None, 7), ("3", 3), ("-1", 7), ("", 7), ("x", 7)])
-def test_copies_are_named_by_the_first(text: str | None, first: int) -> None:
+def test_copies_are_identified_by_the_first_message(text: str | None, first: int) -> None:
     properties = {} if text is None else {"TRAN_PREPARED_QUEUE_OFFSET": text}
     assert check.first_offset(dataclasses.replace(HALF, properties=properties)) == first

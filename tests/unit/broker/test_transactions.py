@@ -1,4 +1,4 @@
-"""Half messages on a real store: what is delivered, who is asked, and after what crash."""
+"""Half messages on a real store: delivery, checks by producers, and recovery from crashes."""
 
 import json
 from pathlib import Path
@@ -44,19 +44,21 @@ def subject(stores: Stores) -> Subject:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_records_are_those_of_java(version: str, stores: Stores) -> None:
-    """What Java made of a message that was sent, committed: we make the same of it."""
+    """A message sent and committed here gets the records that Java stored for the same message."""
     known = golden.messages(version, "clean")
     finals = {
-        one["preparedTransactionOffset"]: one for one in known if one["preparedTransactionOffset"]
+        message["preparedTransactionOffset"]: message
+        for message in known
+        if message["preparedTransactionOffset"]
     }
     halves = [
-        one
-        for one in known
-        if one["topic"] == names.HALF_TOPIC
-        and one["commitLogOffset"] in finals
-        and CHECK_TIMES not in one["properties"]
+        message
+        for message in known
+        if message["topic"] == names.HALF_TOPIC
+        and message["commitLogOffset"] in finals
+        and CHECK_TIMES not in message["properties"]
     ]
-    ops = [one for one in known if one["topic"] == names.OP_HALF_TOPIC]
+    ops = [message for message in known if message["topic"] == names.OP_HALF_TOPIC]
     assert len(halves) >= 3
     subject = open_subject(stores)
     body = b"the body is not looked at"
@@ -78,7 +80,7 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
         )  # fmt: skip
         subject.commit(ours)
         delivered = subject.messages(topic, queue_id)[-1]
-        # 5.x forgets where it was to go; 4.9 and we do not.
+        # 5.x drops the destination; 4.9 and we keep it.
         place = {} if version == "4.9.7" else {"REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
         assert (
             delivered.sys_flag, delivered.properties, delivered.flag, delivered.queue_id,
@@ -97,7 +99,7 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("place", [{"REAL_TOPIC": "T"}, {"REAL_QID": "0"}, {"REAL_QID": "x"}])
-def test_a_half_message_that_belongs_nowhere_stays_undecided(
+def test_a_half_message_without_a_topic_stays_undecided(
     subject: Subject, place: dict[str, str]
 ) -> None:
     message = IncomingMessage(names.HALF_TOPIC, b"?", property_bytes=props.encode(place))
@@ -111,10 +113,10 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
 
 @needs_kernels
 @pytest.mark.parametrize("room", range(7))
-def test_what_one_put_does_not_take_stays_undecided(
+def test_messages_that_a_put_does_not_store_stay_undecided(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """The log has room for so many records, finals and op messages, when three are committed."""
+    """The log has room for ``room`` records, finals and op messages, when three are committed."""
     decisions = [(subject.send(b"%d" % number), True) for number in range(3)]
     put = MessageStore.put_encoded
 
@@ -129,7 +131,7 @@ def test_what_one_put_does_not_take_stays_undecided(
     with monkeypatch.context() as patch:
         patch.setattr(MessageStore, "put_encoded", put_some)
         count = subject.decide_all(decisions)
-    assert count == -(-room // 2)  # an op message that had no room is put alone
+    assert count == -(-room // 2)  # an op message without room is put alone
     assert subject.transactions.committed_count == count
     assert subject.bodies() == [b"%d" % number for number in range(count)]
     assert subject.ops() == subject.bodies()
@@ -189,7 +191,7 @@ def test_a_commit_that_cannot_be_stored_leaves_no_op_message(
 # --- asking -----------------------------------------------------------------------------
 
 
-def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
+def test_many_messages_are_checked_in_small_steps(subject: Subject) -> None:
     for number in range(100):
         subject.send(b"%d" % number)
     subject.clock.advance(INTERVAL_MS)
@@ -201,28 +203,27 @@ def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
     assert max(counts) <= transactions.MESSAGES_PER_STEP
 
 
-# --- what goes wrong (known-bugs.md#stuck-half-messages)
-# --------------------------------------------------------
+# --- failures (known-bugs.md#stuck-half-messages) ----------
 
 
-def test_a_message_that_cannot_be_put_back_holds_nobody_up(
+def test_a_message_that_cannot_be_republished_blocks_no_other(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Java tries it for a minute, in each round, and gets no further."""
+    """Java tries it for a minute in each round, and makes no progress."""
     room = props.LENGTH_MAX - 200
     subject.send(b"large", {"x": "y" * room})
     subject.send(b"other")
     subject.round()
     wide = subject.asked
-    assert [one.body for one in wide] == [b"large", b"other"]
+    assert [half.body for half in wide] == [b"large", b"other"]
     subject.send(b"full", {"x": "y" * (props.LENGTH_MAX - 80)})
     subject.send(b"next")
-    assert [one.body for one in subject.round()] == [b"large", b"other", b"next"]
+    assert [half.body for half in subject.round()] == [b"large", b"other", b"next"]
     assert subject.given_up() == [b"full"]
     assert "half message 4 of topic T is moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
 
-def test_a_damaged_message_is_counted_and_passed(
+def test_a_damaged_message_is_counted_and_skipped(
     stores: Stores, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = subject.send(b"bad"), subject.send(b"good")
@@ -234,7 +235,7 @@ def test_a_damaged_message_is_counted_and_passed(
         file.write(b"\0\0\0\0")
     stores.allow(*store_fixture.FindingKind)
     reopen(stores, subject)
-    assert [one.body for one in subject.round()] == [b"good"]
+    assert [half.body for half in subject.round()] == [b"good"]
     assert subject.transactions.lost_count == 1
     assert f"{names.HALF_TOPIC}, message 0: it cannot be read" in caplog.text
     assert subject.transactions.progress() == (2, 3)
@@ -273,7 +274,7 @@ def test_half_messages_that_expire_are_counted(
     stores.allow(*store_fixture.FindingKind)
 
 
-def test_an_op_message_that_says_nonsense_is_ignored(
+def test_an_invalid_op_message_is_ignored(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     subject.send(b"one")
@@ -281,7 +282,7 @@ def test_an_op_message_that_says_nonsense_is_ignored(
         properties = props.encode({"TAGS": tag})
         subject.store.put(IncomingMessage(names.OP_HALF_TOPIC, body, property_bytes=properties))
     subject.store.step()
-    assert [one.body for one in subject.round()] == [b"one"]
+    assert [half.body for half in subject.round()] == [b"one"]
     assert caplog.text.count("its content is not valid") == 3
     assert "message 2: it is about half message 99; there are 1" in caplog.text
 
@@ -307,7 +308,7 @@ def test_progress_is_saved_when_it_is_durable(stores: Stores) -> None:
     }
 
 
-def test_op_messages_are_needed_until_what_they_decide_is_passed(subject: Subject) -> None:
+def test_op_messages_are_kept_until_their_half_messages_are_passed(subject: Subject) -> None:
     halves = [subject.send(b"%d" % number) for number in range(600)]
     for half in halves[1:]:
         subject.roll_back(half)
@@ -334,20 +335,20 @@ def test_a_crash_between_final_and_op_message_delivers_once(
     subject.store.abandon()
     reopen(stores, subject)
     assert subject.transactions.lost_count == 0
-    subject.commit(known[min(decided, copies)])  # its producer did not hear of it
+    subject.commit(known[min(decided, copies)])  # its producer got no reply
     assert subject.round() == []
     for half in known:
         subject.commit(half)
     assert subject.bodies() == [b"one"]
-    assert [one.body for one in subject.messages(names.OP_HALF_TOPIC, 0)] == [
+    assert [message.body for message in subject.messages(names.OP_HALF_TOPIC, 0)] == [
         str(known[min(decided, copies)].queue_offset).encode()
     ]
     start, end = subject.transactions.progress()
     assert start == end
 
 
-def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: Stores) -> None:
-    """So it is with what crashes leave; of stores that were damaged otherwise nobody knows."""
+def test_a_final_message_before_the_log_end_has_its_op_message(stores: Stores) -> None:
+    """Crashes leave such logs; a store with other damage is not covered."""
     subject = open_subject(stores)
     subject.commit(subject.send(b"one"))
     subject.stop()
@@ -357,10 +358,10 @@ def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: St
 
 @pytest.mark.parametrize("step_count", range(4))
 @pytest.mark.parametrize("which", [0, 1])
-def test_what_is_told_twice_after_a_restart_counts_once(
+def test_a_repeated_decision_after_a_restart_counts_once(
     stores: Stores, step_count: int, which: int
 ) -> None:
-    """Also before it is known which half messages are copies of others."""
+    """Also before the start has found out which half messages are copies."""
     subject = open_subject(stores)
     known = [subject.send(b"one"), *subject.round()]
     subject.stop()
@@ -376,7 +377,7 @@ def test_what_is_told_twice_after_a_restart_counts_once(
     assert subject.transactions.waiting_count == 0
 
 
-def test_nobody_is_asked_before_all_is_read_again(stores: Stores) -> None:
+def test_no_producer_is_asked_before_recovery_is_complete(stores: Stores) -> None:
     subject = open_subject(stores)
     halves = [subject.send(b"%d" % number) for number in range(200)]
     for half in halves[1:]:
@@ -399,20 +400,20 @@ def test_nobody_is_asked_before_all_is_read_again(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
+def test_checks_continue_where_java_stopped(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    halves = [one for one in known if one["topic"] == names.HALF_TOPIC]
+    halves = [message for message in known if message["topic"] == names.HALF_TOPIC]
     subject = continued(root, version, transaction_check_max=100)
     pending = pending_in(subject, known)
-    assert len(pending) == 1  # the stores were made so
-    # Java begins at its offsets: all that it has dealt with is behind them.
+    assert len(pending) == 1  # by construction of the stores
+    # Java continues at its offsets: they are after all decided messages.
     saved = golden.manifest(version, "clean")["consumerOffsets"]
     start = int(saved.get(f"{names.HALF_TOPIC}@CID_RMQ_SYS_TRANS", {"0": 0})["0"])
     assert subject.transactions.progress() == (start, len(halves))
     asked = subject.round()
-    assert {one.unique_key for one in asked} == pending
-    assert all(int(one.properties[CHECK_TIMES]) > 1 for one in asked)
+    assert {half.unique_key for half in asked} == pending
+    assert all(int(half.properties[CHECK_TIMES]) > 1 for half in asked)
     before = len(subject.messages("GoldenTx", asked[0].queue_id))
     (last,) = asked
     subject.commit(last)
@@ -424,16 +425,16 @@ def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_java_gave_up_we_give_up_alike(version: str, tmp_path: Path) -> None:
+def test_messages_are_given_up_as_by_java(version: str, tmp_path: Path) -> None:
     root = golden.copy_store(version, "clean", tmp_path)
     known = golden.messages(version, "clean")
-    (java,) = [one for one in known if one["topic"] == names.CHECK_MAX_TIME_TOPIC]
+    (java,) = [message for message in known if message["topic"] == names.CHECK_MAX_TIME_TOPIC]
     subject = continued(root, version, transaction_check_max=2)
     subject.round()
-    found = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
-    assert [one.unique_key for one in found[:1]] == [java["uniqKey"]]
-    assert len(found) == 2
-    ours = found[-1]
+    given_up = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
+    assert [stored.unique_key for stored in given_up[:1]] == [java["uniqKey"]]
+    assert len(given_up) == 2
+    ours = given_up[-1]
     assert (ours.queue_id, ours.sys_flag & ~0x30, ours.reconsume_times) == (
         java["queueId"], java["sysFlag"] & ~0x30, java["reconsumeTimes"],
     )  # fmt: skip
@@ -442,18 +443,18 @@ def test_what_java_gave_up_we_give_up_alike(version: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_all_that_java_decided_is_known_without_its_offsets(version: str, tmp_path: Path) -> None:
-    """Both forms of op messages are read; what Java had put again it may ask about once more."""
+def test_decisions_of_java_are_found_without_its_offsets(version: str, tmp_path: Path) -> None:
+    """Both forms of op messages are read; messages republished by Java may be checked again."""
     root = golden.copy_store(version, "clean", tmp_path)
     for path in (root / "config").glob("consumerOffset.json*"):
         path.unlink()
     known = golden.messages(version, "clean")
     subject = continued(root, version, transaction_check_max=100)
-    halves = [one for one in known if one["topic"] == names.HALF_TOPIC]
-    decided = {one["preparedTransactionOffset"] for one in known}
-    asked = {one.unique_key for one in subject.round()}
-    never = {one["uniqKey"] for one in halves if one["commitLogOffset"] in decided} - {
-        one["uniqKey"] for one in halves if CHECK_TIMES in one["properties"]
+    halves = [message for message in known if message["topic"] == names.HALF_TOPIC]
+    decided = {message["preparedTransactionOffset"] for message in known}
+    asked = {half.unique_key for half in subject.round()}
+    never = {half["uniqKey"] for half in halves if half["commitLogOffset"] in decided} - {
+        half["uniqKey"] for half in halves if CHECK_TIMES in half["properties"]
     }
     assert never
     assert not asked & never
@@ -462,19 +463,19 @@ def test_all_that_java_decided_is_known_without_its_offsets(version: str, tmp_pa
 
 
 def pending_in(subject: Subject, known: list[dict[str, Any]]) -> set[str]:
-    """Return the unique keys of the half messages of Java's that are not decided."""
+    """Return the unique keys of Java's half messages that are not decided."""
     kinds = {}
-    for one in known:
-        kind = one["properties"].get("tx")
-        if kind == "half" and one["topic"] == names.HALF_TOPIC:
-            kinds[one["uniqKey"]] = one
-        if one["topic"] == names.CHECK_MAX_TIME_TOPIC:
-            kinds.pop(one["uniqKey"])
+    for java in known:
+        kind = java["properties"].get("tx")
+        if kind == "half" and java["topic"] == names.HALF_TOPIC:
+            kinds[java["uniqKey"]] = java
+        if java["topic"] == names.CHECK_MAX_TIME_TOPIC:
+            kinds.pop(java["uniqKey"])
     return set(kinds)
 
 
 def continued(root: Path, version: str, **settings: Any) -> Subject:
-    """Open a store of Java's an hour after its last message."""
+    """Open a store of Java an hour after its last message."""
     sizes = golden.manifest(version, "clean")["config"]
     config = store_fixture.config(
         root,
@@ -484,7 +485,7 @@ def continued(root: Path, version: str, **settings: Any) -> Subject:
         max_index_num=int(sizes["maxIndexNum"]),
         max_message_size=int(sizes["maxMessageSize"]),
     )
-    last_ms = max(one["storeTimestamp"] for one in golden.messages(version, "clean"))
+    last_ms = max(message["storeTimestamp"] for message in golden.messages(version, "clean"))
     clock = ManualClock(last_ms + 3_600_000)
     store = MessageStore.open(config=config, clock=clock, disk=RoomyDisk())
     return Subject(store, clock, **settings)

@@ -60,7 +60,7 @@ def test_all_requests_are_served_by_processors(tmp_path: Path) -> None:
 
 
 def serve(root: str) -> None:
-    """Serve requests of all kinds that have a fast path; what is asserted is what clients see."""
+    """Serve requests of all kinds that have a fast path, and check what clients receive."""
     assert not hot.is_compiled
     assert kernels.engine() not in ("native", "numba")
     asyncio.run(_serve(Path(root)))
@@ -107,7 +107,7 @@ async def _send_and_pull(subject: Subject) -> None:
     for send in sends:
         reply = await send
         assert reply.code == ResponseCode.SUCCESS, reply.remark
-    for _ in range(2):  # the second pull of a subscription is one for the fast path
+    for _ in range(2):  # the second pull of a subscription could take the fast path
         assert await _bodies(subject, "T") == [b"json", b"binary", b"one", b"two"]
     assert await _bodies(subject, "T", subscription="a") == [b"json"]
     assert await _bodies(subject, "T", queue_offset=2) == [b"one", b"two"]

@@ -27,32 +27,34 @@ async def admin(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
 
 
 def register(cluster: ScriptedCluster, clusters: dict[str, list[str]]) -> None:
-    """Let the name server tell which brokers are in which cluster."""
+    """Script the name server's reply about the brokers of each cluster."""
     table = {
-        one.name: BrokerData(broker_addrs={0: one.address}, broker_name=one.name, cluster="c")
-        for one in cluster.brokers
+        broker.name: BrokerData(
+            broker_addrs={0: broker.address}, broker_name=broker.name, cluster="c"
+        )
+        for broker in cluster.brokers
     }
     body = bodies.encode(ClusterInfo(broker_addr_table=table, cluster_addr_table=clusters))
     code = RequestCode.GET_BROKER_CLUSTER_INFO
     cluster.name_server.answers[code] = lambda request: command.reply(request, body=body)
 
 
-def agree(server: ScriptedServer, code: RequestCode) -> None:
+def accept(server: ScriptedServer, code: RequestCode) -> None:
     server.answers[code] = command.reply
 
 
-async def test_each_master_is_told(cluster: ScriptedCluster, admin: Admin) -> None:
+async def test_a_topic_is_created_on_each_master(cluster: ScriptedCluster, admin: Admin) -> None:
     for broker in cluster.brokers:
-        agree(broker, RequestCode.UPDATE_AND_CREATE_TOPIC)
+        accept(broker, RequestCode.UPDATE_AND_CREATE_TOPIC)
 
-    assert await admin.create_topic("New") == [one.address for one in cluster.brokers]
+    assert await admin.create_topic("New") == [broker.address for broker in cluster.brokers]
     assert await admin.create_topic("New", broker="broker-b") == [cluster.brokers[1].address]
 
 
-async def test_one_that_refuses_does_not_keep_the_others_from_it(
+async def test_a_refusal_of_one_broker_does_not_stop_the_others(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
-    agree(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    accept(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
     with pytest.raises(PartlyDone, match="code 3") as raised:
         await admin.create_topic("New")
 
@@ -60,11 +62,11 @@ async def test_one_that_refuses_does_not_keep_the_others_from_it(
     assert raised.value.failed.keys() == {cluster.brokers[0].address}
 
 
-async def test_each_name_server_is_told(cluster: ScriptedCluster) -> None:
+async def test_a_kv_pair_is_put_to_each_name_server(cluster: ScriptedCluster) -> None:
     other = ScriptedServer()
     await other.start()
     for server in (cluster.name_server, other):
-        agree(server, RequestCode.PUT_KV_CONFIG)
+        accept(server, RequestCode.PUT_KV_CONFIG)
     client = ClientConfig(namesrv_addr=f"{cluster.namesrv};{other.address};127.0.0.1:1")
     async with Admin(client=client) as admin:
         with pytest.raises(PartlyDone, match=r"127\.0\.0\.1:1") as raised:
@@ -75,11 +77,11 @@ async def test_each_name_server_is_told(cluster: ScriptedCluster) -> None:
     await other.stop()
 
 
-async def test_one_of_several_clusters_must_be_named(
+async def test_several_clusters_require_a_cluster_name(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
     register(cluster, {"one": ["broker-a"], "two": ["broker-b"]})
-    agree(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    accept(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
     with pytest.raises(InvalidOption, match="one of one, two"):
         await admin.create_topic("New")
 
@@ -102,10 +104,10 @@ async def test_a_group_without_members_is_no_error_and_a_refusal_is_one(
         await admin.consumer_connection("C")
 
 
-async def test_settings_are_written_so_that_properties_can_be_read(
+async def test_broker_settings_are_escaped_as_properties(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
-    agree(cluster.broker, RequestCode.UPDATE_BROKER_CONFIG)
+    accept(cluster.broker, RequestCode.UPDATE_BROKER_CONFIG)
     settings = {"a": "C:\\x", "b": "x=y:z # !", "c": "two\nlines"}
     await admin.update_broker_config("broker-a", settings)
     (request,) = cluster.broker.asked(RequestCode.UPDATE_BROKER_CONFIG)
@@ -115,7 +117,7 @@ async def test_settings_are_written_so_that_properties_can_be_read(
         await admin.update_broker_config("broker-a", {"a b": "c"})
 
 
-async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+async def test_calls_before_start_and_after_close_are_refused(cluster: ScriptedCluster) -> None:
     admin = Admin(cluster.namesrv)
     with pytest.raises(NotStarted, match="admin client"):
         await admin.topics()

@@ -22,7 +22,7 @@ from scripted_cluster import ScriptedCluster
 
 
 class Server:
-    """A scripted cluster on a loop of its own."""
+    """A scripted cluster in a separate event loop."""
 
     def __init__(self) -> None:
         self.thread = LoopThread()
@@ -43,11 +43,11 @@ def cluster() -> Iterator[ScriptedCluster]:
     server.close()
 
 
-def names_of_threads() -> list[str]:
+def thread_names() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-def test_sending_without_await(cluster: ScriptedCluster) -> None:
+def test_a_blocking_producer_sends(cluster: ScriptedCluster) -> None:
     with blocking.Producer("P", namesrv=cluster.namesrv) as producer:
         assert producer.send(Message("T", b"x")).queue_offset == 0
         assert len(producer.send_many([Message("T", b"x")] * 50)) == 50
@@ -56,29 +56,29 @@ def test_sending_without_await(cluster: ScriptedCluster) -> None:
             producer.send(Message("T", b""))
 
 
-def test_clients_share_a_thread_that_ends_with_the_last(cluster: ScriptedCluster) -> None:
-    before = len(names_of_threads())
+def test_clients_share_a_thread_that_ends_with_the_last_client(cluster: ScriptedCluster) -> None:
+    before = len(thread_names())
     first = blocking.Producer("P", namesrv=cluster.namesrv)
     second = blocking.Admin(cluster.namesrv)
-    assert len(names_of_threads()) == before
+    assert len(thread_names()) == before
     first.start()
     second.start()
     second.start()
-    assert len(names_of_threads()) == before + 1
+    assert len(thread_names()) == before + 1
     first.close()
     first.close()
     assert len(second.topic_route("T").publish_queues) == 4
     second.close()
-    assert len(names_of_threads()) == before
+    assert len(thread_names()) == before
 
 
-def test_many_threads_use_one_client(cluster: ScriptedCluster) -> None:
+def test_threads_share_a_client(cluster: ScriptedCluster) -> None:
     with blocking.Producer("P", namesrv=cluster.namesrv) as producer, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda i: producer.send(Message("T", b"%d" % i)), range(200)))
-    assert sorted(one.queue_offset for one in results) == list(range(200))
+    assert sorted(result.queue_offset for result in results) == list(range(200))
 
 
-def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+def test_calls_before_start_and_after_close_are_refused(cluster: ScriptedCluster) -> None:
     producer = blocking.Producer("P", namesrv=cluster.namesrv)
     with pytest.raises(NotStarted):
         producer.send(Message("T", b"x"))
@@ -88,7 +88,7 @@ def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
         producer.send(Message("T", b"x"))
 
 
-def test_a_client_that_does_not_start_leaves_no_thread() -> None:
+def test_a_client_that_fails_to_start_leaves_no_thread() -> None:
     class Broken:
         async def start(self) -> None:
             raise InvalidOption("x", 1, "2")
@@ -97,13 +97,13 @@ def test_a_client_that_does_not_start_leaves_no_thread() -> None:
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    before = names_of_threads()
+    before = thread_names()
     with pytest.raises(InvalidOption):
         Facade(Broken()).start()
-    assert names_of_threads() == before
+    assert thread_names() == before
 
 
-def test_waiting_in_the_loops_own_thread_would_never_end(cluster: ScriptedCluster) -> None:
+def test_a_blocking_call_in_the_loops_thread_is_refused(cluster: ScriptedCluster) -> None:
     with blocking.Producer("P", namesrv=cluster.namesrv) as producer:
 
         def select(queues: object, message: Message) -> MessageQueue:
@@ -114,7 +114,7 @@ def test_waiting_in_the_loops_own_thread_would_never_end(cluster: ScriptedCluste
 
 
 OF_MEMBERS = {"heartbeat_part", "topics"}
-"""Public for the instance, and for nobody else."""
+"""Internal calls between the members of an instance, not for users."""
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ OF_MEMBERS = {"heartbeat_part", "topics"}
         (PopConsumer, blocking.PopConsumer),
     ],
 )
-def test_nothing_is_missing(awaited: type, facade: type) -> None:
+def test_blocking_classes_have_all_methods(awaited: type, facade: type) -> None:
     methods = {
-        name: one
-        for name, one in inspect.getmembers(awaited, inspect.isfunction)
+        name: method
+        for name, method in inspect.getmembers(awaited, inspect.isfunction)
         if not name.startswith(("_", "on_"))
         and (awaited is Admin or name not in OF_MEMBERS)
-        and name != "send_back_overdue"  # its loop's step
+        and name != "send_back_overdue"  # called by the loop
     }
     assert methods.keys() <= set(dir(facade))
     # A local transaction runs in the thread that sends.
@@ -142,11 +142,11 @@ def test_nothing_is_missing(awaited: type, facade: type) -> None:
         wrapped = getattr(facade, name)
         assert not inspect.iscoroutinefunction(wrapped)
         assert wrapped.__wrapped__ is methods[name]
-    made, wanted = (inspect.signature(one.__init__) for one in (facade, awaited))
+    made, wanted = (inspect.signature(cls.__init__) for cls in (facade, awaited))
     assert made == wanted
 
 
-def test_the_package_loads_names_when_they_are_used() -> None:
+def test_the_package_imports_names_lazily() -> None:
     assert client.Producer is Producer
     assert client.Message is Message
     assert all(getattr(client, name) for name in client.__all__)

@@ -32,7 +32,7 @@ def test_no_name_servers(text: str) -> None:
         ClientConfig(namesrv_addr=text)
 
 
-def test_rocketmqs_names_are_understood() -> None:
+def test_option_names_of_rocketmq_are_accepted() -> None:
     loaded = config.Settings(
         {
             "namesrvAddr": "a:1",
@@ -78,7 +78,7 @@ def test_rocketmqs_names_are_understood() -> None:
     assert consumer.pull_batch_size == 16
 
 
-def test_numbers_have_limits() -> None:
+def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidOption, match="sendTimeoutMs"):
         ProducerConfig(send_timeout_ms=0)
     with pytest.raises(InvalidOption, match="compressLevel"):
@@ -89,7 +89,7 @@ def test_numbers_have_limits() -> None:
         ConsumerConfig(pull_timeout_ms=10, broker_suspend_ms=10)
 
 
-def test_a_client_is_made_one_way_or_the_other() -> None:
+def test_a_client_takes_a_config_or_an_address_not_both() -> None:
     whole = ClientConfig(namesrv_addr="a:1")
 
     assert client_config("a:1", None) == whole

@@ -1,4 +1,4 @@
-"""Rates and means: what was counted, over the time it took."""
+"""Rates and means of a consumer: counts over elapsed time."""
 
 from reput.client.core.consume_rates import ConsumeRates, RatesByTopic
 
@@ -17,12 +17,12 @@ def test_rates_and_means() -> None:
     assert status.consume_failed_msgs == 30
 
 
-def test_nothing() -> None:
+def test_rates_without_calls_are_zero() -> None:
     status = ConsumeRates(5).status(5)
     assert status.pull_rt == status.pull_tps == status.consume_rt == 0
 
 
-def test_old_times_fade() -> None:
+def test_old_calls_leave_the_rates() -> None:
     rates = ConsumeRates(0)
     rates.add_call(0, 5, 60, 0)
     assert rates.status(60_000).consume_ok_tps == 1
@@ -31,7 +31,7 @@ def test_old_times_fade() -> None:
     assert rates.status(500_000).consume_ok_tps == 0
 
 
-def test_failures_are_of_an_hour() -> None:
+def test_failures_are_counted_for_an_hour() -> None:
     rates = ConsumeRates(0)
     rates.add_call(0, 5, 0, 3)
     assert rates.status(3_599_999).consume_failed_msgs == 3
@@ -39,7 +39,7 @@ def test_failures_are_of_an_hour() -> None:
     assert rates.status(3_600_001).consume_failed_msgs == 0
 
 
-def test_rates_of_a_topic_begin_when_it_is_first_asked_for() -> None:
+def test_rates_of_a_topic_start_at_first_use() -> None:
     rates = RatesByTopic()
     rates.of("T", 0).add_call(0, 10, 1, 0)
     assert list(rates) == ["T"]

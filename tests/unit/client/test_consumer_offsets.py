@@ -1,4 +1,4 @@
-"""Where consumer offsets are saved: a member's file as Java left it, and a group's broker."""
+"""Consumer offsets in a file, in Java's layout, or on the brokers of a group."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ A = MessageQueue("T", "broker-a", 0)
 B = MessageQueue("T", "broker-a", 1)
 
 
-def test_path_is_that_of_java(tmp_path: Path) -> None:
+def test_the_path_is_javas(tmp_path: Path) -> None:
     path = consumer_offsets.path_for("192.0.2.1@DEFAULT", "group", tmp_path)
     assert path == tmp_path / "192.0.2.1@DEFAULT" / "group" / "offsets.json"
 
 
-async def test_saved_offsets_are_there_again(tmp_path: Path) -> None:
+async def test_saved_offsets_are_loaded(tmp_path: Path) -> None:
     path = tmp_path / "client" / "group" / "offsets.json"
     offsets = FileOffsets(path)
     assert await offsets.read(A) is None
@@ -38,16 +38,19 @@ async def test_saved_offsets_are_there_again(tmp_path: Path) -> None:
     assert offset_table.decode_file(path.read_bytes()) == {A: 5, B: 6}
     again = FileOffsets(path)
     assert await again.read(B) == 6
-    # What this member has no queue of any more stays in the file.
+    # The file keeps offsets of queues that this member has lost.
     again.table.set(A, 9)
     await again.save()
     assert offset_table.decode_file(path.read_bytes()) == {A: 9, B: 6}
     backup = path.with_name("offsets.json.bak")
     assert offset_table.decode_file(backup.read_bytes()) == {A: 5, B: 6}
-    assert sorted(one.name for one in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "offsets.json",
+        "offsets.json.bak",
+    ]
 
 
-async def test_nothing_new_writes_nothing(tmp_path: Path) -> None:
+async def test_a_save_without_changes_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     offsets = FileOffsets(path)
     await offsets.save()
@@ -55,16 +58,14 @@ async def test_nothing_new_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"offsetTable":{{"bro', b"\xff\xfe"])
-async def test_backup_is_read_where_the_file_is_damaged(tmp_path: Path, damage: bytes) -> None:
+async def test_the_backup_is_read_if_the_file_is_damaged(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "offsets.json"
     path.write_bytes(damage)
     (tmp_path / "offsets.json.bak").write_bytes(offset_table.encode_file({A: 3}))
     assert await FileOffsets(path).read(A) == 3
 
 
-async def test_a_write_that_fails_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_write_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "folder").write_bytes(b"in the way")
     path = tmp_path / "folder" / "offsets.json"
     offsets = FileOffsets(path)
@@ -77,7 +78,7 @@ async def test_a_write_that_fails_is_tried_again(
     assert await FileOffsets(path).read(A) == 5
 
 
-async def test_members_that_share_a_file_do_not_disturb_each_other(
+async def test_members_share_a_file_without_conflicts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "offsets.json"
@@ -88,11 +89,11 @@ async def test_members_that_share_a_file_do_not_disturb_each_other(
         await asyncio.gather(*(member.save() for member in members))
     assert not caplog.records
     assert await FileOffsets(path).read(A) == 4
-    files = sorted(one.name for one in tmp_path.iterdir())  # noqa: ASYNC240 - a small folder
+    files = sorted(file.name for file in tmp_path.iterdir())  # noqa: ASYNC240 - a small folder
     assert files == ["offsets.json", "offsets.json.bak"]
 
 
-async def test_an_update_on_its_way_is_not_overtaken_though_its_save_was_cancelled() -> None:
+async def test_a_save_waits_for_an_update_in_flight_of_a_cancelled_save() -> None:
     member = Guest()
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         cluster.broker.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda _: None
@@ -114,7 +115,7 @@ async def test_an_update_on_its_way_is_not_overtaken_though_its_save_was_cancell
         await instance.leave(member)
 
 
-async def test_a_broker_whose_connection_was_lost_is_told_again() -> None:
+async def test_offsets_are_sent_again_after_a_lost_connection() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         broker = cluster.broker
         broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda request: command.reply(
@@ -129,6 +130,6 @@ async def test_a_broker_whose_connection_was_lost_is_told_again() -> None:
             await consumer.commit({A: 7})
             for channel in list(broker.channels):
                 channel.close()
-            told = await broker.until_asked(RequestCode.UPDATE_CONSUMER_OFFSET, 2)
-            offsets = [(one.ext_fields or {})["commitOffset"] for one in told]
+            updates = await broker.until_asked(RequestCode.UPDATE_CONSUMER_OFFSET, 2)
+            offsets = [(update.ext_fields or {})["commitOffset"] for update in updates]
             assert offsets == ["7", "7"], "it may have been killed before it wrote that down"

@@ -16,7 +16,7 @@ from scripted_cluster import ScriptedCluster
 
 
 class Recorder:
-    """A member that keeps what it is told."""
+    """A member that records its notifications and requests."""
 
     def __init__(self, kind: MemberKind, group: str, topics: Collection[str] = ()) -> None:
         self.kind = kind
@@ -103,7 +103,7 @@ async def test_a_chosen_instance_name_is_part_of_the_id_and_has_a_group_once() -
 # --- name servers and routes --------------------------------------------------------
 
 
-async def test_name_servers_are_asked_in_turn_until_one_answers() -> None:
+async def test_name_servers_are_tried_in_turn_until_one_answers() -> None:
     async with ScriptedCluster({"T": {"broker-a": 4}}) as cluster:
         config = ClientConfig(namesrv_addr=f"127.0.0.1:1;{cluster.namesrv};127.0.0.1:2")
         guest = Guest()
@@ -123,7 +123,7 @@ async def test_when_no_name_server_answers() -> None:
     await instance.leave(guest)
 
 
-async def test_those_who_ask_at_once_share_a_question() -> None:
+async def test_concurrent_route_queries_share_a_request() -> None:
     async with ScriptedCluster({"T": {"broker-a": 4}}) as cluster:
         guest = Guest()
         instance = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), guest)
@@ -146,7 +146,7 @@ async def test_an_unknown_topic_and_a_refusal() -> None:
         await instance.leave(guest)
 
 
-async def test_members_hear_of_changed_routes() -> None:
+async def test_members_are_notified_of_changed_routes() -> None:
     async with ScriptedCluster({"T": {"broker-a": 4}}) as cluster:
         config = ClientConfig(namesrv_addr=cluster.namesrv, poll_name_server_ms=1)
         member = consumer(topics=["T", "Absent"])
@@ -161,7 +161,7 @@ async def test_members_hear_of_changed_routes() -> None:
         await instance.leave(member)
 
 
-async def test_a_topic_that_is_gone_keeps_its_route() -> None:
+async def test_a_deleted_topic_keeps_its_last_route() -> None:
     async with ScriptedCluster({"T": {"broker-a": 4}}) as cluster:
         config = ClientConfig(namesrv_addr=cluster.namesrv, poll_name_server_ms=1)
         member = consumer(topics=["T"])
@@ -178,7 +178,7 @@ async def test_a_topic_that_is_gone_keeps_its_route() -> None:
 # --- heartbeats -----------------------------------------------------------------------
 
 
-async def test_brokers_hear_who_is_there_and_who_leaves() -> None:
+async def test_brokers_get_heartbeats_and_unregistrations_of_members() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as cluster:
         config = ClientConfig(namesrv_addr=cluster.namesrv)
         members = [producer(), consumer()]
@@ -189,21 +189,21 @@ async def test_brokers_hear_who_is_there_and_who_leaves() -> None:
             (beat, *_) = await broker.until_asked(RequestCode.HEART_BEAT)
             body = bodies.decode(HeartbeatData, beat.body)
             assert body.client_id == instance.client_id
-            assert [one.group_name for one in body.producer_data_set] == ["P"]
-            assert [one.group_name for one in body.consumer_data_set] == ["C"]
+            assert [entry.group_name for entry in body.producer_data_set] == ["P"]
+            assert [entry.group_name for entry in body.consumer_data_set] == ["C"]
         await instance.heartbeat()
-        assert [instance.broker_version(one.address) for one in cluster.brokers] == [407, 407]
+        assert [instance.broker_version(broker.address) for broker in cluster.brokers] == [407, 407]
         for member in members:
             await instance.leave(member)
         for broker in cluster.brokers:
-            fields = [one.ext_fields for one in broker.asked(RequestCode.UNREGISTER_CLIENT)]
+            fields = [request.ext_fields for request in broker.asked(RequestCode.UNREGISTER_CLIENT)]
             assert fields == [
                 {"clientID": instance.client_id, "producerGroup": "P"},
                 {"clientID": instance.client_id, "consumerGroup": "C"},
             ]
 
 
-async def test_a_heartbeat_on_its_way_does_not_come_after_the_leave() -> None:
+async def test_a_heartbeat_in_flight_does_not_follow_the_unregistration() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         stays, leaves = producer(), consumer()
         config = ClientConfig(namesrv_addr=cluster.namesrv)
@@ -223,7 +223,7 @@ async def test_a_heartbeat_on_its_way_does_not_come_after_the_leave() -> None:
         await instance.leave(stays)
 
 
-async def test_all_who_leave_at_once_can_tell_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_members_that_leave_together_all_unregister(caplog: pytest.LogCaptureFixture) -> None:
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         members = [consumer(f"C{number}") for number in range(10)]
         config = ClientConfig(namesrv_addr=cluster.namesrv)
@@ -235,7 +235,7 @@ async def test_all_who_leave_at_once_can_tell_the_brokers(caplog: pytest.LogCapt
     assert not caplog.records
 
 
-async def test_a_broker_that_is_gone_does_not_keep_others_from_heartbeats() -> None:
+async def test_an_unreachable_broker_does_not_stop_heartbeats_to_others() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as cluster:
         member = producer()
         instance = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), member)
@@ -250,7 +250,7 @@ async def test_a_broker_that_is_gone_does_not_keep_others_from_heartbeats() -> N
 
 
 async def connected(cluster: ScriptedCluster, members: Collection[Recorder]) -> ClientInstance:
-    """Return an instance that the broker can ask."""
+    """Return an instance with a connection from the broker's side."""
     for member in members:
         instance = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), member)
     await instance.route("T")
@@ -286,7 +286,7 @@ def half_message(group: str) -> bytes:
         (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "C"}, b"", "C"),
     ],
 )
-async def test_a_request_finds_its_member(
+async def test_a_request_is_routed_to_its_member(
     code: RequestCode, fields: dict[str, str], body: bytes, group: str
 ) -> None:
     members = [producer("P"), producer("P2"), consumer("C"), consumer("C2")]
@@ -302,7 +302,7 @@ async def test_a_request_finds_its_member(
             await instance.leave(member)
 
 
-async def test_members_hear_that_others_came_or_went() -> None:
+async def test_members_are_notified_of_group_changes() -> None:
     member = consumer()
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         instance = await connected(cluster, [member])
@@ -314,7 +314,7 @@ async def test_members_hear_that_others_came_or_went() -> None:
         await instance.leave(member)
 
 
-async def test_a_reply_message_goes_to_the_producer_that_waits_for_it() -> None:
+async def test_a_reply_message_goes_to_the_waiting_producer() -> None:
     members = [producer("P1"), producer("P2"), producer("P3")]
     members[0].is_mine = members[2].is_mine = False
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
@@ -338,7 +338,9 @@ async def test_a_reply_message_goes_to_the_producer_that_waits_for_it() -> None:
         (RequestCode.SEND_MESSAGE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
     ],
 )
-async def test_requests_for_nobody(code: RequestCode, expected: ResponseCode) -> None:
+async def test_requests_for_unknown_groups_are_refused(
+    code: RequestCode, expected: ResponseCode
+) -> None:
     member = consumer()
     async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
         instance = await connected(cluster, [member])

@@ -1,4 +1,4 @@
-"""What users write is called, and what it gets wrong is not taken for success."""
+"""Calls of listeners: coroutines and functions; errors and wrong results count as failures."""
 
 import asyncio
 import functools
@@ -50,18 +50,18 @@ async def test_plain_functions_run_in_a_thread() -> None:
 
     assert await outcome(listen) == (ConsumeResult.LATER, None, False)
     assert threads != [threading.main_thread()]
-    # Nobody can see that this one returns a coroutine; it is awaited all the same.
+    # A plain function that returns a coroutine: the coroutine is awaited.
     assert await outcome(lambda *some: good(*some)) == (ConsumeResult.SUCCESS, None, False)
 
 
 @pytest.mark.parametrize("wrong", [None, True, "SUCCESS", 0])
-async def test_other_values_are_no_success(wrong: object, caplog: Any) -> None:
+async def test_a_wrong_return_value_is_a_failure(wrong: object, caplog: Any) -> None:
     result, error, _ = await outcome(lambda *_: wrong)
     assert (result, error) == (ConsumeResult.LATER, None)
     assert "return a ConsumeResult" in caplog.text
 
 
-async def test_an_error_is_no_success(caplog: Any) -> None:
+async def test_an_exception_is_a_failure(caplog: Any) -> None:
     def fail(*_: object) -> ConsumeResult:
         raise ZeroDivisionError("an error of the user's")
 
@@ -71,7 +71,7 @@ async def test_an_error_is_no_success(caplog: Any) -> None:
     assert "come again" in caplog.text
 
 
-async def test_awaiting_what_was_cancelled_is_an_error_of_the_listener() -> None:
+async def test_a_cancelled_await_in_a_listener_is_its_failure() -> None:
     async def listen(*_: object) -> ConsumeResult:
         other = asyncio.create_task(asyncio.sleep(3600))
         other.cancel()
@@ -83,7 +83,7 @@ async def test_awaiting_what_was_cancelled_is_an_error_of_the_listener() -> None
     assert isinstance(error, asyncio.CancelledError)
 
 
-async def test_who_calls_can_be_cancelled() -> None:
+async def test_the_caller_can_be_cancelled() -> None:
     has_begun = asyncio.Event()
 
     async def listen(*_: object) -> ConsumeResult:
@@ -98,7 +98,7 @@ async def test_who_calls_can_be_cancelled() -> None:
         await calling
 
 
-async def test_a_bare_next_in_a_thread_is_an_error_too() -> None:
+async def test_stop_iteration_in_a_thread_is_a_failure() -> None:
     def listen(*_: object) -> ConsumeResult:
         return next(iter(()))
 
@@ -107,7 +107,7 @@ async def test_a_bare_next_in_a_thread_is_an_error_too() -> None:
     assert isinstance(error, RuntimeError)
 
 
-async def test_calls_go_on_in_new_threads_after_close() -> None:
+async def test_calls_after_close_run_in_new_threads() -> None:
     calls = ListenerCalls(lambda *_: ConsumeResult.SUCCESS, 1)
     for _ in range(2):
         assert await calls.call([], CONTEXT) == (ConsumeResult.SUCCESS, None)

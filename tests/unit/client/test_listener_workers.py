@@ -1,4 +1,4 @@
-"""Workers and their line: each queue once, whatever consuming it comes to."""
+"""Workers and their line of queues: a queue is in the line at most once, whatever happens."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ A, B = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
 
 
 class Consumption:
-    """Says which queues workers came with; is not done with any before ``may_end``."""
+    """Records the queues that workers bring; no call returns before ``may_end`` is set."""
 
     def __init__(self) -> None:
         self.came: asyncio.Queue[OwnedQueue] = asyncio.Queue()
@@ -44,27 +44,27 @@ def workers() -> ListenerWorkers[OwnedQueue]:
 
 @pytest.fixture
 async def consumption(workers: ListenerWorkers[OwnedQueue]) -> AsyncIterator[Consumption]:
-    """What one worker does."""
-    found = Consumption()
-    task = asyncio.create_task(workers.work(found.consume))
-    yield found
+    """Run one worker and yield the consumption that it calls."""
+    consumption = Consumption()
+    task = asyncio.create_task(workers.work(consumption.consume))
+    yield consumption
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_queue_stands_in_line_once(
+async def test_a_queue_is_in_line_once(
     workers: ListenerWorkers[OwnedQueue], consumption: Consumption
 ) -> None:
     a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
-    for one in (a, b, a):
-        workers.line_up(one)
+    for owned in (a, b, a):
+        workers.line_up(owned)
     assert [await consumption.came.get() for _ in range(2)] == [a, b]
     workers.line_up(a)
     assert await consumption.came.get() is a
     assert consumption.came.empty()
 
 
-async def test_a_queue_that_rests_is_not_in_line(
+async def test_a_resting_queue_is_not_in_line(
     workers: ListenerWorkers[OwnedQueue], consumption: Consumption
 ) -> None:
     a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
@@ -75,7 +75,7 @@ async def test_a_queue_that_rests_is_not_in_line(
     assert not a.is_ready
 
 
-async def test_a_worker_survives_what_goes_wrong(
+async def test_a_worker_survives_errors(
     workers: ListenerWorkers[OwnedQueue], consumption: Consumption, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers.line_up(OwnedQueue(B, 0))
@@ -86,7 +86,7 @@ async def test_a_worker_survives_what_goes_wrong(
     assert "for the test" in caplog.text
 
 
-async def test_who_closes_lets_what_is_begun_end_and_begins_nothing(
+async def test_a_closing_worker_ends_its_call_and_starts_no_other(
     workers: ListenerWorkers[OwnedQueue],
 ) -> None:
     consumption = Consumption()
@@ -101,7 +101,7 @@ async def test_who_closes_lets_what_is_begun_end_and_begins_nothing(
     assert consumption.came.empty()
 
 
-async def test_it_is_quiet_when_the_last_call_has_ended(
+async def test_is_quiet_is_set_after_the_last_call(
     workers: ListenerWorkers[OwnedQueue],
 ) -> None:
     context = ConsumeContext(A)

@@ -43,7 +43,7 @@ def record(body: bytes = b"hello", **fields: object) -> bytes:
     return records.encode(StoredMessage(**values))  # type: ignore[arg-type]
 
 
-# --- what is sent ---------------------------------------------------------------
+# --- messages to send ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ def record(body: bytes = b"hello", **fields: object) -> bytes:
         ({"delay_ms": 0, "deliver_at_ms": 0}, {}),
     ],
 )
-def test_times_to_deliver_at(fields: dict[str, object], expected: dict[str, str]) -> None:
+def test_delivery_times_become_properties(
+    fields: dict[str, object], expected: dict[str, str]
+) -> None:
     message = Message("T", b"x", **fields)  # type: ignore[arg-type]
     assert props.decode(property_text(message, None).encode()) == expected
 
@@ -67,7 +69,7 @@ def test_times_to_deliver_at(fields: dict[str, object], expected: dict[str, str]
     st.integers(0, 18),
     st.booleans(),
 )
-def test_property_strings_can_be_read(
+def test_property_strings_can_be_decoded(
     tags: str | None, keys: list[str], more: dict[str, str], delay_level: int, wait: bool
 ) -> None:
     message = Message("T", b"x", tags, keys, more, delay_level, wait=wait)
@@ -84,7 +86,7 @@ def test_property_strings_can_be_read(
     assert props.decode(java.encode_utf8(property_text(message, "id"))) == expected
 
 
-def test_a_message_may_bring_its_own_id() -> None:
+def test_a_message_may_set_its_unique_key() -> None:
     message = Message("T", b"x", properties={"UNIQ_KEY": "mine"})
 
     assert property_text(message, None) == "UNIQ_KEY\x01mine\x02"
@@ -113,35 +115,37 @@ def test_a_message_may_bring_its_own_id() -> None:
         ({"tags": "€" * 11_000}, "at most 32767 bytes"),
     ],
 )
-def test_properties_that_no_record_can_hold(fields: dict[str, object], text: str) -> None:
+def test_properties_that_do_not_fit_a_record_are_refused(
+    fields: dict[str, object], text: str
+) -> None:
     with pytest.raises(InvalidOption, match=text):
         property_text(Message("T", b"x", **fields), "id")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", ["T", "a|b%c-d_9", "x" * 127, "%RETRY%group"])
-def test_topics_to_send_to(topic: str) -> None:
+def test_valid_topics(topic: str) -> None:
     check_topic(topic)
 
 
 @pytest.mark.parametrize(
     "topic", ["", "x" * 128, "a b", "ä", "a/b", "T\n", "SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT"]
 )
-def test_topics_that_brokers_refuse(topic: str) -> None:
+def test_invalid_topics_are_refused(topic: str) -> None:
     with pytest.raises(InvalidOption, match="topic"):
         check_topic(topic)
 
 
-def test_groups() -> None:
+def test_invalid_groups_are_refused() -> None:
     check_group("group", "x" * 255)
     for bad in ("", "x" * 256, "a b"):
         with pytest.raises(InvalidOption, match="group"):
             check_group("group", bad)
 
 
-# --- what is received -------------------------------------------------------------
+# --- received messages ------------------------------------------------------------
 
 
-def test_the_fields_of_a_record() -> None:
+def test_a_received_message_has_the_fields_of_its_record() -> None:
     properties = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": "id", "DELAY": "3"}
     (message,) = received(record(properties=properties, reconsume_times=2, flag=9), "broker-a")
 
@@ -155,49 +159,49 @@ def test_the_fields_of_a_record() -> None:
     assert message.offset_message_id == "C000020100002A9F00000000000004D2"
     assert message.queue.broker_name == "broker-a"
     assert message.body == b"hello"
-    assert message.queue_offset == 77  # decoded by now
+    assert message.queue_offset == 77  # decoded by the loop above
     assert repr(message) == "<ReceivedMessage id T@broker-a:3:77, 5 bytes>"
 
 
-def test_bodies_are_unpacked() -> None:
+def test_bodies_are_decompressed() -> None:
     packed = record(zlib.compress(b"x" * 5000), sys_flag=flags.COMPRESSED | flags.COMPRESSION_ZLIB)
 
     assert received(packed, "b")[0].body == b"x" * 5000
 
 
-def test_a_retried_message_has_its_own_topic_again() -> None:
+def test_a_retried_message_has_its_original_topic() -> None:
     (message,) = received(record(topic="%RETRY%g", properties={"RETRY_TOPIC": "T"}), "b")
 
     assert message.topic == "T"
     assert message.queue.topic == "%RETRY%g"
 
 
-def test_a_message_without_a_unique_key_is_known_by_its_place() -> None:
+def test_the_id_without_a_unique_key_is_the_offset_id() -> None:
     (message,) = received(record(), "b")
 
     assert message.message_id == message.offset_message_id
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8))
-def test_a_reply_is_taken_apart(reply_bodies: list[bytes]) -> None:
+def test_a_reply_is_split_into_messages(reply_bodies: list[bytes]) -> None:
     data = b"".join(record(body, queue_offset=i) for i, body in enumerate(reply_bodies))
-    found = received(data, "b")
+    messages = received(data, "b")
 
-    assert [one.queue_offset for one in found] == list(range(len(reply_bodies)))
-    assert [one.body for one in found] == reply_bodies
+    assert [message.queue_offset for message in messages] == list(range(len(reply_bodies)))
+    assert [message.body for message in messages] == reply_bodies
 
 
 def test_a_batch_record_becomes_its_messages() -> None:
     inner = [batch.InnerMessage(i, b"%d" % i, props.encode({"TAGS": f"t{i}"})) for i in range(3)]
     data = record(batch.encode(inner), sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP)
-    found = received(data + record(b"after"), "b")
+    messages = received(data + record(b"after"), "b")
 
-    assert [one.body for one in found] == [b"0", b"1", b"2", b"after"]
-    assert [one.queue_offset for one in found] == [77, 78, 79, 77]
-    assert [one.tags for one in found] == ["t0", "t1", "t2", None]
+    assert [message.body for message in messages] == [b"0", b"1", b"2", b"after"]
+    assert [message.queue_offset for message in messages] == [77, 78, 79, 77]
+    assert [message.tags for message in messages] == ["t0", "t1", "t2", None]
 
 
-def test_damage_is_said_when_it_is_looked_at() -> None:
+def test_damage_is_reported_when_the_body_is_read() -> None:
     data = bytearray(record())
     data[88] ^= 1
     (message,) = received(bytes(data), "b")
@@ -208,11 +212,11 @@ def test_damage_is_said_when_it_is_looked_at() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(-10, 400))
-def test_no_bytes_are_too_bad(data: bytes, size: int) -> None:
+def test_any_bytes_give_messages_or_an_error(data: bytes, size: int) -> None:
     for reply in (data, struct.pack(">i", size) + data, record() + data):
         try:
-            found = received(reply, "b")
+            messages = received(reply, "b")
         except CorruptRecord:
             continue
-        assert sum(one.size_bytes for one in found) == len(reply)
-        assert all(isinstance(one, ReceivedMessage) for one in found)
+        assert sum(message.size_bytes for message in messages) == len(reply)
+        assert all(isinstance(message, ReceivedMessage) for message in messages)

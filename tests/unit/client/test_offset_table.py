@@ -1,4 +1,4 @@
-"""What is known of consumer offsets, and the file that Java's client keeps."""
+"""The table of consumer offsets, and the file format of Java's client."""
 
 import pytest
 
@@ -23,10 +23,10 @@ JAVA_FILE = b"""{
 \t\t}:9223372036854775807
 \t}
 }"""
-"""As ``OffsetSerializeWrapper.toJson(true)`` of 4.9.8 prints it."""
+"""The text that ``OffsetSerializeWrapper.toJson(true)`` of 4.9.8 prints."""
 
 
-def test_advance_never_goes_back_and_set_does() -> None:
+def test_advance_does_not_lower_an_offset_but_set_does() -> None:
     table = OffsetTable()
     assert table.get(A) is None
     table.advance(A, 0)
@@ -38,12 +38,12 @@ def test_advance_never_goes_back_and_set_does() -> None:
     assert table.get(A) == 5
 
 
-def test_what_a_store_has_not_heard() -> None:
+def test_unsaved_offsets() -> None:
     table = OffsetTable()
     table.advance(A, 7)
     table.advance(B, 8)
     assert table.unsaved() == {A: 7, B: 8}
-    table.advance(A, 9)  # while 7 is on its way
+    table.advance(A, 9)  # the save of 7 is in flight
     table.note_saved(A, 7)
     table.note_saved(B, 8)
     assert table.unsaved() == {A: 9}
@@ -51,7 +51,7 @@ def test_what_a_store_has_not_heard() -> None:
     assert table.unsaved() == {A: 9, B: 3}
 
 
-def test_a_forgotten_queue_is_not_saved_later() -> None:
+def test_a_removed_queue_is_not_saved_later() -> None:
     table = OffsetTable()
     table.advance(A, 7)
     table.remove(A)
@@ -61,14 +61,14 @@ def test_a_forgotten_queue_is_not_saved_later() -> None:
     assert table.unsaved() == {A: 7}
 
 
-def test_of_topic() -> None:
+def test_offsets_of_a_topic() -> None:
     table = OffsetTable()
     for queue in (A, B, C):
         table.set(queue, 1)
     assert table.of_topic("T") == {A: 1, B: 1}
 
 
-def test_file_of_java() -> None:
+def test_a_file_of_java_is_read() -> None:
     assert offset_table.decode_file(JAVA_FILE) == {A: 5, B: 2**63 - 1}
 
 
@@ -76,7 +76,7 @@ def test_file_round_trip() -> None:
     offsets = {A: 5, C: 0}
     data = offset_table.encode_file(offsets)
     assert offset_table.decode_file(data) == offsets
-    # An object as key, as Java prints it; 5.4 and later read nothing else.
+    # An object as key, as Java prints it; 5.4 and later read no other form.
     assert data.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:5,')
 
 

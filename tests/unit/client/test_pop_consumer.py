@@ -1,4 +1,4 @@
-"""A pop consumer and our broker: what is popped, acknowledged, held on, and comes again."""
+"""A pop consumer with our broker: pops, acknowledgements, extensions, and redelivery."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ from reput.testing import LocalBroker
 from scripted_cluster import ScriptedCluster
 
 GUARD_S = 30
-"""Ends a test that hangs."""
+"""Limit of a test's waits, in s."""
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 CONFIG = ConsumerConfig(consume_from_where=FIRST)
 SHORT = ConsumerConfig(consume_from_where=FIRST, pop_invisible_ms=1_000)
@@ -42,15 +42,15 @@ SHORT = ConsumerConfig(consume_from_where=FIRST, pop_invisible_ms=1_000)
 
 @pytest.fixture
 def topic(rocketmq: LocalBroker, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, of four queues; its group is called the same."""
-    name = "".join(one if one.isalnum() else "-" for one in request.node.name)[-60:]
+    """Create a topic of four queues for this test; its group has the same name."""
+    name = "".join(char if char.isalnum() else "-" for char in request.node.name)[-60:]
     rocketmq.create_topic(name, 4)
     return name
 
 
 async def send(mq: LocalBroker, topic: str, bodies: Iterable[bytes], tags: str = "") -> None:
     async with Producer("producers", namesrv=mq.namesrv_addr) as producer:
-        await producer.send_many([Message(topic, one, tags or None) for one in bodies])
+        await producer.send_many([Message(topic, body, tags or None) for body in bodies])
 
 
 def numbered(count: int) -> list[bytes]:
@@ -58,12 +58,12 @@ def numbered(count: int) -> list[bytes]:
 
 
 async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
-    """Pop until there are so many messages."""
-    found: list[PoppedMessage] = []
+    """Pop until ``count`` messages have arrived."""
+    messages: list[PoppedMessage] = []
     async with asyncio.timeout(GUARD_S):
-        while len(found) < count:
-            found += await consumer.pop()
-    return found
+        while len(messages) < count:
+            messages += await consumer.pop()
+    return messages
 
 
 def is_popped(message: ReceivedMessage) -> TypeGuard[PoppedMessage]:
@@ -71,7 +71,7 @@ def is_popped(message: ReceivedMessage) -> TypeGuard[PoppedMessage]:
 
 
 class Listener:
-    """Keeps what it gets; fails with some bodies as often as it is told."""
+    """Records messages; fails for some bodies as often as ``failures`` gives."""
 
     def __init__(self, failures: dict[bytes, int] | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -87,85 +87,91 @@ class Listener:
             self._arrived.notify_all()
         context.delay_level = self.delay_level
         context.suspend_ms = 10
-        for one in messages:
-            if self.failures[one.body]:
-                self.failures[one.body] -= 1
+        for message in messages:
+            if self.failures[message.body]:
+                self.failures[message.body] -= 1
                 return ConsumeResult.LATER
         return ConsumeResult.SUCCESS
 
     @property
     def bodies(self) -> list[bytes]:
-        return [one.body for one in self.messages]
+        return [message.body for message in self.messages]
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(GUARD_S), self._arrived:
             await self._arrived.wait_for(lambda: len(self.messages) >= count)
 
 
-# --- asked for ------------------------------------------------------------------------
+# --- without a listener -------------------------------------------------------------------
 
 
-async def test_what_is_acknowledged_is_done_with(rocketmq: LocalBroker, topic: str) -> None:
+async def test_an_acknowledged_message_is_consumed(rocketmq: LocalBroker, topic: str) -> None:
     await send(rocketmq, topic, numbered(50))
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
         await consumer.subscribe(topic)
-        found = await popped(consumer, 50)
-        assert Counter(one.body for one in found) == Counter(numbered(50))
-        assert {one.topic for one in found} == {topic}
-        assert {one.reconsume_times for one in found} == {0}
-        await consumer.ack(*found)
-        await consumer.ack(found[0])  # twice does no harm
-        await are_done_with(consumer, found)
+        messages = await popped(consumer, 50)
+        assert Counter(message.body for message in messages) == Counter(numbered(50))
+        assert {message.topic for message in messages} == {topic}
+        assert {message.reconsume_times for message in messages} == {0}
+        await consumer.ack(*messages)
+        await consumer.ack(messages[0])  # a second acknowledgement has no effect
+        await assert_acknowledged(consumer, messages)
 
 
-async def are_done_with(consumer: PopConsumer, messages: Iterable[PoppedMessage]) -> None:
-    for one in messages:
+async def assert_acknowledged(consumer: PopConsumer, messages: Iterable[PoppedMessage]) -> None:
+    for message in messages:
         with pytest.raises(BrokerError, match="is not held"):
-            await consumer.nack(one)
+            await consumer.nack(message)
 
 
-async def test_what_is_forgotten_comes_again(rocketmq: LocalBroker, topic: str) -> None:
+async def test_a_message_comes_again_after_its_invisible_time(
+    rocketmq: LocalBroker, topic: str
+) -> None:
     await send(rocketmq, topic, [b"one"])
     config = ConsumerConfig(consume_from_where=FIRST, pop_invisible_ms=50)
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=config) as consumer:
         await consumer.subscribe(topic)
         for attempt in range(2):
-            (one,) = await popped(consumer, 1)
-            assert (one.body, one.topic, one.reconsume_times) == (b"one", topic, attempt)
+            (message,) = await popped(consumer, 1)
+            assert (message.body, message.topic, message.reconsume_times) == (
+                b"one",
+                topic,
+                attempt,
+            )
 
 
-async def test_what_is_given_back_comes_again_when_it_shall(
+async def test_a_nacked_message_comes_again_after_its_delay(
     rocketmq: LocalBroker, topic: str
 ) -> None:
     await send(rocketmq, topic, [b"one"])
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
         await consumer.subscribe(topic)
         for attempt in range(3):
-            (one,) = await popped(consumer, 1)
-            assert one.reconsume_times == attempt
-            await consumer.nack(one, delay_ms=1)
-        (one,) = await popped(consumer, 1)
-        await consumer.ack(one)
-        await are_done_with(consumer, [one])
+            (message,) = await popped(consumer, 1)
+            assert message.reconsume_times == attempt
+            await consumer.nack(message, delay_ms=1)
+        (message,) = await popped(consumer, 1)
+        await consumer.ack(message)
+        await assert_acknowledged(consumer, [message])
         with pytest.raises(InvalidOption, match="delay_ms"):
-            await consumer.nack(one, delay_ms=-1)
+            await consumer.nack(message, delay_ms=-1)
 
 
-async def test_a_message_is_held_for_longer(rocketmq: LocalBroker, topic: str) -> None:
+async def test_extend_prolongs_the_invisible_time(rocketmq: LocalBroker, topic: str) -> None:
     await send(rocketmq, topic, [b"one"])
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT) as consumer:
         await consumer.subscribe(topic)
-        (one,) = await popped(consumer, 1)
-        until_ms = one.held_until_ms
-        await consumer.extend(one, 60_000)
-        assert one.held_until_ms > until_ms + 50_000
+        (message,) = await popped(consumer, 1)
+        until_ms = message.held_until_ms
+        await consumer.extend(message, 60_000)
+        assert message.held_until_ms > until_ms + 50_000
         assert await consumer.pop(timeout_ms=1_300) == []
-        await consumer.ack(one)  # by its new name
+        await consumer.ack(message)  # by its new handle
         with pytest.raises(BrokerError, match="is not held"):
-            await consumer.extend(one)
+            await consumer.extend(message)
 
 
-async def test_no_more_is_taken_than_was_asked_for(rocketmq: LocalBroker, topic: str) -> None:
+async def test_a_pop_returns_at_most_the_requested_count(rocketmq: LocalBroker, topic: str) -> None:
     await send(rocketmq, topic, numbered(10))
     async with (
         PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer,
@@ -174,46 +180,50 @@ async def test_no_more_is_taken_than_was_asked_for(rocketmq: LocalBroker, topic:
         await consumer.subscribe(topic)
         await other.subscribe(topic)
         async with asyncio.timeout(GUARD_S):
-            found = await consumer.pop(3)
-            assert len(found) == 3
+            messages = await consumer.pop(3)
+            assert len(messages) == 3
             rest = await popped(other, 7)
-        assert Counter(one.body for one in [*found, *rest]) == Counter(numbered(10))
+        assert Counter(message.body for message in [*messages, *rest]) == Counter(numbered(10))
 
 
-async def test_only_wanted_messages_are_handed_out(rocketmq: LocalBroker, topic: str) -> None:
-    for tag in ("Aa", "BB"):  # of one hash
+async def test_messages_of_other_tags_with_the_same_hash_are_skipped(
+    rocketmq: LocalBroker, topic: str
+) -> None:
+    for tag in ("Aa", "BB"):  # tags with one hash
         await send(rocketmq, topic, [tag.encode()], tag)
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT) as consumer:
         await consumer.subscribe(topic, "Aa")
-        (one,) = await popped(consumer, 1)
-        assert one.body == b"Aa"
-        await consumer.ack(one)
-        assert await consumer.pop(timeout_ms=1_300) == []  # the other one was acknowledged
+        (message,) = await popped(consumer, 1)
+        assert message.body == b"Aa"
+        await consumer.ack(message)
+        assert await consumer.pop(timeout_ms=1_300) == []  # the other message was acknowledged
         await consumer.unsubscribe(topic)
         assert consumer.queues() == []
 
 
-async def test_sql(rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sql_subscription(
+    rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Producer("producers", namesrv=rocketmq.namesrv_addr) as producer:
         for age in ("7", "20"):
             await producer.send(Message(topic, age.encode(), properties={"age": age}))
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
         await consumer.subscribe_sql(topic, "age > 18 LIKE 7")
-        assert [one.body for one in await popped(consumer, 1)] == [b"20"]
+        assert [message.body for message in await popped(consumer, 1)] == [b"20"]
     assert "ignores what follows, 'LIKE 7'" in caplog.text
 
 
-async def test_traces_of_popped_messages(rocketmq: LocalBroker, topic: str) -> None:
+async def test_popped_messages_are_traced(rocketmq: LocalBroker, topic: str) -> None:
     client = ClientConfig(namesrv_addr=rocketmq.namesrv_addr, enable_trace=True)
     await send(rocketmq, topic, [b"one", b"two"])
     async with PopConsumer(topic, client=client, config=CONFIG) as consumer:
         await consumer.subscribe(topic)
-        one, two = await popped(consumer, 2)
-        await consumer.ack(one)
-        await consumer.nack(two)
+        first, second = await popped(consumer, 2)
+        await consumer.ack(first)
+        await consumer.nack(second)
     async with Admin(rocketmq.namesrv_addr) as admin:
-        for message, is_success in ((one, True), (two, False)):
-            begun, done = [x.trace for x in await admin.message_trace(message.message_id)]
+        for message, is_success in ((first, True), (second, False)):
+            begun, done = [entry.trace for entry in await admin.message_trace(message.message_id)]
             assert isinstance(begun, Begun)
             assert isinstance(done, Consumed)
             assert (done.call_id, done.is_success) == (begun.call_id, is_success)
@@ -223,15 +233,15 @@ async def test_traces_of_popped_messages(rocketmq: LocalBroker, topic: str) -> N
 # --- with a listener --------------------------------------------------------------------
 
 
-async def test_members_share_what_there_is(rocketmq: LocalBroker, topic: str) -> None:
+async def test_members_share_the_messages(rocketmq: LocalBroker, topic: str) -> None:
     await send(rocketmq, topic, numbered(100))
     listener = Listener()
     members = [
         PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
         for _ in range(3)
     ]
-    for one in members:
-        await one.subscribe(topic)
+    for member in members:
+        await member.subscribe(topic)
     async with members[0], members[1], members[2]:
         await listener.wait_for(100)
         assert Counter(listener.bodies) == Counter(numbered(100))
@@ -239,7 +249,7 @@ async def test_members_share_what_there_is(rocketmq: LocalBroker, topic: str) ->
             await members[0].pop()
 
 
-async def test_what_fails_comes_again(
+async def test_a_failed_message_comes_again(
     rocketmq: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_handles, "RETRY_DELAYS_S", (0,))
@@ -250,9 +260,9 @@ async def test_what_fails_comes_again(
     async with consumer:
         await listener.wait_for(12)
     assert Counter(listener.bodies) == Counter([*numbered(10), b"7", b"7"])
-    seen = [one for one in listener.messages if one.body == b"7"]
-    assert [one.reconsume_times for one in seen] == [0, 1, 2]
-    assert {one.topic for one in seen} == {topic}
+    seen = [message for message in listener.messages if message.body == b"7"]
+    assert [message.reconsume_times for message in seen] == [0, 1, 2]
+    assert {message.topic for message in seen} == {topic}
 
 
 async def test_a_message_stays_hidden_while_its_listener_works(
@@ -283,7 +293,7 @@ async def test_a_message_stays_hidden_while_its_listener_works(
     assert len(calls) == 1
 
 
-async def test_what_waits_for_a_worker_goes_to_others_at_close(
+async def test_messages_without_a_worker_go_to_other_members_at_close(
     rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await send(rocketmq, topic, numbered(10))
@@ -305,17 +315,19 @@ async def test_what_waits_for_a_worker_goes_to_others_at_close(
     await consumer.subscribe(topic)
     async with consumer:
         await is_called.wait()
-        while sum(one.held_count for one in consumer._sources.values()) < 10:
+        while sum(source.held_count for source in consumer._sources.values()) < 10:
             await asyncio.sleep(0.01)
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other:
         await other.subscribe(topic)
-        found = await popped(other, 9)
-    assert len(found) == 9
-    assert {one.reconsume_times for one in found} == {0}  # nobody has tried
+        messages = await popped(other, 9)
+    assert len(messages) == 9
+    assert {message.reconsume_times for message in messages} == {0}  # never delivered to a listener
     assert "closes before all is acknowledged" in caplog.text
 
 
-async def test_what_fails_too_often_is_a_dead_letter(rocketmq: LocalBroker, topic: str) -> None:
+async def test_a_message_that_fails_too_often_is_a_dead_letter(
+    rocketmq: LocalBroker, topic: str
+) -> None:
     await send(rocketmq, topic, [b"bad", b"good"])
     config = ConsumerConfig(consume_from_where=FIRST, max_reconsume_times=0)
     listener = Listener({b"bad": 1})
@@ -324,13 +336,17 @@ async def test_what_fails_too_often_is_a_dead_letter(rocketmq: LocalBroker, topi
     async with consumer:
         await listener.wait_for(2)
     dead = f"%DLQ%{topic}"
-    (one,) = rocketmq.messages(dead)
-    assert (one.body, one.properties["RETRY_TOPIC"]) == (b"bad", topic)
+    (letter,) = rocketmq.messages(dead)
+    assert (letter.body, letter.properties["RETRY_TOPIC"]) == (b"bad", topic)
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=config) as other:
-        await are_done_with(other, [one for one in listener.messages if is_popped(one)])
+        await assert_acknowledged(
+            other, [message for message in listener.messages if is_popped(message)]
+        )
 
 
-async def test_in_order_nothing_overtakes_what_fails(rocketmq: LocalBroker, topic: str) -> None:
+async def test_an_orderly_consumer_keeps_the_order_over_failures(
+    rocketmq: LocalBroker, topic: str
+) -> None:
     async with Producer("producers", namesrv=rocketmq.namesrv_addr) as producer:
         queues = await producer.queues(topic)
         for number in range(12):
@@ -343,20 +359,22 @@ async def test_in_order_nothing_overtakes_what_fails(rocketmq: LocalBroker, topi
         )
         for _ in range(2)
     ]
-    for one in members:
-        await one.subscribe(topic)
+    for member in members:
+        await member.subscribe(topic)
     async with members[0], members[1]:
         await listener.wait_for(26)
     for queue in queues[:2]:
-        seen = [one for one in listener.messages if one.queue_id == queue.queue_id]
-        numbers = [int(one.body) for one in seen]
+        seen = [message for message in listener.messages if message.queue_id == queue.queue_id]
+        numbers = [int(message.body) for message in seen]
         attempts = numbers.count(3)
         assert numbers == [*range(3), *[3] * attempts, *range(4, 12)]
-        assert [one.reconsume_times for one in seen if one.body == b"3"] == list(range(attempts))
+        assert [message.reconsume_times for message in seen if message.body == b"3"] == list(
+            range(attempts)
+        )
     assert Counter(listener.bodies)[b"3"] == 4
 
 
-async def test_brokers_say_what_to_pop_from(
+async def test_brokers_choose_the_queues_to_pop(
     rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await send(rocketmq, topic, numbered(20))
@@ -367,21 +385,21 @@ async def test_brokers_say_what_to_pop_from(
         )
         await consumer.subscribe(topic)
         async with consumer:
-            found = await popped(consumer, 20)
-            assert {one.queue_id for one in consumer.queues()} == {0, 1, 2, 3}
+            messages = await popped(consumer, 20)
+            assert {queue.queue_id for queue in consumer.queues()} == {0, 1, 2, 3}
             assert "is to pull topic" in caplog.text
-            await consumer.ack(*found)
+            await consumer.ack(*messages)
             await admin.set_request_mode(topic, topic, "POP", broker=rocketmq.broker_addr)
             await send(rocketmq, topic, numbered(20))
-            consumer._rebalance.wake()  # as it is every 20 s
+            consumer._rebalance.wake()  # as every 20 s
             await popped(consumer, 20)
             async with asyncio.timeout(10):
-                while {one.queue_id for one in consumer.queues()} != {ANY_QUEUE}:
+                while {queue.queue_id for queue in consumer.queues()} != {ANY_QUEUE}:
                     await asyncio.sleep(0.01)
             assert f"is to pop topic {topic} again" in caplog.text
 
 
-async def test_operators_see_it(rocketmq: LocalBroker, topic: str) -> None:
+async def test_admin_sees_a_pop_consumer(rocketmq: LocalBroker, topic: str) -> None:
     await send(rocketmq, topic, [b"one"])
     listener = Listener()
     consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
@@ -399,7 +417,7 @@ async def test_operators_see_it(rocketmq: LocalBroker, topic: str) -> None:
         assert listener.bodies == [b"one", b"one"]
 
 
-# --- and what may be wrong ---------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,19 +427,19 @@ async def test_operators_see_it(rocketmq: LocalBroker, topic: str) -> None:
         (ConsumerConfig(consume_from_where=ConsumeFromWhere.TIMESTAMP), "consumeFromWhere"),
     ],
 )
-def test_what_cannot_be_popped(config: ConsumerConfig, name: str) -> None:
+def test_invalid_options_are_refused(config: ConsumerConfig, name: str) -> None:
     with pytest.raises(InvalidOption, match=name):
         PopConsumer("G", namesrv="127.0.0.1:9876", config=config)
 
 
-async def test_before_the_start() -> None:
+async def test_calls_before_start_are_refused() -> None:
     consumer = PopConsumer("G", namesrv="127.0.0.1:9876")
     await consumer.subscribe("T")
     with pytest.raises(NotStarted):
         await consumer.pop()
 
 
-async def test_a_broker_that_knows_no_pops(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_without_pop_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         ScriptedCluster({"T": {"broker-a": 1}}) as cluster,
         PopConsumer("G", namesrv=cluster.namesrv) as consumer,
@@ -433,7 +451,7 @@ async def test_a_broker_that_knows_no_pops(caplog: pytest.LogCaptureFixture) -> 
     assert "brokers before 5.0" in caplog.text
 
 
-async def test_acknowledgements_are_told_until_they_are_heard(
+async def test_lost_acknowledgements_are_repeated(
     rocketmq: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reput.client.acks.AGAIN_MS", 1)
@@ -446,7 +464,7 @@ async def test_acknowledgements_are_told_until_they_are_heard(
 
         async def lose(address: str, request: Command, timeout_ms: int | None = None) -> Command:
             code = request.code
-            if code == RequestCode.BATCH_ACK_MESSAGE:  # as a broker of 5.0
+            if code == RequestCode.BATCH_ACK_MESSAGE:  # like a broker of 5.0
                 raise BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no", address)
             if code == RequestCode.ACK_MESSAGE and len(lost) < 5:
                 lost.append(request)
@@ -457,4 +475,6 @@ async def test_acknowledgements_are_told_until_they_are_heard(
         await listener.wait_for(40)
     assert len(lost) == 5
     async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other:
-        await are_done_with(other, [one for one in listener.messages if is_popped(one)])
+        await assert_acknowledged(
+            other, [message for message in listener.messages if is_popped(message)]
+        )

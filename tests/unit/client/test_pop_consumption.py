@@ -1,4 +1,4 @@
-"""What becomes of popped messages, without brokers: who is told what, and when."""
+"""Popped messages without brokers: acknowledgement, redelivery, dead letters, and their times."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def popped(queue_offset: int, *, retries: int = 0, is_damaged: bool = False) -> 
 
 
 class Broker:
-    """Takes down what it is told; stands in for all that tells brokers."""
+    """Records acknowledgements and changes; replaces all parts that send requests to brokers."""
 
     retries_max = 3
 
@@ -53,7 +53,7 @@ class Broker:
         self.done_count = 0
 
     def add(self, messages: Sequence[PoppedMessage]) -> None:
-        self.acked += [one.queue_offset for one in messages]
+        self.acked += [message.queue_offset for message in messages]
 
     async def change(
         self, message: PoppedMessage, invisible_ms: int, *, is_attempt: bool = True
@@ -69,7 +69,7 @@ class Broker:
 
 
 class Subject:
-    """A consumption, its line of messages, and what was heard of it."""
+    """A consumption, its line of messages, and the messages that its listener got."""
 
     def __init__(self, *, is_ordered: bool = False, **settings: Any) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -90,8 +90,8 @@ class Subject:
         self, messages: list[ReceivedMessage], context: ConsumeContext
     ) -> ConsumeResult:
         context.delay_level = self.delay_level
-        self.handed_out += [one.queue_offset for one in messages]
-        is_bad = self.failing.intersection(one.queue_offset for one in messages)
+        self.handed_out += [message.queue_offset for message in messages]
+        is_bad = self.failing.intersection(message.queue_offset for message in messages)
         return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
 
     async def consume(self, *messages: PoppedMessage) -> Broker:
@@ -101,7 +101,7 @@ class Subject:
         return self.broker
 
 
-async def test_each_is_acknowledged_or_comes_again() -> None:
+async def test_each_message_is_acknowledged_or_comes_again() -> None:
     subject = Subject()
     subject.failing = {1}
     broker = await subject.consume(popped(0), popped(1), popped(2))
@@ -110,7 +110,7 @@ async def test_each_is_acknowledged_or_comes_again() -> None:
     assert broker.done_count == 3
 
 
-async def test_in_order_what_is_behind_a_failure_comes_again_with_it() -> None:
+async def test_in_order_messages_after_a_failure_come_again_too() -> None:
     subject = Subject(is_ordered=True, suspend_current_queue_time_ms=700)
     subject.failing = {1}
     broker = await subject.consume(popped(0), popped(1), popped(2))
@@ -120,18 +120,18 @@ async def test_in_order_what_is_behind_a_failure_comes_again_with_it() -> None:
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-async def test_what_waited_too_long_is_another_members(is_ordered: bool) -> None:
+async def test_a_message_past_its_invisible_time_is_dropped(is_ordered: bool) -> None:
     subject = Subject(is_ordered=is_ordered)
     late = popped(1)
     late.held_until_ms += 1
     subject.clock.advance(HELD_MS)
     broker = await subject.consume(popped(0), late)
-    assert subject.handed_out == ([] if is_ordered else [1])  # nothing overtakes
+    assert subject.handed_out == ([] if is_ordered else [1])  # no later message overtakes
     assert broker.done_count == 2
     assert broker.changed == []
 
 
-async def test_a_message_that_has_waited_is_held_on_in_time() -> None:
+async def test_a_message_that_waited_is_extended_in_time() -> None:
     subject = Subject()
     subject.clock.advance(HELD_MS - 200)
     timer = subject.consumption._begin_to_hold([popped(0)], [])
@@ -150,7 +150,7 @@ async def test_dead_letters(delay_level: int) -> None:
     assert broker.changed == ([(0, 30_000, True)] if delay_level == 0 else [])
 
 
-async def test_a_dead_letter_that_nobody_takes_comes_again() -> None:
+async def test_a_refused_dead_letter_comes_again() -> None:
     subject = Subject()
     subject.broker.takes_dead_letters = False
     subject.failing, subject.delay_level = {1}, -1
@@ -158,7 +158,7 @@ async def test_a_dead_letter_that_nobody_takes_comes_again() -> None:
     assert (broker.acked, broker.changed) == ([], [(1, 120_000, True)])
 
 
-async def test_a_damaged_message_comes_again_as_one_that_was_never_tried() -> None:
+async def test_a_damaged_message_comes_again_after_the_first_delay() -> None:
     subject = Subject()
     subject.failing = {1}
     broker = await subject.consume(popped(1, is_damaged=True))

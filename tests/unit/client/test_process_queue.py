@@ -1,4 +1,4 @@
-"""The queue between pulls and listeners, against a plain list of what is finished."""
+"""The queue between pulls and listeners, compared with a plain list of finished messages."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ def ones(*offsets: int) -> list[One]:
 
 
 class ProcessQueueModel(RuleBasedStateMachine):
-    """Any order of pulls and completions; the model is a set of offsets that are not finished."""
+    """Pulls and completions in any order; the model is the set of unfinished offsets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class ProcessQueueModel(RuleBasedStateMachine):
             offsets.append(self.next_offset)
             self.next_offset += 1
         self.next_offset += after
-        # A broker may begin with what was there before.
+        # A broker may return messages again.
         first = offsets[0] if offsets else self.next_offset
         before = list(range(self.queue.next_offset - repeated, self.queue.next_offset))
-        before = [one for one in before if one < first]
+        before = [number for number in before if number < first]
         count = self.queue.put(ones(*before, *offsets), self.next_offset, self.now_ms)
         assert count == len(offsets)
         self.unfinished += offsets
@@ -61,7 +61,7 @@ class ProcessQueueModel(RuleBasedStateMachine):
         if batch is None:
             assert not expected
             return
-        assert [one.queue_offset for one in batch.messages] == expected
+        assert [message.queue_offset for message in batch.messages] == expected
         assert batch.taken_ms == self.now_ms
         self.taken.append(batch)
         self.taken_newest = batch
@@ -73,14 +73,14 @@ class ProcessQueueModel(RuleBasedStateMachine):
         self.taken.remove(batch)
         self._is_finished(batch.messages)
         self.queue.finish(batch)
-        self.queue.finish(batch)  # once more changes nothing
+        self.queue.finish(batch)  # a second completion changes nothing
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def keep_some(self, data: st.DataObject) -> None:
         batch = data.draw(st.sampled_from(self.taken))
-        kept = [one for one in batch.messages if data.draw(st.booleans())]
-        self._is_finished([one for one in batch.messages if one not in kept])
+        kept = [message for message in batch.messages if data.draw(st.booleans())]
+        self._is_finished([message for message in batch.messages if message not in kept])
         self.queue.keep(batch, kept)
         assert batch.is_finished == (not kept)
         if not kept:
@@ -91,14 +91,14 @@ class ProcessQueueModel(RuleBasedStateMachine):
     def give_back(self) -> None:
         batch = self.taken_newest
         assert batch is not None
-        # Those between may be finished; the one given back must be the last of those taken.
+        # Messages between may be finished; the batch given back must be the last one taken.
         self.taken.remove(batch)
-        self.waiting = [one.queue_offset for one in batch.messages] + self.waiting
+        self.waiting = [message.queue_offset for message in batch.messages] + self.waiting
         self.queue.give_back(batch)
         self.taken_newest = None
 
     @invariant()
-    def committed_offset_passes_nothing_unfinished(self) -> None:
+    def committed_offset_is_the_first_unfinished(self) -> None:
         offset = self.queue.consumer_offset
         assert offset == min(self.unfinished, default=self.next_offset)
         assert offset >= self.committed, "it never goes back"
@@ -116,7 +116,7 @@ class ProcessQueueModel(RuleBasedStateMachine):
 
     @rule(before_ms=st.integers(0, 40))
     def overdue(self, before_ms: int) -> None:
-        in_order = sorted(self.taken, key=lambda one: one.messages[0].queue_offset)
+        in_order = sorted(self.taken, key=lambda taken: taken.messages[0].queue_offset)
         expected = []
         for batch in in_order:
             if batch.taken_ms >= before_ms:
@@ -133,14 +133,14 @@ class ProcessQueueModel(RuleBasedStateMachine):
         assert self.queue.message_count == self.queue.size_bytes == self.queue.span == 0
 
     def _is_finished(self, messages: list[One]) -> None:
-        for one in messages:
-            self.unfinished.remove(one.queue_offset)
+        for message in messages:
+            self.unfinished.remove(message.queue_offset)
 
 
 TestProcessQueue = ProcessQueueModel.TestCase
 
 
-def test_span_is_between_the_oldest_unfinished_and_the_newest() -> None:
+def test_the_span_is_from_the_oldest_unfinished_to_the_newest() -> None:
     queue: ProcessQueue[One] = ProcessQueue(5)
     assert queue.span == 0
     queue.put(ones(7, 8, 20), 21, 0)
@@ -156,15 +156,15 @@ def test_span_is_between_the_oldest_unfinished_and_the_newest() -> None:
     assert queue.consumer_offset == 21
 
 
-def test_where_nothing_matched_is_progress() -> None:
+def test_a_pull_without_matches_advances_the_offset() -> None:
     queue: ProcessQueue[One] = ProcessQueue(5)
     queue.put([], 40, 0)
     assert queue.consumer_offset == queue.next_offset == 40
-    queue.put([], 30, 0)  # a broker that forgot
+    queue.put([], 30, 0)  # a broker that lost its state
     assert queue.next_offset == 40
 
 
-def test_overdue_looks_at_few() -> None:
+def test_overdue_returns_a_bounded_number() -> None:
     queue: ProcessQueue[One] = ProcessQueue(0)
     queue.put(ones(*range(50)), 50, 0)
     for _ in range(50):

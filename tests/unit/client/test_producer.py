@@ -53,17 +53,17 @@ async def producer(cluster: ScriptedCluster) -> AsyncIterator[Producer]:
 # --- one message ------------------------------------------------------------------------
 
 
-async def test_what_a_broker_gets(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_send_request_and_its_result(cluster: ScriptedCluster, producer: Producer) -> None:
     message = Message("T", b"hello", "tag", ["k1", "k2"], {"a": "b"}, 3, 9, wait=False)
     result = await producer.send(message)
     (request,) = sent(cluster)
-    found = header(request)
+    fields = header(request)
 
     assert request.body == b"hello"
-    assert (found.producer_group, found.topic, found.flag) == ("P", "T", 9)
-    assert (found.default_topic, found.default_topic_queue_nums) == ("TBW102", 4)
-    assert (found.sys_flag, found.reconsume_times, found.batch) == (0, 0, False)
-    assert found.born_timestamp > 1_600_000_000_000
+    assert (fields.producer_group, fields.topic, fields.flag) == ("P", "T", 9)
+    assert (fields.default_topic, fields.default_topic_queue_nums) == ("TBW102", 4)
+    assert (fields.sys_flag, fields.reconsume_times, fields.batch) == (0, 0, False)
+    assert fields.born_timestamp > 1_600_000_000_000
     assert properties(request) == {
         "UNIQ_KEY": result.message_id,
         "TAGS": "tag",
@@ -76,33 +76,33 @@ async def test_what_a_broker_gets(cluster: ScriptedCluster, producer: Producer) 
         SendStatus.SEND_OK,
         result.message_id,
         "0" * 32,
-        MessageQueue("T", "broker-a", found.queue_id),
+        MessageQueue("T", "broker-a", fields.queue_id),
         0,
     )
 
 
-async def test_queues_take_turns(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_queues_are_chosen_round_robin(cluster: ScriptedCluster, producer: Producer) -> None:
     results = [await producer.send(Message("Two", b"x")) for _ in range(4)]
 
-    assert {one.queue for one in results} == set(await producer.queues("Two"))
-    assert len({one.message_id for one in results}) == 4
+    assert {result.queue for result in results} == set(await producer.queues("Two"))
+    assert len({result.message_id for result in results}) == 4
 
 
-async def test_long_bodies_are_compressed_if_that_helps(
+async def test_long_bodies_are_compressed_if_that_makes_them_smaller(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     noise = Random(1).randbytes(50_000)
     for body in (b"x" * 4095, b"x" * 4096, noise, b"x" * 1_000_000):
         await producer.send(Message("T", body))
-    found = sent(cluster)
+    requests = sent(cluster)
 
-    assert [header(one).sys_flag for one in found] == [0, 0x301, 0, 0x301]
-    assert zlib.decompress(found[1].body) == b"x" * 4096
-    assert found[2].body == noise
-    assert zlib.decompress(found[3].body) == b"x" * 1_000_000
+    assert [header(request).sys_flag for request in requests] == [0, 0x301, 0, 0x301]
+    assert zlib.decompress(requests[1].body) == b"x" * 4096
+    assert requests[2].body == noise
+    assert zlib.decompress(requests[3].body) == b"x" * 1_000_000
 
 
-async def test_a_message_may_be_sent_to_one_queue(
+async def test_a_message_may_be_sent_to_a_given_queue(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     queue = MessageQueue("Two", "broker-b", 1)
@@ -116,7 +116,7 @@ async def test_a_message_may_be_sent_to_one_queue(
     assert selected.queue == (await producer.queues("Two"))[3]
 
 
-async def test_a_fixed_queue_is_of_the_topic(producer: Producer) -> None:
+async def test_a_queue_of_another_topic_is_refused(producer: Producer) -> None:
     with pytest.raises(InvalidOption, match="a queue of topic 'T'"):
         await producer.send(Message("T", b"x"), queue=MessageQueue("Two", "broker-a", 0))
     with pytest.raises(InvalidOption, match="from the selector"):
@@ -125,7 +125,7 @@ async def test_a_fixed_queue_is_of_the_topic(producer: Producer) -> None:
         await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-z", 0))
 
 
-async def test_a_new_topic_is_sent_where_it_would_be_made(
+async def test_a_new_topic_uses_the_default_route(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     queues = {(await producer.send(Message("New", b"x"))).queue for _ in range(8)}
@@ -135,13 +135,15 @@ async def test_a_new_topic_is_sent_where_it_would_be_made(
     assert await producer.send(Message("New", b"x"))
 
 
-async def test_a_topic_that_nobody_would_make(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_topic_without_route_or_auto_creation_is_an_error(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
     del cluster.topics["TBW102"]
     with pytest.raises(NoRoute, match="'New'"):
         await producer.send(Message("New", b"x"))
 
 
-async def test_a_topic_without_queues_to_write_to(
+async def test_a_topic_without_writable_queues_is_an_error(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     cluster.topics["Full"] = {"broker-a": 0}
@@ -164,7 +166,7 @@ async def test_a_topic_without_queues_to_write_to(
         (Message("T", b"x", tags="\x01"), "x01"),
     ],
 )
-async def test_messages_that_are_not_sent(
+async def test_invalid_messages_are_refused_before_sending(
     cluster: ScriptedCluster, producer: Producer, message: Message, text: str
 ) -> None:
     with pytest.raises(InvalidOption, match=text):
@@ -172,7 +174,7 @@ async def test_messages_that_are_not_sent(
     assert not sent(cluster)
 
 
-async def test_a_message_that_a_consumer_sends_back(
+async def test_reconsume_times_of_a_retried_message_go_into_the_header(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     cluster.topics["%RETRY%C"] = {"broker-a": 1}
@@ -184,7 +186,7 @@ async def test_a_message_that_a_consumer_sends_back(
     assert properties(request).keys() == {"UNIQ_KEY", "RETRY_TOPIC"}
 
 
-async def test_a_namespace_stands_before_topics_and_group(cluster: ScriptedCluster) -> None:
+async def test_a_namespace_prefixes_topics_and_group(cluster: ScriptedCluster) -> None:
     cluster.topics["tenant%T"] = {"broker-a": 1}
     client = ClientConfig(namesrv_addr=cluster.namesrv, namespace="tenant")
     async with Producer("P", client=client) as producer:
@@ -196,16 +198,14 @@ async def test_a_namespace_stands_before_topics_and_group(cluster: ScriptedClust
     assert (found.producer_group, found.topic) == ("tenant%P", "tenant%T")
 
 
-async def test_a_oneway_message_is_not_answered(
-    cluster: ScriptedCluster, producer: Producer
-) -> None:
+async def test_a_oneway_message_has_no_reply(cluster: ScriptedCluster, producer: Producer) -> None:
     await producer.send_oneway(Message("T", b"x"))
     (request,) = await cluster.broker.until_asked(SEND)
 
     assert request.is_oneway
 
 
-async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+async def test_calls_before_start_and_after_close_are_refused(cluster: ScriptedCluster) -> None:
     producer = Producer("P", namesrv=cluster.namesrv)
     with pytest.raises(NotStarted):
         await producer.send(Message("T", b"x"))
@@ -222,18 +222,18 @@ async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> N
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
-async def test_a_refusal_is_tried_elsewhere(
+async def test_a_refusal_is_retried_on_another_broker(
     cluster: ScriptedCluster, producer: Producer, code: int
 ) -> None:
     cluster.brokers[0].refuse(ResponseCode(code))
     for _ in range(4):
         assert (await producer.send(Message("Two", b"x"))).queue.broker_name == "broker-b"
-    keys = [properties(one)["UNIQ_KEY"] for one in sent(cluster)]
-    assert len(set(keys)) == 4  # an attempt more does not make another message
+    keys = [properties(request)["UNIQ_KEY"] for request in sent(cluster)]
+    assert len(set(keys)) == 4  # a retry keeps the unique key
 
 
 @pytest.mark.parametrize("code", [3, 13, 215])
-async def test_a_refusal_that_all_would_give_is_not(
+async def test_a_refusal_of_every_broker_is_not_retried(
     cluster: ScriptedCluster, producer: Producer, code: int
 ) -> None:
     for broker in cluster.brokers:
@@ -245,14 +245,14 @@ async def test_a_refusal_that_all_would_give_is_not(
     assert isinstance(raised.value.__cause__, BrokerError)
 
 
-async def test_attempts_end(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_attempts_are_limited(cluster: ScriptedCluster, producer: Producer) -> None:
     cluster.broker.refuse(ResponseCode.SERVICE_NOT_AVAILABLE)
     with pytest.raises(SendFailed, match="in 3 attempts") as raised:
         await producer.send(Message("T", b"x"))
 
     assert raised.value.broker_names == ("broker-a",) * 3
     assert raised.value.retriable
-    assert len({header(one).queue_id for one in sent(cluster)}) == 3
+    assert len({header(request).queue_id for request in sent(cluster)}) == 3
 
 
 async def test_a_fixed_queue_gets_one_attempt(cluster: ScriptedCluster, producer: Producer) -> None:
@@ -262,21 +262,21 @@ async def test_a_fixed_queue_gets_one_attempt(cluster: ScriptedCluster, producer
 
 
 @pytest.mark.parametrize("queue", [None, MessageQueue("T", "broker-a", 0)])
-async def test_a_busy_broker_is_asked_until_it_has_time(
+async def test_a_busy_broker_is_retried_until_it_accepts(
     cluster: ScriptedCluster, producer: Producer, queue: MessageQueue | None
 ) -> None:
     broker = cluster.broker
     broker.refuse(ResponseCode.SYSTEM_BUSY)
     sending = asyncio.create_task(producer.send(Message("T", b"x"), queue=queue, timeout_ms=30_000))
-    await broker.until_asked(SEND, 4)  # more than there are attempts
+    await broker.until_asked(SEND, 4)  # more than the number of attempts
     broker.store_as(ResponseCode.SUCCESS)
 
     assert (await sending).status is SendStatus.SEND_OK
     assert broker.sent_count == 1
-    assert len({properties(one)["UNIQ_KEY"] for one in sent(cluster)}) == 1
+    assert len({properties(request)["UNIQ_KEY"] for request in sent(cluster)}) == 1
 
 
-async def test_a_broker_that_stays_busy_is_told_of(
+async def test_a_broker_that_stays_busy_is_an_error(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     for broker in cluster.brokers:
@@ -286,11 +286,11 @@ async def test_a_broker_that_stays_busy_is_told_of(
 
     assert raised.value.retriable
     assert set(raised.value.broker_names[:2]) == {"broker-a", "broker-b"}
-    # Pauses of 10, 20 and 40 ms: the next, of 80, would end too late.
+    # Pauses of 10, 20 and 40 ms; the next one, of 80, would end too late.
     assert 2 <= len(raised.value.broker_names) <= 4
 
 
-async def test_without_retries_a_busy_broker_is_asked_once(cluster: ScriptedCluster) -> None:
+async def test_without_retries_a_busy_broker_gets_one_request(cluster: ScriptedCluster) -> None:
     cluster.broker.refuse(ResponseCode.SYSTEM_BUSY)
     config = ProducerConfig(retry_times_when_send_failed=0)
     async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
@@ -298,7 +298,7 @@ async def test_without_retries_a_busy_broker_is_asked_once(cluster: ScriptedClus
             await producer.send(Message("T", b"x"))
 
 
-async def test_a_broker_that_is_gone_is_tried_elsewhere(
+async def test_an_unreachable_broker_is_replaced_by_another(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     await cluster.brokers[0].stop()
@@ -306,7 +306,9 @@ async def test_a_broker_that_is_gone_is_tried_elsewhere(
         assert (await producer.send(Message("Two", b"x"))).queue.broker_name == "broker-b"
 
 
-async def test_when_all_brokers_are_gone(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_send_with_all_brokers_unreachable_fails(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
     for broker in cluster.brokers:
         await broker.stop()
     with pytest.raises(SendFailed) as raised:
@@ -314,7 +316,7 @@ async def test_when_all_brokers_are_gone(cluster: ScriptedCluster, producer: Pro
     assert isinstance(raised.value.reason, Unreachable)
 
 
-async def test_no_attempt_begins_after_the_time_is_over(
+async def test_no_attempt_starts_after_the_timeout(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     for broker in cluster.brokers:
@@ -324,7 +326,7 @@ async def test_no_attempt_begins_after_the_time_is_over(
     assert isinstance(raised.value.reason, RequestTimedOut)
 
 
-async def test_a_broker_that_moved_is_found_again(
+async def test_the_new_address_of_a_broker_is_used(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     await producer.send(Message("T", b"x"))
@@ -338,7 +340,7 @@ async def test_a_broker_that_moved_is_found_again(
     "status",
     [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE],
 )
-async def test_what_is_stored_less_safely_is_tried_again_if_wanted(
+async def test_a_message_stored_with_a_warning_is_retried_if_configured(
     cluster: ScriptedCluster, status: SendStatus
 ) -> None:
     cluster.brokers[0].store_as(ResponseCode[status.name])
@@ -355,7 +357,7 @@ async def test_what_is_stored_less_safely_is_tried_again_if_wanted(
         assert found == {status}
 
 
-async def test_slow_and_failed_brokers_are_avoided_if_wanted(cluster: ScriptedCluster) -> None:
+async def test_slow_and_failed_brokers_are_avoided_if_configured(cluster: ScriptedCluster) -> None:
     config = ProducerConfig(send_latency_fault_enable=True)
     cluster.brokers[0].refuse(ResponseCode.SYSTEM_ERROR)
     async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
@@ -364,7 +366,7 @@ async def test_slow_and_failed_brokers_are_avoided_if_wanted(cluster: ScriptedCl
     assert len(cluster.brokers[0].asked(SEND)) <= 1
 
 
-async def test_a_reply_without_a_place_is_an_error(
+async def test_a_reply_without_a_queue_offset_is_an_error(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
     cluster.broker.answers[SEND] = lambda request: command.reply(request, ext_fields={})
@@ -382,15 +384,15 @@ async def test_a_batch_is_one_request(cluster: ScriptedCluster, producer: Produc
     inner = batch.decode(request.body)
 
     assert header(request).batch
-    assert [(one.flag, one.body) for one in inner] == [(0, b"0"), (1, b"1"), (2, b"2")]
-    found = [props.decode(one.property_bytes) for one in inner]
-    assert [one["TAGS"] for one in found] == ["tag0", "tag1", "tag2"]
-    assert [one["UNIQ_KEY"] for one in found] == result.message_ids
+    assert [(message.flag, message.body) for message in inner] == [(0, b"0"), (1, b"1"), (2, b"2")]
+    decoded = [props.decode(message.property_bytes) for message in inner]
+    assert [properties["TAGS"] for properties in decoded] == ["tag0", "tag1", "tag2"]
+    assert [properties["UNIQ_KEY"] for properties in decoded] == result.message_ids
     assert len(set(result.message_ids)) == 3
     assert properties(request) == {}
 
 
-async def test_a_batch_that_does_not_wait(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_wait_false_is_kept_by_a_batch(cluster: ScriptedCluster, producer: Producer) -> None:
     await producer.send_batch([Message("T", b"x", wait=False)])
 
     assert properties(sent(cluster, RequestCode.SEND_BATCH_MESSAGE)[0]) == {"WAIT": "false"}
@@ -409,7 +411,7 @@ async def test_a_batch_that_does_not_wait(cluster: ScriptedCluster, producer: Pr
         ([Message("T", b"x" * 2_500_000)] * 2, "as a batch"),
     ],
 )
-async def test_messages_that_are_no_batch(
+async def test_messages_that_cannot_be_a_batch_are_refused(
     cluster: ScriptedCluster, producer: Producer, messages: list[Message], text: str
 ) -> None:
     with pytest.raises(InvalidOption, match=text):
@@ -417,14 +419,14 @@ async def test_messages_that_are_no_batch(
     assert not sent(cluster, RequestCode.SEND_BATCH_MESSAGE)
 
 
-# --- many -----------------------------------------------------------------------------------
+# --- many messages -----------------------------------------------------------------------
 
 
 async def test_results_are_in_the_order_of_the_messages(cluster: ScriptedCluster) -> None:
     held: list[Command] = []
 
     def hold(request: Command) -> None:
-        # BrokerError in threes, the last one first.
+        # Answer in threes, the last request first.
         held.append(request)
         if len(held) == 3:
             while held:
@@ -434,13 +436,13 @@ async def test_results_are_in_the_order_of_the_messages(cluster: ScriptedCluster
     config = ProducerConfig(window_count=3)
     async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
         results = await producer.send_many(Message("T", b"%d" % i) for i in range(9))
-    keys = {properties(one)["UNIQ_KEY"]: one.body for one in sent(cluster)}
+    keys = {properties(request)["UNIQ_KEY"]: request.body for request in sent(cluster)}
 
-    assert [keys[one.message_id] for one in results] == [b"%d" % i for i in range(9)]
-    assert [one.queue_offset for one in results] == [2, 1, 0, 5, 4, 3, 8, 7, 6]
+    assert [keys[result.message_id] for result in results] == [b"%d" % i for i in range(9)]
+    assert [result.queue_offset for result in results] == [2, 1, 0, 5, 4, 3, 8, 7, 6]
 
 
-async def test_no_more_are_taken_than_the_window_has_room_for(cluster: ScriptedCluster) -> None:
+async def test_send_many_takes_no_more_messages_than_its_window(cluster: ScriptedCluster) -> None:
     taken: list[Message] = []
 
     def messages() -> Iterator[Message]:
@@ -460,7 +462,7 @@ async def test_no_more_are_taken_than_the_window_has_room_for(cluster: ScriptedC
     assert len(sent(cluster)) == 5
 
 
-async def test_a_failure_ends_it_and_says_what_was_sent(cluster: ScriptedCluster) -> None:
+async def test_a_failure_ends_send_many_and_reports_sent_messages(cluster: ScriptedCluster) -> None:
     config = ProducerConfig(window_count=2)
     messages = [
         Message("T", b"x"),
@@ -473,9 +475,9 @@ async def test_a_failure_ends_it_and_says_what_was_sent(cluster: ScriptedCluster
             await producer.send_many(messages)
     results = raised.value.results
 
-    assert [type(one) for one in results[:3]] == [SendResult, SendResult, InvalidOption]
+    assert [type(result) for result in results[:3]] == [SendResult, SendResult, InvalidOption]
     assert len(results) == len(sent(cluster)) + 1 < len(messages)
 
 
-async def test_nothing_to_send(producer: Producer) -> None:
+async def test_send_many_without_messages(producer: Producer) -> None:
     assert await producer.send_many([]) == []

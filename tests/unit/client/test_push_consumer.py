@@ -1,4 +1,4 @@
-"""A push consumer and our broker: it comes, goes and comes again, whatever its listener does."""
+"""A push consumer with our broker: restarts, cancellation, closing, and order."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from reput.client import (
 from reput.testing import LocalBroker
 
 GUARD_S = 30
-"""Ends a test that hangs."""
+"""Limit of a test's waits, in s."""
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 ONE_WORKER = ConsumerConfig(consume_from_where=FIRST, consume_concurrency=1)
 
@@ -32,7 +32,7 @@ async def send(mq: LocalBroker, bodies: Iterable[bytes]) -> None:
 
 
 class Listener:
-    """Keeps what it gets; is never done with messages that are ``stuck``."""
+    """Records bodies; never returns from a call that has ``stuck`` messages."""
 
     def __init__(self, stuck: Iterable[bytes] = ()) -> None:
         self.bodies: list[bytes] = []
@@ -43,9 +43,9 @@ class Listener:
         self, messages: list[ReceivedMessage], _context: ConsumeContext
     ) -> ConsumeResult:
         async with self._arrived:
-            self.bodies += [one.body for one in messages]
+            self.bodies += [message.body for message in messages]
             self._arrived.notify_all()
-        if self.stuck.intersection(one.body for one in messages):
+        if self.stuck.intersection(message.body for message in messages):
             await asyncio.Event().wait()
         return ConsumeResult.SUCCESS
 
@@ -60,7 +60,7 @@ def rocketmq() -> Iterator[LocalBroker]:
         yield mq
 
 
-async def test_a_group_that_is_to_pop_is_told(
+async def test_a_request_mode_of_pop_is_logged(
     rocketmq: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     rocketmq.create_topic("T", 1)
@@ -74,19 +74,19 @@ async def test_a_group_that_is_to_pop_is_told(
     await consumer.subscribe("T")
     async with consumer, asyncio.timeout(GUARD_S):
         await send(rocketmq, [b"one"])
-        await listener.wait_for(b"one")  # it comes all the same
-        for mode, said in (("POP", "is to pop topic T"), ("PULL", "is to pull topic T again"),
+        await listener.wait_for(b"one")  # delivered in spite of the mode
+        for mode, text in (("POP", "is to pop topic T"), ("PULL", "is to pull topic T again"),
                            ("POP", "is to pop topic T")):  # fmt: skip
             async with Admin(rocketmq.namesrv_addr) as admin:
                 await admin.set_request_mode("G", "T", mode, broker=rocketmq.broker_addr)
-            consumer._rebalance.wake()  # as it is every 20 s
-            while f"group G {said}" not in caplog.text:
+            consumer._rebalance.wake()  # as every 20 s
+            while f"group G {text}" not in caplog.text:
                 await asyncio.sleep(0.01)
             caplog.clear()
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
-async def test_a_consumer_can_be_started_again(rocketmq: LocalBroker, is_orderly: bool) -> None:
+async def test_a_consumer_can_be_restarted(rocketmq: LocalBroker, is_orderly: bool) -> None:
     rocketmq.create_topic("T", 1)
     listener = Listener()
     consumer = PushConsumer(
@@ -100,7 +100,7 @@ async def test_a_consumer_can_be_started_again(rocketmq: LocalBroker, is_orderly
     assert listener.bodies == [b"one", b"two"]
 
 
-async def test_a_close_that_is_cancelled_leaves_nothing_behind(rocketmq: LocalBroker) -> None:
+async def test_a_cancelled_close_leaves_no_tasks(rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("T", 1)
     tasks = asyncio.all_tasks()
     listener = Listener(stuck=[b"one"])
@@ -118,7 +118,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing_behind(rocketmq: LocalBr
         await closing
     assert asyncio.all_tasks() == tasks
     listener.stuck.clear()
-    async with consumer:  # nobody was done with it
+    async with consumer:  # no message was finished
         await send(rocketmq, [b"two"])
         await listener.wait_for(b"two")
     assert listener.bodies == [b"one", b"one", b"two"]
@@ -149,7 +149,7 @@ async def test_a_listener_may_close_its_consumer(rocketmq: LocalBroker) -> None:
         await asyncio.gather(*(asyncio.all_tasks() - tasks), return_exceptions=True)
 
 
-async def test_order_is_kept_as_members_come_and_go(rocketmq: LocalBroker) -> None:
+async def test_order_is_kept_when_members_join_and_leave(rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("T", 3)
     running: Counter[int] = Counter()
     seen: defaultdict[int, list[int]] = defaultdict(list)
@@ -163,7 +163,7 @@ async def test_order_is_kept_as_members_come_and_go(rocketmq: LocalBroker) -> No
             if running[queue_id] > 1:
                 overlaps.append(queue_id)
             await asyncio.sleep(0)
-            seen[queue_id] += [int(one.body) for one in messages]
+            seen[queue_id] += [int(message.body) for message in messages]
             running[queue_id] -= 1
             is_served.set()
             async with arrived:

@@ -1,4 +1,4 @@
-"""Locks are given back, and none stays because two requests crossed."""
+"""Queue locks are released, also when a request is cancelled or in flight."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,37 +20,35 @@ LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 
 
 def grant(request: Command) -> Command:
-    """Lock all but queue 2."""
+    """Lock all queues but number 2."""
     asked = bodies.decode(LockBody, request.body)
-    ok = [one for one in asked.mq_set if one.queue_id != 2]
+    ok = [queue for queue in asked.mq_set if queue.queue_id != 2]
     return command.reply(request, body=bodies.encode(LockReply(lock_ok_mq_set=ok)))
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[ScriptedCluster]:
-    async with ScriptedCluster({"T": {"broker-a": 3}}) as one:
-        one.broker.answers[LOCK] = grant
-        one.broker.answers[UNLOCK] = command.reply
-        yield one
+    async with ScriptedCluster({"T": {"broker-a": 3}}) as scripted:
+        scripted.broker.answers[LOCK] = grant
+        scripted.broker.answers[UNLOCK] = command.reply
+        yield scripted
 
 
 @pytest.fixture
 async def instance(cluster: ScriptedCluster) -> AsyncIterator[ClientInstance]:
     member = Guest()
-    one = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), member)
-    yield one
-    await one.leave(member)
+    joined = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), member)
+    yield joined
+    await joined.leave(member)
 
 
 def unlocked(cluster: ScriptedCluster) -> list[set[MessageQueue]]:
-    asked = [bodies.decode(LockBody, one.body) for one in cluster.broker.asked(UNLOCK)]
-    assert all(one.consumer_group == "G" for one in asked)
-    return [set(one.mq_set) for one in asked]
+    asked = [bodies.decode(LockBody, request.body) for request in cluster.broker.asked(UNLOCK)]
+    assert all(body.consumer_group == "G" for body in asked)
+    return [set(body.mq_set) for body in asked]
 
 
-async def test_what_was_locked_is_given_back(
-    cluster: ScriptedCluster, instance: ClientInstance
-) -> None:
+async def test_held_locks_are_released(cluster: ScriptedCluster, instance: ClientInstance) -> None:
     locks = QueueLocks(instance, "G")
     assert await locks.lock(QUEUES) == set(QUEUES[:2])
     await locks.unlock(QUEUES[:1])
@@ -59,7 +57,7 @@ async def test_what_was_locked_is_given_back(
     assert unlocked(cluster) == [{QUEUES[0]}, {QUEUES[1]}]
 
 
-async def test_what_nobody_waited_for_is_given_back_too(
+async def test_locks_of_a_cancelled_request_are_released(
     cluster: ScriptedCluster, instance: ClientInstance
 ) -> None:
     cluster.broker.answers[LOCK] = lambda _: None
@@ -72,7 +70,7 @@ async def test_what_nobody_waited_for_is_given_back_too(
     assert unlocked(cluster) == [set(QUEUES)]
 
 
-async def test_a_lock_that_is_being_renewed_is_given_back_after_that(
+async def test_a_lock_under_renewal_is_released_afterwards(
     cluster: ScriptedCluster, instance: ClientInstance
 ) -> None:
     cluster.broker.answers[LOCK] = lambda _: None

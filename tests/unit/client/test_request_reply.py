@@ -46,7 +46,7 @@ def sent(request: Command) -> tuple[SendMessageHeader, dict[str, str]]:
 
 
 async def push(cluster: ScriptedCluster, correlation_id: str, body: bytes) -> Command:
-    """Hand a reply to the client, as a broker does."""
+    """Push a reply to the client, like a broker."""
     marks = {"MSG_TYPE": "reply", "CORRELATION_ID": correlation_id, "KEYS": "k"}
     header = PushReplyHeader(
         producer_group="others",
@@ -85,26 +85,30 @@ async def test_a_request_gets_its_reply(cluster: ScriptedCluster, producer: Prod
     assert (reply.body, reply.topic, reply.keys, reply.flag) == (b"42", REPLY_TOPIC, ["k"], 7)
     assert reply.born_host == Host(b"\x7f\0\0\x01", 4711)
     assert reply.store_timestamp_ms == 1_700_000_000_001
-    # Nobody waits any more; the broker is told that all is well, as by Java's client.
+    # The request is done; the client answers SUCCESS all the same, as Java's client does.
     assert (await push(cluster, properties["CORRELATION_ID"], b"43")).code == 0
 
 
-async def test_two_requests_do_not_mix(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_concurrent_requests_get_their_own_replies(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
     asking = [
         asyncio.create_task(producer.request(Message("T", body))) for body in (b"one", b"two")
     ]
     requests = await cluster.brokers[0].until_asked(SEND, 2)
     for request in reversed(requests):
         await push(cluster, sent(request)[1]["CORRELATION_ID"], b"re: " + request.body)
-    assert [(await one).body for one in asking] == [b"re: one", b"re: two"]
+    assert [(await task).body for task in asking] == [b"re: one", b"re: two"]
 
 
-async def test_no_reply_in_time(producer: Producer) -> None:
+async def test_a_request_without_reply_times_out(producer: Producer) -> None:
     with pytest.raises(NoReply, match="request to T was stored, but not replied to in 50 ms"):
         await producer.request(Message("T", b"anybody?"), timeout_ms=50)
 
 
-async def test_a_request_that_cannot_be_sent(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_request_that_cannot_be_sent_fails(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
     cluster.brokers[0].refuse(ResponseCode.MESSAGE_ILLEGAL)
     with pytest.raises(SendFailed):
         await producer.request(Message("T", b"?"))
@@ -121,7 +125,7 @@ def received(**marks: str) -> ReceivedMessage:
 
 
 @pytest.mark.parametrize("namespace", ["", "tenant"])
-async def test_a_reply_goes_by_the_broker_of_the_request(
+async def test_a_reply_goes_to_the_broker_of_the_request(
     cluster: ScriptedCluster, namespace: str
 ) -> None:
     cluster.brokers[1].answers[REPLY] = cluster.brokers[1].stored
@@ -143,16 +147,20 @@ async def test_a_reply_goes_by_the_broker_of_the_request(
     }
 
 
-async def test_who_asked_is_gone(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_reply_to_a_disconnected_client_fails(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
     text = "push reply message fail, channel of <asker> not found."
     for broker in cluster.brokers:
-        broker.answers[REPLY] = lambda one: commands.reply(one, ResponseCode.SYSTEM_ERROR, text)
+        broker.answers[REPLY] = lambda request: commands.reply(
+            request, ResponseCode.SYSTEM_ERROR, text
+        )
     request = received(CORRELATION_ID="c1", REPLY_TO_CLIENT="asker")
     with pytest.raises(SendFailed, match="not found"):
         await producer.reply(request, b"42")
-    assert len(cluster.brokers[1].asked(REPLY)) == 1  # once: the client will not come back
+    assert len(cluster.brokers[1].asked(REPLY)) == 1  # not retried: the client will not come back
 
 
-async def test_only_requests_are_replied_to(producer: Producer) -> None:
+async def test_a_reply_to_a_plain_message_is_refused(producer: Producer) -> None:
     with pytest.raises(InvalidOption, match="property CORRELATION_ID"):
         await producer.reply(received(REPLY_TO_CLIENT="asker"), b"42")

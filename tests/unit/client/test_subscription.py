@@ -1,4 +1,4 @@
-"""What a member wants. Expectations: rocketmq 4.9.8 ``FilterAPITest``, ``FilterAPI``."""
+"""Subscriptions of a member. Expectations: rocketmq 4.9.8 ``FilterAPITest``, ``FilterAPI``."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class One:
 
 
 @pytest.mark.parametrize("expression", ["*", "", None])
-def test_all(expression: str | None) -> None:
+def test_expressions_for_all_messages(expression: str | None) -> None:
     wanted = subscriptions.tags("T", expression, 7)
     assert (wanted.expression, wanted.tag_set, wanted.version) == ("*", frozenset(), 7)
     messages = [One(None), One("a")]
@@ -37,12 +37,12 @@ def test_tags_are_trimmed_and_counted_once() -> None:
     assert not wanted.is_sql
 
 
-def test_other_space_is_part_of_a_tag() -> None:
+def test_other_whitespace_is_part_of_a_tag() -> None:
     assert subscriptions.tags("T", "\u3000a\u00a0", 1).tag_set == {"\u3000a\u00a0"}
 
 
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])
-def test_separators_without_tags(expression: str) -> None:
+def test_separators_without_tags_are_refused(expression: str) -> None:
     with pytest.raises(InvalidOption, match="TagA"):
         subscriptions.tags("T", expression, 1)
 
@@ -54,7 +54,7 @@ def test_tags_are_compared_by_text() -> None:
     assert wanted.matching(messages) == [One("AaAa"), One("c")]
 
 
-def test_sql_is_the_brokers_business() -> None:
+def test_sql_is_left_to_the_broker() -> None:
     wanted = subscriptions.sql("T", "a > 5 AND b IS NOT NULL", 9)
     messages = [One(None)]
     assert wanted.is_sql

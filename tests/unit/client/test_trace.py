@@ -1,4 +1,4 @@
-"""Traces that producers and consumers write, and how they are read."""
+"""Traces of producers and consumers, written and read."""
 
 import asyncio
 from collections.abc import Mapping
@@ -50,14 +50,14 @@ def traced(namesrv: str, **settings: str) -> ClientConfig:
 
 
 @pytest.mark.parametrize("namespace", ["", "tenant"])
-async def test_a_message_from_its_producer_to_its_consumer(namesrv: str, namespace: str) -> None:
+async def test_a_message_is_traced_from_producer_to_consumer(namesrv: str, namespace: str) -> None:
     config = traced(namesrv, namespace=namespace)
-    key = f"key-of-{namespace}"  # traces of the other test are in the log still
+    key = f"key-of-{namespace}"  # the log still contains traces of the other test
     consumed: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
 
     async def listen(messages: list[ReceivedMessage], _: object) -> ConsumeResult:
-        for one in messages:
-            consumed.put_nowait(one)
+        for message in messages:
+            consumed.put_nowait(message)
         return ConsumeResult.SUCCESS
 
     async with Producer("p", client=config) as producer:
@@ -72,11 +72,20 @@ async def test_a_message_from_its_producer_to_its_consumer(namesrv: str, namespa
         by_key = await admin.messages_by_key("RMQ_SYS_TRACE_TOPIC", key)
     assert len(by_key) == 2
     assert sent.client_address.startswith("127.0.0.1:")
-    one = sent.trace
-    assert isinstance(one, Sent)
-    assert (one.group, one.topic, one.tags, one.keys) == ("p", "T", "tag", f"k1 {key}")
-    assert (one.region, one.body_bytes, one.kind) == ("DefaultRegion", 4, MessageKind.NORMAL)
-    assert (one.offset_message_id, one.is_success) == (result.offset_message_id, True)
+    message = sent.trace
+    assert isinstance(message, Sent)
+    assert (message.group, message.topic, message.tags, message.keys) == (
+        "p",
+        "T",
+        "tag",
+        f"k1 {key}",
+    )
+    assert (message.region, message.body_bytes, message.kind) == (
+        "DefaultRegion",
+        4,
+        MessageKind.NORMAL,
+    )
+    assert (message.offset_message_id, message.is_success) == (result.offset_message_id, True)
     assert isinstance(begun.trace, Begun)
     assert isinstance(done.trace, Consumed)
     assert (begun.trace.group, begun.trace.retry_count, begun.trace.keys) == ("c", 0, f"k1 {key}")
@@ -88,12 +97,14 @@ async def test_each_message_of_a_batch_is_traced(namesrv: str) -> None:
     async with Producer("p", client=traced(namesrv)) as producer:
         result = await producer.send_batch([Message("T", b"1"), Message("T", b"22", "tag")])
     async with Admin(namesrv) as admin:
-        found = [(await admin.message_trace(one))[0].trace for one in result.message_ids]
-    assert [one.body_bytes for one in found if isinstance(one, Sent)] == [1, 2]
-    assert [one.tags for one in found if isinstance(one, Sent)] == [None, "tag"]
+        traces = [
+            (await admin.message_trace(message_id))[0].trace for message_id in result.message_ids
+        ]
+    assert [trace.body_bytes for trace in traces if isinstance(trace, Sent)] == [1, 2]
+    assert [trace.tags for trace in traces if isinstance(trace, Sent)] == [None, "tag"]
 
 
-async def test_what_a_pull_consumer_hands_out_and_consumes(namesrv: str) -> None:
+async def test_a_pull_consumer_traces_delivery_and_consumption(namesrv: str) -> None:
     config = traced(namesrv)
     async with Producer("p", client=config) as producer:
         sent = await producer.send(Message("T", b"body", keys="polled"))
@@ -102,15 +113,15 @@ async def test_what_a_pull_consumer_hands_out_and_consumes(namesrv: str) -> None
         consumer.seek(sent.queue, sent.queue_offset)
         (message,) = await consumer.poll(1)
         assert message.message_id == sent.message_id
-    with pytest.raises(ZeroDivisionError):  # what is not consumed has no end
+    with pytest.raises(ZeroDivisionError):  # a message that is not consumed has no end trace
         await poll_and_fail(PullConsumer("fails", client=config), sent)
     async with Admin(namesrv) as admin:
-        found = [one.trace for one in await admin.message_trace(sent.message_id)]
-    (begun,) = [one for one in found if isinstance(one, Begun) and one.group == "polls"]
-    (done,) = [one for one in found if isinstance(one, Consumed)]
+        traces = [trace.trace for trace in await admin.message_trace(sent.message_id)]
+    (begun,) = [trace for trace in traces if isinstance(trace, Begun) and trace.group == "polls"]
+    (done,) = [trace for trace in traces if isinstance(trace, Consumed)]
     assert (done.call_id, done.group, done.keys) == (begun.call_id, "polls", "polled")
     assert (done.is_success, done.outcome) == (True, Outcome.SUCCESS)
-    assert [one.group for one in found if isinstance(one, Begun)].count("fails") == 1
+    assert [trace.group for trace in traces if isinstance(trace, Begun)].count("fails") == 1
 
 
 async def poll_and_fail(consumer: PullConsumer, sent: SendResult) -> None:
@@ -121,7 +132,7 @@ async def poll_and_fail(consumer: PullConsumer, sent: SendResult) -> None:
         raise ZeroDivisionError
 
 
-async def test_a_recall_is_traced_whatever_the_broker_says() -> None:
+async def test_a_recall_is_traced_even_if_the_broker_refuses() -> None:
     with LocalBroker(topics=["T"], settings={"recallMessageEnable": "true"}) as mq:
         async with Producer("p", client=traced(mq.namesrv_addr)) as producer:
             sent = await producer.send(Message("T", b"body", delay_ms=600_000))
@@ -131,16 +142,16 @@ async def test_a_recall_is_traced_whatever_the_broker_says() -> None:
             with pytest.raises(BrokerError, match="timestamp"):
                 await producer.recall("T", handles.encode(late))
         async with Admin(mq.namesrv_addr) as admin:
-            found = [one.trace for one in await admin.message_trace(sent.message_id)]
-    recalls = [one for one in found if isinstance(one, Recalled)]
-    assert [(one.topic, one.group, one.is_success) for one in recalls] == [
+            found = [entry.trace for entry in await admin.message_trace(sent.message_id)]
+    recalls = [trace for trace in found if isinstance(trace, Recalled)]
+    assert [(recall.topic, recall.group, recall.is_success) for recall in recalls] == [
         ("T", "p", True),
         ("T", "p", False),
     ]
     assert recalls[0].region == "DefaultRegion"
 
 
-async def test_another_topic_for_traces(namesrv: str) -> None:
+async def test_traces_may_go_to_another_topic(namesrv: str) -> None:
     async with Producer("p", client=traced(namesrv, trace_topic="Traces")) as producer:
         result = await producer.send(Message("T", b"body"))
     async with Admin(namesrv) as admin:
@@ -149,11 +160,11 @@ async def test_another_topic_for_traces(namesrv: str) -> None:
             await admin.message_trace(result.message_id, topic="NoSuchTopic")
 
 
-# --- the writer by itself ---------------------------------------------------------------
+# --- the writer alone ------------------------------------------------------------------
 
 
 class Collector:
-    """Keeps what it is to send."""
+    """Records messages instead of sending them."""
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
@@ -192,7 +203,7 @@ def write(writer: TraceWriter, topic: str = "T") -> None:
     )
 
 
-async def test_traces_are_sent_when_there_are_enough(
+async def test_traces_are_sent_in_batches(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "GATHER_MS", 600_000)
@@ -207,7 +218,7 @@ async def test_traces_are_sent_when_there_are_enough(
     assert (message.topic, message.keys) == ("Traces", "ID")
 
 
-async def test_what_is_too_much_or_cannot_be_sent_is_counted(collector: Collector) -> None:
+async def test_dropped_traces_are_counted(collector: Collector) -> None:
     writer = TraceWriter(collector, "Traces", "g", ManualClock())
     for _ in range(traces.WAITING_MAX + 5):
         write(writer)
@@ -227,7 +238,7 @@ async def test_traces_are_not_traced(collector: Collector) -> None:
 
 
 def stored(topic: str, properties: Mapping[str, str] | None = None) -> ReceivedMessage:
-    """Return a message as a broker sends it."""
+    """Return a message as a broker delivers it."""
     host = Host(bytes((192, 0, 2, 1)), 10911)
     message = StoredMessage(
         topic, b"body", 0, 0, 0, 1, host, 2, host, property_bytes=props.encode(properties or {})
@@ -236,7 +247,7 @@ def stored(topic: str, properties: Mapping[str, str] | None = None) -> ReceivedM
 
 
 @pytest.mark.parametrize("state", list(TransactionState))
-async def test_the_end_of_a_transaction(namesrv: str, state: TransactionState) -> None:
+async def test_the_end_of_a_transaction_is_traced(namesrv: str, state: TransactionState) -> None:
     async with TransactionProducer(
         "p", client=traced(namesrv), check=lambda _: TransactionState.UNKNOWN
     ) as producer:
@@ -244,7 +255,7 @@ async def test_the_end_of_a_transaction(namesrv: str, state: TransactionState) -
             Message("T", b"body", "tag", "k1 k2"), lambda *_: state
         )
     async with Admin(namesrv) as admin:
-        sent, ended = [one.trace for one in await admin.message_trace(done.half.message_id)]
+        sent, ended = [entry.trace for entry in await admin.message_trace(done.half.message_id)]
     assert isinstance(sent, Sent)
     assert isinstance(ended, TransactionEnded)
     assert (sent.kind, ended.kind) == (MessageKind.HALF, MessageKind.COMMIT)
@@ -258,7 +269,7 @@ async def test_the_end_of_a_transaction(namesrv: str, state: TransactionState) -
     )
 
 
-async def test_a_transaction_of_the_blocking_producer_is_traced_alike(namesrv: str) -> None:
+async def test_a_transaction_of_the_blocking_producer_is_traced(namesrv: str) -> None:
     def run() -> str:
         with blocking.TransactionProducer(
             "p", client=traced(namesrv), check=lambda _: TransactionState.UNKNOWN
@@ -269,6 +280,6 @@ async def test_a_transaction_of_the_blocking_producer_is_traced_alike(namesrv: s
 
     message_id = await asyncio.to_thread(run)
     async with Admin(namesrv) as admin:
-        _, ended = [one.trace for one in await admin.message_trace(message_id)]
+        _, ended = [entry.trace for entry in await admin.message_trace(message_id)]
     assert isinstance(ended, TransactionEnded)
     assert (ended.topic, ended.tags, ended.keys, ended.group) == ("T", "tag", "k1 k2", "p")

@@ -1,4 +1,4 @@
-r"""Lines of traces. What Java writes and reads is compared in tests/interop/test_trace.py."""
+r"""Encoding of trace lines. tests/interop/test_trace.py compares with Java's results."""
 
 import pytest
 
@@ -40,7 +40,7 @@ RECALLED = Recalled(
     time_ms=1, region="R", group="g", topic="T", message_id="ID", is_success=True
 )  # fmt: skip
 
-LINES: dict[str, Trace] = {  # by TraceDataEncoder.encoderFromContextBean
+LINES: dict[str, Trace] = {  # from TraceDataEncoder.encoderFromContextBean
     "Pub|1700000000000|DefaultRegion|g|T|ID|null|k1 k2|127.0.0.1:10911|5|3|3|7F|true": SENT,
     "SubBefore|1|null|g|C|ID|2|null": begun(),
     "SubAfter|C|ID|3|false|k|2|9|g": CONSUMED,
@@ -54,7 +54,7 @@ def wire(line: str) -> str:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_lines_both_ways(line: str) -> None:
+def test_lines_are_encoded_and_decoded(line: str) -> None:
     assert trace_codec.encode(LINES[line]) == wire(line)
     assert trace_codec.decode(wire(line)) == [LINES[line]]
 
@@ -67,23 +67,25 @@ def test_lines_both_ways(line: str) -> None:
         ("Pub|1|R|g|T|ID|t|k|b:1|5|3|0|7F|true|client", True, "7F"),
     ],
 )
-def test_sends_of_older_clients(line: str, success: bool, offset_id: str | None) -> None:
-    (one,) = trace_codec.decode(wire(line))
-    assert isinstance(one, Sent)
-    assert (one.is_success, one.offset_message_id) == (success, offset_id)
+def test_send_lines_of_older_clients_are_decoded(
+    line: str, success: bool, offset_id: str | None
+) -> None:
+    (sent,) = trace_codec.decode(wire(line))
+    assert isinstance(sent, Sent)
+    assert (sent.is_success, sent.offset_message_id) == (success, offset_id)
 
 
-def test_consumptions_of_older_clients() -> None:
-    (one, two) = trace_codec.decode(
+def test_consumption_lines_of_older_clients_are_decoded() -> None:
+    (first, second) = trace_codec.decode(
         wire("SubAfter|C|ID|3|true|k") + wire("SubAfter|C|ID|3|true|k|1")
     )
-    assert isinstance(one, Consumed)
-    assert isinstance(two, Consumed)
-    assert (one.outcome, one.time_ms, one.group) == (Outcome.SUCCESS, 0, None)
-    assert two.outcome is Outcome.TIME_OUT
+    assert isinstance(first, Consumed)
+    assert isinstance(second, Consumed)
+    assert (first.outcome, first.time_ms, first.group) == (Outcome.SUCCESS, 0, None)
+    assert second.outcome is Outcome.TIME_OUT
 
 
-def test_other_lines_are_left_out_and_broken_ones_are_said() -> None:
+def test_unknown_lines_are_skipped_and_broken_lines_are_errors() -> None:
     assert trace_codec.decode("") == []
     assert trace_codec.decode(wire("Other|1") + wire("SubBefore|1|null|g|C|ID|2|null")) == [begun()]
     for line in ("SubBefore|1|null|g", "SubBefore|soon|null|g|C|ID|2|null"):
@@ -91,21 +93,23 @@ def test_other_lines_are_left_out_and_broken_ones_are_said() -> None:
             trace_codec.decode(wire(line))
 
 
-def test_what_a_trace_is_found_by() -> None:
+def test_keys_of_a_trace() -> None:
     assert trace_codec.keys_of(SENT) == ["ID", "k1", "k2"]
     assert trace_codec.keys_of(RECALLED) == ["ID"]
     assert trace_codec.keys_of(begun()) == ["ID"]
 
 
-def test_traces_go_together_within_what_a_message_may_hold() -> None:
+def test_traces_are_packed_into_messages_within_limits() -> None:
     traces = [begun(f"{number:032d}", keys="same") for number in range(3000)]
     packed = trace_codec.pack(traces)
     assert len(packed) > 1
-    assert [one for each in packed for one in trace_codec.decode(each.body.decode())] == traces
-    for each in packed:
-        assert len(each.body) <= trace_codec.BODY_BYTES_MAX
-        assert len(" ".join(each.keys)) <= trace_codec.KEYS_BYTES_MAX
-        ids = [one.message_id for one in trace_codec.decode(each.body.decode())]
-        assert set(each.keys) == {*ids, "same"}
-        assert len(each.keys) == len(ids) + 1
+    assert [
+        trace for message in packed for trace in trace_codec.decode(message.body.decode())
+    ] == traces
+    for message in packed:
+        assert len(message.body) <= trace_codec.BODY_BYTES_MAX
+        assert len(" ".join(message.keys)) <= trace_codec.KEYS_BYTES_MAX
+        ids = [trace.message_id for trace in trace_codec.decode(message.body.decode())]
+        assert set(message.keys) == {*ids, "same"}
+        assert len(message.keys) == len(ids) + 1
     assert trace_codec.pack([]) == []

@@ -1,4 +1,4 @@
-"""What a producer of transactions sends, and what it answers; requests are Java's."""
+"""Requests of a transaction producer, and its answers to checks; requests are Java's."""
 
 import asyncio
 import threading
@@ -45,14 +45,14 @@ def producer(
 
 
 def ends(broker: ScriptedBroker) -> list[EndTransactionHeader]:
-    return [headers.decode(EndTransactionHeader, one.ext_fields) for one in broker.asked(END)]
+    return [headers.decode(EndTransactionHeader, end.ext_fields) for end in broker.asked(END)]
 
 
 # --- sending ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("state", "code"), [(COMMIT, 8), (ROLLBACK, 12)])
-async def test_what_a_broker_gets(
+async def test_requests_of_a_transaction(
     cluster: ScriptedCluster, broker: ScriptedBroker, state: TransactionState, code: int
 ) -> None:
     broker.sent_count = 7
@@ -87,7 +87,7 @@ async def test_what_a_broker_gets(
     assert (result.state, result.is_settled) == (state, True)
 
 
-async def test_what_is_not_known_is_not_told(
+async def test_an_unknown_state_is_not_sent(
     cluster: ScriptedCluster, broker: ScriptedBroker
 ) -> None:
     async with producer(cluster) as running:
@@ -118,24 +118,24 @@ async def test_coroutines_run_in_the_loop_and_functions_in_threads(
         return COMMIT
 
     async with producer(cluster) as running:
-        for one in (coroutine, function):
-            await running.send_in_transaction(Message("T", b"x"), one)
-    assert [one is threading.main_thread() for one in threads] == [True, False]
+        for end in (coroutine, function):
+            await running.send_in_transaction(Message("T", b"x"), end)
+    assert [end is threading.main_thread() for end in threads] == [True, False]
 
 
-async def test_what_is_not_stored_safely_is_rolled_back(
+async def test_a_half_message_stored_with_a_warning_is_rolled_back(
     cluster: ScriptedCluster, broker: ScriptedBroker
 ) -> None:
-    """As in Java: the local transaction does not run."""
+    """The local transaction does not run, as in Java."""
     broker.store_as(ResponseCode.FLUSH_DISK_TIMEOUT)
     async with producer(cluster) as running:
         result = await running.send_in_transaction(Message("T", b"x"), fail)
     assert result.half.status is SendStatus.FLUSH_DISK_TIMEOUT
     assert result.state is ROLLBACK
-    assert [one.commit_or_rollback for one in ends(broker)] == [12]
+    assert [end.commit_or_rollback for end in ends(broker)] == [12]
 
 
-async def test_a_broker_that_does_not_take_it_asks_later(
+async def test_a_refused_end_is_left_to_a_check(
     cluster: ScriptedCluster, broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.answers[END] = lambda request: command.reply(request, 1, "The producer group wrong")
@@ -146,14 +146,16 @@ async def test_a_broker_that_does_not_take_it_asks_later(
     assert "The producer group wrong" in caplog.text
 
 
-async def test_what_is_delayed_is_refused(cluster: ScriptedCluster, broker: ScriptedBroker) -> None:
+async def test_a_delayed_message_is_refused(
+    cluster: ScriptedCluster, broker: ScriptedBroker
+) -> None:
     async with producer(cluster) as running:
         with pytest.raises(InvalidOption, match="0 in a transaction"):
             await running.send_in_transaction(Message("T", b"x", delay_level=3), fail)
     assert not broker.asked(RequestCode.SEND_MESSAGE_V2)
 
 
-# --- being asked --------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------
 
 
 def question(number: int = 5) -> Command:
@@ -174,12 +176,12 @@ def question(number: int = 5) -> Command:
     )
 
 
-async def ask(broker: ScriptedBroker, *questions: Command) -> None:
-    """Ask who has sent a heartbeat."""
+async def send_checks(broker: ScriptedBroker, *questions: Command) -> None:
+    """Send checks to the client whose heartbeat has arrived."""
     async with asyncio.timeout(GUARD_S):
         await broker.until_asked(RequestCode.HEART_BEAT)
-    for one in questions:
-        broker.channels[-1].send(one)
+    for check in questions:
+        broker.channels[-1].send(check)
 
 
 async def until_ended(broker: ScriptedBroker, count: int = 1) -> None:
@@ -198,7 +200,7 @@ async def test_a_check_is_answered(
         return state
 
     async with producer(cluster, check, topics=["T"]):
-        await ask(broker, question())
+        await send_checks(broker, question())
         await until_ended(broker)
     (end,) = ends(broker)
     assert end == EndTransactionHeader(
@@ -215,7 +217,7 @@ async def test_a_check_is_answered(
     assert message.broker_name == "broker-a"
 
 
-async def test_what_a_check_cannot_say_is_asked_again(
+async def test_a_check_without_a_decision_is_not_answered(
     cluster: ScriptedCluster, broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = {b"1": UNKNOWN, b"2": None, b"4": COMMIT}
@@ -224,14 +226,14 @@ async def test_what_a_check_cannot_say_is_asked_again(
         return answers[message.body]  # type: ignore[return-value]
 
     async with producer(cluster, check, topics=["T"]):
-        await ask(broker, *map(question, (1, 2, 3, 4)))
+        await send_checks(broker, *map(question, (1, 2, 3, 4)))
         await until_ended(broker)
-    assert [one.msg_id for one in ends(broker)] == ["ID4"]
+    assert [end.msg_id for end in ends(broker)] == ["ID4"]
     assert "a function that returns a TransactionState" in caplog.text
     assert "KeyError: b'3'" in caplog.text
 
 
-async def test_few_checks_run_at_once_and_the_rest_wait(
+async def test_concurrent_checks_are_limited(
     cluster: ScriptedCluster, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_producer, "CHECKS_WAITING_MAX", 20)
@@ -247,7 +249,7 @@ async def test_few_checks_run_at_once_and_the_rest_wait(
         return COMMIT
 
     async with producer(cluster, check, topics=["T"]):
-        await ask(broker, *map(question, range(30)))
+        await send_checks(broker, *map(question, range(30)))
         while running_count < transaction_producer.CHECKS_AT_ONCE:
             await asyncio.sleep(0)
         go_on.set()
@@ -256,7 +258,7 @@ async def test_few_checks_run_at_once_and_the_rest_wait(
     assert most == transaction_producer.CHECKS_AT_ONCE
 
 
-async def test_brokers_of_known_topics_hear_of_it_at_once(
+async def test_brokers_of_the_given_topics_get_a_heartbeat_at_start(
     cluster: ScriptedCluster, broker: ScriptedBroker
 ) -> None:
     async with producer(cluster, topics=["T", "Nowhere"]):
@@ -264,7 +266,7 @@ async def test_brokers_of_known_topics_hear_of_it_at_once(
     assert b'"groupName":"P"' in beat.body
 
 
-async def test_a_close_ends_what_is_being_checked(
+async def test_a_close_cancels_running_checks(
     cluster: ScriptedCluster, broker: ScriptedBroker
 ) -> None:
     begun = asyncio.Event()
@@ -275,6 +277,6 @@ async def test_a_close_ends_what_is_being_checked(
         return COMMIT
 
     async with producer(cluster, check, topics=["T"]):
-        await ask(broker, question())
+        await send_checks(broker, question())
         await begun.wait()
     assert ends(broker) == []

@@ -1,6 +1,7 @@
-"""Batch queues that a 5.5.0 broker has written: each get is what that broker answered.
+"""Batch queues of a 5.5.0 broker and of this store.
 
-And those that are written here: units that Java would put, in any life of the store.
+Each get of the broker's queues returns what that broker answered. Queues that are written here have
+the units that Java would write, also after stops and crashes.
 """
 
 import dataclasses
@@ -34,8 +35,8 @@ from reput.store.reader import Boundary, StoreReader
 
 TOPIC = "GoldenBatch-bcq"
 MANIFEST = golden.manifest("5.5.0", "v5")
-GETS = [one for one in MANIFEST["getMessage"] if one["topic"] == TOPIC]
-(QUEUE,) = (one for one in MANIFEST["queues"] if one["topic"] == TOPIC)
+GETS = [query for query in MANIFEST["getMessage"] if query["topic"] == TOPIC]
+(QUEUE,) = (queue for queue in MANIFEST["queues"] if queue["topic"] == TOPIC)
 
 
 FILE = f"{paths.BATCH_CONSUME_QUEUE}/{TOPIC}/0/{0:020}"
@@ -54,24 +55,24 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield opened
 
 
-@pytest.mark.parametrize("asked", GETS, ids=lambda one: f"{one['offset']}-{one['max']}")
-def test_gets_are_javas(store: MessageStore, asked: dict[str, Any]) -> None:
-    found = store.get(TOPIC, asked["queueId"], asked["offset"], asked["max"])
-    assert found.status.name == asked["status"]
-    assert (found.next_offset, found.min_offset, found.max_offset) == (
-        asked["nextBeginOffset"],
-        asked["minOffset"],
-        asked["maxOffset"],
+@pytest.mark.parametrize("asked", GETS, ids=lambda row: f"{row['offset']}-{row['max']}")
+def test_gets_are_javas(store: MessageStore, java: dict[str, Any]) -> None:
+    result = store.get(TOPIC, java["queueId"], java["offset"], java["max"])
+    assert result.status.name == java["status"]
+    assert (result.next_offset, result.min_offset, result.max_offset) == (
+        java["nextBeginOffset"],
+        java["minOffset"],
+        java["maxOffset"],
     )
-    records = [received(bytes(one), "b") for one in found.records]
-    assert [one[0].physical_offset for one in records] == asked["commitLogOffsets"]
-    assert found.message_count == 4 * len(records)
+    records = [received(bytes(data), "b") for data in result.records]
+    assert [batch[0].physical_offset for batch in records] == java["commitLogOffsets"]
+    assert result.message_count == 4 * len(records)
 
 
 def test_clients_get_the_messages_inside(store: MessageStore) -> None:
     messages = received(store.get(TOPIC, 0, 0).data, "b")
-    assert [one.queue_offset for one in messages] == list(range(12))
-    assert all(one.body for one in messages)
+    assert [message.queue_offset for message in messages] == list(range(12))
+    assert all(message.body for message in messages)
 
 
 def test_ends_and_times(store: MessageStore) -> None:
@@ -80,9 +81,9 @@ def test_ends_and_times(store: MessageStore) -> None:
         QUEUE["maxOffset"],
     )
     starts = [
-        (one["storeTimestamp"], one["queueOffset"])
-        for one in golden.messages("5.5.0", "v5")
-        if one["topic"] == TOPIC
+        (message["storeTimestamp"], message["queueOffset"])
+        for message in golden.messages("5.5.0", "v5")
+        if message["topic"] == TOPIC
     ]
     assert store.earliest_message_time(TOPIC, 0) == starts[0][0]
     for time_ms, queue_offset in starts:
@@ -107,11 +108,11 @@ def test_a_filter_sees_a_batch_as_one_message(store: MessageStore) -> None:
         def takes_record(self, data: memoryview) -> bool:
             return False
 
-    found = store.get(TOPIC, 0, 0, message_filter=Nothing())
-    assert (found.status, found.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 12)
+    result = store.get(TOPIC, 0, 0, message_filter=Nothing())
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 12)
 
 
-def test_other_queues_of_the_topic_are_not_there(store: MessageStore) -> None:
+def test_other_queues_of_the_topic_do_not_exist(store: MessageStore) -> None:
     assert store.get(TOPIC, 1, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
     assert (store.min_offset(TOPIC, 1), store.max_offset(TOPIC, 1)) == (0, 0)
 
@@ -119,7 +120,7 @@ def test_other_queues_of_the_topic_are_not_there(store: MessageStore) -> None:
 # --- written here -----------------------------------------------------------------------------
 
 
-def test_what_java_wrote_is_made_anew_with_the_same_bytes(tmp_path: Path) -> None:
+def test_rebuilt_batch_queues_have_the_bytes_of_java(tmp_path: Path) -> None:
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     wanted = (root / FILE).read_bytes()
     for family in (paths.BATCH_CONSUME_QUEUE, paths.CONSUME_QUEUE):
@@ -134,24 +135,24 @@ def test_the_same_batches_get_javas_records_and_units(tmp_path: Path) -> None:
     with MessageStore.open(config=config_of(tmp_path / "ours"), clock=clock) as ours:
         for unit in java:
             place = golden.find_record("5.5.0", "v5", int(unit["physical_offset"]))
-            one = record.decode(place.record)
+            stored = record.decode(place.record)
             named = {
                 name: value
-                for name, value in one.properties.items()
+                for name, value in stored.properties.items()
                 if name not in (props.INNER_BASE, props.INNER_NUM)
             }
             message = IncomingMessage(
-                TOPIC, one.body, 0, props.encode(named), one.born_timestamp, one.born_host,
-                one.store_host, one.flag, one.sys_flag,
+                TOPIC, stored.body, 0, props.encode(named), stored.born_timestamp, stored.born_host,
+                stored.store_host, stored.flag, stored.sys_flag,
             )  # fmt: skip
-            result = ours.put_batch(message, one.store_timestamp)
-            assert (result.queue_offset, result.message_count) == (one.queue_offset, 4)
+            result = ours.put_batch(message, stored.store_timestamp)
+            assert (result.queue_offset, result.message_count) == (stored.queue_offset, 4)
             data = ours.record_at(result.physical_offset)
             assert data is not None
             mine = record.decode(data)
-            assert mine.properties == one.properties
+            assert mine.properties == stored.properties
             assert dataclasses.replace(mine, physical_offset=0, property_bytes=b"") == (
-                dataclasses.replace(one, physical_offset=0, property_bytes=b"")
+                dataclasses.replace(stored, physical_offset=0, property_bytes=b"")
             )
     mine = StoreReader.open(str(tmp_path / "ours")).batch_queue(TOPIC, 0).units
     for name in set(java.dtype.names or ()) - {"physical_offset"}:
@@ -159,7 +160,7 @@ def test_the_same_batches_get_javas_records_and_units(tmp_path: Path) -> None:
 
 
 class Batches:
-    """A topic of batch queues over several lives of a store, and what it must hold."""
+    """A topic of batch queues over several starts of a store, with its expected units."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
@@ -185,7 +186,7 @@ class Batches:
         )  # fmt: skip
 
     def fill(self, count: int, *, size: int = 8) -> None:
-        """Put batches of one to four messages by turns into two queues."""
+        """Put batches of one to four messages into two queues in turn."""
         for number in range(count):
             sent = self.sent[number % 2]
             start = sent[-1][0] + 1 if sent else 0
@@ -195,20 +196,22 @@ class Batches:
             sent += enumerate(bodies, start)
 
     def read(self, queue_id: int) -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
-        at = self.store.min_offset("B", queue_id)
-        while at < self.store.max_offset("B", queue_id):
-            result = self.store.get("B", queue_id, at)
+        messages: list[tuple[int, bytes]] = []
+        queue_offset = self.store.min_offset("B", queue_id)
+        while queue_offset < self.store.max_offset("B", queue_id):
+            result = self.store.get("B", queue_id, queue_offset)
             assert result.status is GetStatus.FOUND
-            assert result.next_offset > at
-            at = result.next_offset
-            found += [(one.queue_offset, one.body) for one in received(result.data, "b")]
-        return found
+            assert result.next_offset > queue_offset
+            queue_offset = result.next_offset
+            messages += [
+                (message.queue_offset, message.body) for message in received(result.data, "b")
+            ]
+        return messages
 
     def check(self) -> None:
         for queue_id, sent in enumerate(self.sent):
             low = self.store.min_offset("B", queue_id)
-            assert self.read(queue_id) == [one for one in sent if one[0] >= low]
+            assert self.read(queue_id) == [message for message in sent if message[0] >= low]
 
     def end(self) -> None:
         self.store.close()
@@ -220,17 +223,17 @@ class Batches:
 def test_a_power_loss_takes_no_more_than_the_log_loses(
     tmp_path: Path, flush: str, loss: Loss
 ) -> None:
-    one = Batches(tmp_path, flush_disk_type=flush)
+    batches = Batches(tmp_path, flush_disk_type=flush)
     chance = random.Random(1)
     for _ in range(4):
-        one.fill(14)
-        one.store.step()
+        batches.fill(14)
+        batches.store.step()
         if flush == "ASYNC_FLUSH":
-            one.clock.advance(61_000)
-            while one.store.step():
+            batches.clock.advance(61_000)
+            while batches.store.step():
                 pass
-        one.check()
-        one.disk.lose_power(chance, loss, before=one.store.abandon)
-        one.open()
-        one.check()
-    one.end()
+        batches.check()
+        batches.disk.lose_power(chance, loss, before=batches.store.abandon)
+        batches.open()
+        batches.check()
+    batches.end()

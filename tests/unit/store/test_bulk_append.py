@@ -1,4 +1,4 @@
-"""Where the log of a store ends to which an import was begun, and what is kept of imports."""
+"""Bulk append: the end of the log after an unfinished import, and the record of imports."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def begin(store: Built, log_end: int) -> None:
     bulk_append.save(str(store.root), Appends(begun, {"query": 2}), Disk())
 
 
-def test_what_is_kept_is_read_again(store: Built) -> None:
+def test_a_saved_import_can_be_loaded(store: Built) -> None:
     folder = open_folder(str(store.root))
     assert bulk_append.read(folder) == Appends(None, {})
     begin(store, 5)
@@ -43,7 +43,7 @@ def test_what_is_kept_is_read_again(store: Built) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"begun": null}', '{"begun": {"a": 1}, "batches": {}}']
 )
-def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
+def test_an_unreadable_import_file_is_damage(text: str, store: Built) -> None:
     (store.root / paths.BULK_APPENDS).write_text(text)
     with pytest.raises(
         CorruptRecord, match=r"appends.json.*it contains the last batch of each stream"
@@ -53,34 +53,34 @@ def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
 
 @pytest.mark.parametrize("has_crashed", [False, True])
 @pytest.mark.parametrize("torn", [0, 3, 4, 7], ids="{} of eight bytes".format)
-def test_the_log_ends_where_an_import_began_that_is_not_done(
+def test_the_log_ends_where_an_unfinished_import_began(
     has_crashed: bool, torn: int, store: Built
 ) -> None:
     end = end_of(store)
     messages = list(StoreReader.open(str(store.root)).messages())
-    at = messages[15].physical_offset
-    begin(store, at)
+    begin_offset = messages[15].physical_offset
+    begin(store, begin_offset)
     if has_crashed:
         (store.root / paths.ABORT).touch()
-    # Done: a record stands there. Not done: zeros, or a part of its head, and records behind.
+    # A whole record: the import is done. Zeros or part of a head, then records: it is not done.
     assert end_of(store) == end
     file = store.log_file(0)
     data = bytearray(file.read_bytes())
-    head = bytes(data[at : at + 8])
-    data[at : at + 8] = head[:torn].ljust(8, b"\0")
+    head = bytes(data[begin_offset : begin_offset + 8])
+    data[begin_offset : begin_offset + 8] = head[:torn].ljust(8, b"\0")
     file.write_bytes(data)
     reader = StoreReader.open(str(store.root))
-    assert reader.end_offset == at
+    assert reader.end_offset == begin_offset
     assert reader.tail.stale is not None
-    assert (reader.tail.stale.physical_offset, reader.tail.stale.end) == (at, end)
+    assert (reader.tail.stale.physical_offset, reader.tail.stale.end) == (begin_offset, end)
     assert list(reader.messages()) == messages[:15]
-    data[at : at + 8] = head
+    data[begin_offset : begin_offset + 8] = head
     file.write_bytes(data)
     assert end_of(store) == end
 
 
 @pytest.mark.parametrize("elsewhere", [-5, 1 << 40])
-def test_an_import_that_is_no_part_of_the_log_says_nothing(elsewhere: int, store: Built) -> None:
+def test_an_import_outside_the_log_is_ignored(elsewhere: int, store: Built) -> None:
     end = end_of(store)
     begin(store, elsewhere)
     assert end_of(store) == end

@@ -1,4 +1,4 @@
-"""The checkpoint file: what it says, when it says it, and what a broker would read."""
+"""The checkpoint file: its fields, when it is flushed, and what a Java broker would read."""
 
 import logging
 import struct
@@ -13,7 +13,7 @@ from reput.store.disk import Disk
 
 
 class RecordingDisk(Disk):
-    """Tells what was done, in order; a sync may fail."""
+    """A disk that records its operations in order; a sync may fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,9 +54,7 @@ def checkpoint(path: str, disk: RecordingDisk) -> CheckpointFile:
     return made
 
 
-def test_java_finds_its_fields_where_it_looks_for_them(
-    path: str, checkpoint: CheckpointFile
-) -> None:
+def test_fields_are_at_the_positions_of_java(path: str, checkpoint: CheckpointFile) -> None:
     checkpoint.advance(physical_timestamp=1, queue_timestamp=2, index_timestamp=3)
     checkpoint.advance(
         master_flushed_offset=4, confirmed_physical_offset=5, queue_physical_offset=6
@@ -96,7 +94,7 @@ def test_offsets_only_go_up_and_times_follow_the_clock(checkpoint: CheckpointFil
     assert checkpoint.fields == Checkpoint(physical_timestamp=400, queue_physical_offset=500)
 
 
-def test_offsets_never_point_behind_a_log_that_was_cut(checkpoint: CheckpointFile) -> None:
+def test_offsets_never_exceed_the_end_of_a_truncated_log(checkpoint: CheckpointFile) -> None:
     checkpoint.advance(
         physical_timestamp=1000,
         queue_physical_offset=500,
@@ -112,7 +110,7 @@ def test_offsets_never_point_behind_a_log_that_was_cut(checkpoint: CheckpointFil
     )
 
 
-def test_a_flush_that_failed_is_done_again(
+def test_a_failed_flush_is_repeated(
     checkpoint: CheckpointFile, disk: RecordingDisk, path: str
 ) -> None:
     checkpoint.flush()
@@ -127,7 +125,7 @@ def test_a_flush_that_failed_is_done_again(
     assert CheckpointFile(path, Disk()).load().physical_timestamp == 8
 
 
-def test_what_advances_during_a_flush_is_for_the_next_one(path: str) -> None:
+def test_changes_during_a_flush_are_for_the_next_one(path: str) -> None:
     class Busy(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             checkpoint.advance(physical_timestamp=checkpoint.fields.physical_timestamp + 1)
@@ -142,7 +140,7 @@ def test_what_advances_during_a_flush_is_for_the_next_one(path: str) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 24, 47])
-def test_a_cut_page_counts_as_none_and_is_written_whole(
+def test_a_truncated_page_counts_as_none_and_is_written_whole(
     path: str, caplog: pytest.LogCaptureFixture, length: int
 ) -> None:
     Path(path).write_bytes(b"\x01" * length)

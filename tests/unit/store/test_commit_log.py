@@ -1,4 +1,4 @@
-"""The log for writing: files, blanks, room, what can be read and what is durable."""
+"""The log for writing: files, blanks, room, readable records and durability."""
 
 import struct
 
@@ -27,7 +27,7 @@ def put(store: MessageStore, body_bytes: int) -> int:
 
 
 def fill_up_to(store: MessageStore, left: int) -> None:
-    """Fill the first file but for ``left`` bytes."""
+    """Fill the first file up to its last ``left`` bytes."""
     for _ in range(4):
         put(store, 15_000 - 92)
     put(store, FILE_BYTES - 60_000 - left - 92)
@@ -55,10 +55,10 @@ def test_a_full_file_is_followed_by_an_empty_log_position(store: MessageStore) -
     fill_up_to(store, 50)
     put(store, 0)
     assert store.log.written_offset == FILE_BYTES + 92
-    assert [one.start for one in store.log.files.files] == [0, FILE_BYTES]
+    assert [file.start for file in store.log.files.files] == [0, FILE_BYTES]
 
 
-def test_records_are_read_at_their_place_only(store: MessageStore) -> None:
+def test_records_are_read_only_at_their_offset(store: MessageStore) -> None:
     first, second = put(store, 10), put(store, 20)
     data = store.log.record(second)
     assert data is not None
@@ -70,10 +70,10 @@ def test_records_are_read_at_their_place_only(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("magic", [record.MAGIC_V1, record.MAGIC_V2, 0, -875286124])
-def test_a_size_that_a_client_has_forged_is_not_believed(
+def test_a_forged_size_is_not_trusted(
     store: MessageStore, magic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may ask for the record at an offset that lies inside of a body of his own."""
+    """A client may ask for a record at an offset that is inside a body that it sent itself."""
     copied: list[int] = []
     bytes_at = hot.bytes_at
 
@@ -87,15 +87,15 @@ def test_a_size_that_a_client_has_forged_is_not_believed(
     for _ in range(3):
         put(store, 15_000)
     copied.clear()
-    at = forged.physical_offset + record.FIXED_BYTES_V1 - 3
-    assert store.log.read(at, 8) == body[:8]
+    physical_offset = forged.physical_offset + record.FIXED_BYTES_V1 - 3
+    assert store.log.read(physical_offset, 8) == body[:8]
     copied.clear()
-    assert store.log.record(at) is None
-    assert store.log.store_timestamp_at(at) is None
+    assert store.log.record(physical_offset) is None
+    assert store.log.store_timestamp_at(physical_offset) is None
     assert max(copied) <= record.SIZE_AND_MAGIC.size
 
 
-def test_what_is_flushed_is_what_was_written(store: MessageStore) -> None:
+def test_flushed_bytes_are_the_written_ones(store: MessageStore) -> None:
     put(store, 10)
     assert store.log.flushed_offset == 0
     assert store.log.flush() == 102
@@ -103,14 +103,14 @@ def test_what_is_flushed_is_what_was_written(store: MessageStore) -> None:
     assert store.log.flushed_offset == 102
 
 
-def test_the_next_file_is_made_ahead(store: MessageStore) -> None:
+def test_the_next_file_is_preallocated(store: MessageStore) -> None:
     put(store, 10)
     assert store.log.step_ahead()
     assert store.log.files.has_prepared
     assert not store.log.step_ahead()
 
 
-def test_no_file_is_made_ahead_without_a_buffer_of_the_pool(stores: Stores) -> None:
+def test_no_file_is_preallocated_without_a_buffer_of_the_pool(stores: Stores) -> None:
     store = stores.open(transient_store_pool_enable=True, transient_store_pool_size=1)
     put(store, 10)
     store.log.step_ahead()
@@ -118,10 +118,10 @@ def test_no_file_is_made_ahead_without_a_buffer_of_the_pool(stores: Stores) -> N
     assert not store.log.step_ahead()
 
 
-def test_a_deleted_file_is_gone_for_readers(store: MessageStore) -> None:
+def test_readers_do_not_see_a_deleted_file(store: MessageStore) -> None:
     fill_up_to(store, 50)
     offset = put(store, 0)
-    assert store.get("T", 0, 0).message_count > 0  # its map is held for the kernels
+    assert store.get("T", 0, 0).message_count > 0  # the kernels keep it mapped
     store.log.delete_first(0, 0)
     assert store.log.min_offset == FILE_BYTES
     assert store.log.record(0) is None

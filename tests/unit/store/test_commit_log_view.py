@@ -1,4 +1,4 @@
-"""The log: its files, single records, and walks that say the same whatever window they use."""
+"""The log for reading: its files, single records, and walks with any window size."""
 
 import os
 import random
@@ -26,7 +26,7 @@ Files = dict[int, bytearray]
 
 
 def view_of(files: Files, window_bytes: int = 1 << 20) -> CommitLogView:
-    """A log in memory."""
+    """Return a view of a log in memory."""
     named = {f"commitlog/{start:020d}": data for start, data in files.items()}
     return CommitLogView(MemoryFolder(named, window_bytes))
 
@@ -34,7 +34,7 @@ def view_of(files: Files, window_bytes: int = 1 << 20) -> CommitLogView:
 def make_log(
     count: int = 60, *, start: int = 0, messages: Iterable[StoredMessage] | None = None
 ) -> tuple[list[StoredMessage], Files]:
-    """Messages and the files that hold them."""
+    """Return messages and the log files that contain them."""
     placed = store_builder.place(
         messages or store_builder.messages(count), FILE_BYTES, physical_offset=start
     )
@@ -42,10 +42,10 @@ def make_log(
 
 
 class Walked(NamedTuple):
-    """What a walk found."""
+    """The result of a walk."""
 
     records: list[tuple[int, int]]
-    """Physical offset and size."""
+    """Physical offset and size of each record, in bytes."""
     damage: list[Damage]
 
 
@@ -57,29 +57,32 @@ def walked(
     check_crc: bool = True,
     is_end: bool = True,
 ) -> Walked:
-    found = Walked([], [])
+    result = Walked([], [])
     for batch in view.walk(start, stop, check_crc=check_crc, is_end=is_end):
         for position, size in zip(batch.positions, batch.sizes, strict=True):
-            at = batch.physical_offset + int(position)
-            found.records.append((at, int(size)))
+            physical_offset = batch.physical_offset + int(position)
+            result.records.append((physical_offset, int(size)))
             message = record.decode(batch.buffer, int(position), check_crc=check_crc)
-            assert message.physical_offset == at
-        found.damage.extend(batch.damage)
-    return found
+            assert message.physical_offset == physical_offset
+        result.damage.extend(batch.damage)
+    return result
 
 
-def without_verdicts(found: Walked) -> Walked:
-    """A record with wrong lengths that also stands in the wrong place may be called either."""
+def without_verdicts(result: Walked) -> Walked:
+    """Return the runs without the verdicts, which are ambiguous.
+
+    A record with wrong lengths at the wrong place may get either of two verdicts.
+    """
     either = (Verdict.BAD_LENGTH, Verdict.BAD_PHYSICAL_OFFSET)
     damage = [
-        replace(one, verdict=Verdict.BAD_LENGTH) if one.verdict in either else one
-        for one in found.damage
+        replace(run, verdict=Verdict.BAD_LENGTH) if run.verdict in either else run
+        for run in result.damage
     ]
-    return Walked(found.records, damage)
+    return Walked(result.records, damage)
 
 
 def spans(messages: Iterable[StoredMessage]) -> list[tuple[int, int]]:
-    return [(one.physical_offset, one.store_size) for one in messages]
+    return [(message.physical_offset, message.store_size) for message in messages]
 
 
 def end_of(messages: list[StoredMessage]) -> int:
@@ -111,9 +114,9 @@ def test_files_are_those_with_20_digits_in_order() -> None:
     ("sizes", "nominal"),
     [
         ({0: 100, 100: 100, 200: 100}, [100, 100, 100]),
-        ({0: 100, 100: 70, 200: 100}, [100, 100, 100]),  # cut
+        ({0: 100, 100: 70, 200: 100}, [100, 100, 100]),  # truncated
         ({0: 100, 100: 100, 200: 30}, [100, 100, 100]),
-        ({0: 100, 100: 0}, [100, 100]),  # made and not grown
+        ({0: 100, 100: 0}, [100, 100]),  # created but not extended
         ({0: 100, 300: 100}, [100, 100]),  # files are missing
         ({0: 50, 50: 50, 100: 200, 300: 200}, [50, 50, 200, 200]),  # the size was changed
         ({1000: 64}, [64]),
@@ -128,7 +131,7 @@ def test_nominal_sizes(sizes: dict[int, int], nominal: list[int]) -> None:
     assert view.data_end == view.min_offset
 
 
-def test_files_that_overlap_are_damage_and_named() -> None:
+def test_overlapping_files_are_damage_and_named() -> None:
     with pytest.raises(CorruptRecord, match="reaches into the next file") as caught:
         _ = view_of({0: bytearray(200), 100: bytearray(200)}).files
     assert caught.value.file == "commitlog/00000000000000000000"
@@ -149,9 +152,9 @@ def test_missing_files_are_gaps() -> None:
     assert list(held) == [False, True, True, False, False, True, True, False]
 
 
-def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
+def test_data_ends_after_the_last_nonzero_byte() -> None:
     messages, files = make_log(40)
-    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # made ahead
+    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # preallocated
     view = view_of(files)
     assert view.data_end == end_of(messages)
     assert view.data_end_of(view.files[-1]) == view.files[-1].start
@@ -162,44 +165,50 @@ def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
 
 
 def test_the_data_end_of_large_files_is_found_in_steps() -> None:
-    for size, at in ((1 << 20, 0), (1 << 20, 700_000), (300_001, 5), (65_536, 65_535), (9, 8)):
+    for size, position in (
+        (1 << 20, 0),
+        (1 << 20, 700_000),
+        (300_001, 5),
+        (65_536, 65_535),
+        (9, 8),
+    ):
         data = bytearray(size)
-        data[at] = 1
+        data[position] = 1
         view = view_of({0: data}, window_bytes=100_000)
-        assert view.data_end == at + 1
+        assert view.data_end == position + 1
 
 
 # --- single records -------------------------------------------------------
 
 
-def test_every_record_by_its_offset_whatever_size_is_known() -> None:
+def test_every_record_by_its_offset_with_any_size_hint() -> None:
     messages, files = make_log()
     view = view_of(files)
-    for one in messages:
+    for message in messages:
         for size in (
             None,
-            one.store_size,
+            message.store_size,
             1,
             40,
-            one.store_size - 1,
-            one.store_size + 500,
+            message.store_size - 1,
+            message.store_size + 500,
             1 << 31,
         ):
-            assert view.message_at(one.physical_offset, size) == one
-        assert view.record_bytes(one.physical_offset) == record.encode(one)
-        assert view.store_timestamp_at(one.physical_offset) == one.store_timestamp
+            assert view.message_at(message.physical_offset, size) == message
+        assert view.record_bytes(message.physical_offset) == record.encode(message)
+        assert view.store_timestamp_at(message.physical_offset) == message.store_timestamp
 
 
 def test_where_no_record_starts_is_an_error() -> None:
     messages, files = make_log()
     view = view_of(files)
-    starts = {one.physical_offset for one in messages}
-    for at in range(end_of(messages) + 50):
-        if at not in starts:
+    starts = {message.physical_offset for message in messages}
+    for physical_offset in range(end_of(messages) + 50):
+        if physical_offset not in starts:
             with pytest.raises(CorruptRecord) as caught:
-                view.message_at(at)
-            assert caught.value.physical_offset == at
-            assert caught.value.file == f"{at - at % FILE_BYTES:020d}"
+                view.message_at(physical_offset)
+            assert caught.value.physical_offset == physical_offset
+            assert caught.value.file == f"{physical_offset - physical_offset % FILE_BYTES:020d}"
 
 
 def test_a_record_larger_than_a_first_read() -> None:
@@ -216,11 +225,13 @@ def test_first_and_last_records() -> None:
     files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)
     view = view_of(files)
     for file in view.files[:-1]:
-        inside = [one for one in messages if file.start <= one.physical_offset < file.end]
+        inside = [
+            message for message in messages if file.start <= message.physical_offset < file.end
+        ]
         assert view.first_record(file) == inside[0]
         assert view.last_record(file) == inside[-1]
-        for one, following in pairwise(inside):
-            assert view.last_record(file, following.physical_offset) == one
+        for previous, following in pairwise(inside):
+            assert view.last_record(file, following.physical_offset) == previous
             assert view.last_record(file, following.physical_offset + 1) == following
         assert view.last_record(file, file.start) is None
     assert view.first_record(view.files[-1]) is None
@@ -229,7 +240,7 @@ def test_first_and_last_records() -> None:
 
 @pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
 def test_the_last_record_far_from_the_end_of_its_data(window_bytes: int) -> None:
-    """Larger than a step backwards, and before garbage of many steps, without hanging."""
+    """The last record is more than one backward step from the end, before garbage of many steps."""
     first = store_builder.message(body=b"first")
     size = 1 << 19
     placed = store_builder.place([first, store_builder.message(body=b"x" * 200_000)], size)
@@ -250,7 +261,7 @@ def test_find_record(window_bytes: int) -> None:
     messages, files = make_log(40)
     view = view_of(files, window_bytes)
     places = sorted(
-        {one.physical_offset for one in messages}
+        {message.physical_offset for message in messages}
         | {
             start + FILE_BYTES - left
             for start, data in files.items()
@@ -259,23 +270,23 @@ def test_find_record(window_bytes: int) -> None:
         }
     )
     stop = end_of(messages)
-    for at in range(0, stop, 7):
-        expected = next((place for place in places if place >= at), 1 << 40)
-        for limit in (stop, at + 1, at + 30, at + 200):
-            assert view.find_record(at, limit) == min(expected, limit)
+    for physical_offset in range(0, stop, 7):
+        expected = next((place for place in places if place >= physical_offset), 1 << 40)
+        for limit in (stop, physical_offset + 1, physical_offset + 30, physical_offset + 200):
+            assert view.find_record(physical_offset, limit) == min(expected, limit)
     assert view.find_record(stop, view.files[-1].nominal_end) == view.files[-1].nominal_end
 
 
-def test_a_head_that_only_looks_like_a_record_is_passed_over() -> None:
-    """Right magic and place, but lengths that do not add up: told apart in any window."""
+def test_a_false_head_is_skipped() -> None:
+    """Magic and place are right, but the lengths do not add up: rejected with any window."""
     messages, files = make_log(40)
     fake = messages[5]
     size_at = fake.physical_offset % FILE_BYTES
     files[fake.physical_offset - size_at][size_at : size_at + 4] = (1500).to_bytes(4, "big")
     for window_bytes in WINDOWS:
         view = view_of(files, window_bytes)
-        at = messages[4].physical_offset + 1
-        assert view.find_record(at, 1 << 40) == messages[6].physical_offset
+        physical_offset = messages[4].physical_offset + 1
+        assert view.find_record(physical_offset, 1 << 40) == messages[6].physical_offset
 
 
 # --- walks ----------------------------------------------------------------
@@ -285,10 +296,10 @@ def test_a_head_that_only_looks_like_a_record_is_passed_over() -> None:
 def test_a_walk_finds_every_record(window_bytes: int) -> None:
     messages, files = make_log(start=5 * FILE_BYTES)
     view = view_of(files, window_bytes)
-    found = walked(view, view.min_offset, end_of(messages))
-    assert found == Walked(spans(messages), [])
+    result = walked(view, view.min_offset, end_of(messages))
+    assert result == Walked(spans(messages), [])
     for stop in range(view.min_offset, end_of(messages), 97):
-        expected = [one for one in spans(messages) if one[0] < stop]
+        expected = [span for span in spans(messages) if span[0] < stop]
         assert walked(view, view.min_offset, stop, is_end=False) == Walked(expected, [])
 
 
@@ -300,7 +311,7 @@ def test_a_walk_of_a_file_that_is_large_for_its_windows(window_bytes: int) -> No
     assert walked(view, 0, end_of(placed)) == Walked(spans(placed), [])
 
 
-def test_zeros_are_room_behind_the_end_of_the_log_and_damage_before_it() -> None:
+def test_zeros_are_free_room_after_the_end_of_the_log_and_damage_before_it() -> None:
     messages, files = make_log(40)
     end = end_of(messages)
     for window_bytes in WINDOWS:
@@ -312,12 +323,12 @@ def test_zeros_are_room_behind_the_end_of_the_log_and_damage_before_it() -> None
             assert walked(view, 0, stop) == Walked(spans(messages), [zeros])
 
 
-def test_what_is_behind_the_end_of_the_log_is_not_looked_at() -> None:
+def test_bytes_after_the_end_of_the_log_are_ignored() -> None:
     messages, files = make_log(40)
     middle = messages[20].physical_offset
-    for one in messages[19:22]:
-        files[one.physical_offset // FILE_BYTES * FILE_BYTES][
-            one.physical_offset % FILE_BYTES + record.POSITION_MAGIC
+    for message in messages[19:22]:
+        files[message.physical_offset // FILE_BYTES * FILE_BYTES][
+            message.physical_offset % FILE_BYTES + record.POSITION_MAGIC
         ] = 0
     for window_bytes in WINDOWS:
         (damage,) = walked(view_of(files, window_bytes), 0, middle).damage
@@ -326,20 +337,20 @@ def test_what_is_behind_the_end_of_the_log_is_not_looked_at() -> None:
 
 
 def test_files_of_different_sizes() -> None:
-    """A store whose ``mappedFileSizeCommitLog`` was changed."""
+    """Files of a store whose ``mappedFileSizeCommitLog`` was changed."""
     small = store_builder.place(store_builder.messages(30), 2048)
     start = max(store_builder.log_files(small, 2048)) + 2048
     start += -start % 8192
-    small = [one for one in small if one.physical_offset < start]
+    small = [message for message in small if message.physical_offset < start]
     files = store_builder.log_files(small, 2048)
-    while max(files) + 2048 < start:  # the last file of the old size is full, too
+    while max(files) + 2048 < start:  # the last file of the old size is full as well
         more = store_builder.place(
             store_builder.messages(9), 2048, physical_offset=max(files) + 2048
         )
-        small += [one for one in more if one.physical_offset < start]
+        small += [message for message in more if message.physical_offset < start]
         files = store_builder.log_files(small, 2048)
-    left = start - end_of(small)
-    files[start - 2048][2048 - left : 2048 - left + 8] = record.pack_blank(left)
+    room = start - end_of(small)
+    files[start - 2048][2048 - room : 2048 - room + 8] = record.pack_blank(room)
     large = store_builder.place(store_builder.messages(50), 8192, physical_offset=start)
     files.update(store_builder.log_files(large, 8192))
     for window_bytes in WINDOWS:
@@ -347,13 +358,13 @@ def test_files_of_different_sizes() -> None:
         assert walked(view, 0, end_of(large)) == Walked(spans(small + large), [])
 
 
-def test_what_is_between_files_that_are_there_is_missing() -> None:
+def test_a_gap_between_files_is_missing() -> None:
     messages, files = make_log(80)
     gone = sorted(files)[1:3]
     for start in gone:
         del files[start]
     view = view_of(files)
-    expected = [one for one in spans(messages) if one[0] - one[0] % FILE_BYTES not in gone]
+    expected = [span for span in spans(messages) if span[0] - span[0] % FILE_BYTES not in gone]
     missing = Damage(gone[0], 2 * FILE_BYTES, Verdict.MISSING, f"{gone[0]:020d}")
     assert walked(view, 0, end_of(messages)) == Walked(expected, [missing])
     assert missing.error().file == "00000000000000004096"
@@ -361,24 +372,24 @@ def test_what_is_between_files_that_are_there_is_missing() -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1 << 20])
-def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
-    """Java skips the rest of the mapped buffer: every valid record behind it is lost there."""
+def test_a_walk_continues_after_a_bad_record(window_bytes: int) -> None:
+    """Java skips the rest of the mapped buffer and loses every valid record in it."""
     messages, files = make_log()
-    for i, one in enumerate(messages[:-1]):
+    for i, message in enumerate(messages[:-1]):
         following = messages[i + 1]
-        start = one.physical_offset - one.physical_offset % FILE_BYTES
-        for verdict, at, value in (
+        start = message.physical_offset - message.physical_offset % FILE_BYTES
+        for verdict, position, value in (
             (Verdict.BAD_SIZE, 0, 0xFF),
             (Verdict.BAD_MAGIC, 4, 0x00),
-            (Verdict.BAD_PHYSICAL_OFFSET, 35, one.physical_offset % 256 ^ 1),
+            (Verdict.BAD_PHYSICAL_OFFSET, 35, message.physical_offset % 256 ^ 1),
             (Verdict.BAD_LENGTH, 84, 0x70),
         ):
             damaged = {name: bytearray(data) for name, data in files.items()}
-            damaged[start][one.physical_offset - start + at] = value
-            found = walked(view_of(damaged, window_bytes), 0, end_of(messages))
-            assert found.records == spans(messages[:i] + messages[i + 1 :])
-            (damage,) = found.damage
-            assert damage.physical_offset == one.physical_offset
+            damaged[start][message.physical_offset - start + position] = value
+            result = walked(view_of(damaged, window_bytes), 0, end_of(messages))
+            assert result.records == spans(messages[:i] + messages[i + 1 :])
+            (damage,) = result.damage
+            assert damage.physical_offset == message.physical_offset
             assert damage.verdict is verdict
             assert damage.file == f"{start:020d}"
             is_last_of_file = following.physical_offset % FILE_BYTES == 0
@@ -386,45 +397,49 @@ def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
 
 
 def test_a_wrong_checksum_ends_with_its_record() -> None:
-    """Two in a row are two, also where a window ends between them."""
+    """Two bad records in a row are two runs, also where a window ends between them."""
     messages, files = make_log()
-    bad = [i for i, one in enumerate(messages) if one.body][3:6]
+    bad = [i for i, message in enumerate(messages) if message.body][3:6]
     for i in bad:
-        at = messages[i].physical_offset
-        files[at - at % FILE_BYTES][at % FILE_BYTES + record.POSITION_BODY_CRC] ^= 0x55
+        physical_offset = messages[i].physical_offset
+        files[physical_offset - physical_offset % FILE_BYTES][
+            physical_offset % FILE_BYTES + record.POSITION_BODY_CRC
+        ] ^= 0x55
     for window_bytes in WINDOWS:
-        found = walked(view_of(files, window_bytes), 0, end_of(messages))
-        assert [(one.physical_offset, one.length) for one in found.damage] == spans(
+        result = walked(view_of(files, window_bytes), 0, end_of(messages))
+        assert [(run.physical_offset, run.length) for run in result.damage] == spans(
             messages[i] for i in bad
         )
-        assert {one.verdict for one in found.damage} == {Verdict.BAD_CRC}
-        good = [one for i, one in enumerate(messages) if i not in bad]
-        assert found.records == spans(good)
+        assert {run.verdict for run in result.damage} == {Verdict.BAD_CRC}
+        good = [message for i, message in enumerate(messages) if i not in bad]
+        assert result.records == spans(good)
         unchecked = walked(view_of(files, window_bytes), 0, end_of(messages), check_crc=False)
         assert unchecked == Walked(spans(messages), [])
 
 
-def test_zeros_behind_damage_up_to_the_end_of_the_log_are_a_run_of_their_own() -> None:
+def test_zeros_after_damage_up_to_the_end_of_the_log_are_a_separate_run() -> None:
     messages, files = make_log(40)
     last = messages[-1]
     start = max(files)
-    at = last.physical_offset - start
+    position = last.physical_offset - start
     for window_bytes in WINDOWS:
         torn = bytearray(files[start])
-        torn[at + 40 : at + last.store_size] = b"\xff" * 10 + bytes(last.store_size - 50)
+        torn[position + 40 : position + last.store_size] = b"\xff" * 10 + bytes(
+            last.store_size - 50
+        )
         view = view_of({**files, start: torn}, window_bytes)
         for is_end in (True, False):
             stop = end_of(messages) if is_end else start + FILE_BYTES
             head, zeros = walked(view, 0, end_of(messages), is_end=is_end).damage
-            assert (head.physical_offset, head.end) == (last.physical_offset, start + at + 50)
+            assert (head.physical_offset, head.end) == (last.physical_offset, start + position + 50)
             assert (zeros.physical_offset, zeros.end) == (head.end, stop)
             assert zeros.verdict is Verdict.BAD_ZEROS
         wrong = bytearray(files[start])
-        wrong[at + record.POSITION_BODY_CRC] ^= 1
+        wrong[position + record.POSITION_BODY_CRC] ^= 1
         view = view_of({**files, start: wrong}, window_bytes)
         assert [
-            (one.physical_offset, one.end, one.verdict)
-            for one in walked(view, 0, start + FILE_BYTES).damage
+            (run.physical_offset, run.end, run.verdict)
+            for run in walked(view, 0, start + FILE_BYTES).damage
         ] == [
             (last.physical_offset, end_of(messages), Verdict.BAD_CRC),
             (end_of(messages), start + FILE_BYTES, Verdict.BAD_ZEROS),
@@ -435,22 +450,22 @@ def test_zeros_behind_damage_up_to_the_end_of_the_log_are_a_run_of_their_own() -
 
 
 def damage_log(files: Files, source: random.Random) -> None:
-    """Do to some of the bytes what disks and crashes do."""
+    """Change some bytes as disks and crashes do."""
     for _ in range(source.randint(1, 4)):
         start = source.choice(sorted(files))
         data = files[start]
-        at = source.randrange(len(data))
-        length = min(source.choice((1, 1, 2, 8, 16, 40, 64, 100, 300, 2000)), len(data) - at)
+        position = source.randrange(len(data))
+        length = min(source.choice((1, 1, 2, 8, 16, 40, 64, 100, 300, 2000)), len(data) - position)
         kind = source.randrange(4)
         if kind == 0:
-            data[at : at + length] = bytes(length)
+            data[position : position + length] = bytes(length)
         elif kind == 1:
-            data[at : at + length] = source.randbytes(length)
+            data[position : position + length] = source.randbytes(length)
         elif kind == 2:
-            data[at] ^= 1 << source.randrange(8)
+            data[position] ^= 1 << source.randrange(8)
         else:
             elsewhere = source.choice(sorted(files))
-            data[at : at + length] = files[elsewhere][:length].ljust(length, b"\0")
+            data[position : position + length] = files[elsewhere][:length].ljust(length, b"\0")
 
 
 LOGS = 100 if "REPUT_SOAK" in os.environ else 30
@@ -470,19 +485,19 @@ def damaged_logs(count: int) -> Iterable[tuple[list[StoredMessage], Files]]:
         yield original, files
 
 
-def blank_at(files: Files, at: int) -> int:
-    """The size of the blank that stands at an offset, else 0."""
+def blank_at(files: Files, physical_offset: int) -> int:
+    """Return the size of the blank at an offset, else 0."""
     for start, data in files.items():
-        left = start + FILE_BYTES - at
-        if 0 < left <= FILE_BYTES and bytes(data[at - start : at - start + 8]) == record.pack_blank(
-            left
-        ):
-            return left
+        room = start + FILE_BYTES - physical_offset
+        if 0 < room <= FILE_BYTES and bytes(
+            data[physical_offset - start : physical_offset - start + 8]
+        ) == record.pack_blank(room):
+            return room
     return 0
 
 
 @pytest.mark.slow
-def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
+def test_windows_do_not_change_a_walk_that_covers_the_log() -> None:
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         end = end_of(original)
         stops = (end // 3, end - 300, end, end + 500, max(files) + FILE_BYTES)
@@ -490,36 +505,41 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
             for is_end in (True, False):
                 reference = walked(view_of(files), 0, stop, is_end=is_end)
                 for window_bytes in (64, 71, 200, 1024, 4097):
-                    found = walked(view_of(files, window_bytes), 0, stop, is_end=is_end)
-                    assert without_verdicts(found) == without_verdicts(reference)
+                    result = walked(view_of(files, window_bytes), 0, stop, is_end=is_end)
+                    assert without_verdicts(result) == without_verdicts(reference)
         reference = walked(view_of(files), 0, end)
-        # Records, blanks and damage tile the log.
+        # Records, blanks and damage cover the log without overlap.
         pieces = sorted(
-            [(at, at + size) for at, size in reference.records]
-            + [(one.physical_offset, one.end) for one in reference.damage]
+            [
+                (physical_offset, physical_offset + size)
+                for physical_offset, size in reference.records
+            ]
+            + [(run.physical_offset, run.end) for run in reference.damage]
         )
-        at = 0
+        physical_offset = 0
         for start, stop in [*pieces, (end, end)]:
-            while at < start:
-                blank = blank_at(files, at)
+            while physical_offset < start:
+                blank = blank_at(files, physical_offset)
                 if not blank:
                     break
-                at += blank
+                physical_offset += blank
             rest = b"".join(bytes(files[name]) for name in sorted(files))
-            assert at == start or (start == end and not any(rest[at:end])), (at, start)
-            at = stop
-        # What is a record was one before: copied bytes say that they stand elsewhere.
+            assert physical_offset == start or (
+                start == end and not any(rest[physical_offset:end])
+            ), (physical_offset, start)
+            physical_offset = stop
+        # Only original records count: a copy contains the physical offset of its original.
         assert set(reference.records) <= set(spans(original))
         view = view_of(files)
         for start, _ in reference.records:
-            found = view.message_at(start)
-            wanted = next(one for one in original if one.physical_offset == start)
-            assert found.body == wanted.body
+            result = view.message_at(start)
+            wanted = next(message for message in original if message.physical_offset == start)
+            assert result.body == wanted.body
 
 
 @pytest.mark.slow
-def test_parts_of_a_walk_tell_everything_once() -> None:
-    """However the log is cut into parts, as Spark cuts it."""
+def test_parts_of_a_walk_report_each_record_once() -> None:
+    """Parts of any size report each record once, as Spark needs it."""
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         source = random.Random(~seed)
         end = end_of(original)
@@ -527,15 +547,15 @@ def test_parts_of_a_walk_tell_everything_once() -> None:
         reference = walked(view, 0, end, is_end=False)
         for parts in (2, 5, 40, 300):
             inner = {source.randrange(1, end) for _ in range(parts - 1)}
-            inner |= set(source.sample([one.physical_offset for one in original], 3)) - {0}
-            inner |= {one.physical_offset for one in reference.damage} - {0}
-            cuts = [0, *sorted(one for one in inner if one < end), end]
-            found = Walked([], [])
+            inner |= set(source.sample([message.physical_offset for message in original], 3)) - {0}
+            inner |= {run.physical_offset for run in reference.damage} - {0}
+            cuts = [0, *sorted(message for message in inner if message < end), end]
+            result = Walked([], [])
             for low, high in pairwise(cuts):
                 part = walked(view, view.part_start(low, high), high, is_end=False)
-                found.records.extend(part.records)
-                found.damage.extend(part.damage)
-            assert without_verdicts(found) == without_verdicts(reference), (seed, cuts)
+                result.records.extend(part.records)
+                result.damage.extend(part.damage)
+            assert without_verdicts(result) == without_verdicts(reference), (seed, cuts)
 
 
 # --- records whose places are known ---------------------------------------
@@ -546,47 +566,49 @@ def test_read_at_gives_what_message_at_gives(window_bytes: int) -> None:
     messages, files = make_log()
     view = view_of(files, window_bytes)
     wanted = messages[::3]
-    offsets = np.array([one.physical_offset for one in wanted], np.int64)
-    sizes = np.array([one.store_size for one in wanted], np.int32)
+    offsets = np.array([message.physical_offset for message in wanted], np.int64)
+    sizes = np.array([message.store_size for message in wanted], np.int32)
     rows: list[int] = []
-    for found in view.read_at(offsets, sizes):
-        assert found.bad == ()
-        rows += [int(row) for row in found.rows]
-        for row, position in zip(found.rows, found.batch.positions, strict=True):
-            assert record.decode(found.batch.buffer, int(position)) == wanted[int(row)]
+    for batch in view.read_at(offsets, sizes):
+        assert batch.bad == ()
+        rows += [int(row) for row in batch.rows]
+        for row, position in zip(batch.rows, batch.batch.positions, strict=True):
+            assert record.decode(batch.batch.buffer, int(position)) == wanted[int(row)]
     assert rows == list(range(len(wanted)))
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
-def test_read_at_says_which_are_not_there(window_bytes: int) -> None:
+def test_read_at_marks_missing_messages(window_bytes: int) -> None:
     messages, files = make_log()
     del files[FILE_BYTES]
-    at = messages[4].physical_offset
-    files[0][at + record.POSITION_BODY_CRC] ^= 1
+    physical_offset = messages[4].physical_offset
+    files[0][physical_offset + record.POSITION_BODY_CRC] ^= 1
     wrong_size = messages[6].physical_offset
     view = view_of(files, window_bytes)
-    offsets = np.array([one.physical_offset for one in messages] + [1 << 50], np.int64)
+    offsets = np.array([message.physical_offset for message in messages] + [1 << 50], np.int64)
     sizes = np.array(
-        [one.store_size + (one.physical_offset == wrong_size) for one in messages] + [100], np.int32
+        [message.store_size + (message.physical_offset == wrong_size) for message in messages]
+        + [100],
+        np.int32,
     )
     good, bad = set(), {}
-    for found in view.read_at(offsets, sizes):
-        good |= {int(row) for row in found.rows}
-        bad.update(dict(found.bad))
+    for batch in view.read_at(offsets, sizes):
+        good |= {int(row) for row in batch.rows}
+        bad.update(dict(batch.bad))
     expected_bad = {
         4: Verdict.BAD_CRC,
         6: Verdict.BAD_SIZE,
         len(messages): Verdict.MISSING,
     } | {
         i: Verdict.MISSING
-        for i, one in enumerate(messages)
-        if FILE_BYTES <= one.physical_offset < 2 * FILE_BYTES
+        for i, stored in enumerate(messages)
+        if FILE_BYTES <= stored.physical_offset < 2 * FILE_BYTES
     }
     assert {row: damage.verdict for row, damage in bad.items()} == expected_bad
     assert good == set(range(len(offsets))) - set(expected_bad)
 
 
-# --- what Java wrote ------------------------------------------------------
+# --- logs of Java ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -594,29 +616,30 @@ def test_golden_logs_in_small_windows(version: str) -> None:
     store = golden.unpack(version, "clean")
     manifest = golden.manifest(version, "clean")
     expected = [
-        (one["commitLogOffset"], one["storeSize"]) for one in golden.messages(version, "clean")
+        (message["commitLogOffset"], message["storeSize"])
+        for message in golden.messages(version, "clean")
     ]
     for window_bytes in (64, 10_000, 1 << 25):
         folder = open_folder(str(store))
         folder.window_bytes = window_bytes
         view = CommitLogView(folder)
         assert walked(view, 0, manifest["log"]["endOffset"]) == Walked(expected, [])
-    blanks = [(one["commitLogOffset"], one["size"]) for one in manifest["log"]["blanks"]]
+    blanks = [(blank["commitLogOffset"], blank["size"]) for blank in manifest["log"]["blanks"]]
     view = CommitLogView(open_folder(str(store)))
-    for at, size in blanks:
-        assert view.find_record(at, 1 << 40) == at
-        assert at + size == view.file_at(at).end
+    for physical_offset, size in blanks:
+        assert view.find_record(physical_offset, 1 << 40) == physical_offset
+        assert physical_offset + size == view.file_at(physical_offset).end
         with pytest.raises(CorruptRecord, match="blank"):
-            view.message_at(at)
+            view.message_at(physical_offset)
 
 
-def test_a_message_that_looks_like_a_record_in_a_body_is_no_row() -> None:
-    """A body that holds records of another place, as a producer may send."""
+def test_a_record_inside_a_body_is_no_message() -> None:
+    """A producer may send a body that contains records of another place."""
     inner, _ = make_log(3)
-    body = b"".join(record.encode(replace(one, physical_offset=99_999)) for one in inner)
+    body = b"".join(record.encode(replace(message, physical_offset=99_999)) for message in inner)
     messages, files = make_log(messages=[store_builder.message(body=body), *inner])
-    found = walked(view_of(files), 0, end_of(messages))
-    assert found == Walked(spans(messages), [])
+    result = walked(view_of(files), 0, end_of(messages))
+    assert result == Walked(spans(messages), [])
     files[0][0] ^= 0xFF
-    found = walked(view_of(files), 0, end_of(messages))
-    assert found.records == spans(messages[1:])
+    result = walked(view_of(files), 0, end_of(messages))
+    assert result.records == spans(messages[1:])

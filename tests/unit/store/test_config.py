@@ -1,4 +1,4 @@
-"""The store's settings; names and defaults are compared with Java's in tests/interop."""
+"""The store's settings; tests/interop compares names and defaults with Java's."""
 
 import dataclasses
 import typing
@@ -16,7 +16,7 @@ from reput.store.config import (
     StoreConfig,
 )
 
-FIELDS = [one.name for one in dataclasses.fields(StoreConfig)]
+FIELDS = [field.name for field in dataclasses.fields(StoreConfig)]
 
 
 def test_a_broker_conf() -> None:
@@ -29,9 +29,9 @@ def test_a_broker_conf() -> None:
         cleanFileForciblyEnable=false
         warmMapedFileEnable=true
     """
-    found = config.load(StoreConfig, config.parse_properties(text))
-    assert found.unknown == ()
-    assert found.value == StoreConfig(
+    loaded = config.load(StoreConfig, config.parse_properties(text))
+    assert loaded.unknown == ()
+    assert loaded.value == StoreConfig(
         broker_role=BrokerRole.SYNC_MASTER,
         flush_disk_type=FlushDiskType.SYNC_FLUSH,
         store_path_root_dir="/data/store",
@@ -40,27 +40,27 @@ def test_a_broker_conf() -> None:
         clean_file_forcibly_enable=False,
         warm_maped_file_enable=True,
     )
-    assert found.value.commit_log_folders == ("/disk1/commitlog", "/disk2/commitlog")
-    assert found.value.delete_hours == (4, 16)
+    assert loaded.value.commit_log_folders == ("/disk1/commitlog", "/disk2/commitlog")
+    assert loaded.value.delete_hours == (4, 16)
 
 
-def test_the_log_is_below_the_root_unless_told_otherwise() -> None:
+def test_the_log_is_below_the_root_unless_configured_otherwise() -> None:
     assert StoreConfig(store_path_root_dir="/s").commit_log_folders == ("/s/commitlog",)
     assert StoreConfig().read_only_commit_log_folders == ()
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_the_golden_brokers_ran_with(version: str) -> None:
-    """Tiny files included: a record's bound follows them."""
+def test_settings_of_the_golden_brokers(version: str) -> None:
+    """Files are tiny: the bound of a record follows from their size."""
     settings = golden.manifest(version, "clean")["config"]
-    found = config.load(StoreConfig, settings)
-    assert found.unknown == ()
-    assert found.value.mapped_file_size_commit_log == int(settings["mappedFileSizeCommitLog"])
-    assert found.value.record_bytes_max == int(settings["mappedFileSizeCommitLog"]) - 8
-    assert len(found.value.delay_levels_ms) == 18
+    loaded = config.load(StoreConfig, settings)
+    assert loaded.unknown == ()
+    assert loaded.value.mapped_file_size_commit_log == int(settings["mappedFileSizeCommitLog"])
+    assert loaded.value.record_bytes_max == int(settings["mappedFileSizeCommitLog"]) - 8
+    assert len(loaded.value.delay_levels_ms) == 18
 
 
-# --- what Java makes of a value (interop asks Java the same) -----------------
+# --- Java's interpretation of values (compared in interop) --------------------
 
 
 @pytest.mark.parametrize(("given", "used"), [(1, 20), (20, 20), (21, 40), (6_000_001, 6_000_020)])
@@ -77,7 +77,7 @@ def test_a_queue_file_holds_whole_units(given: int, used: int) -> None:
         ("disk_space_warning_level_ratio", 35, 90),
     ],
 )
-def test_percentages_are_drawn_into_their_range(name: str, least: int, most: int) -> None:
+def test_percentages_are_clamped_to_their_range(name: str, least: int, most: int) -> None:
     for given in (-5, 0, least - 1, least, 60, most, most + 1, 100, 1000):
         settings = config.load(StoreConfig, explicit={name: given}).value
         assert getattr(settings, name) == min(max(given, least), most)
@@ -89,10 +89,10 @@ def test_names_of_other_versions() -> None:
         "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.70",
         "rocketmq.broker.diskSpaceWarningLevelRatio": "0.8",
     }
-    found = config.load(StoreConfig, given).value
-    assert found.ha_slave_fallbehind_max == 1000
-    assert found.disk_space_clean_forcibly_ratio == 70
-    assert found.disk_space_warning_level_ratio == 80
+    loaded = config.load(StoreConfig, given).value
+    assert loaded.ha_slave_fallbehind_max == 1000
+    assert loaded.disk_space_clean_forcibly_ratio == 70
+    assert loaded.disk_space_warning_level_ratio == 80
 
 
 def test_delay_levels() -> None:
@@ -117,7 +117,7 @@ def test_when_the_pool_is_used(role: BrokerRole, flush: FlushDiskType, is_used: 
     assert not dataclasses.replace(on, transient_store_pool_enable=False).uses_transient_store_pool
 
 
-# --- what is refused ---------------------------------------------------------
+# --- refused settings --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_wrong_value_names_key_value_and_what_is_allowed(
 
 
 def test_a_body_that_no_log_file_can_hold_is_refused() -> None:
-    """Java starts, answers success, and stores nothing."""
+    """Java starts with such a setting, answers success, and stores nothing."""
     with pytest.raises(InvalidOption, match="log file of 1000000 bytes"):
         StoreConfig(mapped_file_size_commit_log=1_000_000)
     settings = StoreConfig(mapped_file_size_commit_log=1_000_000, max_message_size=999_900)
@@ -166,11 +166,11 @@ def test_a_record_has_java_room_around_its_body() -> None:
 # --- names -------------------------------------------------------------------
 
 
-def test_every_field_has_a_key_of_its_own() -> None:
+def test_every_field_has_its_own_key() -> None:
     assert len({config.key_of(name) for name in FIELDS}) == len(FIELDS)
 
 
-def test_a_key_has_one_fate() -> None:
+def test_a_key_is_in_one_category() -> None:
     keys = {config.key_of(name) for name in FIELDS}
     assert keys.isdisjoint(ACCEPTED_WITHOUT_EFFECT)
     assert keys.isdisjoint(ONLY)

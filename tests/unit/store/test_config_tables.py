@@ -16,8 +16,8 @@ from reput.store.files import Entry, Folder, open_folder
 
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 
-# As fastjson of 4.9.8 wrote it: tabs, map keys that are numbers without quotes, first pair on the
-# line of the brace.
+# fastjson of 4.9.8: tabs, numbers as map keys without quotes, and the first pair on the line
+# of the brace.
 CONSUMER_OFFSETS = """{
 \t"offsetTable":{
 \t\t"TopicA@group":{0:12,1:7
@@ -63,7 +63,7 @@ def folder(store: Path) -> Folder:
     return open_folder(str(store))
 
 
-# --- what Java reads from Java's files ------------------------------------
+# --- files of Java ---------------------------------------------------------
 
 
 def _tables_of(version: str, name: str) -> tuple[Folder, dict[str, Any]]:
@@ -98,27 +98,27 @@ def test_consumer_offsets(version: str, name: str) -> None:
         for key, queues in (manifest["consumerOffsets"] or {}).items()
         for queue_id, value in queues.items()
     ]
-    found = config_tables.consumer_offsets(folder)
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
-    assert found == sorted(found, key=lambda one: (one.topic, one.group, one.queue_id))
+    offsets = config_tables.consumer_offsets(folder)
+    assert sorted(offsets, key=repr) == sorted(expected, key=repr)
+    assert offsets == sorted(offsets, key=lambda entry: (entry.topic, entry.group, entry.queue_id))
 
 
 @STORE
 def test_delay_offsets(version: str, name: str) -> None:
     folder, manifest = _tables_of(version, name)
     expected = {int(level): value for level, value in (manifest["delayOffsets"] or {}).items()}
-    found = config_tables.delay_offsets(folder)
-    assert found == expected
-    assert list(found) == sorted(expected)
+    offsets = config_tables.delay_offsets(folder)
+    assert offsets == expected
+    assert list(offsets) == sorted(expected)
 
 
 @STORE
 def test_subscription_groups(version: str, name: str) -> None:
-    """As stored: Java adds the settings its version knows and the file does not have."""
+    """Java adds the settings that its version has and the file lacks."""
     folder, manifest = _tables_of(version, name)
-    found = config_tables.subscription_groups(folder)
-    assert list(found) == sorted(manifest["subscriptionGroups"])
-    for group, stored in found.items():
+    groups = config_tables.subscription_groups(folder)
+    assert list(groups) == sorted(manifest["subscriptionGroups"])
+    for group, stored in groups.items():
         expected = manifest["subscriptionGroups"][group]
         assert {key: expected[key] for key in stored if key != "groupRetryPolicy"} == {
             key: value for key, value in stored.items() if key != "groupRetryPolicy"
@@ -167,7 +167,7 @@ def test_bare_numeric_keys(store: Path, folder: Folder) -> None:
         ('{"日本":{7:1}}', {"日本": {"7": 1}}),
     ],
 )
-def test_only_keys_are_quoted_and_text_is_left(text: str, value: Any) -> None:
+def test_only_keys_are_quoted_and_text_is_unchanged(text: str, value: Any) -> None:
     assert fastjson.parse(text) == value
 
 
@@ -209,7 +209,7 @@ def test_no_table_and_no_backup_is_an_empty_table(
 
 @TABLE
 @pytest.mark.parametrize("content", [None, b"", b" \n", b"{", b"\xff\xfe", b"[]", b"null", b'"x"'])
-def test_the_backup_stands_in(
+def test_the_backup_is_used_for_a_bad_table(
     store: Path,
     folder: Folder,
     path: str,
@@ -238,7 +238,7 @@ def test_a_good_table_wins_over_its_backup(
 @TABLE
 @pytest.mark.parametrize("backup", [None, b"", b"{,}", b"\xff"])
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"12", b"[" * 100_000, b"{1:" * 9999])
-def test_garbage_is_an_error_and_no_empty_table(
+def test_garbage_is_an_error_and_not_an_empty_table(
     store: Path,
     folder: Folder,
     path: str,
@@ -275,17 +275,17 @@ WRONG_KIND = [
 
 @pytest.mark.parametrize("value", ['["x"]', '"text"', "1e999", "{3:[[]]}"])
 @pytest.mark.parametrize(("path", "read", "text"), WRONG_KIND)
-def test_json_of_another_kind_is_an_error(
+def test_json_of_another_type_is_an_error(
     store: Path, folder: Folder, path: str, read: Callable[[Folder], Any], text: str, value: str
 ) -> None:
-    """Or harmless, where any value will do."""
+    """A value of another type is an error, or is ignored where any value is harmless."""
     (store / path).write_text(text % value)
     try:
-        found = read(folder)
+        table = read(folder)
     except CorruptRecord as error:
         assert error.file == path  # noqa: PT017 - raising is allowed, not required
     else:
-        assert found
+        assert table
         assert value == "{3:[[]]}"
 
 
@@ -296,7 +296,7 @@ def test_a_delay_level_is_a_number(store: Path, folder: Folder, text: str) -> No
         config_tables.delay_offsets(folder)
 
 
-def test_a_folder_in_place_of_a_table_is_none(store: Path, folder: Folder) -> None:
+def test_a_folder_in_place_of_a_table_is_not_a_table(store: Path, folder: Folder) -> None:
     (store / paths.TOPICS).mkdir()
     assert config_tables.topics(folder) == {}
     (store / f"{paths.TOPICS}.bak").write_text(TOPICS)
@@ -304,7 +304,7 @@ def test_a_folder_in_place_of_a_table_is_none(store: Path, folder: Folder) -> No
 
 
 class _OneFile:
-    """A folder with one file, in memory: damage by the thousand."""
+    """A folder with one file in memory, to test thousands of kinds of damage."""
 
     location = "memory"
     window_bytes = gap_bytes_max = 1 << 20
@@ -333,10 +333,10 @@ def test_any_byte_changed_gives_a_table_or_an_error(
     path: str, read: Callable[[Folder], Any], text: str
 ) -> None:
     data = text.encode()
-    for at in range(len(data)):
+    for position in range(len(data)):
         for mask in (0x01, 0x04, 0x20, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[at] ^= mask
+            changed[position] ^= mask
             try:
                 read(_OneFile(path, bytes(changed)))
             except CorruptRecord as error:

@@ -1,6 +1,7 @@
-"""Consume queues: cuts, reading ahead, many queues at once. Scripts: ``tests/scripts/store/queue``.
+"""Consume queues: truncation, read-ahead, many queues at once.
 
-That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
+tests/interop/test_same_bytes.py compares whole files with Java's byte by byte. Scripts:
+``tests/scripts/store/queue``.
 """
 
 import tempfile
@@ -31,13 +32,13 @@ def queues(tmp_path: Path) -> Iterator[ConsumeQueues]:
 
 
 def reopened(root: Path, log_min: int = 0) -> ConsumeQueues:
-    found = ConsumeQueues(str(root), SIZE, HotState(), Disk())
-    found.load(log_min)
-    return found
+    reloaded = ConsumeQueues(str(root), SIZE, HotState(), Disk())
+    reloaded.load(log_min)
+    return reloaded
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
-    """Append units of records of 100 bytes, one behind the other."""
+    """Append consecutive units of records of 100 bytes."""
     for _ in range(count):
         number = queue.max_offset
         queue.append(Unit(100 * number, 100, number))
@@ -52,18 +53,18 @@ def expected(first: int, behind: int) -> list[Unit]:
 
 
 def files(root: Path) -> dict[int, list[Unit]]:
-    """Of queue T/0: unit number of its first to all that are not zero."""
-    found = {}
+    """Return the nonzero units of each file of queue T/0, by the file's first unit number."""
+    stored = {}
     for path in sorted((root / "consumequeue/T/0").iterdir()):
         data = path.read_bytes()
         assert len(data) == SIZE
-        read = [cq_unit.unpack(data, at) for at in range(0, SIZE, cq_unit.SIZE)]
-        found[int(path.name) // cq_unit.SIZE] = [one for one in read if one.size]
-    return found
+        read = [cq_unit.unpack(data, position) for position in range(0, SIZE, cq_unit.SIZE)]
+        stored[int(path.name) // cq_unit.SIZE] = [unit for unit in read if unit.size]
+    return stored
 
 
 def written(root: Path) -> list[Unit]:
-    return [one for units_of_file in files(root).values() for one in units_of_file]
+    return [unit for units_of_file in files(root).values() for unit in units_of_file]
 
 
 # --- taking out -------------------------------------------------------------
@@ -71,7 +72,7 @@ def written(root: Path) -> list[Unit]:
 
 @pytest.mark.parametrize("physical_offset", [0, 1, 350, 400, 500, 1100, 1199, 1200, 5000])
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_cut_takes_out_what_points_behind_it(
+def test_truncation_removes_the_units_after_it(
     queues: ConsumeQueues, physical_offset: int, is_written: bool, tmp_path: Path
 ) -> None:
     queue = queues.make("T", 0)
@@ -98,10 +99,8 @@ def test_a_cut_takes_out_what_points_behind_it(
         max_size=12,
     ),
 )
-def test_units_ahead_are_those_that_stand_there(
-    count: int, reads: list[tuple[int, int, str]]
-) -> None:
-    """The same as a read that keeps nothing finds; whatever was read, put and cut before."""
+def test_units_ahead_are_the_stored_units(count: int, reads: list[tuple[int, int, str]]) -> None:
+    """Cached reads return what an uncached read returns, after any reads, puts and truncations."""
     with tempfile.TemporaryDirectory() as root:
         queues = ConsumeQueues(root, SIZE, HotState(), Disk())
         queue = queues.make("T", 0)
@@ -109,9 +108,9 @@ def test_units_ahead_are_those_that_stand_there(
         for queue_offset, wanted, then in reads:
             if queue_offset < queue.max_offset:
                 plain = queue.units(queue_offset, wanted)
-                address, found = queue.units_ahead(queue_offset, wanted)
-                assert found == len(plain)
-                assert hot.bytes_at(address, found * cq_unit.SIZE) == plain.tobytes()
+                address, ahead_count = queue.units_ahead(queue_offset, wanted)
+                assert ahead_count == len(plain)
+                assert hot.bytes_at(address, ahead_count * cq_unit.SIZE) == plain.tobytes()
             if then == "put":
                 fill(queue, wanted)
             elif then == "cut" and queue.max_offset:
@@ -123,7 +122,7 @@ def test_units_ahead_are_those_that_stand_there(
 
 
 class CountingDisk(Disk):
-    """Counts the files that are made."""
+    """A disk that counts created files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +133,7 @@ class CountingDisk(Disk):
         return super().create(path, size, is_durable=is_durable)
 
 
-def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) -> None:
+def test_a_step_creates_few_files_and_the_disk_thread_the_others(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(1_000):
@@ -154,13 +153,13 @@ def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) 
     assert queues.dirty_count == 0
     assert not queues.make_files()
     queues.close()
-    found = reopened(tmp_path)
-    assert len(found) == 1_000
-    assert all(units(queue) == expected(0, 3) for queue in found)
+    loaded = reopened(tmp_path)
+    assert len(loaded) == 1_000
+    assert all(units(queue) == expected(0, 3) for queue in loaded)
 
 
-def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
-    """Those that wait go behind the others of a round, and before those that came later."""
+def test_waiting_queues_keep_their_turn(queues: ConsumeQueues) -> None:
+    """Waiting queues follow the others of a round, and precede queues that became dirty later."""
     made = [queues.make("T", queue_id) for queue_id in range(60)]
     for queue in made[:30]:
         fill(queue, 1)
@@ -170,14 +169,14 @@ def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
     left = queues.dirty_count
     for queue in made[50:]:
         fill(queue, 1)  # after the round began
-    # Four get their files, and with twelve that have theirs they are all that a step writes.
+    # Four get files; with the twelve that have files, a step writes no others.
     assert QUEUES_PER_STEP == 16
     assert queues.write_some(left) == 50 - QUEUES_PER_STEP
     left_queues = [queues.at(address).queue_id for address in queues._hot.dirty_rows()]
     assert left_queues == [*range(12, 30), *range(34, 50), *range(50, 60)]
 
 
-def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueues) -> None:
+def test_a_round_ends_while_queues_keep_getting_units(queues: ConsumeQueues) -> None:
     for queue_id in range(300):
         fill(queues.make("T", queue_id), 1)
     queues.write_out()
@@ -190,16 +189,16 @@ def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueue
         if not left:
             break
     assert steps == -(-300 // QUEUES_PER_STEP)
-    assert queues.dirty_count > 0  # those that came later wait for the next round
+    assert queues.dirty_count > 0  # queues that became dirty later wait for the next round
 
 
-def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_path: Path) -> None:
+def test_a_queue_dropped_while_waiting_for_its_file_leaves_none(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
         fill(queues.make("T", queue_id), 1)
     queues.write_some(20)
-    queues.make_files()  # files that nobody has written to
+    queues.make_files()  # files without a write
     for queue_id in range(20, 40):
         fill(queues.make("T", queue_id), 1)
     queues.write_some(40)
@@ -210,7 +209,7 @@ def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_pat
 
 
 class LookingQueues(ConsumeQueues):
-    """Counts the looks at queues."""
+    """Queues that count the checks for missing files."""
 
     looks = 0
 
@@ -219,7 +218,7 @@ class LookingQueues(ConsumeQueues):
         return super()._file_to_make(queue)
 
 
-def test_queues_that_all_wait_for_their_files_are_not_looked_at_again(tmp_path: Path) -> None:
+def test_queues_that_all_wait_for_their_files_are_not_checked_again(tmp_path: Path) -> None:
     queues = LookingQueues(str(tmp_path), SIZE, HotState(), Disk())
     for queue_id in range(20):
         fill(queues.make("T", queue_id), 1)
@@ -237,7 +236,7 @@ def test_queues_that_all_wait_for_their_files_are_not_looked_at_again(tmp_path: 
 
 
 class BusyDiskThread(ConsumeQueues):
-    """Files are made at the worst moment: just after it was seen that one is not there."""
+    """Queues whose files are created at the worst moment: just after one was found missing."""
 
     def _file_to_make(self, queue: ConsumeQueue) -> str | None:
         path = super()._file_to_make(queue)
@@ -246,7 +245,7 @@ class BusyDiskThread(ConsumeQueues):
         return path
 
 
-def test_a_file_that_is_made_while_it_is_asked_for_is_made_once(tmp_path: Path) -> None:
+def test_a_file_created_during_its_request_is_created_once(tmp_path: Path) -> None:
     disk = CountingDisk()
     queues = BusyDiskThread(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
@@ -261,7 +260,7 @@ def test_a_file_that_is_made_while_it_is_asked_for_is_made_once(tmp_path: Path) 
 
 
 class SlowDisk(CountingDisk):
-    """Lets others have their way while it makes its first file."""
+    """A disk that blocks while it creates its first file, so that other threads run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +275,7 @@ class SlowDisk(CountingDisk):
         return descriptor
 
 
-def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_path: Path) -> None:
+def test_a_writer_waits_for_one_file_of_the_disk_thread_and_not_for_all(tmp_path: Path) -> None:
     """Locks are not fair: a send waited 100 ms for the 64 files of a step."""
     disk = SlowDisk()
     disk.is_making.set()
@@ -302,10 +301,10 @@ def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_pat
     assert len(disk.made) == len(set(disk.made))
 
 
-def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
+def test_failed_file_creation_in_the_disk_thread_fails_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who writes has to know that there is no room, and not to wait for ever."""
+    """The writer gets the error, and does not wait for the file forever."""
     disk = CountingDisk()
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
     for queue_id in range(20):
@@ -332,7 +331,7 @@ def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
 
 
 class FullOnceDisk(CountingDisk):
-    """Has no room for the first write."""
+    """A disk without room for the first write."""
 
     is_full = True
 
@@ -343,7 +342,7 @@ class FullOnceDisk(CountingDisk):
         super().write(descriptor, path, position, data)
 
 
-def test_a_file_without_room_for_its_blanks_is_made_again(tmp_path: Path) -> None:
+def test_a_file_without_room_for_its_blanks_is_created_again(tmp_path: Path) -> None:
     queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), FullOnceDisk())
     queue = queues.make("T", 0)
     queue.start_at(7)

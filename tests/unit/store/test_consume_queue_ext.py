@@ -1,4 +1,7 @@
-"""Extension files: docs/formats/consume-queue.md. For Java's bytes see crash/test_rebuild.py."""
+"""Extension files: docs/formats/consume-queue.md.
+
+tests/crash/test_rebuild.py compares them with Java's byte by byte.
+"""
 
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def test_units_are_found_written_out_or_not(
         assert ext.unit(address) == expected
 
 
-def test_an_address_that_leads_nowhere(tmp_path: Path) -> None:
+def test_an_address_without_a_unit(tmp_path: Path) -> None:
     ext = ConsumeQueueExt(str(tmp_path), FILE, Disk())
     ext.put(unit(4))
     for place in (24, 5000):

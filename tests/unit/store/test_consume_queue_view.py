@@ -25,7 +25,7 @@ from reput.store.reader import StoreReader
 from store_builder import MemoryFolder
 
 STORE = pytest.mark.parametrize(
-    ("version", "name"), [one for one in golden.STORES if one[1] != "unclean"]
+    ("version", "name"), [store for store in golden.STORES if store[1] != "unclean"]
 )
 FILE_UNITS = 10
 FILE_BYTES = FILE_UNITS * cq_unit.SIZE
@@ -33,7 +33,7 @@ PRE_BLANK = Unit(0, cq_unit.PRE_BLANK_SIZE, 0)
 
 
 def queue_of(files: dict[int, bytes], log_min: int = 0) -> ConsumeQueueView:
-    """A queue in memory, from units by file."""
+    """Return a queue in memory with the given units of each file."""
     named = {f"consumequeue/T/0/{start:020d}": data for start, data in files.items()}
     return ConsumeQueueView(MemoryFolder(named), "T", 0, log_min)
 
@@ -43,20 +43,20 @@ def unit(number: int) -> Unit:
 
 
 def packed(units: list[Unit | None]) -> bytes:
-    """Files' bytes; None is an empty unit."""
-    return b"".join(cq_unit.pack(one) if one else bytes(cq_unit.SIZE) for one in units)
+    """Return the bytes of files; None is an empty unit."""
+    return b"".join(cq_unit.pack(row) if row else bytes(cq_unit.SIZE) for row in units)
 
 
 def files_of(first: int, stop: int) -> dict[int, bytes]:
-    """Files with the units ``[first, stop)``, as a broker would have them."""
+    """Return files with the units ``[first, stop)``, as a broker would have them."""
     start = first - first % FILE_UNITS
     units: list[Unit | None] = [PRE_BLANK] * (first - start)
     units += [unit(number) for number in range(first, stop)]
     units += [None] * (-len(units) % FILE_UNITS)
     data = packed(units)
     return {
-        start * cq_unit.SIZE + at: data[at : at + FILE_BYTES]
-        for at in range(0, len(data), FILE_BYTES)
+        start * cq_unit.SIZE + position: data[position : position + FILE_BYTES]
+        for position in range(0, len(data), FILE_BYTES)
     }
 
 
@@ -64,16 +64,16 @@ def files_of(first: int, stop: int) -> dict[int, bytes]:
 
 
 def java_queues(manifest: dict[str, Any]) -> Iterator[tuple[str, int, list[list[int]], int, int]]:
-    """(topic, queue id, units, min offset, max offset) as they should be.
+    """Return (topic, queue id, units, min offset, max offset) of each queue, as expected.
 
-    The minimum is the first unit whose message is still in the log, else the maximum. Java's own
-    stays where it was when all the log of a queue has gone in 4.x (known-bugs.md#minimum-offsets),
-    and counts pre-blanks where a queue was made anew.
+    The minimum is the first unit whose message is still in the log, else the maximum. Java 4.x
+    keeps the old minimum when the whole log of a queue has expired, and counts pre-blanks of a
+    recreated queue (known-bugs.md#minimum-offsets).
     """
     for queue in manifest["queues"]:
         if "units" not in queue:
             continue
-        units = [one["unit"] if isinstance(one, dict) else one for one in queue["units"]]
+        units = [entry["unit"] if isinstance(entry, dict) else entry for entry in queue["units"]]
         alive = [
             number
             for number, (offset, size, _) in enumerate(units, queue["minOffset"])
@@ -91,9 +91,9 @@ def test_queues_of_golden_stores(version: str, name: str) -> None:
         queue = reader.queue(topic, queue_id)
         where = (topic, queue_id)
         assert (queue.min_offset, queue.max_offset) == (first, stop), where
-        numbers, found = queue.units(first, stop)
+        numbers, rows = queue.units(first, stop)
         assert numbers.tolist() == list(range(first, stop)), where
-        assert [list(one) for one in found.tolist()] == units[len(units) - (stop - first) :], where
+        assert [list(row) for row in rows.tolist()] == units[len(units) - (stop - first) :], where
         for number in {first, stop - 1} if first < stop else ():
             assert queue.unit(number) == Unit(*units[number - stop]), where
 
@@ -102,18 +102,18 @@ def test_queues_of_golden_stores(version: str, name: str) -> None:
 def test_the_bytes_of_the_units_are_those_java_counted(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
-    for one in manifest["queues"]:
-        if "unitsSha256" not in one:
+    for java in manifest["queues"]:
+        if "unitsSha256" not in java:
             continue
-        queue = reader.queue(one["topic"], one["queueId"])
+        queue = reader.queue(java["topic"], java["queueId"])
         data = b"".join(
-            units.tobytes() for _, units in queue.blocks(one["minOffset"], one["maxOffset"])
+            units.tobytes() for _, units in queue.blocks(java["minOffset"], java["maxOffset"])
         )
-        assert hashlib.sha256(data).hexdigest() == one["unitsSha256"]
+        assert hashlib.sha256(data).hexdigest() == java["unitsSha256"]
 
 
 @STORE
-def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
+def test_queues_with_files_are_listed(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
     expected: dict[str, dict[str, set[int]]] = {"consumequeue": {}, "batchconsumequeue": {}}
@@ -123,13 +123,13 @@ def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
             topic, queue_id, _ = rest
             expected[family].setdefault(topic, set()).add(int(queue_id))
     assert expected["consumequeue"]
-    for family, found in (
+    for family, queue_ids in (
         ("consumequeue", reader.queue_ids),
         ("batchconsumequeue", reader.batch_queue_ids),
     ):
-        assert found == {topic: sorted(ids) for topic, ids in expected[family].items()}
-    # 4.9 opens a queue for every level; those without a message have no files.
-    java = {(one["topic"], one["queueId"]): one for one in manifest["queues"]}
+        assert queue_ids == {topic: sorted(ids) for topic, ids in expected[family].items()}
+    # 4.9 opens a queue for every level; levels without a message have no files.
+    java = {(queue["topic"], queue["queueId"]): queue for queue in manifest["queues"]}
     known = {
         (topic, queue_id)
         for queues in expected.values()
@@ -137,8 +137,8 @@ def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
         for queue_id in ids
     }
     assert known <= set(java)
-    assert not any(java[one]["maxOffset"] for one in set(java) - known)
-    assert [(one.topic, one.queue_id) for one in reader.queues()] == [
+    assert not any(java[key]["maxOffset"] for key in set(java) - known)
+    assert [(queue.topic, queue.queue_id) for queue in reader.queues()] == [
         (topic, queue_id) for topic, ids in reader.queue_ids.items() for queue_id in ids
     ]
 
@@ -147,10 +147,10 @@ def test_the_queues_that_have_files_are_known(version: str, name: str) -> None:
 def test_how_far_queues_reach_into_the_log(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = StoreReader.open(str(golden.unpack(version, name)))
-    for one in manifest["queues"]:
-        if "units" in one and one["maxOffset"]:
-            queue = reader.queue(one["topic"], one["queueId"])
-            assert queue.end_physical_offset == one["maxPhysicOffset"]
+    for java in manifest["queues"]:
+        if "units" in java and java["maxOffset"]:
+            queue = reader.queue(java["topic"], java["queueId"])
+            assert queue.end_physical_offset == java["maxPhysicOffset"]
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -158,44 +158,44 @@ def test_extension_units(version: str) -> None:
     manifest = golden.manifest(version, "ext")
     reader = StoreReader.open(str(golden.unpack(version, "ext")))
     count = with_map = 0
-    for one in manifest["queues"]:
-        extension = reader.extension(one["topic"], one["queueId"])
-        for stored in one["units"]:
+    for java in manifest["queues"]:
+        extension = reader.extension(java["topic"], java["queueId"])
+        for stored in java["units"]:
             if not isinstance(stored, dict):
                 assert not cq_unit.is_ext_address(stored[2])
                 continue
             address, expected = stored["unit"][2], stored["ext"]
             assert cq_unit.is_ext_address(address)
-            found = extension.unit(address)
-            assert found == ExtUnit(
+            actual = extension.unit(address)
+            assert actual == ExtUnit(
                 expected["size"],
                 expected["tagsCode"],
                 expected["msgStoreTime"],
                 bytes.fromhex(expected["bitMap"] or ""),
             )
             count += 1
-            with_map += bool(found.bit_map)
+            with_map += bool(actual.bit_map)
     assert count > with_map > 0
 
 
 def test_batch_queues() -> None:
     reader = StoreReader.open(str(golden.unpack("5.5.0", "v5")))
-    (one,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
-    queue = reader.batch_queue(one["topic"], one["queueId"])
-    assert (queue.min_offset, queue.max_offset) == (one["minOffset"], one["maxOffset"])
-    assert one["batchUnits"]
-    for stored in one["batchUnits"]:
+    (java,) = (q for q in golden.manifest("5.5.0", "v5")["queues"] if "batchUnits" in q)
+    queue = reader.batch_queue(java["topic"], java["queueId"])
+    assert (queue.min_offset, queue.max_offset) == (java["minOffset"], java["maxOffset"])
+    assert java["batchUnits"]
+    for stored in java["batchUnits"]:
         for number in range(stored["queueOffset"], stored["queueOffset"] + stored["batchNum"]):
-            found = queue.unit(number)
-            assert found.physical_offset == stored["commitLogOffset"]
-            assert found.size == stored["size"]
-            assert found.tags_code == stored["tagsCode"]
-            assert found.queue_offset == stored["queueOffset"]
-            assert found.message_count == stored["batchNum"]
-            assert found.compacted_offset == stored["compactedOffset"]
-    last = one["batchUnits"][-1]
+            actual = queue.unit(number)
+            assert actual.physical_offset == stored["commitLogOffset"]
+            assert actual.size == stored["size"]
+            assert actual.tags_code == stored["tagsCode"]
+            assert actual.queue_offset == stored["queueOffset"]
+            assert actual.message_count == stored["batchNum"]
+            assert actual.compacted_offset == stored["compactedOffset"]
+    last = java["batchUnits"][-1]
     assert queue.end_physical_offset == last["commitLogOffset"] + last["size"]
-    for outside in (-1, one["maxOffset"], 1 << 40):
+    for outside in (-1, java["maxOffset"], 1 << 40):
         with pytest.raises(NotInStore):
             queue.unit(outside)
 
@@ -231,7 +231,7 @@ def test_a_queue_without_files_is_empty() -> None:
         queue.unit(0)
 
 
-def test_offsets_outside_are_not_there() -> None:
+def test_offsets_outside_have_no_unit() -> None:
     queue = queue_of(files_of(20, 35))
     for outside in (-1, 0, 19, 40, 1 << 62):
         with pytest.raises(NotInStore, match="it has 20 to 35"):
@@ -252,13 +252,15 @@ def test_parts_of_a_queue() -> None:
     ("log_min", "expected"),
     [(0, 0), (1000, 0), (1001, 1), (1099, 1), (1100, 1), (3000, 20), (4400, 34), (4401, 35)],
 )
-def test_min_offset_is_the_first_whose_message_is_in_the_log(log_min: int, expected: int) -> None:
-    """And the maximum when there is none: 4.x keeps what it was (rmq#8753)."""
+def test_min_offset_is_the_first_unit_whose_message_is_in_the_log(
+    log_min: int, expected: int
+) -> None:
+    """Without such a message it is the maximum; 4.x keeps the old minimum (rmq#8753)."""
     assert queue_of(files_of(0, 35), log_min).min_offset == expected
 
 
 def test_an_empty_last_file() -> None:
-    """The queue's end is the file before; a broker makes files ahead, or empties one (rmq#1960)."""
+    """The queue ends in the file before: brokers create files early, or empty one (rmq#1960)."""
     files = files_of(0, 20) | {2 * FILE_BYTES: bytes(FILE_BYTES)}
     queue = queue_of(files)
     assert (queue.min_offset, queue.max_offset) == (0, 20)
@@ -277,8 +279,8 @@ def test_only_empty_files_above_zero() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_of_golden_stores(version: str) -> None:
-    """Queues whose log has expired as a whole: nothing to read, and the end is kept."""
+def test_expired_queues_of_golden_stores(version: str) -> None:
+    """Queues whose whole log has expired: nothing to read, and the end is kept."""
     manifest = golden.manifest(version, "expired")
     reader = StoreReader.open(str(golden.unpack(version, "expired")))
     gone = [
@@ -325,22 +327,22 @@ def test_a_missing_file_is_a_gap() -> None:
 # --- damage ---------------------------------------------------------------
 
 
-def test_a_cut_file_is_named() -> None:
+def test_a_truncated_file_is_named() -> None:
     files = files_of(0, 40)
     assert queue_of(files).cut_file is None
-    for start, at, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
+    for start, number, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
         cut = {**files, start: files[start][:length]}
         queue = queue_of(cut)
         assert queue.cut_file is not None
         assert queue.cut_file.name == f"{start:020d}"
         with pytest.raises(CorruptRecord, match=f"is truncated to {length} bytes") as caught:
-            queue.unit(at)
+            queue.unit(number)
         assert caught.value.file == f"consumequeue/T/0/{start:020d}"
-        assert queue.unit(at - 1 if length == 100 else 31).is_written
+        assert queue.unit(number - 1 if length == 100 else 31).is_written
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_cut_golden_queue(version: str) -> None:
+def test_a_truncated_golden_queue(version: str) -> None:
     text = golden.torn_variants(version)["cq-short"]["damage"]
     topic, queue_id = text.split("consume queue ")[1].split(" cut")[0].split("/")
     before, after = (int(word) for word in text.split() if word.isdigit())
@@ -353,13 +355,13 @@ def test_cut_golden_queue(version: str) -> None:
     for number in (stop, (queue.cut_file.start + before) // cq_unit.SIZE - 1):
         with pytest.raises(CorruptRecord, match=queue.cut_file.name):
             queue.unit(number)
-    others = [one for one in reader.queues() if one.cut_file is not None]
+    others = [view for view in reader.queues() if view.cut_file is not None]
     assert others == [queue]
 
 
 @pytest.mark.parametrize("units", [30, 300, 5000])
 def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
-    """Zeros where units were: the rest is still there."""
+    """The units after a run of zeros can still be read."""
     source = random.Random(units)
     written = units * 9 // 10
     data = packed([unit(number) for number in range(written)] + [None] * (units - written))
@@ -376,8 +378,10 @@ def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
 
 
 def test_a_mostly_empty_queue_is_not_read_as_a_whole(tmp_path: Path) -> None:
-    """Only pages that the search touches: a file has 6 MB, most of them zeros
-    (known-bugs.md#queue-mappings)."""
+    """The search reads only the pages that it needs.
+
+    A file has 6 MB, most of them zeros (known-bugs.md#queue-mappings).
+    """
     file = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
     file.parent.mkdir(parents=True)
     with file.open("wb") as out:
@@ -391,17 +395,21 @@ def test_a_mostly_empty_queue_is_not_read_as_a_whole(tmp_path: Path) -> None:
 def test_any_byte_changed_gives_units_or_errors() -> None:
     files = files_of(3, 25)
     for start, data in files.items():
-        for at in range(FILE_BYTES):
+        for position in range(FILE_BYTES):
             for mask in (0xFF, 0x80, 0x01):
                 changed = bytearray(data)
-                changed[at] ^= mask
+                changed[position] ^= mask
                 queue = queue_of({**files, start: bytes(changed)}, 500)
                 low, high = queue.min_offset, queue.max_offset
                 assert 0 <= low <= high <= 30
                 numbers, units = queue.units(low, high)
-                for number, found in zip(numbers.tolist(), units.tolist(), strict=True):
-                    touched = start + at // cq_unit.SIZE * cq_unit.SIZE == number * cq_unit.SIZE
-                    assert touched or found == (*struct.unpack(">qiq", cq_unit.pack(unit(number))),)
+                for number, stored in zip(numbers.tolist(), units.tolist(), strict=True):
+                    touched = (
+                        start + position // cq_unit.SIZE * cq_unit.SIZE == number * cq_unit.SIZE
+                    )
+                    assert touched or stored == (
+                        *struct.unpack(">qiq", cq_unit.pack(unit(number))),
+                    )
                 _ = queue.end_physical_offset
 
 
@@ -429,7 +437,7 @@ def test_batch_units() -> None:
             queue.unit(outside)
 
 
-def test_of_batch_queues() -> None:
+def test_min_and_max_of_batch_queues() -> None:
     data = b"".join(cq_unit.pack_batch(batch_unit(number)) for number in range(5))
     assert batch_queue_of(data, 1500).min_offset == 104
     assert batch_queue_of(data, 3001).min_offset == 120
@@ -446,10 +454,10 @@ def test_batch_units_in_any_order_give_the_right_batch_or_none() -> None:
         queue = batch_queue_of(bytes(changed))
         for queue_offset in range(100, 136):
             try:
-                found = queue.unit(queue_offset)
+                result = queue.unit(queue_offset)
             except NotInStore:
                 continue
-            assert found.queue_offset <= queue_offset < found.queue_offset + found.message_count
+            assert result.queue_offset <= queue_offset < result.queue_offset + result.message_count
 
 
 # --- extension ------------------------------------------------------------
@@ -460,18 +468,18 @@ def extension_of(files: dict[int, bytes]) -> ExtView:
     return ExtView(MemoryFolder(named), "T", 0)
 
 
-def test_extension_files_follow_one_another() -> None:
+def test_extension_files_are_consecutive() -> None:
     units = [ExtUnit(20 + size, size, 10_000 + size, b"\xff" * size) for size in (0, 14, 3)]
-    data = b"".join(cq_unit.pack_ext(one) for one in units)
+    data = b"".join(cq_unit.pack_ext(stored) for stored in units)
     end = cq_unit.EXT_END.pack(cq_unit.EXT_END_MARK)
     view = extension_of({0: (data + end).ljust(200, b"\0"), 200: data.ljust(200, b"\0")})
-    at = 0
-    for one in units:
+    position = 0
+    for stored in units:
         for start in (0, 200):
-            assert view.unit(cq_unit.ext_address(start + at)) == one
-        at += one.size
+            assert view.unit(cq_unit.ext_address(start + position)) == stored
+        position += stored.size
     assert len(view.files) == 2
-    for nowhere in (at, at + 2, 199, 200 + at, 400, 1 << 40):
+    for nowhere in (position, position + 2, 199, 200 + position, 400, 1 << 40):
         with pytest.raises(CorruptRecord):
             view.unit(cq_unit.ext_address(nowhere))
 
@@ -485,20 +493,20 @@ def test_a_queue_without_extension_has_no_units() -> None:
 def test_any_extension_address_gives_a_unit_or_an_error() -> None:
     source = random.Random(4)
     view = extension_of({0: source.randbytes(3000), 3000: bytes(3000)})
-    for at in range(6100):
+    for position in range(6100):
         try:
-            found = view.unit(cq_unit.ext_address(at))
+            result = view.unit(cq_unit.ext_address(position))
         except ReputError:
             continue
-        assert found.size == 20 + len(found.bit_map)
+        assert result.size == 20 + len(result.bit_map)
 
 
 # --- the builder ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_the_builder_makes_the_queues_that_java_made(version: str) -> None:
-    """All but the schedule's, whose units hold deliver times."""
+def test_the_builder_writes_the_queues_of_java(version: str) -> None:
+    """All but the schedule topic's queues, whose units contain deliver times."""
     store = golden.unpack(version, "clean")
     units = int(golden.manifest(version, "clean")["config"]["mappedFileSizeConsumeQueue"]) // 20
     messages = list(StoreReader.open(str(store)).messages())

@@ -1,4 +1,4 @@
-"""Stored records put again by the kernel: the same that goes through the codec, on a real store."""
+"""The kernel that republishes records gives the same results as the codec, on a real store."""
 
 import numpy as np
 import pytest
@@ -33,44 +33,49 @@ MESSAGES = [
 
 
 def places_of(results: list[PutResult], more_bytes: int = 0) -> Places:
-    rows = [(one.queue_offset, one.physical_offset, one.size, 0, more_bytes) for one in results]
+    rows = [
+        (result.queue_offset, result.physical_offset, result.size, 0, more_bytes)
+        for result in results
+    ]
     return np.array(rows, np.int64)
 
 
 def messages(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessage]:
     store.step()
-    found, at = [], 0
-    while at < store.max_offset(topic, queue_id):
-        result = store.get(topic, queue_id, at)
-        found += [record.decode(bytes(one)) for one in result.records]
-        at = result.next_offset
-    return found
+    stored, queue_offset = [], 0
+    while queue_offset < store.max_offset(topic, queue_id):
+        result = store.get(topic, queue_id, queue_offset)
+        stored += [record.decode(bytes(data)) for data in result.records]
+        queue_offset = result.next_offset
+    return stored
 
 
-def meaning(one: StoredMessage) -> tuple[object, ...]:
-    """What a message says, but for where and when it was stored."""
+def meaning(sent: StoredMessage) -> tuple[object, ...]:
+    """Return a message's content without the place and time of its storage."""
     return (
-        one.topic, one.queue_id, one.body, one.body_crc, one.property_bytes, one.flag,
-        one.sys_flag, one.born_timestamp, one.born_host, one.store_host, one.reconsume_times,
-        one.prepared_transaction_offset, one.store_size,
+        sent.topic, sent.queue_id, sent.body, sent.body_crc, sent.property_bytes, sent.flag,
+        sent.sys_flag, sent.born_timestamp, sent.born_host, sent.store_host, sent.reconsume_times,
+        sent.prepared_transaction_offset, sent.store_size,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [b"", b"C\x01d\x02"])
-def test_it_is_what_the_codec_makes(stores: Stores, more: bytes) -> None:
+def test_copies_are_equal_to_those_of_the_codec(stores: Stores, more: bytes) -> None:
     store = stores.open()
-    results = [store.put(one) for one in MESSAGES]
-    stored = [record.decode(store.record_at(one.physical_offset) or b"") for one in results]
-    for one in stored:
-        expected = copied_message(one, "T", 3)
+    results = [store.put(message) for message in MESSAGES]
+    stored = [record.decode(store.record_at(result.physical_offset) or b"") for result in results]
+    for message in stored:
+        expected = copied_message(message, "T", 3)
         expected.property_bytes = props.append(expected.property_bytes, more)
         store.put(expected)
     count, end = store.copier.put(places_of(results, len(more)), CopyRule(), START_MS, more=more)
     assert (count, end) == (len(MESSAGES), store.log.written_offset)
-    found = messages(store, "T", 3)
-    half = len(found) // 2
+    copies = messages(store, "T", 3)
+    half = len(copies) // 2
     assert half == len(MESSAGES)
-    assert [meaning(one) for one in found[half:]] == [meaning(one) for one in found[:half]]
+    assert [meaning(message) for message in copies[half:]] == [
+        meaning(message) for message in copies[:half]
+    ]
 
 
 def test_the_final_message_of_a_transaction(stores: Stores) -> None:
@@ -85,15 +90,15 @@ def test_the_final_message_of_a_transaction(stores: Stores) -> None:
         sys_flags_on=flags.TRANSACTION_COMMIT,
         has_prepared_offset=True,
     )
-    places = np.array([(-1, one.physical_offset, 0, 0, 0) for one in results], np.int64)
+    places = np.array([(-1, message.physical_offset, 0, 0, 0) for message in results], np.int64)
     assert store.copier.put(places, rule)[0] == 2, "the third is no half message"
-    for one, result in zip(messages(store, "T", 3), results, strict=False):
-        assert one.prepared_transaction_offset == result.physical_offset
-        assert one.sys_flag == flags.COMPRESSED | flags.TRANSACTION_COMMIT
-        assert one.properties == REAL
+    for message, result in zip(messages(store, "T", 3), results, strict=False):
+        assert message.prepared_transaction_offset == result.physical_offset
+        assert message.sys_flag == flags.COMPRESSED | flags.TRANSACTION_COMMIT
+        assert message.properties == REAL
 
 
-def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) -> None:
+def test_a_retry_has_fewer_properties_and_one_attempt_more(stores: Stores) -> None:
     store = stores.open()
     stored = store.put(
         IncomingMessage("W", b"b", 0, b"A\x011\x02B\x012\x02A\x013", reconsume_times=4)
@@ -101,8 +106,8 @@ def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) ->
     rule = CopyRule(b"%RETRY%g", 0, reconsume_more=1, dropped=("A", "none"))
     more = b"A\x014\x02"
     assert store.copier.put(places_of([stored], len(more)), rule, more=more)[0] == 1
-    (one,) = messages(store, "%RETRY%g", 0)
-    assert (one.reconsume_times, one.property_bytes) == (5, b"B\x012\x02A\x014\x02")
+    (message,) = messages(store, "%RETRY%g", 0)
+    assert (message.reconsume_times, message.property_bytes) == (5, b"B\x012\x02A\x014\x02")
 
 
 @pytest.mark.parametrize(
@@ -118,30 +123,30 @@ def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) ->
         ),
     ],
 )
-def test_it_stops_in_front_of_what_is_not_common(stores: Stores, odd: IncomingMessage) -> None:
+def test_it_stops_before_a_record_that_falls_back(stores: Stores, odd: IncomingMessage) -> None:
     store = stores.open(mapped_file_size_commit_log=1 << 18)
-    results = [store.put(one) for one in (MESSAGES[0], odd, MESSAGES[0])]
+    results = [store.put(message) for message in (MESSAGES[0], odd, MESSAGES[0])]
     more = b"C\x01d\x02"
     assert store.copier.put(places_of(results, len(more)), CopyRule(), more=more)[0] == 1
     assert len(messages(store, "T", 3)) == 1
 
 
-def test_a_batch_is_not_common(stores: Stores) -> None:
+def test_a_batch_falls_back(stores: Stores) -> None:
     store = stores.open()
     body = batch.encode([InnerMessage(0, b"a", b"")])
     flag = flags.INNER_BATCH | flags.NEED_UNWRAP
-    one = store.put_batch(IncomingMessage("B", body, 0, props.encode(REAL), sys_flag=flag))
-    assert one.status.is_stored, one.reason
-    assert store.copier.put(places_of([one]), CopyRule()) == (0, 0)
+    result = store.put_batch(IncomingMessage("B", body, 0, props.encode(REAL), sys_flag=flag))
+    assert result.status.is_stored, result.reason
+    assert store.copier.put(places_of([result]), CopyRule()) == (0, 0)
 
 
-def test_places_that_lead_nowhere(stores: Stores) -> None:
+def test_places_without_a_record(stores: Stores) -> None:
     store = stores.open()
-    one = store.put(MESSAGES[0])
+    result = store.put(MESSAGES[0])
     wrong = [
-        (one.queue_offset + 1, one.physical_offset, one.size),
-        (one.queue_offset, one.physical_offset + 4, one.size),
-        (one.queue_offset, one.physical_offset, one.size - 1),
+        (result.queue_offset + 1, result.physical_offset, result.size),
+        (result.queue_offset, result.physical_offset + 4, result.size),
+        (result.queue_offset, result.physical_offset, result.size - 1),
         (0, 1 << 40, 100),
         (0, -5, 100),
         (0, 0, -1),
@@ -151,7 +156,7 @@ def test_places_that_lead_nowhere(stores: Stores) -> None:
     assert store.copier.put(places_of([]).reshape(0, 5), CopyRule()) == (0, 0)
 
 
-def test_more_than_the_scratch_takes_over_many_files(
+def test_more_records_than_the_scratch_holds_over_many_files(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "SCRATCH_BYTES", 10_000)
@@ -161,16 +166,18 @@ def test_more_than_the_scratch_takes_over_many_files(
         message = IncomingMessage("W", b"%d" % number + b"x" * 4000, 0, props.encode(REAL))
         results.append(store.put(message))
     assert store.copier.put(places_of(results), CopyRule())[0] == 30
-    found = messages(store, "T", 3)
-    assert [one.body.rstrip(b"x") for one in found] == [b"%d" % number for number in range(30)]
+    copies = messages(store, "T", 3)
+    assert [copied.body.rstrip(b"x") for copied in copies] == [
+        b"%d" % number for number in range(30)
+    ]
 
 
-def test_records_with_checksums_are_pythons(stores: Stores) -> None:
+def test_records_with_checksums_fall_back(stores: Stores) -> None:
     store = stores.open(enabled_append_prop_crc=True)
     assert store.copier.put(places_of([store.put(MESSAGES[0])]), CopyRule()) == (0, 0)
 
 
-def test_a_store_that_is_closed_takes_nothing(stores: Stores) -> None:
+def test_a_closed_store_refuses_copies(stores: Stores) -> None:
     store = stores.open()
     places = places_of([store.put(MESSAGES[0])])
     store.close()

@@ -1,4 +1,4 @@
-"""The seam to the disk: room, durability, and what it says when there is none."""
+"""The disk operations: room, durability, and errors without room."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def failing(code: int) -> Callable[..., None]:
 # --- files ----------------------------------------------------------------
 
 
-def test_a_created_file_has_its_size_and_takes_no_room(descriptor: int) -> None:
+def test_a_created_file_has_its_size_and_uses_no_room(descriptor: int) -> None:
     assert os.fstat(descriptor).st_size == 4 * MIB
     assert allocated_bytes(descriptor) == 0
 
@@ -61,7 +61,7 @@ def test_create_syncs_size_and_name(path: str, is_durable: bool) -> None:
             synced.append((path, os.fstat(descriptor).st_size))
 
         def sync_folder(self, path: str) -> None:
-            synced.append((path, [one.name for one in Path(path).iterdir()]))
+            synced.append((path, [entry.name for entry in Path(path).iterdir()]))
 
     os.close(Watching().create(path, 4096, is_durable=is_durable))
     folder = str(Path(path).parent)
@@ -75,7 +75,7 @@ def test_create_never_overwrites(path: str) -> None:
     assert Path(path).read_bytes() == b"here"
 
 
-def test_a_file_that_cannot_be_synced_is_not_left_behind(
+def test_a_file_that_cannot_be_synced_is_removed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_thread.replace(monkeypatch, os, "fdatasync", failing(errno.EIO))
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_synced_is_not_left_behind(
     assert not Path(path).exists()
 
 
-def test_folders_are_made_with_those_above_and_their_names_synced(tmp_path: Path) -> None:
+def test_folders_are_created_with_their_parents_and_synced(tmp_path: Path) -> None:
     synced = []
 
     class Watching(Disk):
@@ -98,7 +98,7 @@ def test_folders_are_made_with_those_above_and_their_names_synced(tmp_path: Path
     assert synced == [str(tmp_path), str(tmp_path / "a")]
 
 
-def test_a_folder_that_cannot_be_made_is_named(path: str) -> None:
+def test_a_folder_that_cannot_be_created_is_named(path: str) -> None:
     Path(path).touch()
     with pytest.raises(WriteFailed, match=f"^{path}/a: cannot create the folder: Not a directory"):
         Disk().make_folder(f"{path}/a")
@@ -108,10 +108,10 @@ def test_rename_replaces(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "b").write_bytes(b"old")
     Disk().rename(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("b", b"new")]
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("b", b"new")]
 
 
-def test_unlink_of_what_is_gone_is_no_error(path: str, descriptor: int) -> None:
+def test_unlink_of_a_missing_file_is_no_error(path: str, descriptor: int) -> None:
     Disk().unlink(path)
     Disk().unlink(path)
     assert not Path(path).exists()
@@ -131,7 +131,7 @@ def test_a_missing_file_is_named(path: str, tmp_path: Path) -> None:
 # --- room -----------------------------------------------------------------
 
 
-def test_reserved_room_is_there(path: str, descriptor: int) -> None:
+def test_reserved_room_is_allocated(path: str, descriptor: int) -> None:
     Disk().reserve(descriptor, path, MIB, 2 * MIB)
     assert allocated_bytes(descriptor) >= 2 * MIB
     assert os.fstat(descriptor).st_size == 4 * MIB
@@ -139,7 +139,7 @@ def test_reserved_room_is_there(path: str, descriptor: int) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_where_nothing_can_be_reserved_zeros_are_written(
+def test_zeros_are_written_where_reservation_is_unsupported(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     own_thread.replace(monkeypatch, os, "posix_fallocate", failing(code))
@@ -152,7 +152,7 @@ def test_where_nothing_can_be_reserved_zeros_are_written(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_no_room_names_file_and_size(
+def test_a_lack_of_room_names_file_and_size(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     own_thread.replace(monkeypatch, os, "posix_fallocate", failing(code))
@@ -163,16 +163,18 @@ def test_no_room_names_file_and_size(
     assert str(caught.value).startswith(f"{path}: no room for 12345 bytes: cannot reserve space: ")
 
 
-def test_write_goes_on_until_all_is_written(
+def test_write_continues_until_all_is_written(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
-    own_thread.replace(monkeypatch, os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    own_thread.replace(
+        monkeypatch, os, "pwrite", lambda fd, data, position: pwrite(fd, data[:3], position)
+    )
     Disk().write(descriptor, path, 5, b"0123456789")
     assert os.pread(descriptor, 17, 0) == b"\0\0\0\0\x000123456789\0\0"
 
 
-def test_a_limit_of_the_process_is_no_room(tmp_path: Path) -> None:
+def test_a_file_size_limit_counts_as_a_lack_of_room(tmp_path: Path) -> None:
     code = """
 import os, resource, sys
 from reput.errors import DiskFull
@@ -200,7 +202,7 @@ for action in (
 # --- durability -----------------------------------------------------------
 
 
-def test_a_sync_that_fails_is_told(
+def test_a_failed_sync_is_reported(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_thread.replace(monkeypatch, os, "fdatasync", failing(errno.EIO))
@@ -209,7 +211,7 @@ def test_a_sync_that_fails_is_told(
     assert not isinstance(caught.value, DiskFull)
 
 
-def test_where_there_is_no_fdatasync_fsync_is_used(
+def test_fsync_is_used_without_fdatasync(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -239,12 +241,12 @@ def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:
         (1000, 1000, 1000, 0.0),
         (1000, 250, 250, 0.75),
         (1000, 249, 249, 0.76),  # Java rounds up to a whole percent
-        (1000, 250, 200, 0.79),  # 750 of 950: what only root may use is no room
+        (1000, 250, 200, 0.79),  # 750 of 950: blocks reserved for root are not free
         (1000, 0, 0, 1.0),
-        (0, 0, 0, 0.0),  # a file system that has no size
+        (0, 0, 0, 0.0),  # a file system without a size
     ],
 )
-def test_usage_is_what_java_says(
+def test_usage_is_equal_to_that_of_java(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     blocks: int,
@@ -261,13 +263,13 @@ def test_usage_of_this_disk_is_a_share(tmp_path: Path) -> None:
     assert 0 <= Disk().usage(str(tmp_path)) <= 1
 
 
-def test_usage_of_nothing_names_it(path: str) -> None:
+def test_usage_of_a_missing_folder_names_it(path: str) -> None:
     with pytest.raises(StoreUnavailable, match=f"^{path}: .*No such file"):
         Disk().usage(path)
 
 
 class _OldLibrary:
-    """A C library without ``statx``, as that of macOS."""
+    """A C library without ``statx``, like that of macOS."""
 
 
 @pytest.mark.parametrize("has_statx", [True, False])

@@ -1,6 +1,6 @@
-"""Dispatch of records that lie about themselves: no checksum covers a record's head and topic.
+"""Dispatch of records with false fields: no checksum covers a record's head and topic.
 
-What ``verify`` says of such a store is damage, as it should be.
+``verify`` reports damage for such a store.
 """
 
 import shutil
@@ -26,20 +26,20 @@ LOG = f"{paths.COMMIT_LOG}/{paths.offset_name(0)}"
 
 
 def write_and_forget(stores: Stores, *messages: IncomingMessage) -> tuple[Path, list[int]]:
-    """A crashed store of which only the log is left, and where its records stand."""
+    """Write a store that has only its log; return its root and its records' offsets."""
     store = stores.open()
     results = store.put_many(messages)
-    assert all(one.status.is_stored for one in results)
+    assert all(result.status.is_stored for result in results)
     store.abandon()
     root = stores.root()
     shutil.rmtree(root / paths.CONSUME_QUEUE, ignore_errors=True)
     shutil.rmtree(root / paths.INDEX, ignore_errors=True)
-    return root, [one.physical_offset for one in results]
+    return root, [result.physical_offset for result in results]
 
 
-def overwrite(root: Path, at: int, data: bytes) -> None:
+def overwrite(root: Path, position: int, data: bytes) -> None:
     with (root / LOG).open("r+b") as file:
-        file.seek(at)
+        file.seek(position)
         file.write(data)
 
 
@@ -48,35 +48,37 @@ def ordinary(n: int, topic: str = "Topic") -> IncomingMessage:
 
 
 @pytest.mark.parametrize("lie", [1 << 60, (1 << 63) - 1, 10_000])
-def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> None:
+def test_an_impossible_queue_offset_does_not_fill_the_disk(stores: Stores, lie: int) -> None:
     stores.allow(*FindingKind)
     root, places = write_and_forget(stores, *map(ordinary, range(6)))
     overwrite(root, places[3] + record.POSITION_QUEUE_OFFSET, struct.pack(">q", lie))
 
     store = stores.open()
 
-    # The fourth is lost to its queue: two units lead to the fifth, one of them in its place.
+    # The queue loses the fourth: two units point to the fifth, one of them at the fourth's place.
     assert store.max_offset("Topic", 0) == 6
-    found = store.get("Topic", 0, 0).records
-    assert [record.decode(one).body for one in found] == [b"body %d" % n for n in (0, 1, 2, 4, 5)]
+    records = store.get("Topic", 0, 0).records
+    assert [record.decode(data).body for data in records] == [
+        b"body %d" % n for n in (0, 1, 2, 4, 5)
+    ]
     assert len(store.query("Topic", "k3").records) == 1, "it is found by its key"
 
 
 @pytest.mark.parametrize("topic", ["../ab", "a/b/c", ".\0.."])
-def test_a_topic_that_is_no_folder_makes_none(stores: Stores, topic: str) -> None:
+def test_an_invalid_topic_name_creates_no_folder(stores: Stores, topic: str) -> None:
     stores.allow(*FindingKind)
     root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
     data = (root / LOG).read_bytes()
-    at = data.index(b"abcde"[: len(topic)], places[0])
-    overwrite(root, at, topic.encode())
+    position = data.index(b"abcde"[: len(topic)], places[0])
+    overwrite(root, position, topic.encode())
 
     store = stores.open()
 
     assert store.max_offset("Topic", 0) == 1
     store.close()
-    made = {one.relative_to(root / paths.CONSUME_QUEUE) for one in root.rglob("consumequeue/*/*")}
-    assert {str(one) for one in made} == {"Topic/0"}
-    assert {one.name for one in root.parent.iterdir()} == {root.name}
+    made = {path.relative_to(root / paths.CONSUME_QUEUE) for path in root.rglob("consumequeue/*/*")}
+    assert {str(folder) for folder in made} == {"Topic/0"}
+    assert {path.name for path in root.parent.iterdir()} == {root.name}
 
 
 def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
@@ -88,7 +90,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
     store = stores.open(**settings)
     honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
     assert store.put(IncomingMessage("Topic", b"1", 0, honest)).status.is_stored
-    # The messages of a batch are stored as they are sent.
+    # The messages of a batch are stored as the client sent them.
     body = batch_body(IncomingMessage("Topic", b"2", 0, lying))
     assert store.put_batch(IncomingMessage("Topic", body)).status.is_stored
     while store.step():
@@ -98,7 +100,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
 
 
 class FailsAtBad(FilterBits):
-    """Filter bits that a message of the topic ``Bad`` breaks."""
+    """Filter bits that fail for messages of the topic ``Bad``."""
 
     def __init__(self) -> None:
         pass
@@ -109,7 +111,7 @@ class FailsAtBad(FilterBits):
         return b""
 
 
-def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: Stores) -> None:
+def test_a_record_that_dispatch_rejects_is_reported_and_skipped(stores: Stores) -> None:
     stores.allow(*FindingKind)
     settings = {"enable_consume_queue_ext": True, "message_index_enable": False}
     messages = [ordinary(0), ordinary(1, "Bad"), ordinary(2), ordinary(3, "Bad"), ordinary(4)]
@@ -117,7 +119,7 @@ def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: 
     reported: list[str] = []
     store.dispatcher.on_unusable = lambda place, error: reported.append(f"{place}: {error!r}")
     store.dispatcher.filter_bits = FailsAtBad()
-    assert all(store.put(one).status.is_stored for one in messages)
+    assert all(store.put(message).status.is_stored for message in messages)
     while store.step():
         pass
     assert store.dispatcher.dispatched_offset == store.max_physical_offset
@@ -131,17 +133,17 @@ def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: 
     assert not store.refusal
 
 
-def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
-    """A 5.x broker would not start with both."""
+def test_topics_with_batch_queues_get_no_plain_queues(tmp_path: Path) -> None:
+    """A 5.x broker does not start with both kinds."""
     root = golden.copy_store("5.5.0", "v5", tmp_path)
     settings = dict(golden.manifest("5.5.0", "v5")["config"])
     for name in ("storePathRootDir", "storePathCommitLog"):
         settings.pop(name, None)
     explicit = {"store_path_root_dir": str(root)}
     config = configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
-    (topic,) = (one.name for one in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
-    before = {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()}
-    (root / paths.ABORT).touch()  # so that its batches are met again
+    (topic,) = (path.name for path in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
+    before = {path.name for path in (root / paths.CONSUME_QUEUE).iterdir()}
+    (root / paths.ABORT).touch()  # so that the start dispatches its batches once more
     with MessageStore.open(config=config) as store:
         end = store.max_offset(topic, 0)
         assert store.put(IncomingMessage(topic, b"x")).queue_offset == end
@@ -149,4 +151,4 @@ def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
         assert store.put(IncomingMessage("Other", b"x")).status.is_stored
         stored, _ = store.put_encoded(incoming.encode(IncomingMessage(topic, b"x"), b"../x"), 1)
         assert stored == 0
-    assert {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}
+    assert {path.name for path in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}

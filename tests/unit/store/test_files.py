@@ -1,4 +1,4 @@
-"""Folders: local and remote give the same answers, and errors say what may be done."""
+"""Folders: local and remote ones give the same answers, and errors name the remedy."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from reput.store import files
 from reput.store.files import Entry, Folder, LocalFolder, RemoteFolder, open_folder
 
 LARGE = bytes(range(256)) * 1024
-"""Beyond the size from which a read is a map."""
+"""Larger than the size from which a read returns a map."""
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def root(tmp_path: Path) -> Path:
 
 
 class _LocalAsRemote:
-    """``pyarrow.fs.FileSystem`` for URIs ``s3://bucket/PATH``: PATH on this machine."""
+    """``pyarrow.fs.FileSystem`` for URIs ``s3://bucket/PATH`` that reads PATH of this machine."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
         scheme, _, path = uri.partition("://bucket")
         if scheme != "s3":
-            return pyarrow.fs.LocalFileSystem(), uri  # nothing there
+            return pyarrow.fs.LocalFileSystem(), uri  # nothing exists there
         return pyarrow.fs.LocalFileSystem(), path
 
 
@@ -51,12 +51,12 @@ def folder(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.Monke
     return open_folder(f"s3://bucket{root}")
 
 
-# --- what both say --------------------------------------------------------
+# --- local and remote-------------------------------------------------------
 
 
-def test_entries_are_sorted_and_tell_folders_from_files(folder: Folder) -> None:
-    found = folder.entries("commitlog")
-    assert [(one.name, one.size, one.is_folder) for one in found] == [
+def test_entries_are_sorted_and_distinguish_folders_from_files(folder: Folder) -> None:
+    entries = folder.entries("commitlog")
+    assert [(entry.name, entry.size, entry.is_folder) for entry in entries] == [
         ("empty", 0, False),
         ("folder", 0, True),
         ("large", len(LARGE), False),
@@ -65,10 +65,10 @@ def test_entries_are_sorted_and_tell_folders_from_files(folder: Folder) -> None:
 
 def test_an_entry_has_its_time_in_ms(folder: Folder) -> None:
     assert folder.entry("abort") == Entry("abort", 4, 1_700_000_000_123, False)
-    found = folder.entry("commitlog")
-    assert found is not None
-    assert found.is_folder
-    assert found.name == "commitlog"
+    entry = folder.entry("commitlog")
+    assert entry is not None
+    assert entry.is_folder
+    assert entry.name == "commitlog"
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_an_entry_has_its_time_in_ms(folder: Folder) -> None:
         "nothing/below",
         "abort/below",
         "commitlog/large/below",
-        "n" * 300,  # longer than names can be
+        "n" * 300,  # longer than a name may be
         "nul\0",
         "lone\ud800surrogate",
     ],
 )
-def test_what_is_not_there_is_no_error(folder: Folder, path: str) -> None:
+def test_a_missing_entry_is_no_error(folder: Folder, path: str) -> None:
     assert folder.entry(path) is None
     assert folder.entries(path) == []
 
@@ -110,7 +110,7 @@ def test_a_file_has_no_entries(folder: Folder) -> None:
         (len(LARGE) + 99, None),
     ],
 )
-def test_reading_returns_what_is_there(folder: Folder, start: int, length: int | None) -> None:
+def test_reading_returns_the_existing_bytes(folder: Folder, start: int, length: int | None) -> None:
     stop = None if length is None else start + length
     assert bytes(folder.read("commitlog/large", start, length)) == LARGE[start:stop]
 
@@ -120,7 +120,7 @@ def test_an_empty_file_has_no_bytes(folder: Folder) -> None:
     assert bytes(folder.read("commitlog/empty", 0, 100_000)) == b""
 
 
-def test_a_file_that_is_gone_is_named(folder: Folder) -> None:
+def test_a_missing_file_is_named(folder: Folder) -> None:
     with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
         folder.read("commitlog/gone")
     with pytest.raises(NotInStore, match="commitlog/gone was deleted"):
@@ -134,16 +134,16 @@ def test_a_folder_cannot_be_read(folder: Folder) -> None:
         folder.read("commitlog", 0, 10)
 
 
-@pytest.mark.parametrize("folder", ["local"], indirect=True)  # a remote one is as it was opened
-def test_parts_of_a_file_that_grows_are_seen(folder: Folder, root: Path) -> None:
+@pytest.mark.parametrize("folder", ["local"], indirect=True)  # remote: as it was opened
+def test_readers_see_the_growth_of_a_file(folder: Folder, root: Path) -> None:
     assert bytes(folder.read("abort", 0, 100)) == b"4711"
     with (root / "abort").open("ab") as file:
         file.write(b"more")
     assert bytes(folder.read("abort", 0, 100)) == b"4711more"
 
 
-def test_a_whole_file_is_read_afresh_when_it_was_replaced(folder: Folder, root: Path) -> None:
-    """As a broker replaces its tables."""
+def test_a_replaced_file_is_read_again(folder: Folder, root: Path) -> None:
+    """A broker replaces its tables in this way."""
     assert bytes(folder.read("abort")) == b"4711"
     (root / "abort.tmp").write_bytes(b"new")
     (root / "abort.tmp").rename(root / "abort")
@@ -184,7 +184,7 @@ def test_descriptors_are_bounded_and_closed_with_the_folder(tmp_path: Path) -> N
 
 
 def test_threads_share_a_folder(tmp_path: Path) -> None:
-    """More files than stay open, so that threads take descriptors from each other."""
+    """More files than the limit of open ones, so that threads close each other's descriptors."""
     for i in range(100):
         (tmp_path / str(i)).write_bytes(b"%d" % i * 50)
     folder = open_folder(str(tmp_path))
@@ -233,7 +233,7 @@ def test_the_process_that_holds_the_lock(root: Path, locked: subprocess.Popen[by
     assert open_folder(str(root)).lock_holder("lock") == locked.pid
 
 
-def test_nobody_holds_a_lock_file_that_is_only_there(root: Path) -> None:
+def test_an_existing_lock_file_is_not_held(root: Path) -> None:
     (root / "lock").write_bytes(b"lock")
     folder = open_folder(str(root))
     assert folder.lock_holder("lock") is None
@@ -241,7 +241,7 @@ def test_nobody_holds_a_lock_file_that_is_only_there(root: Path) -> None:
     assert folder.lock_holder("nothing") is None
 
 
-def test_a_lock_on_other_bytes_is_no_brokers(root: Path) -> None:
+def test_a_lock_on_other_bytes_is_not_that_of_a_broker(root: Path) -> None:
     with (root / "abort").open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, 3)
         code = (
@@ -254,7 +254,7 @@ def test_a_lock_on_other_bytes_is_no_brokers(root: Path) -> None:
     assert done.stdout == "None\n"
 
 
-def test_looking_at_a_lock_takes_none(root: Path) -> None:
+def test_checking_a_lock_does_not_take_it(root: Path) -> None:
     (root / "lock").write_bytes(b"lock")
     folder = open_folder(str(root))
     folder.lock_holder("lock")
@@ -279,8 +279,10 @@ def test_a_file_uri_is_quoted_and_a_path_is_not(tmp_path: Path) -> None:
     literal.mkdir()
     (spaced / "spaced").touch()
     (literal / "literal").touch()
-    assert [one.name for one in open_folder(f"file://{tmp_path}/a%20b").entries("")] == ["spaced"]
-    assert [one.name for one in open_folder(f"{tmp_path}/a%20b").entries("")] == ["literal"]
+    assert [entry.name for entry in open_folder(f"file://{tmp_path}/a%20b").entries("")] == [
+        "spaced"
+    ]
+    assert [entry.name for entry in open_folder(f"{tmp_path}/a%20b").entries("")] == ["literal"]
 
 
 def test_a_file_of_another_host_is_refused() -> None:
@@ -288,7 +290,7 @@ def test_a_file_of_another_host_is_refused() -> None:
         open_folder("file://elsewhere/store")
 
 
-def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         open_folder(str(tmp_path / "nothing"))
     (tmp_path / "file").touch()
@@ -299,7 +301,7 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
 # --- remote ---------------------------------------------------------------
 
 
-def test_a_remote_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_remote_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
     with pytest.raises(StoreUnavailable, match="does not exist"):
         open_folder(f"s3://bucket{tmp_path}/nothing")
@@ -311,7 +313,7 @@ def test_a_uri_that_cannot_be_reached(location: str) -> None:
         open_folder(location)
 
 
-def test_a_remote_folder_without_pyarrow_says_what_to_install(
+def test_a_remote_folder_without_pyarrow_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -319,7 +321,7 @@ def test_a_remote_folder_without_pyarrow_says_what_to_install(
         open_folder("s3://bucket/store")
 
 
-def test_nobody_holds_a_remote_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_lock_is_never_held(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
     assert RemoteFolder(f"s3://bucket{root}").lock_holder("abort") is None
 
@@ -333,7 +335,7 @@ def test_a_subtree_of_a_remote_file_system(root: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pyarrow.fs, "FileSystem", SubTree)
     folder = open_folder("gs://bucket")
     assert bytes(folder.read("abort")) == b"4711"
-    assert [one.name for one in folder.entries("commitlog")] == ["empty", "folder", "large"]
+    assert [entry.name for entry in folder.entries("commitlog")] == ["empty", "folder", "large"]
 
 
 @pytest.mark.parametrize("start", [0, 5, (256 << 10) - 3, 256 << 10, (512 << 10) - 1, 700_000])
@@ -355,7 +357,7 @@ def test_names_are_listed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert folder.entry("commitlog/later") is None
     (root / "commitlog" / "later").touch()
     assert folder.entry("commitlog/later") is None
-    names = [one.name for one in open_folder(f"s3://bucket{root}").entries("commitlog")]
+    names = [entry.name for entry in open_folder(f"s3://bucket{root}").entries("commitlog")]
     assert names == ["empty", "folder", "large", "later"]
 
 

@@ -1,4 +1,4 @@
-"""Filter bits; that they are Java's is tests/crash/test_rebuild.py."""
+"""Filter bits; crash/test_rebuild.py compares them with Java's."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from reput.store.table_files import ConsumerFilter
 
 
 class Filters:
-    def __init__(self, *found: ConsumerFilter) -> None:
-        self._found = {one.group: one for one in found}
+    def __init__(self, *filters: ConsumerFilter) -> None:
+        self._found = {entry.group: entry for entry in filters}
 
     def of(self, topic: str) -> dict[str, ConsumerFilter]:
         return self._found if topic == "TopicA" else {}
@@ -47,7 +47,7 @@ def test_a_topic_without_filters_has_no_bits() -> None:
 
 
 def test_a_topic_with_too_many_filters_has_no_bits() -> None:
-    """Each message would cost as much as all of them: it has none, so every pull looks at it."""
+    """A message costs time for each filter; without bits, every pull evaluates its filter."""
     long = "a = 1 OR b IN ('" + "x" * 8_000 + "')"
     few = Filters(*(make(f"g{i}", long, i) for i in range(4)))
     assert FilterBits(few).of("TopicA", {"a": "1"})[0] == 0b1111
@@ -57,7 +57,7 @@ def test_a_topic_with_too_many_filters_has_no_bits() -> None:
 
 
 @pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("TagA", "TAG")])
-def test_a_filter_that_is_no_sql_has_no_say(expression: str, kind: str) -> None:
+def test_a_filter_of_another_type_sets_no_bits(expression: str, kind: str) -> None:
     bits = FilterBits(Filters(make("X", expression, 1, kind=kind), make("Y", "a = 7", 2)))
     for _ in range(2):
         assert bits.of("TopicA", {"a": "7"})[0] == 0b100

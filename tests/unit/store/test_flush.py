@@ -1,4 +1,4 @@
-"""Who waits for what, and what producers get; pace by pace, by hand."""
+"""Flushing: which puts wait, the results of producers, and each step called by hand."""
 
 from pathlib import Path
 
@@ -29,15 +29,15 @@ def status(pending: PendingPut) -> PutStatus | None:
 # --- waiting ----------------------------------------------------------------
 
 
-def test_all_that_a_sync_covers_are_settled_by_it() -> None:
+def test_a_sync_completes_all_puts_that_it_covers() -> None:
     waiting = GroupCommit(StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     puts = [waiting.add(stored(end), 0) for end in (100, 200, 300)]
     assert waiting.settle(200, 0) == puts[:2]
-    assert [status(one) for one in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
+    assert [status(put) for put in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
     assert len(waiting) == 1
 
 
-def test_a_late_put_is_told_so() -> None:
+def test_a_late_put_gets_a_timeout() -> None:
     waiting = GroupCommit(
         StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=5000)
     )
@@ -55,7 +55,7 @@ def test_a_late_put_is_told_so() -> None:
         (99, 2999, None),
         (99, 3000, PutStatus.FLUSH_SLAVE_TIMEOUT),
         (100, 0, PutStatus.PUT_OK),
-        (100 - 50 - 1, 0, PutStatus.SLAVE_NOT_AVAILABLE),  # too far behind to count
+        (100 - 50 - 1, 0, PutStatus.SLAVE_NOT_AVAILABLE),  # its lag is too large to count
         (100 - 50, 0, None),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_sync_master_waits_for_a_slave(
 
 
 class CountingDisk(Disk):
-    """Counts the syncs of each kind of file."""
+    """A disk that counts the syncs of each kind of file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         flush_commit_log_thorough_interval=10_000,
     )
     with store:
-        store.put(message())  # makes the files, and the next one ahead
+        store.put(message())  # creates the files, and the next one early
         store.step()
         disk.synced.clear()
         for _ in range(19):  # 9.5 s: less than four pages, not old
@@ -126,7 +126,7 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         clock.advance(500)  # 10 s: old
         store.step()
         assert disk.of("commitlog") == 1
-        for _ in range(100):  # over four pages
+        for _ in range(100):  # more than four pages
             store.put(message(b"x" * 200))
         store.step()
         assert disk.of("commitlog") == 1, "not before the interval"
@@ -149,8 +149,8 @@ def test_nothing_is_flushed_twice(tmp_path: Path) -> None:
         assert disk.of("commitlog") == 0
 
 
-def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
-    """A single small record, below every page threshold, through pool and disk."""
+def test_a_late_commit_is_flushed_by_its_age(tmp_path: Path) -> None:
+    """A single small record, below every page threshold, goes through pool and disk."""
     disk = CountingDisk()
     store, clock = make(tmp_path, disk, transient_store_pool_enable=True)
     with store:
@@ -168,7 +168,7 @@ def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
         assert store.log.flushed_offset == store.max_physical_offset
 
 
-def test_the_checkpoint_says_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
+def test_the_checkpoint_covers_synced_data_only(tmp_path: Path) -> None:
     store, clock = make(tmp_path)
     with store:
         store.step()
@@ -199,7 +199,7 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "the disk is gone" in refused.reason
-    assert store.max_offset("T", 0) == 1, "nobody reads what may not be on disk"
+    assert store.max_offset("T", 0) == 1, "readers do not see messages that may not be on disk"
     store.abandon()
     again, _ = make(tmp_path, **SYNC)
     with again:
@@ -207,7 +207,7 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
 
 
 def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
-    """Else the next file would survive a crash that takes what is before it."""
+    """Otherwise the next file could survive a crash that loses the bytes before it."""
     store, _ = make(
         tmp_path,
         transient_store_pool_enable=True,
@@ -216,8 +216,8 @@ def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
         max_message_size=4000,
     )
     results = [store.put(message(b"x" * 3000)) for _ in range(20)]
-    assert all(one.status is PutStatus.PUT_OK for one in results)
-    store.abandon()  # what only a buffer held is gone
+    assert all(result.status is PutStatus.PUT_OK for result in results)
+    store.abandon()  # bytes that only the buffer had are lost
     again, _ = make(tmp_path, mapped_file_size_commit_log=10_000, max_message_size=4000)
     with again:
         assert again.recovery.holes == []
@@ -235,7 +235,7 @@ def test_puts_fail_fast_without_a_buffer_if_so_configured(tmp_path: Path) -> Non
     )
     with store:
         results = [store.put(message(b"x" * 3000)) for _ in range(4)]
-        assert [one.status for one in results[:3]] == [PutStatus.PUT_OK] * 3
+        assert [result.status for result in results[:3]] == [PutStatus.PUT_OK] * 3
         assert results[3].status is PutStatus.CREATE_MAPPED_FILE_FAILED
         assert "no buffer" in results[3].reason
         store.flusher.commit()
@@ -288,7 +288,7 @@ def test_only_a_full_disk_lacks_room_and_only_until_queues_are_written(
 
 
 class FailingDisk(CountingDisk):
-    """Fails to make files of queues, or to rename, as the test says."""
+    """A disk that fails to create queue files or to rename, as configured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ class FailingDisk(CountingDisk):
 
 
 def waiting_for_files(store: MessageStore, clock: ManualClock) -> Removal:
-    """Let ten queues wait for their files, and another one for its deletion."""
+    """Let ten queues wait for their files, and another for its deletion."""
     store.step()
     store.put(IncomingMessage("Doomed", b"x"))
     store.flusher.flush_all()
@@ -321,7 +321,7 @@ def waiting_for_files(store: MessageStore, clock: ManualClock) -> Removal:
     return removal
 
 
-def test_a_disk_without_room_for_queue_files_does_all_else(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_queue_files_does_all_other_work(tmp_path: Path) -> None:
     disk = FailingDisk()
     store, clock = make(tmp_path, disk)
     removal = waiting_for_files(store, clock)
@@ -339,7 +339,7 @@ def test_a_disk_without_room_for_queue_files_does_all_else(tmp_path: Path) -> No
     store.close()
 
 
-def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) -> None:
+def test_queues_get_their_files_despite_other_disk_failures(tmp_path: Path) -> None:
     disk = FailingDisk()
     store, clock = make(tmp_path, disk)
     waiting_for_files(store, clock)
@@ -352,8 +352,8 @@ def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) 
     store.close()
 
 
-def test_a_stop_that_cannot_finish_a_deletion_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    """Messages that only buffers have, as under ``transientStorePoolEnable``, are committed."""
+def test_a_stop_that_cannot_finish_a_deletion_keeps_acknowledged_messages(tmp_path: Path) -> None:
+    """Messages that are only in buffers (``transientStorePoolEnable``) are committed."""
     disk = FailingDisk()
     store, _ = make(tmp_path, disk, transient_store_pool_enable=True)
     store.put(IncomingMessage("Doomed", b"x"))

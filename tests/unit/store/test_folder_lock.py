@@ -1,4 +1,4 @@
-"""The lock keeps out everybody else: this process, others, Java."""
+"""The lock excludes all other stores: in this process, in others, and Java's."""
 
 import fcntl
 import subprocess
@@ -27,12 +27,12 @@ def java_gets_it(root: Path) -> bool:
     return status == 0
 
 
-def test_the_file_is_as_java_writes_it(tmp_path: Path) -> None:
+def test_the_file_is_equal_to_that_of_java(tmp_path: Path) -> None:
     FolderLock(str(tmp_path)).release()
     assert (tmp_path / "lock").read_bytes() == b"lock"
 
 
-def test_a_second_store_is_kept_out_and_told_why(tmp_path: Path) -> None:
+def test_a_second_store_is_refused_with_the_reason(tmp_path: Path) -> None:
     lock = FolderLock(str(tmp_path))
     with pytest.raises(StoreUnavailable, match=r"in use.*lock; stop it first"):
         FolderLock(str(tmp_path))
@@ -42,7 +42,7 @@ def test_a_second_store_is_kept_out_and_told_why(tmp_path: Path) -> None:
     FolderLock(str(tmp_path)).release()
 
 
-def test_it_does_not_go_when_somebody_here_closes_the_file(tmp_path: Path) -> None:
+def test_the_lock_survives_a_close_of_the_file_in_this_process(tmp_path: Path) -> None:
     lock = FolderLock(str(tmp_path))
     with (tmp_path / "lock").open("rb"):
         pass
@@ -50,7 +50,7 @@ def test_it_does_not_go_when_somebody_here_closes_the_file(tmp_path: Path) -> No
     lock.release()
 
 
-def test_a_running_java_keeps_us_out(tmp_path: Path) -> None:
+def test_a_running_java_broker_excludes_the_store(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     with path.open("r+b") as file:
@@ -59,6 +59,6 @@ def test_a_running_java_keeps_us_out(tmp_path: Path) -> None:
             FolderLock(str(tmp_path))
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be opened to lock it"):
         FolderLock(str(tmp_path / "nowhere"))

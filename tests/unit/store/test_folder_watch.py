@@ -1,4 +1,4 @@
-"""The look at the files of an open store: what is reported, for how long, and what is not."""
+"""The check of an open store's files: which problems are reported, and for how long."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ def put(store: MessageStore, count: int, body: bytes = b"x") -> None:
 def intercept(
     monkeypatch: pytest.MonkeyPatch, path: str, meanwhile: Callable[[], None]
 ) -> list[str]:
-    """Let something happen right after the first look at a file; return whether it did."""
+    """Call ``meanwhile`` right after the first stat of a file; return the list of such calls."""
     stat = os.stat
     seen: list[str] = []
 
@@ -67,12 +67,12 @@ def intercept(
     return seen
 
 
-def test_a_topic_that_is_made_anew_during_a_look_is_not_reported(
+def test_a_topic_recreated_during_a_check_is_not_reported(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = store.queues.files_in_use()
     away = f"{path}.away"
-    Path(path).rename(away)  # as a deletion does, and now somebody looks
+    Path(path).rename(away)  # as a deletion does just before a check
     seen = intercept(monkeypatch, path, lambda: os.rename(away, path))  # noqa: PTH104
     store.watch.check()
     assert seen
@@ -81,7 +81,7 @@ def test_a_topic_that_is_made_anew_during_a_look_is_not_reported(
 
 def test_a_lost_queue_file_stays_reported(store: MessageStore) -> None:
     (path,) = store.queues.files_in_use()
-    put(store, 200, b"x" * 1_000)  # several log files, so that each look goes through them
+    put(store, 200, b"x" * 1_000)  # several log files, so that each check covers them
     assert path in store.queues.files_in_use()
     Path(path).unlink()
     for _ in range(3):
@@ -89,9 +89,7 @@ def test_a_lost_queue_file_stays_reported(store: MessageStore) -> None:
         assert path in store.watch.problems
 
 
-def test_an_index_file_that_has_expired_is_reported_no_more(
-    store: MessageStore, root: Path
-) -> None:
+def test_an_expired_index_file_is_no_longer_reported(store: MessageStore, root: Path) -> None:
     path = max((root / "index").iterdir())
     path.unlink()
     store.watch.check()
@@ -104,7 +102,7 @@ def test_an_index_file_that_has_expired_is_reported_no_more(
     assert store.watch.problems == {}
 
 
-def test_a_log_file_that_has_expired_is_reported_no_more(store: MessageStore) -> None:
+def test_an_expired_log_file_is_no_longer_reported(store: MessageStore) -> None:
     put(store, 200, b"x" * 1_000)
     first = store.log.files.files[0]
     Path(first.path).unlink()
@@ -116,10 +114,10 @@ def test_a_log_file_that_has_expired_is_reported_no_more(store: MessageStore) ->
 
 
 @pytest.mark.parametrize("step", ["open_descriptor", "pwrite"])
-def test_a_lock_file_that_cannot_be_made_now_is_made_later(
+def test_a_lock_file_that_cannot_be_created_now_is_created_later(
     store: MessageStore, root: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """A lack of descriptors, or of room, is no other broker."""
+    """A lack of descriptors or of room is not another broker."""
     (root / "lock").unlink()
     code = errno.EMFILE if step == "open_descriptor" else errno.ENOSPC
 
@@ -137,9 +135,7 @@ def test_a_lock_file_that_cannot_be_made_now_is_made_later(
     assert (root / "lock").read_bytes() == b"lock"
 
 
-def test_a_lock_file_that_another_broker_has_made_is_refused(
-    store: MessageStore, root: Path
-) -> None:
+def test_a_lock_file_of_another_broker_is_refused(store: MessageStore, root: Path) -> None:
     (root / "lock").unlink()
     shutil.copyfile(root / "checkpoint", root / "lock")
     store.watch.check()

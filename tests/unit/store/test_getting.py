@@ -1,4 +1,4 @@
-"""Gets with a filter: a slow one is asked for a part of the messages, and the next get goes on."""
+"""Gets with a filter: a slow filter sees part of the messages, and the next get continues."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from store_subject import Subject, decoded
 
 
 class ByBody:
-    """Takes some messages, and counts what it is asked."""
+    """A filter that takes some messages, and counts its calls."""
 
     def __init__(self, *, looks_at_tags: bool) -> None:
         self.looks_at_tags = looks_at_tags
@@ -39,13 +39,13 @@ def get(subject: Subject, queue_offset: int, message_filter: MessageFilter) -> G
     return subject.store.get("TopicA", 0, queue_offset, 32, message_filter=message_filter)
 
 
-def test_a_filter_that_is_slow_is_asked_for_a_part(
+def test_a_slow_filter_gets_part_of_the_messages(
     stores: Stores, asked: ByBody, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several hundred messages were looked at by one get: a filter of 70 kB took nine seconds."""
+    """A get evaluated several hundred messages: with a filter of 70 kB it took nine seconds."""
     subject = filled(stores)
     monkeypatch.setattr(getting, "_FILTERING_S", -1.0)
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     queue_offset = gets = 0
     while queue_offset < 20:
         asked.count = 0
@@ -54,14 +54,14 @@ def test_a_filter_that_is_slow_is_asked_for_a_part(
         assert result.next_offset == queue_offset + 1
         is_taken = bool(result.records)
         assert result.status is (GetStatus.FOUND if is_taken else GetStatus.NO_MATCHED_MESSAGE)
-        found += [one.body for one in decoded(result)]
+        bodies += [message.body for message in decoded(result)]
         queue_offset = result.next_offset
         gets += 1
-    assert found == [b"3 yes", b"4 yes", b"17 yes"]
+    assert bodies == [b"3 yes", b"4 yes", b"17 yes"]
     assert gets == 20
 
 
-def test_one_that_is_fast_is_asked_for_all(stores: Stores, asked: ByBody) -> None:
+def test_a_fast_filter_gets_all_messages(stores: Stores, asked: ByBody) -> None:
     result = get(filled(stores), 0, asked)
-    assert [one.body for one in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
+    assert [message.body for message in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
     assert (result.next_offset, asked.count) == (20, 20)

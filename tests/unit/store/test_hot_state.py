@@ -1,4 +1,4 @@
-"""Rows that stay where they are while tables around them grow."""
+"""Rows keep their addresses while the tables around them grow."""
 
 import random
 
@@ -8,18 +8,18 @@ from reput.format import names
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, tables
 
-# Rows as the kernels find them.
+# Rows by the kernels' own lookup.
 BLOCK = tables.Row
 
 
 def find(hot: HotState, topic: str, queue_id: int) -> int:
-    """Return the address of a queue's row as kernels find it, 0 if they do not."""
+    """Return the address of a queue's row as kernels look it up, 0 if there is none."""
     row = tables.topic_row(BLOCK(hot.address), topic.encode())
     queue = tables.queue_row(row, queue_id) if row is not None else None
     return queue.address if queue is not None else 0
 
 
-def test_each_queue_is_found_while_topics_come_and_tables_grow() -> None:
+def test_each_queue_is_found_while_tables_grow() -> None:
     hot = HotState()
     rows = {}
     for number in range(1000):
@@ -62,12 +62,12 @@ def test_a_dropped_topic_hides_no_other_one() -> None:
         (names.SCHEDULE_TOPIC, True, state.KIND_SLOW),
     ],
 )
-def test_a_topic_says_who_dispatches_it(topic: str, is_slow: bool, kind: int) -> None:
+def test_a_topic_has_its_dispatcher(topic: str, is_slow: bool, kind: int) -> None:
     hot = HotState(is_slow=is_slow)
     assert hot.topic(topic.encode()).words[state.TOPIC_KIND] == kind
 
 
-def test_a_topic_knows_where_the_hash_of_its_keys_goes_on() -> None:
+def test_a_topic_has_the_prefix_hash_of_its_keys() -> None:
     # "TopicA#k1".hashCode() is -1903240649 in Java.
     value = HotState().topic(b"TopicA").words[state.TOPIC_HASH]
     for letter in b"k1":
@@ -75,7 +75,7 @@ def test_a_topic_knows_where_the_hash_of_its_keys_goes_on() -> None:
     assert value - (1 << 32) == -1903240649
 
 
-def test_lists_take_all_rows_there_are() -> None:
+def test_lists_contain_all_rows() -> None:
     hot = HotState()
     rows = [hot.add_queue(b"T", number)[0] for number in range(3000)]
     for address in rows:
@@ -90,7 +90,7 @@ def test_lists_take_all_rows_there_are() -> None:
     assert hot.take_touched_rows() == []
 
 
-def test_rows_that_were_looked_at_go_behind_the_others_of_a_round() -> None:
+def test_visited_rows_follow_the_others_of_a_round() -> None:
     hot = HotState()
     rows = [hot.add_queue(b"T", number)[0] for number in range(10)]
     for address in rows:
@@ -104,8 +104,8 @@ def test_rows_that_were_looked_at_go_behind_the_others_of_a_round() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_topics_are_found_whichever_others_were_dropped(seed: int) -> None:
-    """Dropping one moves its neighbours in the table, and nothing else."""
+def test_topics_are_found_after_any_others_were_dropped(seed: int) -> None:
+    """A dropped topic moves its neighbours in the table, and nothing else."""
     chance = random.Random(seed)
     hot_state = HotState()
     known: set[bytes] = set()
@@ -125,10 +125,10 @@ def test_topics_are_found_whichever_others_were_dropped(seed: int) -> None:
                 assert (row is not None) == (name in known)
 
 
-# --- what was put --------------------------------------------------------------------------
+# --- put counts ----------------------------------------------------------------------------
 
 
-def test_what_was_put_is_told_once_and_only_of_topics_that_got_something() -> None:
+def test_puts_are_reported_once_and_only_for_topics_with_puts() -> None:
     hot_state = HotState()
     names = [b"T%d" % number for number in range(10_000)]  # rows of several chunks
     rows = {name: hot_state.topic(name).words for name in names}
@@ -145,13 +145,13 @@ def test_what_was_put_is_told_once_and_only_of_topics_that_got_something() -> No
     assert [*hot_state.put_news()] == [(b"T0", 1, 9)]
 
 
-def test_a_topic_that_is_made_anew_begins_at_nothing() -> None:
+def test_a_recreated_topic_begins_at_zero() -> None:
     hot_state = HotState()
     words = hot_state.topic(b"T").words
     words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
     assert [*hot_state.put_news()] == [(b"T", 5, 500)]
     hot_state.drop_topic(b"T")
     assert [*hot_state.put_news()] == []
-    words = hot_state.topic(b"U").words  # in the same place
+    words = hot_state.topic(b"U").words  # at the same address
     words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
     assert [*hot_state.put_news()] == [(b"U", 5, 500)]

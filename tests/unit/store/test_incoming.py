@@ -1,4 +1,4 @@
-"""Messages on their way in: their records, their stand-ins, what is refused."""
+"""Messages before the append: their records, their substitutes, and refusals."""
 
 import dataclasses
 from typing import Any
@@ -29,11 +29,11 @@ def with_delay(level: str, **fields: object) -> IncomingMessage:
 @pytest.mark.parametrize("born", [V4, V6])
 @pytest.mark.parametrize("store", [V4, V6])
 @pytest.mark.parametrize("topic", ["TopicA", "t" * 127, "t" * 128, "Крамниця"])
-def test_the_record_says_what_the_message_says(born: Host, store: Host, topic: str) -> None:
-    one = IncomingMessage(
+def test_the_record_has_the_fields_of_the_message(born: Host, store: Host, topic: str) -> None:
+    incoming_message = IncomingMessage(
         topic, b"hello", 3, b"a\1b\2", 5, born, store, -7, flags.TRANSACTION_COMMIT, 2, 1 << 40
     )
-    decoded = record.decode(incoming.encode(one, topic.encode()), check_crc=False)
+    decoded = record.decode(incoming.encode(incoming_message, topic.encode()), check_crc=False)
     bits = (flags.BORN_HOST_V6 if born is V6 else 0) | (flags.STORE_HOST_V6 if store is V6 else 0)
     assert decoded == record.StoredMessage(
         topic=topic,
@@ -56,14 +56,14 @@ def test_the_record_says_what_the_message_says(born: Host, store: Host, topic: s
     )
 
 
-def test_host_bits_that_a_client_made_up_are_not_kept() -> None:
-    one = message(sys_flag=flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
-    assert record.decode(incoming.encode(one, b"TopicA"), check_crc=False).sys_flag == 0
+def test_forged_host_bits_are_dropped() -> None:
+    forged = message(sys_flag=flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
+    assert record.decode(incoming.encode(forged, b"TopicA"), check_crc=False).sys_flag == 0
 
 
 def test_room_for_the_checksum_follows_the_separator_that_was_missing() -> None:
-    one = incoming.with_crc_room(message(property_bytes=b"a\1b"))
-    assert one.property_bytes == b"a\1b\2__CRC32#\0010000000000\2"
+    result = incoming.with_crc_room(message(property_bytes=b"a\1b"))
+    assert result.property_bytes == b"a\1b\2__CRC32#\0010000000000\2"
     with pytest.raises(Refused) as refused:
         incoming.with_crc_room(message(property_bytes=b"a\1" + b"b" * 32760))
     assert refused.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
@@ -74,9 +74,9 @@ def test_room_for_the_checksum_follows_the_separator_that_was_missing() -> None:
 
 @pytest.mark.parametrize(("level", "stored"), [("1", 1), ("18", 18), ("99", 18)])
 def test_a_delayed_message_waits_in_the_queue_of_its_level(level: str, stored: int) -> None:
-    one = incoming.delayed(with_delay(level, queue_id=2), LEVELS)
-    assert (one.topic, one.queue_id) == (names.SCHEDULE_TOPIC, stored - 1)
-    assert one.properties == {
+    delayed = incoming.delayed(with_delay(level, queue_id=2), LEVELS)
+    assert (delayed.topic, delayed.queue_id) == (names.SCHEDULE_TOPIC, stored - 1)
+    assert delayed.properties == {
         "DELAY": str(stored),
         "own": "x",
         "REAL_TOPIC": "TopicA",
@@ -85,9 +85,9 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(level: str, stored: i
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "soon"])
-def test_other_messages_do_not_wait(level: str) -> None:
-    one = with_delay(level)
-    assert incoming.delayed(one, LEVELS) is one
+def test_other_messages_are_not_delayed(level: str) -> None:
+    sent = with_delay(level)
+    assert incoming.delayed(sent, LEVELS) is sent
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_other_messages_do_not_wait(level: str) -> None:
         (flags.TRANSACTION_ROLLBACK, False),
     ],
 )
-def test_what_is_not_committed_does_not_wait(kind: int, waits: bool) -> None:
-    one = incoming.delayed(with_delay("3", sys_flag=kind), LEVELS)
-    assert (one.topic == names.SCHEDULE_TOPIC) == waits
+def test_uncommitted_messages_are_not_delayed(kind: int, waits: bool) -> None:
+    result = incoming.delayed(with_delay("3", sys_flag=kind), LEVELS)
+    assert (result.topic == names.SCHEDULE_TOPIC) == waits
 
 
 # --- refusals and results ---------------------------------------------------
@@ -114,7 +114,7 @@ def test_what_is_not_committed_does_not_wait(kind: int, waits: bool) -> None:
         ({"property_bytes": b"DELAY\0013"}, "DELAY 3"),
     ],
 )
-def test_what_a_batch_cannot_be(fields: dict[str, object], reason: str) -> None:
+def test_batches_that_are_refused(fields: dict[str, object], reason: str) -> None:
     incoming.refuse_batch(message(body=b"x" * 10), 10)
     with pytest.raises(Refused, match=reason) as refused:
         incoming.refuse_batch(message(**fields), 10)
@@ -153,15 +153,15 @@ def test_topics_that_are_too_long_or_empty(topic: bytes) -> None:
 )
 def test_how_long_a_topic_may_be(name: str, settings: dict[str, Any], longest: int) -> None:
     config = StoreConfig(**settings)
-    one = dataclasses.replace(message(), topic=name)
-    incoming.refuse_lengths(one, b"t" * longest, config)
+    sent = dataclasses.replace(message(), topic=name)
+    incoming.refuse_lengths(sent, b"t" * longest, config)
     with pytest.raises(Refused, match=f"allowed: 1 to {longest}"):
-        incoming.refuse_lengths(one, b"t" * (longest + 1), config)
+        incoming.refuse_lengths(sent, b"t" * (longest + 1), config)
 
 
 def test_offset_ids_are_javas() -> None:
     host = Host(bytes([127, 0, 0, 1]), 20911)
-    one = PutResult(PutStatus.PUT_OK, store_host=host)
-    assert one.offset_id == "7F000001000051AF0000000000000000"
-    both = one._replace(physical_offsets=(0, 16))
-    assert both.offset_id == f"{one.offset_id},7F000001000051AF0000000000000010"
+    result = PutResult(PutStatus.PUT_OK, store_host=host)
+    assert result.offset_id == "7F000001000051AF0000000000000000"
+    batch = result._replace(physical_offsets=(0, 16))
+    assert batch.offset_id == f"{result.offset_id},7F000001000051AF0000000000000010"

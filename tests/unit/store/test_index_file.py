@@ -1,6 +1,6 @@
-"""The index for writing: entries as Java puts them, files that end in the middle of a record.
+"""The index for writing: entries as in Java's files, and files that fill up within a record.
 
-That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
+tests/interop/test_same_bytes.py compares whole files with Java's byte by byte.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from reput.store.index_file import STEPS, IndexFiles
 from reput.store.kernels import hot
 
 NOW_MS = 1_700_000_000_000
-SLOTS, ENTRIES = 4, 6  # five keys a file: entry 0 is never used
+SLOTS, ENTRIES = 4, 6  # five keys per file: entry 0 is never used
 SIZE = 40 + 4 * SLOTS + 20 * ENTRIES
 
 
@@ -53,29 +53,29 @@ def headers(root: Path) -> list[index_entry.Header]:
 # --- putting ----------------------------------------------------------------
 
 
-def test_entries_that_are_put_together_are_those_put_one_by_one(tmp_path: Path) -> None:
+def test_entries_put_together_are_equal_to_entries_put_one_by_one(tmp_path: Path) -> None:
     keys = ["a", "b", "größer", "😀", "polygenelubricants", "a", "\ud800"]
     for stop in range(2, len(keys) + 1):
-        one, other = (open_index(tmp_path / name / str(stop)) for name in ("one", "other"))
-        put(one, 300, *keys[:stop], at_ms=NOW_MS + 2_500)
+        together, separate = (open_index(tmp_path / name / str(stop)) for name in ("one", "other"))
+        put(together, 300, *keys[:stop], at_ms=NOW_MS + 2_500)
         for key in keys[:stop]:
-            put(other, 300, key, at_ms=NOW_MS + 2_500)
+            put(separate, 300, key, at_ms=NOW_MS + 2_500)
         expected = [file.read_bytes() for file in sorted((tmp_path / "other").rglob("index/2*"))]
         assert [
             file.read_bytes() for file in sorted((tmp_path / "one").rglob("index/2*"))
         ] == expected
-        one.close()
-        other.close()
+        together.close()
+        separate.close()
 
 
-def test_a_record_over_many_files_is_put_in_as_many_parts(
+def test_a_record_that_fills_many_files_is_put_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a file ended within a record, each of its 16,000 keys took 15 us of Python."""
+    """In one part, each of the 16,000 keys of a record at a file end took 15 us of Python."""
     keys = [f"key-{number}" for number in range(4 * ENTRIES)]
-    one, other = (open_index(tmp_path / name) for name in ("one", "other"))
+    together, separate = (open_index(tmp_path / name) for name in ("one", "other"))
     for key in keys:
-        put(other, 300, key)
+        put(separate, 300, key)
     calls = []
     put_texts = hot.put_texts
 
@@ -84,14 +84,14 @@ def test_a_record_over_many_files_is_put_in_as_many_parts(
         return put_texts(*arguments)
 
     monkeypatch.setattr(hot, "put_texts", count)
-    put(one, 300, *keys)
+    put(together, 300, *keys)
     files = len(headers(tmp_path / "one"))
     assert files > 3
     assert len(calls) <= files
     assert headers(tmp_path / "one") == headers(tmp_path / "other")
-    assert all(find(one, key) == find(other, key) for key in keys)
-    one.close()
-    other.close()
+    assert all(find(together, key) == find(separate, key) for key in keys)
+    together.close()
+    separate.close()
 
 
 def test_a_full_file_is_synced_once_more_after_its_end(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_full_file_is_synced_once_more_after_its_end(tmp_path: Path) -> None:
     index = open_index(tmp_path, disk=Counting())
     put(index, 0, "a", "b", "c", "d", "e")
     index.sync()
-    (first,) = (str(one) for one in (tmp_path / "index").iterdir())
+    (first,) = (str(entry) for entry in (tmp_path / "index").iterdir())
     put(index, 300, "f")
     synced.clear()
     assert index.sync() == NOW_MS
@@ -136,15 +136,15 @@ def open_large_index(root: Path) -> IndexFiles:
     return made
 
 
-def test_a_long_chain_is_walked_through_in_parts(tmp_path: Path) -> None:
-    """Others have their turn after so many entries, whatever a client has stored."""
+def test_a_long_chain_is_searched_in_parts(tmp_path: Path) -> None:
+    """Each part is bounded, so that other requests run in between, whatever a client has stored."""
     index = open_large_index(tmp_path)
     for offset in range(4):
         put(index, offset, *["other" if offset else "k"] * 1000)
-    found = find(index, "k")
-    assert [one for one in found if one is not None] == [0]
+    steps = find(index, "k")
+    assert [physical_offset for physical_offset in steps if physical_offset is not None] == [0]
     chain = 4000 if key_slot("k") == key_slot("other") else 1000
-    assert found.count(None) == chain // STEPS
+    assert steps.count(None) == chain // STEPS
     assert len(find(index, "other")) == 3 + (chain if chain == 4000 else 3000) // STEPS
     index.close()
 
@@ -153,15 +153,15 @@ def key_slot(key: str) -> int:
     return index_entry.key_hash(index_entry.key_of("T", key)) % SLOTS
 
 
-def test_a_file_that_goes_meanwhile_ends_the_walk_through_it(tmp_path: Path) -> None:
-    """Between two parts retention may delete the file: its memory is unmapped then."""
+def test_a_deleted_file_ends_its_search(tmp_path: Path) -> None:
+    """Between two parts retention may delete the file and unmap its memory."""
     index = open_large_index(tmp_path)
     for offset in range(8):
         put(index, offset, *["k"] * 1000)
     assert len(list((tmp_path / "index").iterdir())) == 2
     walk = index.newest_first(index_entry.key_of("T", "k"), 0, 1 << 62)
-    while (offset := next(walk)) != 3:  # in the older one, with 2, 1 and 0 to come
+    while (offset := next(walk)) != 3:  # in the older file, with 2, 1 and 0 left
         assert offset is None or offset > 3
     index.delete_before(5)
-    assert [one for one in walk if one is not None] == []
+    assert [physical_offset for physical_offset in walk if physical_offset is not None] == []
     index.close()

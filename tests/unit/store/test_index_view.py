@@ -1,4 +1,4 @@
-"""Index files: what the file does not say, lookups by key and time, damage."""
+"""Index files: inferred sizes, lookups by key and time, damage."""
 
 import random
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def view_of(data: bytes | bytearray) -> IndexFileView:
 
 
 def filled(slots: int, entries: int, puts: Iterable[tuple[str, int]]) -> IndexFile:
-    """An index file with (key, physical offset) put, a second apart."""
+    """Return an index file with the given (key, physical offset) pairs, a second apart."""
     file = IndexFile(slots, entries)
     for i, (key, physical_offset) in enumerate(puts):
         store_ms = store_builder.START_MS + 1000 * i
@@ -35,14 +35,14 @@ def filled(slots: int, entries: int, puts: Iterable[tuple[str, int]]) -> IndexFi
     return file
 
 
-def found(view: IndexFileView, key: str) -> list[int]:
+def find_offsets(view: IndexFileView, key: str) -> list[int]:
     return list(view.chain(index_entry.key_hash(key)))
 
 
 def reader_of(
     messages: Iterable[StoredMessage], *, slots: int = 7, entries: int = 10
 ) -> tuple[StoreReader, list[StoredMessage]]:
-    """A store in memory: log and index are enough."""
+    """Return a reader of a store in memory that has only log and index."""
     placed = store_builder.place(messages, 4096)
     files = {
         f"commitlog/{start:020d}": data
@@ -60,17 +60,17 @@ def reader_of(
 def java_headers(version: str, name: str) -> list[tuple[str, index_entry.Header]]:
     return [
         (
-            one["name"],
+            entry["name"],
             index_entry.Header(
-                one["beginTimestamp"],
-                one["endTimestamp"],
-                one["beginPhyOffset"],
-                one["endPhyOffset"],
-                one["hashSlotCount"],
-                one["indexCount"],
+                entry["beginTimestamp"],
+                entry["endTimestamp"],
+                entry["beginPhyOffset"],
+                entry["endPhyOffset"],
+                entry["hashSlotCount"],
+                entry["indexCount"],
             ),
         )
-        for one in golden.manifest(version, name).get("index", [])
+        for entry in golden.manifest(version, name).get("index", [])
     ]
 
 
@@ -91,7 +91,7 @@ def test_the_number_of_slots_is_the_configured_one(version: str, name: str) -> N
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_the_builder_makes_the_files_that_java_made(version: str) -> None:
+def test_the_builder_writes_the_files_of_java(version: str) -> None:
     store = golden.unpack(version, "clean")
     config = golden.manifest(version, "clean")["config"]
     built = store_builder.index_files(
@@ -109,9 +109,9 @@ def test_the_builder_makes_the_files_that_java_made(version: str) -> None:
 def test_entries_are_those_of_the_messages(version: str) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
     expected = [
-        (store_builder.index_hash(key), one.physical_offset)
-        for one in reader.messages()
-        for key in store_builder.index_keys(one, tag_keys=version == "5.5.0")
+        (store_builder.index_hash(key), indexed.physical_offset)
+        for indexed in reader.messages()
+        for key in store_builder.index_keys(indexed, tag_keys=version == "5.5.0")
     ]
     stored = [
         (int(entry["key_hash"]), int(entry["physical_offset"]))
@@ -125,9 +125,9 @@ def test_entries_are_those_of_the_messages(version: str) -> None:
 def test_every_key_leads_to_its_messages(version: str) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
     keys: dict[str, set[int]] = {}
-    for one in reader.messages():
-        for key in store_builder.index_keys(one, tag_keys=version == "5.5.0"):
-            keys.setdefault(key, set()).add(one.physical_offset)
+    for stored in reader.messages():
+        for key in store_builder.index_keys(stored, tag_keys=version == "5.5.0"):
+            keys.setdefault(key, set()).add(stored.physical_offset)
     assert len(keys) > 900
     for key, physical_offsets in keys.items():
         candidates = reader.index.candidates(key, 0, END_OF_TIME_MS)
@@ -140,7 +140,7 @@ def test_every_key_leads_to_its_messages(version: str) -> None:
 
 @pytest.mark.slow
 def test_slots_are_inferred_for_any_pair_of_numbers() -> None:
-    """Also for small files, where several splits fit the header, and keys of a record at 0."""
+    """Small files, whose header fits several proportions, and keys of a record at 0 too."""
     source = random.Random(5)
     for round_ in range(1500):
         slots = source.choice((1, 2, 3, 5, 7, 10, 16, 64, 100, 101, 499))
@@ -157,8 +157,12 @@ def test_slots_are_inferred_for_any_pair_of_numbers() -> None:
         hashes = [store_builder.index_hash(key) for key, _ in puts[:count]]
         for key, _ in puts[:count:10]:
             hash_ = store_builder.index_hash(key)
-            expected = [at for one, (_, at) in zip(hashes, puts, strict=False) if one == hash_]
-            assert found(view, key) == expected[::-1]
+            expected = [
+                entry_offset
+                for other, (_, entry_offset) in zip(hashes, puts, strict=False)
+                if other == hash_
+            ]
+            assert find_offsets(view, key) == expected[::-1]
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(5_000_000, 20_000_000), (20_000, 80_000)])
@@ -184,7 +188,11 @@ def test_files_of_usual_proportions_are_read_at_a_few_places(
     assert entries < 20_000_000 or path.stat().st_size == 420_000_040
     (view,) = IndexView(open_folder(str(tmp_path))).files
     assert view.slot_count == slots
-    assert (found(view, "T#a"), found(view, "T#b"), found(view, "T#c")) == ([0], [300], [])
+    assert (find_offsets(view, "T#a"), find_offsets(view, "T#b"), find_offsets(view, "T#c")) == (
+        [0],
+        [300],
+        [],
+    )
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(50_000, 10), (30_000, 70_000), (1, 50_000)])
@@ -192,28 +200,32 @@ def test_files_of_other_proportions(slots: int, entries: int) -> None:
     puts = [(f"T#{i}", i * 100) for i in range(9)]
     view = view_of(filled(slots, entries, puts).pack())
     assert view.slot_count == slots
-    assert all(found(view, key)[-1:] == [at] or at in found(view, key) for key, at in puts)
+    assert all(
+        find_offsets(view, key)[-1:] == [physical_offset]
+        or physical_offset in find_offsets(view, key)
+        for key, physical_offset in puts
+    )
 
 
 def test_a_file_without_entries_has_none() -> None:
-    """Just made: the header may have the times of the file before it."""
+    """The header of a new file may have the times of the file before it."""
     before = filled(5, 4, [("T#a", 0), ("T#b", 100), ("T#c", 200)])
     for file in (IndexFile(5, 4), IndexFile(5, 4, before)):
         view = view_of(file.pack())
         assert view.slot_count == 0
-        assert found(view, "T#a") == []
+        assert find_offsets(view, "T#a") == []
         assert len(view.entries()) == 0
         assert not view.overlaps(0, END_OF_TIME_MS)
-    assert found(view_of(b""), "T#a") == []
+    assert find_offsets(view_of(b""), "T#a") == []
     assert not view_of(b"").overlaps(0, END_OF_TIME_MS)
 
 
 def test_the_count_in_a_header_starts_at_one_or_zero() -> None:
-    """On disk 0 until the first put; 1 after a broker has loaded and closed it."""
+    """On disk it is 0 until the first put, and 1 after a broker has loaded and closed the file."""
     data = bytearray(IndexFile(5, 4).pack())
     data[36:40] = (1).to_bytes(4, "big")
     assert view_of(data).header.entry_count == 0
-    assert found(view_of(data), "T#a") == []
+    assert find_offsets(view_of(data), "T#a") == []
 
 
 def test_only_names_of_17_digits_are_index_files() -> None:
@@ -236,29 +248,29 @@ def brute_force(
     messages: list[StoredMessage], topic: str, key: str, begin_ms: int, end_ms: int
 ) -> list[StoredMessage]:
     return [
-        one
-        for one in messages
-        if one.topic == topic
-        and (key == one.unique_key or key in one.keys)
-        and begin_ms <= one.store_timestamp <= end_ms
+        candidate
+        for candidate in messages
+        if candidate.topic == topic
+        and (key == candidate.unique_key or key in candidate.keys)
+        and begin_ms <= candidate.store_timestamp <= end_ms
     ]
 
 
 def timed(gaps_ms: Iterable[int]) -> list[StoredMessage]:
-    """Messages with one key in common, ``gaps_ms`` apart."""
-    at = store_builder.START_MS
+    """Return messages with one key in common, ``gaps_ms`` apart."""
+    time_ms = store_builder.START_MS
     messages = []
     for i, gap in enumerate(gaps_ms):
-        at += gap
-        messages.append(message("T", b"x", keys=f"k{i} all", store_timestamp=at))
+        time_ms += gap
+        messages.append(message("T", b"x", keys=f"k{i} all", store_timestamp=time_ms))
     return messages
 
 
 def test_every_file_that_overlaps_the_time_is_searched() -> None:
-    """Begin before the window's end and end after its begin, not begin inside it (rmq#9233)."""
+    """A file overlaps if it begins before the window's end and ends after its begin (rmq#9233)."""
     reader, placed = reader_of(timed([5000] * 30), entries=9)
     assert len(reader.index.files) > 5
-    times = [one.store_timestamp for one in placed]
+    times = [stored.store_timestamp for stored in placed]
     for begin in times[::3]:
         for end in times[1::4]:
             expected = brute_force(placed, "T", "all", begin, end)
@@ -274,55 +286,65 @@ def test_every_file_that_overlaps_the_time_is_searched() -> None:
 def test_times_of_entries_are_whole_seconds_and_queries_are_not(gap: int) -> None:
     """Java misses a message when the query begins at its exact time (rmq#5174)."""
     reader, placed = reader_of(timed([gap] * 25), entries=9)
-    for one in placed:
-        at = one.store_timestamp
-        assert one in reader.messages_by_key("T", "all", at, at).messages
-        for begin, end in ((at, END_OF_TIME_MS), (0, at), (at - 1, at + 1), (at + 1, at - 1)):
+    for stored in placed:
+        time_ms = stored.store_timestamp
+        assert stored in reader.messages_by_key("T", "all", time_ms, time_ms).messages
+        for begin, end in (
+            (time_ms, END_OF_TIME_MS),
+            (0, time_ms),
+            (time_ms - 1, time_ms + 1),
+            (time_ms + 1, time_ms - 1),
+        ):
             expected = brute_force(placed, "T", "all", begin, end)
             assert reader.messages_by_key("T", "all", begin, end).messages == expected
 
 
 def test_the_first_entry_of_a_rolled_file() -> None:
-    """Its time counts from the end of the file before: 8 idle hours make it 8 hours late."""
+    """Its time counts from the end of the file before: after 8 idle hours it is 8 hours late."""
     gaps = [1000] * 7 + [8 * HOUR_MS] + [1000] * 3
     reader, placed = reader_of(timed(gaps), entries=8, slots=3)
     first, second, *_ = reader.index.files
     seconds = int(second.entries()[0]["seconds"])
     owner = int(second.entries()[0]["physical_offset"])
-    (late,) = (one for one in placed if one.physical_offset == owner)
+    (late,) = (stored for stored in placed if stored.physical_offset == owner)
     decoded = second.header.begin_timestamp + 1000 * seconds
-    before = next(one for one in reversed(placed) if one.physical_offset < owner)
+    before = next(stored for stored in reversed(placed) if stored.physical_offset < owner)
     gap_in_roll = late.store_timestamp - before.store_timestamp
     assert decoded > late.store_timestamp + gap_in_roll // 2 or gap_in_roll < 2 * HOUR_MS
-    for one in placed:
-        at = one.store_timestamp
-        for begin, end in ((at, at), (at - 500, at + 500), (at - HOUR_MS, at + HOUR_MS)):
+    for stored in placed:
+        time_ms = stored.store_timestamp
+        for begin, end in (
+            (time_ms, time_ms),
+            (time_ms - 500, time_ms + 500),
+            (time_ms - HOUR_MS, time_ms + HOUR_MS),
+        ):
             expected = brute_force(placed, "T", "all", begin, end)
             assert reader.messages_by_key("T", "all", begin, end).messages == expected
     assert first.header.end_timestamp <= second.header.begin_timestamp
 
 
 def test_with_the_roll_in_the_idle_time() -> None:
-    """The message after the pause is the first of a file, and is found by its time."""
+    """The message after the pause is the first of a file, and its time finds it."""
     for full in range(2, 12):
         gaps = [1000] * full + [8 * HOUR_MS] + [1000] * 3
         messages = [
-            message("T", keys="all", store_timestamp=one.store_timestamp) for one in timed(gaps)
+            message("T", keys="all", store_timestamp=stored.store_timestamp)
+            for stored in timed(gaps)
         ]
         reader, placed = reader_of(messages, entries=full + 1)
         rolled = reader.index.files[1]
         late = placed[full]
         assert rolled.header.begin_physical_offset == late.physical_offset
         assert int(rolled.entries()[0]["seconds"]) == 8 * HOUR_MS // 1000
-        at = late.store_timestamp
-        assert reader.messages_by_key("T", "all", at - 1, at + 1) == ([late], [])
+        time_ms = late.store_timestamp
+        assert reader.messages_by_key("T", "all", time_ms - 1, time_ms + 1) == ([late], [])
 
 
 # --- hashes ---------------------------------------------------------------
 
 
 def test_keys_and_topics_with_the_same_hash() -> None:
-    """``Aa`` and ``BB`` have the same, so have all texts that differ in these only."""
+    """``Aa`` and ``BB`` have the same hash, and so have all texts that differ only in these."""
     assert store_builder.java_hash("Aa") == store_builder.java_hash("BB")
     messages = [
         message(topic, b"x", keys=key)
@@ -339,31 +361,35 @@ def test_keys_and_topics_with_the_same_hash() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_in_golden_stores(version: str) -> None:
-    """Java returns foreign messages for these keys; only those with the key come out here."""
+def test_foreign_messages_are_filtered_in_golden_stores(version: str) -> None:
+    """Java returns foreign messages for these keys; here only messages with the key match."""
     manifest = golden.manifest(version, "clean")
-    stored = {one["commitLogOffset"]: one for one in golden.messages(version, "clean")}
+    stored = {java["commitLogOffset"]: java for java in golden.messages(version, "clean")}
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
     collisions = [
         query
         for query in manifest["queries"]
         if len(query["indexOffsets"]) < query["max"]
         and any(
-            stored[at]["topic"] != query["topic"]
-            or query["key"] not in [stored[at]["uniqKey"], *(stored[at]["keys"] or "").split()]
-            for at in query["messageOffsets"]
+            stored[physical_offset]["topic"] != query["topic"]
+            or query["key"]
+            not in [
+                stored[physical_offset]["uniqKey"],
+                *(stored[physical_offset]["keys"] or "").split(),
+            ]
+            for physical_offset in query["messageOffsets"]
         )
     ]
     assert len(collisions) >= 4
     for query in collisions:
         hits = reader.messages_by_key(query["topic"], query["key"], query["begin"], query["end"])
-        offsets = {one.physical_offset for one in hits.messages}
-        for at in offsets | set(query["messageOffsets"]):
-            one = stored[at]
-            keys = [one["uniqKey"], *(one["keys"] or "").split()]
-            is_in_time = query["begin"] <= one["storeTimestamp"] <= query["end"]
-            is_hit = one["topic"] == query["topic"] and query["key"] in keys and is_in_time
-            assert is_hit == (at in offsets)
+        offsets = {java.physical_offset for java in hits.messages}
+        for physical_offset in offsets | set(query["messageOffsets"]):
+            java = stored[physical_offset]
+            keys = [java["uniqKey"], *(java["keys"] or "").split()]
+            is_in_time = query["begin"] <= java["storeTimestamp"] <= query["end"]
+            is_hit = java["topic"] == query["topic"] and query["key"] in keys and is_in_time
+            assert is_hit == (physical_offset in offsets)
 
 
 def test_hashes_without_an_absolute_and_of_zero() -> None:
@@ -371,7 +397,7 @@ def test_hashes_without_an_absolute_and_of_zero() -> None:
     assert store_builder.java_hash("polygenelubricants") == -(1 << 31)
     assert store_builder.index_hash("polygenelubricants") == 0
     view = view_of(filled(4, 9, [("polygenelubricants", 100), ("T#a", 200)]).pack())
-    assert found(view, "polygenelubricants") == [100]
+    assert find_offsets(view, "polygenelubricants") == [100]
 
 
 # --- damage ---------------------------------------------------------------
@@ -380,16 +406,16 @@ PUTS = [(f"T#{i % 9}", 100 + 50 * (i // 2)) for i in range(30)]
 
 
 def expected_hits(key: str) -> list[int]:
-    return [at for one, at in reversed(PUTS) if one == key]
+    return [physical_offset for other, physical_offset in reversed(PUTS) if other == key]
 
 
 def lookups(data: bytes | bytearray) -> dict[str, list[int] | None]:
-    """What each key finds; None is an error."""
+    """Return the hits of each key; None is an error."""
     view = view_of(data)
     hits: dict[str, list[int] | None] = {}
     for key in {key for key, _ in PUTS}:
         try:
-            hits[key] = found(view, key) if view.overlaps(0, END_OF_TIME_MS) else []
+            hits[key] = find_offsets(view, key) if view.overlaps(0, END_OF_TIME_MS) else []
         except CorruptRecord as error:
             assert error.file == f"index/{NAME}"  # noqa: PT017 - raising is allowed
             hits[key] = None
@@ -397,59 +423,63 @@ def lookups(data: bytes | bytearray) -> dict[str, list[int] | None]:
 
 
 def test_any_byte_changed_gives_hits_or_errors() -> None:
-    """Hits are proposals, so wrong ones do no harm; but no key loses hits in silence, except
-    through what nothing else repeats: header times, a slot or a previous entry that leads to
-    another entry of the same slot, and an entry's own hash and offset.
+    """A changed byte causes wrong hits or an error, but seldom loses a hit silently.
+
+    Hits are candidates, so wrong ones do no harm. Only changes of bytes without redundancy may lose
+    hits silently: header times, a slot or a previous entry that points to another entry of the same
+    slot, and an entry's own hash and offset.
     """
     slots, entries = 8, 40
     data = filled(slots, entries, PUTS).pack()
     assert lookups(data) == {key: expected_hits(key) for key, _ in PUTS}
-    for at in range(len(data)):
+    for position in range(len(data)):
         for mask in (0xFF, 0x80, 0x01, 0x10):
             changed = bytearray(data)
-            changed[at] ^= mask
+            changed[position] ^= mask
             for key, hits in lookups(changed).items():
                 if hits is None or set(expected_hits(key)) <= set(hits):
                     continue
-                number, field = divmod(at - 40 - 4 * slots, 20)
-                if at >= 40 + 4 * slots and field < 16:
+                number, field = divmod(position - 40 - 4 * slots, 20)
+                if position >= 40 + 4 * slots and field < 16:
                     assert key == PUTS[number - 1][0]
                     assert len(set(expected_hits(key)) - set(hits)) == 1
                 else:
-                    assert not 16 <= at < 40, "begin and end offsets and the count are checked"
+                    assert not 16 <= position < 40, (
+                        "begin and end offsets and the count are checked"
+                    )
 
 
 def test_a_chain_that_does_not_lead_to_older_entries_is_an_error() -> None:
-    """It does not end in silence, and does not go round for ever."""
+    """The chain does not end silently, and the lookup does not loop forever."""
     file = filled(1, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])
     for number, previous in ((3, 3), (2, 3), (1, 1), (3, -1), (2, 99), (1, 1 << 30)):
         broken = filled(1, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])
         *values, _ = broken.entry_values[number]
         broken.entry_values[number] = (*values, previous)  # type: ignore[assignment]
         with pytest.raises(CorruptRecord, match=r"is not of slot 0|is cut"):
-            found(view_of(broken.pack()), "T#zzz")
-    assert found(view_of(file.pack()), "T#zzz") == []
+            find_offsets(view_of(broken.pack()), "T#zzz")
+    assert find_offsets(view_of(file.pack()), "T#zzz") == []
 
 
-def test_a_slot_that_leads_nowhere_is_an_error() -> None:
+def test_a_slot_without_an_entry_is_an_error() -> None:
     file = filled(4, 10, [("T#a", 100), ("T#b", 200), ("T#c", 300)])
     empty = file.slot_values.index(0)
     key = next(f"T#{i}" for i in range(99) if store_builder.index_hash(f"T#{i}") % 4 == empty)
-    assert found(view_of(file.pack()), key) == []
+    assert find_offsets(view_of(file.pack()), key) == []
     for value in (-1, 1, 3, 9, 10, 1 << 30):
         file.slot_values[empty] = value
         with pytest.raises(CorruptRecord, match=f"index/{NAME}"):
-            found(view_of(file.pack()), key)
+            find_offsets(view_of(file.pack()), key)
 
 
-def test_a_cut_file_is_an_error() -> None:
+def test_a_truncated_file_is_an_error() -> None:
     data = filled(8, 40, PUTS).pack()
     for length in range(1, len(data)):
         hits = lookups(data[:length])
         behind = 40 + 4 * 8 + 20 * (len(PUTS) + 1)
         whole_entries = (len(data) - length) % 20 == 0 and length >= behind
-        for key, one in hits.items():
-            assert one == (expected_hits(key) if whole_entries else None), length
+        for key, offsets in hits.items():
+            assert offsets == (expected_hits(key) if whole_entries else None), length
 
 
 @pytest.mark.parametrize("next_entry", [-1, -(1 << 31), 1 << 30, (1 << 31) - 1, 41])
@@ -465,7 +495,7 @@ def test_random_bytes_are_an_error() -> None:
         for _ in range(20):
             view = view_of(source.randbytes(length))
             try:
-                assert found(view, "T#a") == []
+                assert find_offsets(view, "T#a") == []
             except ReputError as error:
                 assert isinstance(error, CorruptRecord)  # noqa: PT017 - raising is allowed
 
@@ -493,5 +523,5 @@ def test_entries_put_after_the_header_was_read_do_not_hide_older_ones() -> None:
         (seen[i],) = IndexView(folder).files
         assert seen[i].header.entry_count == i + 1
         for view in seen.values():
-            hits = set(found(view, "T#a"))
+            hits = set(find_offsets(view, "T#a"))
             assert set(expected) >= hits >= set(expected[-view.header.entry_count :])

@@ -1,4 +1,4 @@
-"""The list of a store's queues: when it is written, and when a start relies on it."""
+"""The list of a store's queues: when it is written, and when a start uses it."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def open_store(root: Path) -> MessageStore:
 
 
 def make(root: Path) -> Path:
-    """Make a store with a queue and stop it cleanly; return the path of its list."""
+    """Create a store with a queue and stop it cleanly; return the path of its list."""
     with open_store(root) as store:
         store.put(IncomingMessage("TopicA", b"body"))
     path = root / paths.KNOWN_QUEUES

@@ -1,4 +1,4 @@
-"""One file: positions, room, what is durable, and who may still look at it."""
+"""A mapped file: positions, room, durability, and readers that hold it."""
 
 import ctypes
 import errno
@@ -43,7 +43,7 @@ class SmallDisk(Disk):
 
 
 class ForgetfulDisk(Disk):
-    """A disk that knows what would be left after a power failure: what was there at a sync."""
+    """A disk that records what a power failure would leave: the bytes of the last sync."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ def written(path: str, data: bytes) -> str:
 
 
 def maps_of(path: str) -> int:
-    """How often this process maps a file, deleted or not."""
+    """Return how often this process maps a file, deleted or not."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return sum(f" {path}" in line for line in lines)
 
 
 def open_descriptors() -> int:
-    gc.collect()  # what other tests have left goes now, not in between
+    gc.collect()  # collect the garbage of other tests now, not in between
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -109,7 +109,7 @@ def test_a_kernel_writes_to_the_address_and_sets_written(file: MappedFile, path:
     assert file.write_address == file.address != 0
 
 
-def test_an_append_to_the_last_byte_fits_and_no_further(file: MappedFile) -> None:
+def test_an_append_fits_up_to_the_last_byte(file: MappedFile) -> None:
     file.append(b"x" * (SIZE - 1))
     file.append(b"y")
     assert file.written == file.size == file.reserved
@@ -169,7 +169,7 @@ def test_a_file_that_vanished_before_it_was_read_is_named(path: str) -> None:
         file.read(0, 5)
 
 
-def test_a_new_file_that_cannot_be_mapped_is_not_left_behind(
+def test_a_new_file_that_cannot_be_mapped_is_removed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int, size: int, *, is_writable: bool) -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_shrank_is_an_error_and_no_signal(path: str) -> None:
 # --- room -----------------------------------------------------------------
 
 
-def test_room_is_reserved_in_steps_and_really_there(path: str) -> None:
+def test_room_is_reserved_in_steps_and_allocated(path: str) -> None:
     step = mapped_file.RESERVE_BYTES
     assert step == 16 * MIB
     file = MappedFile.create(path, 0, 2 * step + 5, Disk())
@@ -211,7 +211,7 @@ def test_room_is_reserved_in_steps_and_really_there(path: str) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_full_disk_is_an_error_before_the_append_and_later_it_goes_on(path: str) -> None:
+def test_a_full_disk_fails_the_append_until_there_is_room(path: str) -> None:
     disk = SmallDisk()
     disk.room_until = 2 * PAGE
     file = MappedFile.create(path, 0, SIZE, disk)
@@ -260,13 +260,15 @@ def test_touch_makes_pages_and_changes_no_byte(file: MappedFile) -> None:
 
 
 def test_touch_stays_within_the_room(file: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(memory, "populate", lambda at, length: asked.append((at, length)) or True)
+    calls = []
+    monkeypatch.setattr(
+        memory, "populate", lambda address, length: calls.append((address, length)) or True
+    )
     file.touch(0, SIZE)
-    assert asked == []
+    assert calls == []
     file.reserve(1)
     file.touch(PAGE, 2 * SIZE)
-    assert asked == [(file.address + PAGE, SIZE - PAGE)]
+    assert calls == [(file.address + PAGE, SIZE - PAGE)]
 
 
 def test_touch_reads_where_the_system_cannot_populate(
@@ -278,9 +280,7 @@ def test_touch_reads_where_the_system_cannot_populate(
     assert file.read(0, 5) == b"hello"
 
 
-def test_touch_says_if_there_is_no_room_after_all(
-    file: MappedFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_touch_reports_a_lack_of_room(file: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(address: int, length: int) -> bool:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
@@ -297,7 +297,7 @@ def test_a_warm_file_has_all_its_room(file: MappedFile) -> None:
     file.unlock_memory()
 
 
-def test_where_locking_is_not_allowed_a_warning_says_what_to_do(
+def test_forbidden_locking_logs_a_warning_with_a_remedy(
     file: MappedFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(address: int, size: int) -> None:
@@ -312,7 +312,7 @@ def test_where_locking_is_not_allowed_a_warning_says_what_to_do(
 # --- durability -----------------------------------------------------------
 
 
-def test_flush_makes_durable_what_is_written(path: str) -> None:
+def test_flush_makes_written_bytes_durable(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     file.append(b"hello")
@@ -322,7 +322,7 @@ def test_flush_makes_durable_what_is_written(path: str) -> None:
     file.close()
 
 
-def test_nothing_new_is_no_sync(path: str) -> None:
+def test_flush_without_new_bytes_does_not_sync(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     disk.durable.clear()
@@ -331,7 +331,7 @@ def test_nothing_new_is_no_sync(path: str) -> None:
     file.close()
 
 
-def test_what_is_appended_during_a_sync_does_not_count(path: str) -> None:
+def test_bytes_appended_during_a_sync_are_not_durable(path: str) -> None:
     class Busy(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             if appending:
@@ -346,7 +346,7 @@ def test_what_is_appended_during_a_sync_does_not_count(path: str) -> None:
     file.close()
 
 
-def test_flushing_in_a_thread_never_promises_too_much(path: str) -> None:
+def test_flushing_in_a_thread_never_overstates_durability(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.create(path, 0, SIZE, disk)
     promised = []
@@ -380,7 +380,7 @@ def test_a_failed_sync_is_never_forgotten(path: str) -> None:
     disk.is_broken = True
     with pytest.raises(WriteFailed, match="Input/output error"):
         file.flush()
-    disk.is_broken = False  # the system has dropped the pages, and knows of no error any more
+    disk.is_broken = False  # the system has dropped the pages, and reports no error any more
     with pytest.raises(WriteFailed, match="Input/output error"):
         file.flush()
     assert file.flushed == 0
@@ -397,8 +397,8 @@ def test_a_full_durable_file_keeps_no_descriptor(path: str) -> None:
     file.close()
 
 
-def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change(path: str) -> None:
-    """As the files of a batch queue are when its topic is deleted."""
+def test_a_file_closed_and_moved_during_a_sync_is_no_foreign_change(path: str) -> None:
+    """The files of a batch queue are closed and moved when its topic is deleted."""
 
     class Leaving(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
@@ -418,9 +418,7 @@ def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change
 
 
 @pytest.mark.parametrize("position", [0, 1, PAGE - 1, PAGE, PAGE + 1, SIZE - 1, SIZE])
-def test_what_was_cut_is_zeros_on_disk_before_anything_is_appended(
-    path: str, position: int
-) -> None:
+def test_truncated_bytes_are_durable_zeros_before_any_append(path: str, position: int) -> None:
     disk = ForgetfulDisk()
     stale = b"stale" * (SIZE // 5)
     file = MappedFile.open(written(path, stale), 0, SIZE, disk)
@@ -456,7 +454,7 @@ def test_cutting_holes_takes_no_room_and_zeros_are_not_written_again(path: str) 
     file.close()
 
 
-def test_where_holes_are_not_known_all_is_looked_at(
+def test_all_bytes_are_scanned_where_holes_are_unsupported(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: int) -> int:
@@ -469,7 +467,7 @@ def test_where_holes_are_not_known_all_is_looked_at(
     file.close()
 
 
-def test_a_file_that_was_read_is_cut_and_appended_to(path: str) -> None:
+def test_a_file_that_was_read_can_be_truncated_and_appended_to(path: str) -> None:
     file = MappedFile.open(written(path, b"hello, stale"), 0, SIZE, Disk())
     assert file.read(0, 7) == b"hello, "
     file.cut(7)
@@ -480,7 +478,7 @@ def test_a_file_that_was_read_is_cut_and_appended_to(path: str) -> None:
     file.close()
 
 
-def test_a_file_that_is_held_to_be_read_is_not_cut(path: str) -> None:
+def test_a_file_held_by_a_reader_is_not_truncated(path: str) -> None:
     file = MappedFile.open(written(path, b"hello"), 0, SIZE, Disk())
     file.hold()
     with pytest.raises(AssertionError, match="held by 1"):
@@ -501,14 +499,14 @@ def test_with_a_buffer_only_committed_bytes_are_in_the_file(path: str) -> None:
     assert file.commit() == 5
     assert file.read(0, 5) == b"hello"
     file.append(b"world")
-    assert file.flush() == 5, "flush makes durable what is committed"
+    assert file.flush() == 5, "flush makes committed bytes durable"
     assert file.commit() == 10
     assert file.flush() == 10
     assert Path(path).read_bytes()[:11] == b"helloworld\0"
     file.close()
 
 
-def test_the_buffer_goes_back_clean_with_the_last_byte(path: str) -> None:
+def test_the_buffer_returns_zeroed_after_the_last_byte(path: str) -> None:
     pool = TransientPool(1, SIZE, is_locked=False)
     file = MappedFile.create(path, 0, SIZE, Disk(), buffer=pool.borrow())
     file.append(b"x" * SIZE)
@@ -523,7 +521,7 @@ def test_the_buffer_goes_back_clean_with_the_last_byte(path: str) -> None:
     file.close()
 
 
-def test_what_was_not_committed_is_lost_and_the_buffer_clean(path: str) -> None:
+def test_uncommitted_bytes_are_lost_and_the_buffer_is_zeroed(path: str) -> None:
     pool = TransientPool(1, SIZE, is_locked=False)
     file = MappedFile.create(path, 0, SIZE, Disk(), buffer=pool.borrow())
     file.append(b"hello")
@@ -537,7 +535,7 @@ def test_what_was_not_committed_is_lost_and_the_buffer_clean(path: str) -> None:
     assert bytes(buffer.view) == bytes(SIZE)
 
 
-def test_a_commit_that_failed_is_done_again(path: str) -> None:
+def test_a_failed_commit_is_repeated(path: str) -> None:
     class Full(Disk):
         is_full = True
 
@@ -559,7 +557,7 @@ def test_a_commit_that_failed_is_done_again(path: str) -> None:
     file.close()
 
 
-# --- who may still look ---------------------------------------------------
+# --- holders and deletion --------------------------------------------------
 
 
 def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) -> None:
@@ -567,7 +565,7 @@ def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) ->
     assert file.hold()
     assert not file.destroy(NOW_MS)
     assert not Path(path).exists()
-    assert not file.hold(), "nobody new"
+    assert not file.hold(), "no new holder"
     assert not file.destroy(NOW_MS + 119_999)
     assert ctypes.string_at(file.address, 5) == b"hello"
     assert file.release()
@@ -576,7 +574,7 @@ def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) ->
     assert file.destroy(NOW_MS + 119_999)
 
 
-def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
+def test_a_forced_destroy_keeps_addresses_valid_and_marks_the_file(
     file: MappedFile, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.append(b"hello")
@@ -599,13 +597,13 @@ def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
     assert file.address == 0
 
 
-def test_a_destroy_without_patience(file: MappedFile) -> None:
+def test_a_destroy_without_a_timeout(file: MappedFile) -> None:
     file.hold()
     assert file.destroy(NOW_MS, forced_after_ms=0)
     assert not file.release()
 
 
-def test_nobody_holds_it_so_it_is_gone_at_once(file: MappedFile, path: str) -> None:
+def test_a_file_without_holders_is_destroyed_at_once(file: MappedFile, path: str) -> None:
     assert file.destroy(NOW_MS)
     assert maps_of(path) == 0
     assert file.destroy(NOW_MS)
@@ -632,7 +630,7 @@ def test_a_closed_file_is_not_read(file: MappedFile) -> None:
         file.read(0, 5)
 
 
-def test_a_flush_that_is_under_way_keeps_the_file(path: str) -> None:
+def test_a_running_flush_keeps_the_file_open(path: str) -> None:
     class Closing(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             if closing:
@@ -660,7 +658,7 @@ def test_an_abandoned_file_is_unmapped(path: str) -> None:
 
 
 class FileModel(RuleBasedStateMachine):
-    """Any order of calls, with a buffer or without, against plain bytes and three numbers."""
+    """Calls in any order, with a buffer or without, compared with plain bytes and three numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The run of files: finding them, growing, shrinking, and several folders."""
+"""The run of files: loading, growth, truncation, and several folders."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Folders(Disk):
-    """A disk where folders can be full or read-only, and which notes what it does."""
+    """A disk where folders can be full or read-only, and which records its operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def make(root: Path, *starts: int, folder: str = "a", fill: bytes = b"x") -> Non
 
 
 def names(root: Path) -> dict[str, list[int]]:
-    return {one.name: sorted(int(file.name) for file in one.iterdir()) for one in root.iterdir()}
+    return {path.name: sorted(int(file.name) for file in path.iterdir()) for path in root.iterdir()}
 
 
 def grow(queue: MappedFileQueue, count: int) -> None:
@@ -80,7 +80,7 @@ def open_descriptors() -> int:
 # --- loading --------------------------------------------------------------
 
 
-def test_a_folder_that_is_not_there_is_an_empty_run(tmp_path: Path, disk: Disk) -> None:
+def test_a_missing_folder_is_an_empty_run(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk)
     queue.load()
     assert queue.files == ()
@@ -138,7 +138,7 @@ def test_an_empty_file_before_the_last_is_refused(tmp_path: Path, disk: Disk) ->
         queue_in(tmp_path, disk).load()
 
 
-def test_other_names_are_left_alone_and_logged_once(
+def test_other_names_are_ignored_and_logged_once(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(tmp_path, 0)
@@ -152,7 +152,7 @@ def test_other_names_are_left_alone_and_logged_once(
     assert f"['{SIZE:020d}', 'notes.txt']" in caplog.text
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path, disk: Disk) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, disk: Disk) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(StoreUnavailable, match=f"^{tmp_path}/a cannot be read: Not a directory"):
         queue_in(tmp_path, disk).load()
@@ -183,7 +183,7 @@ def test_gaps_are_not_fatal(tmp_path: Path, disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("starts", [(SIZE, 2 * SIZE, 3 * SIZE), (SIZE, 5 * SIZE, 6 * SIZE), (7,)])
-def test_file_at_is_the_file_whose_range_holds_the_offset(
+def test_file_at_returns_the_file_that_contains_the_offset(
     tmp_path: Path, disk: Disk, starts: tuple[int, ...]
 ) -> None:
     make(tmp_path, *starts)
@@ -198,7 +198,9 @@ def test_file_at_is_the_file_whose_range_holds_the_offset(
 # --- growing --------------------------------------------------------------
 
 
-def test_roll_makes_the_folder_and_names_files_by_their_offset(tmp_path: Path, disk: Disk) -> None:
+def test_roll_creates_the_folder_and_names_files_by_their_offset(
+    tmp_path: Path, disk: Disk
+) -> None:
     queue = queue_in(tmp_path / "store", disk)
     queue.load()
     grow(queue, 2)
@@ -276,7 +278,7 @@ def test_preparing_in_a_thread_while_files_roll(tmp_path: Path) -> None:
 
 def test_a_warmed_run_has_warm_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     locked = []
-    monkeypatch.setattr("reput.store.memory.lock", lambda at, size: locked.append(size))
+    monkeypatch.setattr("reput.store.memory.lock", lambda address, size: locked.append(size))
     queue = queue_in(tmp_path, Disk(), is_warmed=True)
     assert queue.roll().reserved == SIZE
     assert locked == [SIZE]
@@ -299,7 +301,7 @@ def test_new_files_take_buffers_until_there_is_none(tmp_path: Path, disk: Disk) 
     queue.close()
 
 
-def test_a_file_that_could_not_be_made_gives_its_buffer_back(tmp_path: Path, disk: Folders) -> None:
+def test_a_file_that_cannot_be_created_returns_its_buffer(tmp_path: Path, disk: Folders) -> None:
     pool = TransientPool(1, SIZE, is_locked=False)
     queue = queue_in(tmp_path, disk, pool=pool)
     disk.read_only = {"a"}
@@ -326,8 +328,8 @@ def test_files_take_turns_over_sorted_folders(tmp_path: Path, disk: Disk) -> Non
     queue.close()
 
 
-def test_folders_said_to_be_full_or_read_only_are_passed_over(tmp_path: Path, disk: Disk) -> None:
-    # As Java's MultiPathMappedFileQueue: the turn is taken over the folders that are left.
+def test_folders_marked_full_or_read_only_are_skipped(tmp_path: Path, disk: Disk) -> None:
+    # As Java's MultiPathMappedFileQueue: the turn counts only the folders that are left.
     queue = queue_in(tmp_path, disk, "abcd", read_only_folders=[str(tmp_path / "a")])
     queue.full_folders = {str(tmp_path / "c")}
     grow(queue, 4)
@@ -335,7 +337,7 @@ def test_folders_said_to_be_full_or_read_only_are_passed_over(tmp_path: Path, di
     queue.close()
 
 
-def test_when_all_are_said_to_be_full_they_are_used(tmp_path: Path, disk: Disk) -> None:
+def test_folders_are_used_when_all_are_marked_full(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk, "ab")
     queue.full_folders = {str(tmp_path / "a"), str(tmp_path / "b")}
     grow(queue, 2)
@@ -343,7 +345,7 @@ def test_when_all_are_said_to_be_full_they_are_used(tmp_path: Path, disk: Disk) 
     queue.close()
 
 
-def test_a_folder_found_full_or_read_only_is_passed_over(
+def test_a_folder_found_full_or_read_only_is_skipped(
     tmp_path: Path, disk: Folders, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = queue_in(tmp_path, disk, "abc")
@@ -356,7 +358,7 @@ def test_a_folder_found_full_or_read_only_is_passed_over(
 
 
 @pytest.mark.parametrize(("full", "read_only"), [("a", "b"), ("b", "a"), ("ab", "")])
-def test_no_room_anywhere_is_disk_full_and_leaves_nothing(
+def test_no_room_in_any_folder_is_disk_full_and_leaves_no_file(
     tmp_path: Path, disk: Folders, full: str, read_only: str
 ) -> None:
     queue = queue_in(tmp_path, disk, "ab")
@@ -367,7 +369,7 @@ def test_no_room_anywhere_is_disk_full_and_leaves_nothing(
     assert queue.files == ()
 
 
-def test_only_read_only_folders_are_told(tmp_path: Path, disk: Disk) -> None:
+def test_only_read_only_folders_are_an_error(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk, "a", read_only_folders=[str(tmp_path / "a")])
     with pytest.raises(WriteFailed, match=f"^{tmp_path}/a: no new file: every folder is read-only"):
         queue.roll()
@@ -389,7 +391,7 @@ def test_flush_goes_over_file_ends_in_order(tmp_path: Path, disk: Folders) -> No
     queue.close()
 
 
-def test_what_is_flushed_has_no_hole(tmp_path: Path) -> None:
+def test_flushed_data_has_no_hole(tmp_path: Path) -> None:
     class Broken(Disk):
         is_broken = False
 
@@ -409,7 +411,7 @@ def test_what_is_flushed_has_no_hole(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_is_durable_for_no_thread(tmp_path: Path, disk: Disk) -> None:
-    """The next flush, perhaps another thread's, has nothing to sync and must fail too."""
+    """The next flush, perhaps of another thread, has nothing to sync and must fail too."""
     queue = queue_in(tmp_path, disk)
     file = queue.roll()
     file.append(b"kept")
@@ -492,7 +494,7 @@ def test_the_oldest_file_goes_first_and_the_last_one_never(tmp_path: Path, disk:
 
 
 def test_a_deletion_does_not_wait_for_the_file_that_is_being_made(tmp_path: Path) -> None:
-    """The next file is made in another thread, which takes seconds where files are warmed."""
+    """Another thread creates the next file, which takes seconds if it warms the file."""
     begun, may_end = threading.Event(), threading.Event()
 
     class SlowDisk(Disk):
@@ -533,25 +535,25 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_run(tmp_path: Path, disk: Fo
     queue.close()
 
 
-def test_hanging_files_are_tried_again(tmp_path: Path, disk: Disk) -> None:
+def test_deletion_of_held_files_is_retried(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk)
     grow(queue, 3)
-    one, two = queue.files[:2]
-    one.hold()
-    two.hold()
+    first, second = queue.files[:2]
+    first.hold()
+    second.hold()
     queue.delete_first(NOW_MS)
     queue.delete_first(NOW_MS + 1000)
     assert names(tmp_path) == {"a": [2 * SIZE]}
     assert not queue.step(NOW_MS + 119_999)
     assert queue.step(NOW_MS + 120_000), "the first was held for too long"
-    assert not one.release()
-    assert two.release()
+    assert not first.release()
+    assert second.release()
     assert queue.step(NOW_MS + 120_000)
     assert not queue.step(NOW_MS + 900_000)
     queue.close()
 
 
-def test_a_closed_run_still_serves_who_holds_a_file(tmp_path: Path, disk: Disk) -> None:
+def test_a_closed_run_still_serves_holders_of_a_file(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk)
     grow(queue, 2)
     file = queue.files[0]

@@ -1,4 +1,4 @@
-"""Memory with an address."""
+"""Memory with a fixed address."""
 
 import ctypes
 import errno
@@ -59,7 +59,7 @@ def test_zeros_take_the_place_of_a_file_but_not_its_bytes(descriptor: int) -> No
     os.close(descriptor)
 
 
-def test_what_cannot_be_mapped_is_an_error() -> None:
+def test_a_range_that_cannot_be_mapped_is_an_error() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         FileMap(-1, SIZE, is_writable=True)
 
@@ -72,7 +72,7 @@ def test_populate_changes_no_byte_and_takes_any_range(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def test_populate_of_pages_behind_a_file_is_an_error_and_no_signal(descriptor: int) -> None:
+def test_populate_of_pages_after_the_file_end_is_an_error_and_no_signal(descriptor: int) -> None:
     mapped = FileMap(descriptor, SIZE, is_writable=True)
     if not memory.populate(mapped.address, SIZE):
         pytest.skip("this system cannot populate")
@@ -90,6 +90,6 @@ def test_lock_and_unlock() -> None:
     memory.unlock(made.address, PAGE_BYTES)
 
 
-def test_what_cannot_be_locked_is_an_error() -> None:
+def test_a_range_that_cannot_be_locked_is_an_error() -> None:
     with pytest.raises(OSError, match="Cannot allocate memory"):
         memory.lock(0, PAGE_BYTES)

@@ -65,7 +65,7 @@ def test_queue_folders() -> None:
     assert paths.queue_folder("T", 0, family) == "consumequeue_ext/T/0"
 
 
-def test_rocksdb_marks_say_what_is_kept_there() -> None:
+def test_rocksdb_marks_name_their_contents() -> None:
     assert set(paths.ROCKSDB_MARKS) == {
         "consumequeue/CURRENT",
         "consumequeue_rocksdb/CURRENT",

@@ -1,4 +1,4 @@
-"""Which pulls the kernel answers, and what it counts of them."""
+"""The pulls that the kernel answers, and their statistics."""
 
 import ctypes
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ HOST = Host(b"\x7f\0\0\1", 10911)
 
 
 class Subject:
-    """A store that is asked in frames."""
+    """A store that gets request frames."""
 
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
@@ -66,7 +66,7 @@ class Subject:
         return received
 
     def reads(self, topic: str, group: str = "g", queues: int = 4, **more: Any) -> Reader:
-        """Let the kernel know a reader, as after a pull that Python has answered."""
+        """Register a reader with the kernel, as after a pull that the processor answered."""
         self.store.get(topic, 0, 0, 1)
         reader = Reader(topic, group, "*", 0, (), queues)._replace(**more)
         self.pull_subscriptions.add(reader)
@@ -75,12 +75,12 @@ class Subject:
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Iterator[Subject]:
-    one = Subject(tmp_path)
-    yield one
-    one.store.close()
+    store = Subject(tmp_path)
+    yield store
+    store.store.close()
 
 
-def test_a_reader_that_is_known_is_answered(subject: Subject) -> None:
+def test_a_registered_reader_is_answered(subject: Subject) -> None:
     subject.put("T", 3)
     assert subject.ask("T").has_frame
     subject.reads("T")
@@ -90,7 +90,7 @@ def test_a_reader_that_is_known_is_answered(subject: Subject) -> None:
     assert subject.ask("U").has_frame
 
 
-def test_what_was_delivered_is_told_once(subject: Subject) -> None:
+def test_deliveries_are_reported_once(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     size = len(subject.store.get("T", 0, 0, 1).data)
@@ -106,17 +106,17 @@ def test_what_was_delivered_is_told_once(subject: Subject) -> None:
     assert subject.pull_subscriptions.take() == [Delivery("T", "g", 0, 1, 2, 2 * size, None)]
 
 
-def test_what_was_delivered_outlives_its_reader(subject: Subject) -> None:
+def test_deliveries_outlive_their_reader(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     subject.ask("T", sysFlag="5", commitOffset="1")
     subject.pull_subscriptions.clear()
     assert subject.ask("T").has_frame
-    (told,) = subject.pull_subscriptions.take()
-    assert (told.pull_count, told.consumer_offset) == (1, 1)
+    (delivery,) = subject.pull_subscriptions.take()
+    assert (delivery.pull_count, delivery.consumer_offset) == (1, 1)
 
 
-def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subject) -> None:
+def test_a_changed_subscription_replaces_the_reader(subject: Subject) -> None:
     subject.put("T", 2, tag="TagA")
     subject.put("T", 2, tag="TagB")
     subject.reads("T")
@@ -126,11 +126,11 @@ def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subjec
     received = subject.ask("T", maxMsgNums="1")
     assert b"TagB" in received.replies
     assert b"TagA" not in received.replies
-    assert sum(one.pull_count for one in subject.pull_subscriptions.take()) == 2
+    assert sum(delivery.pull_count for delivery in subject.pull_subscriptions.take()) == 2
 
 
-def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
-    """Thousands are: of expressions of 64 kB that would be gigabytes."""
+def test_readers_with_long_expressions_are_not_kept(subject: Subject) -> None:
+    """Thousands of readers with expressions of 64 kB each would take gigabytes."""
     subject.put("T", 1, tag="TagA")
     subject.reads("T", subscription="x" * 5000)
     subject.reads("T", subscription="y", tags_codes=tuple(range(300)))
@@ -149,8 +149,8 @@ def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
     assert [record.decode(one).tags for one in found] == [f"Tag{one}" for one in sorted(wanted)]
 
 
-def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
-    """With an expression, with another one, and with none."""
+def test_readers_by_their_expression(subject: Subject) -> None:
+    """Readers differ by expression; a pull without one is another reader."""
     subject.put("T", 1, tag="TagA")
     subject.put("T", 1, tag="TagB")
     for tag in ("TagA", "TagB"):
@@ -158,16 +158,16 @@ def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
     subject.reads("T", subscription=None, sub_version=7)
     assert len(subject.pull_subscriptions) == 3
     for tag, other in (("TagA", "TagB"), ("TagB", "TagA")):
-        found = subject.ask("T", subscription=tag).replies
-        assert tag.encode() in found
-        assert other.encode() not in found
+        replies = subject.ask("T", subscription=tag).replies
+        assert tag.encode() in replies
+        assert other.encode() not in replies
     assert subject.ask("T", subscription="TagC").has_frame
     assert subject.ask("T", sysFlag="0", subVersion="7").pull_count == 1
     assert subject.ask("T", sysFlag="0", subVersion="8").has_frame
 
 
 def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table and the list grow; at a limit all are forgotten, and nothing that they got."""
+    """The table and the list grow; at a limit all readers are dropped, but not their statistics."""
     monkeypatch.setattr(pull_subscriptions, "_READERS_MAX", 300)
     topics = [f"topic-{i}" for i in range(10)]
     groups = [f"group-{i}" for i in range(30)]
@@ -183,14 +183,16 @@ def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None
             assert subject.ask(topic, group).pull_count == 1
     subject.reads("topic-0", "one more")
     assert len(subject.pull_subscriptions) == 1
-    told: dict[tuple[str, str], int] = {}
-    for one in subject.pull_subscriptions.take():
-        told[one.topic, one.group] = told.get((one.topic, one.group), 0) + one.pull_count
-    assert told == {(topic, group): 2 for topic in topics for group in groups}
+    counts: dict[tuple[str, str], int] = {}
+    for delivery in subject.pull_subscriptions.take():
+        counts[delivery.topic, delivery.group] = (
+            counts.get((delivery.topic, delivery.group), 0) + delivery.pull_count
+        )
+    assert counts == {(topic, group): 2 for topic in topics for group in groups}
 
 
 def test_rows_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By groups and queues, whatever expressions the pulls of a group bring."""
+    """The bound counts groups and queues, whatever expressions the pulls of a group have."""
     monkeypatch.setattr(pull_subscriptions, "_ROWS_MAX", 100)
     subject.put("T", 1)
     for i in range(30):
@@ -213,7 +215,7 @@ def test_queues_that_the_kernel_cannot_read(subject: Subject) -> None:
     assert subject.ask("%LMQ%a").has_frame
 
 
-def test_a_closed_one_knows_nobody(subject: Subject) -> None:
+def test_closing_drops_all_readers(subject: Subject) -> None:
     subject.put("T", 1)
     subject.reads("T")
     subject.pull_subscriptions.close()
@@ -225,9 +227,9 @@ def test_a_closed_one_knows_nobody(subject: Subject) -> None:
 def test_units_of_few_queues_are_kept_ahead(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is read last is kept; the others are read anew, by Python."""
+    """The queue read last is kept; the others fall back to Python."""
     monkeypatch.setattr(consume_queue, "_AHEAD_QUEUES_MAX", 2)
     for topic in ("A", "B", "C"):
-        subject.put(topic, 40)  # so that the first 32 are in a file only
+        subject.put(topic, 40)  # so that the first 32 are only in a file
         subject.reads(topic)
     assert [subject.ask(topic).pull_count for topic in ("A", "B", "C")] == [0, 1, 1]

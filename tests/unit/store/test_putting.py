@@ -1,4 +1,4 @@
-"""Batches on their way into the log: their records are those of single messages."""
+"""Batches before the append: their records are equal to those of single messages."""
 
 import dataclasses
 from typing import Any
@@ -49,23 +49,23 @@ def test_records_of_a_batch_are_those_of_its_messages(
             given, body=part.body, property_bytes=part.property_bytes, flag=part.flag
         )
         alone = store.put(single)
-        found, expected = store.record_at(physical_offset), store.record_at(alone.physical_offset)
-        assert found is not None
+        stored, expected = store.record_at(physical_offset), store.record_at(alone.physical_offset)
+        assert stored is not None
         assert expected is not None
-        one, other = without_places(found), without_places(expected)
-        if has_crc:  # over all of the record, so of the place as well
+        actual, wanted = without_places(stored), without_places(expected)
+        if has_crc:  # covers the whole record, its offsets included
             end = slice(-record.CRC_PROPERTY_BYTES)
-            one, other = (
+            actual, wanted = (
                 dataclasses.replace(each, property_bytes=each.property_bytes[end], properties=None)
-                for each in (one, other)
+                for each in (actual, wanted)
             )
-        assert one == other
+        assert actual == wanted
 
 
-def test_a_batch_takes_no_python_for_each_message(
+def test_a_batch_runs_no_python_code_per_message(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands fit a request: what is done for each is the kernel's."""
+    """A request may have thousands of messages: only the kernel works on each."""
     calls: list[IncomingMessage] = []
     encode = incoming.encode
 
@@ -94,20 +94,20 @@ def test_a_batch_of_too_many_messages_is_refused(
 
 
 def test_properties_of_a_batch_are_utf8(stores: Stores) -> None:
-    """Others would be dispatched by Python, record by record, for a quarter of a minute."""
+    """Python would dispatch others record by record, for a quarter of a minute."""
     store = stores.open()
     parts = [*PARTS, batch.InnerMessage(0, b"\xff", b"a\1\xff\2")]
     result = store.put_batch(outer(parts))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
-    at = len(batch.encode(PARTS))
-    assert f"properties of the batch message at {at}: 'utf-8'" in result.reason
+    position = len(batch.encode(PARTS))
+    assert f"properties of the batch message at {position}: 'utf-8'" in result.reason
     assert store.max_physical_offset == 0
 
 
 def test_a_batch_of_too_many_keys_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is an entry of the index, and all are put in one go."""
+    """Each key is an entry of the index, and one step puts all of them."""
     monkeypatch.setattr(limits, "BATCH_KEYS", limits.BATCH_KEYS.at(10))
     store = stores.open()
     parts = [batch.InnerMessage(0, b"a b c", b"KEYS\1a b c d e f\2")] * 3
@@ -122,8 +122,8 @@ def test_ids_of_a_batch_are_those_of_its_messages(stores: Stores) -> None:
     for host in (V4, V6):
         result = store.put_batch(outer(PARTS, store_host=host))
         ids = [
-            result._replace(physical_offset=one, physical_offsets=()).offset_id
-            for one in result.physical_offsets
+            result._replace(physical_offset=physical_offset, physical_offsets=()).offset_id
+            for physical_offset in result.physical_offsets
         ]
         assert result.offset_id.split(",") == ids
         assert len(set(ids)) == len(PARTS)

@@ -1,4 +1,4 @@
-"""The store as a whole: against what Java says of its own."""
+"""The reader of whole stores, compared with Java's reports about its own stores."""
 
 import fcntl
 import functools
@@ -42,7 +42,7 @@ from reput.store.reader import (
 )
 from store_builder import MemoryFolder, message
 
-OPENED = [one for one in golden.STORES if one[1] != "unclean"]
+OPENED = [store for store in golden.STORES if store[1] != "unclean"]
 TORN = [(version, f"torn/{variant}") for version, variant in golden.EACH_DAMAGE]
 RECOVERED = [
     (version, f"torn/{variant}-recovered")
@@ -51,11 +51,11 @@ RECOVERED = [
 ]
 
 JAVA_HITS_MAX = 64
-"""``maxMsgsNumBatch``: a lookup in Java finds no more."""
+"""``maxMsgsNumBatch``: the limit of hits of a lookup in Java."""
 
 each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
 each_opened_store = pytest.mark.parametrize(
-    ("version", "name"), [one for one in OPENED if one in golden.EACH_STORE]
+    ("version", "name"), [store for store in OPENED if store in golden.EACH_STORE]
 )
 each_torn_store = pytest.mark.parametrize(("version", "name"), TORN)
 each_recovered_store = pytest.mark.parametrize(("version", "name"), RECOVERED)
@@ -63,7 +63,7 @@ each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVER
 each_version = pytest.mark.parametrize("version", golden.VERSIONS)
 
 
-@functools.lru_cache(4)  # each keeps files open
+@functools.lru_cache(4)  # each reader keeps files open
 def reader_of(version: str, name: str) -> StoreReader:
     return StoreReader.open(str(golden.unpack(version, name)))
 
@@ -73,14 +73,14 @@ def damage_of(reader: StoreReader) -> list[Damage]:
 
 
 def offsets_of(messages: list[StoredMessage] | Iterator[StoredMessage]) -> list[int]:
-    return [one.physical_offset for one in messages]
+    return [stored.physical_offset for stored in messages]
 
 
 # --- messages -------------------------------------------------------------
 
 
-def as_manifest(one: StoredMessage, version: str) -> dict[str, Any]:
-    """A message in the words of the manifest."""
+def as_manifest(stored: StoredMessage, version: str) -> dict[str, Any]:
+    """Return a message as the manifest describes it."""
 
     def sha256(data: bytes) -> str:
         return hashlib.sha256(data).hexdigest()
@@ -88,31 +88,31 @@ def as_manifest(one: StoredMessage, version: str) -> dict[str, Any]:
     def text(host: record.Host) -> str:
         return str(host)
 
-    properties = golden.known_properties(version, dict(one.properties))
+    properties = golden.known_properties(version, dict(stored.properties))
     return {
-        "commitLogOffset": one.physical_offset,
-        "storeSize": one.store_size,
-        "queueId": one.queue_id,
-        "queueOffset": one.queue_offset,
-        "topic": one.topic,
-        "tags": one.tags,
-        "keys": one.properties.get(props.KEYS),
-        "uniqKey": one.unique_key,
-        "sysFlag": one.sys_flag,
-        "flag": one.flag,
-        "bornTimestamp": one.born_timestamp,
-        "storeTimestamp": one.store_timestamp,
-        "bornHost": text(one.born_host),
-        "storeHost": text(one.store_host),
-        "reconsumeTimes": one.reconsume_times,
-        "preparedTransactionOffset": one.prepared_transaction_offset,
-        "bodyCRC": one.body_crc,
+        "commitLogOffset": stored.physical_offset,
+        "storeSize": stored.store_size,
+        "queueId": stored.queue_id,
+        "queueOffset": stored.queue_offset,
+        "topic": stored.topic,
+        "tags": stored.tags,
+        "keys": stored.properties.get(props.KEYS),
+        "uniqKey": stored.unique_key,
+        "sysFlag": stored.sys_flag,
+        "flag": stored.flag,
+        "bornTimestamp": stored.born_timestamp,
+        "storeTimestamp": stored.store_timestamp,
+        "bornHost": text(stored.born_host),
+        "storeHost": text(stored.store_host),
+        "reconsumeTimes": stored.reconsume_times,
+        "preparedTransactionOffset": stored.prepared_transaction_offset,
+        "bodyCRC": stored.body_crc,
         "crcOk": True,
-        "storedBodyLength": len(one.body),
-        "storedBodySha256": sha256(one.body),
-        "bodyLength": len(one.plain_body()),
-        "bodySha256": sha256(one.plain_body()),
-        "offsetMsgId": message_id.offset_id(one),
+        "storedBodyLength": len(stored.body),
+        "storedBodySha256": sha256(stored.body),
+        "bodyLength": len(stored.plain_body()),
+        "bodySha256": sha256(stored.plain_body()),
+        "offsetMsgId": message_id.offset_id(stored),
         "properties": properties,
     }
 
@@ -120,16 +120,16 @@ def as_manifest(one: StoredMessage, version: str) -> dict[str, Any]:
 @each_store
 def test_messages_are_those_of_java(version: str, name: str) -> None:
     expected = golden.messages(version, name)
-    found = list(reader_of(version, name).messages())
-    assert len(found) == len(expected) == golden.manifest(version, name)["log"]["records"]
-    for one, wanted in zip(found, expected, strict=True):
-        magic = record.MAGIC_V2 if one.version == 2 else record.MAGIC_V1
+    stored = list(reader_of(version, name).messages())
+    assert len(stored) == len(expected) == golden.manifest(version, name)["log"]["records"]
+    for actual, wanted in zip(stored, expected, strict=True):
+        magic = record.MAGIC_V2 if actual.version == 2 else record.MAGIC_V1
         assert wanted.get("magic", record.MAGIC_V1) == magic
-        assert as_manifest(one, version) == {k: v for k, v in wanted.items() if k != "magic"}
+        assert as_manifest(actual, version) == {k: v for k, v in wanted.items() if k != "magic"}
 
 
 @each_store
-def test_where_the_log_begins_and_ends(version: str, name: str) -> None:
+def test_the_log_begins_and_ends_as_in_java(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = reader_of(version, name)
     assert reader.tail == LogTail(manifest["log"]["endOffset"])
@@ -162,34 +162,34 @@ def test_how_the_broker_left_the_store(version: str, name: str) -> None:
 
 
 @each_store
-def test_log_files_and_what_their_records_say(version: str, name: str) -> None:
+def test_log_files_and_their_records(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     stored = golden.messages(version, name)
-    found = list(reader_of(version, name).log_file_states())
-    assert [(f"commitlog/{one.file.name}", one.file.size) for one in found] == [
+    states = list(reader_of(version, name).log_file_states())
+    assert [(f"commitlog/{log_state.file.name}", log_state.file.size) for log_state in states] == [
         (file["path"], file["size"])
         for file in manifest["files"]
         if file["path"].startswith("commitlog/")
     ]
-    for one in found:
-        file = one.file
+    for log_state in states:
+        file = log_state.file
         inside = [m for m in stored if file.start <= m["commitLogOffset"] < file.nominal_end]
         if not inside:
-            assert (one.first_offset, one.last_offset) == (None, None)
-            assert (one.min_store_timestamp, one.max_store_timestamp) == (None, None)
-            assert one.wasted_bytes == file.nominal_size
+            assert (log_state.first_offset, log_state.last_offset) == (None, None)
+            assert (log_state.min_store_timestamp, log_state.max_store_timestamp) == (None, None)
+            assert log_state.wasted_bytes == file.nominal_size
             continue
         first, last = inside[0], inside[-1]
-        assert (one.first_offset, one.last_offset) == (
+        assert (log_state.first_offset, log_state.last_offset) == (
             first["commitLogOffset"],
             last["commitLogOffset"],
         )
-        assert (one.min_store_timestamp, one.max_store_timestamp) == (
+        assert (log_state.min_store_timestamp, log_state.max_store_timestamp) == (
             first["storeTimestamp"],
             last["storeTimestamp"],
         )
         used = last["commitLogOffset"] + last["storeSize"]
-        assert one.wasted_bytes == file.nominal_end - used
+        assert log_state.wasted_bytes == file.nominal_end - used
 
 
 @each_version
@@ -202,9 +202,9 @@ def test_the_tables_through_the_reader(version: str) -> None:
     assert reader.delay_offsets() == offsets
     assert set(reader.subscription_groups()) == set(manifest["subscriptionGroups"])
     ends = {
-        one["queueId"] + 1: one["maxOffset"]
-        for one in manifest["queues"]
-        if one["topic"] == names.SCHEDULE_TOPIC
+        queue["queueId"] + 1: queue["maxOffset"]
+        for queue in manifest["queues"]
+        if queue["topic"] == names.SCHEDULE_TOPIC
     }
     known = {level for level in ends if level in offsets or ends[level]} | set(offsets)
     assert reader.delay_progress() == [
@@ -221,16 +221,16 @@ def torn_entry(version: str, name: str) -> dict[str, Any]:
 
 
 def number_in(text: str, pattern: str) -> int:
-    found = re.search(pattern, text)
-    assert found is not None, (text, pattern)
-    return int(found[1])
+    match = re.search(pattern, text)
+    assert match is not None, (text, pattern)
+    return int(match[1])
 
 
 def lost_records(version: str, name: str) -> list[dict[str, Any]]:
-    """The records of ``clean`` that the damage took: what its description names.
+    """Return the records of ``clean`` that the described damage destroyed.
 
-    Java's own recovery takes more: it cuts the log at the first bad record, in memory. On disk the
-    records and units behind the cut are as before, so here they are still messages
+    Java's own recovery loses more: it cuts the log at the first bad record, in memory. On disk the
+    records and units after the cut are unchanged, so this reader still returns them
     (known-bugs.md#recovery-truncates, known-bugs.md#stale-tail).
     """
     stored = golden.messages(version, "clean")
@@ -238,22 +238,22 @@ def lost_records(version: str, name: str) -> list[dict[str, Any]]:
     variant = name.removeprefix("torn/").removesuffix("-recovered")
     if variant == "cq-ahead":
         cut = number_in(text, r"Log cut at (\d+)")
-        return [one for one in stored if one["commitLogOffset"] >= cut]
+        return [java for java in stored if java["commitLogOffset"] >= cut]
     if variant == "log-missing":
         start = number_in(text, r"Log file (\d+)")
         stop = start + int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
-        return [one for one in stored if start <= one["commitLogOffset"] < stop]
+        return [java for java in stored if start <= java["commitLogOffset"] < stop]
     if variant == "log-short":
         return stored[-1:]
     if variant in ("torn-tail", "torn-tail-noabort", "size-late") or variant.startswith("crc-"):
-        at = number_in(text, r"record,? at (\d+)")
-        (lost,) = (one for one in stored if one["commitLogOffset"] == at)
+        physical_offset = number_in(text, r"record,? at (\d+)")
+        (lost,) = (java for java in stored if java["commitLogOffset"] == physical_offset)
         return [lost]
     return []
 
 
 def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict]]]:
-    """(physical offset, end, verdicts that fit) of each run in the walk of a damaged store."""
+    """Return (physical offset, end, possible verdicts) of each run of damage in a damaged store."""
     variant = name.removeprefix("torn/").removesuffix("-recovered")
     lost = lost_records(version, name)
     if variant == "log-missing":
@@ -262,86 +262,86 @@ def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict
         return [(start, start + size, {Verdict.MISSING})]
     if not lost or variant == "cq-ahead" or name == "torn/torn-tail":
         return []
-    (one,) = lost
-    end = one["commitLogOffset"] + one["storeSize"]
+    (java,) = lost
+    end = java["commitLogOffset"] + java["storeSize"]
     if variant.startswith("torn-tail"):
-        half = one["commitLogOffset"] + number_in(
+        half = java["commitLogOffset"] + number_in(
             torn_entry(version, name)["damage"], r"byte (\d+)"
         )
         lengths = {Verdict.BAD_LENGTH, Verdict.BAD_CRC}
-        return [(one["commitLogOffset"], half, lengths), (half, end, {Verdict.BAD_ZEROS})]
+        return [(java["commitLogOffset"], half, lengths), (half, end, {Verdict.BAD_ZEROS})]
     verdict = {
         "log-short": {Verdict.TRUNCATED},
         "size-late": {Verdict.BAD_LENGTH},
     }.get(variant, {Verdict.BAD_CRC})
-    return [(one["commitLogOffset"], end, verdict)]
+    return [(java["commitLogOffset"], end, verdict)]
 
 
 @each_damaged_store
 def test_messages_of_damaged_stores(version: str, name: str) -> None:
-    """All that the damage left, in order, with the content that ``clean`` has."""
-    lost = {one["commitLogOffset"] for one in lost_records(version, name)}
+    """All undamaged messages are returned in order, with their content in ``clean``."""
+    lost = {entry["commitLogOffset"] for entry in lost_records(version, name)}
     stored = golden.messages(version, "clean")
-    expected = [one for one in stored if one["commitLogOffset"] not in lost]
-    found = list(reader_of(version, name).messages())
+    expected = [entry for entry in stored if entry["commitLogOffset"] not in lost]
+    actual = list(reader_of(version, name).messages())
     assert [
         (
-            one.physical_offset,
-            one.store_size,
-            one.topic,
-            one.queue_id,
-            one.queue_offset,
-            one.store_timestamp,
-            one.body_crc,
-            message_id.offset_id(one),
-            golden.known_properties(version, dict(one.properties)),
+            entry.physical_offset,
+            entry.store_size,
+            entry.topic,
+            entry.queue_id,
+            entry.queue_offset,
+            entry.store_timestamp,
+            entry.body_crc,
+            message_id.offset_id(entry),
+            golden.known_properties(version, dict(entry.properties)),
         )
-        for one in found
+        for entry in actual
     ] == [
         (
-            one["commitLogOffset"],
-            one["storeSize"],
-            one["topic"],
-            one["queueId"],
-            one["queueOffset"],
-            one["storeTimestamp"],
-            one["bodyCRC"],
-            one["offsetMsgId"],
-            one["properties"],
+            entry["commitLogOffset"],
+            entry["storeSize"],
+            entry["topic"],
+            entry["queueId"],
+            entry["queueOffset"],
+            entry["storeTimestamp"],
+            entry["bodyCRC"],
+            entry["offsetMsgId"],
+            entry["properties"],
         )
-        for one in expected
+        for entry in expected
     ]
 
 
 @each_recovered_store
-def test_java_keeps_no_message_that_is_not_found(version: str, name: str) -> None:
-    """Unless its checksum is wrong, which Java does not look at everywhere."""
-    java = {one["commitLogOffset"] for one in golden.messages(version, name) if one["crcOk"]}
-    found = set(offsets_of(reader_of(version, name).messages()))
-    assert java <= found
+def test_every_message_that_java_keeps_is_found(version: str, name: str) -> None:
+    """Except messages with a wrong checksum, which Java does not check everywhere."""
+    java = {entry["commitLogOffset"] for entry in golden.messages(version, name) if entry["crcOk"]}
+    offsets = set(offsets_of(reader_of(version, name).messages()))
+    assert java <= offsets
     manifest = golden.manifest(version, name)
-    assert all(at >= manifest["maxPhyOffset"] for at in found - java)
+    assert all(physical_offset >= manifest["maxPhyOffset"] for physical_offset in offsets - java)
 
 
 @each_damaged_store
 def test_damage_is_where_it_was_done(version: str, name: str) -> None:
     reader = reader_of(version, name)
-    found = damage_of(reader)
+    runs = damage_of(reader)
     expected = expected_damage(version, name)
-    assert [(one.physical_offset, one.end) for one in found] == [
+    assert [(run.physical_offset, run.end) for run in runs] == [
         (start, end) for start, end, _ in expected
     ]
-    for one, (start, _, verdicts) in zip(found, expected, strict=True):
-        assert one.verdict in verdicts
+    for run, (start, _, verdicts) in zip(runs, expected, strict=True):
+        assert run.verdict in verdicts
         size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
-        assert one.file == paths.offset_name(start - start % size)
-        assert one.file in str(one.error())
-        assert record.REASONS[one.verdict] in str(one.error())
+        assert run.file == paths.offset_name(start - start % size)
+        assert run.file in str(run.error())
+        assert record.REASONS[run.verdict] in str(run.error())
 
 
 @each_damaged_store
 def test_the_end_of_damaged_logs(version: str, name: str) -> None:
-    """A crash ends the log before what it left of its last record; without one it is damage."""
+    """After a crash the log ends before a torn last record; otherwise that record is damage."""
     clean_end = golden.manifest(version, "clean")["log"]["endOffset"]
     tail = reader_of(version, name).tail
     text = torn_entry(version, name)["damage"]
@@ -366,54 +366,55 @@ def test_the_end_of_damaged_logs(version: str, name: str) -> None:
 
 @each_damaged_store
 def test_queues_of_damaged_stores(version: str, name: str) -> None:
-    """On disk they are as Java left them. What it cut in memory only (`queuesChanged`) is there."""
+    """On disk they are as Java left them, also where it cut in memory only (`queuesChanged`)."""
     entry = torn_entry(version, name)
     reader = reader_of(version, name)
     is_recovered = name.endswith("-recovered")
     manifest = golden.manifest(version, name if is_recovered else "clean")
     clean = {
-        (one["topic"], one["queueId"]): one for one in golden.manifest(version, "clean")["queues"]
+        (java["topic"], java["queueId"]): java
+        for java in golden.manifest(version, "clean")["queues"]
     }
-    changed = {(one["topic"], one["queueId"]) for one in entry.get("queuesChanged", [])}
+    changed = {(java["topic"], java["queueId"]) for java in entry.get("queuesChanged", [])}
     variant = name.removeprefix("torn/").removesuffix("-recovered")
     min_offset = golden.manifest(version, "clean")["minPhyOffset"]
     assert reader.log.min_offset == min_offset
-    for one in manifest["queues"]:
-        where = (one["topic"], one["queueId"])
+    for java in manifest["queues"]:
+        where = (java["topic"], java["queueId"])
         queue = reader.queue(*where)
-        units = one["units"]
+        units = java["units"]
         if not is_recovered and (variant.startswith("no-cq") or where in damaged_queues(entry)):
             continue
-        assert queue.max_offset >= one["maxOffset"]
-        numbers, found = queue.units(one["minOffset"], one["maxOffset"])
+        assert queue.max_offset >= java["maxOffset"]
+        numbers, rows = queue.units(java["minOffset"], java["maxOffset"])
         expected = [
             (number, unit)
-            for number, unit in enumerate(units, one["minOffset"])
+            for number, unit in enumerate(units, java["minOffset"])
             if unit[1] not in (0, cq_unit.PRE_BLANK_SIZE)
         ]
         assert numbers.tolist() == [number for number, _ in expected]
-        assert [list(unit) for unit in found.tolist()] == [unit for _, unit in expected]
+        assert [list(unit) for unit in rows.tolist()] == [unit for _, unit in expected]
         if expected:
             assert queue.min_offset == expected[0][0]
         if where not in changed:
-            assert queue.max_offset == one["maxOffset"]
-        elif queue.max_offset > one["maxOffset"]:
-            # Behind Java's cut the units of before stand as they were.
+            assert queue.max_offset == java["maxOffset"]
+        elif queue.max_offset > java["maxOffset"]:
+            # After Java's cut the old units are unchanged.
             before = clean[where]
             assert queue.max_offset == before["maxOffset"]
-            _, behind = queue.units(one["maxOffset"], queue.max_offset)
-            assert [list(unit) for unit in behind.tolist()] == before["units"][one["maxOffset"] :]
+            _, behind = queue.units(java["maxOffset"], queue.max_offset)
+            assert [list(unit) for unit in behind.tolist()] == before["units"][java["maxOffset"] :]
 
 
 def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
-    """The queues that a variant's description names as damaged."""
-    found = re.findall(r'\["([^"]+)", (\d+), \d+', entry["damage"])
-    found += re.findall(r"consume queue (\S+)/(\d+) cut", entry["damage"])
-    return {(topic, int(queue_id)) for topic, queue_id in found}
+    """Return the queues that a variant's description names as damaged."""
+    matches = re.findall(r'\["([^"]+)", (\d+), \d+', entry["damage"])
+    matches += re.findall(r"consume queue (\S+)/(\d+) cut", entry["damage"])
+    return {(topic, int(queue_id)) for topic, queue_id in matches}
 
 
 @each_torn_store
-def test_zeroed_and_cut_queues(version: str, name: str) -> None:
+def test_zeroed_and_truncated_queues(version: str, name: str) -> None:
     entry = torn_entry(version, name)
     reader = reader_of(version, name)
     if name in ("torn/cq-zeroed", "torn/cq-zeroed-abort"):
@@ -445,19 +446,19 @@ def test_index_headers_of_damaged_stores(version: str, name: str) -> None:
         return
     manifest = golden.manifest(version, name if is_recovered else "clean")
     files = reader_of(version, name).index.files
-    assert [file.name for file in files] == [one["name"] for one in manifest["index"]]
+    assert [file.name for file in files] == [entry["name"] for entry in manifest["index"]]
     slots = int(golden.manifest(version, "clean")["config"]["maxHashSlotNum"])
-    for file, one in zip(files, manifest["index"], strict=True):
+    for file, java in zip(files, manifest["index"], strict=True):
         header = file.header
         assert (header.begin_timestamp, header.end_timestamp) == (
-            one["beginTimestamp"],
-            one["endTimestamp"],
+            java["beginTimestamp"],
+            java["endTimestamp"],
         )
         assert (header.begin_physical_offset, header.end_physical_offset) == (
-            one["beginPhyOffset"],
-            one["endPhyOffset"],
+            java["beginPhyOffset"],
+            java["endPhyOffset"],
         )
-        assert max(header.next_entry, 1) == max(one["indexCount"], 1)
+        assert max(header.next_entry, 1) == max(java["indexCount"], 1)
         assert file.slot_count == (slots if header.entry_count else 0)
 
 
@@ -474,10 +475,10 @@ def test_states_of_torn_stores(version: str, name: str) -> None:
 @pytest.mark.crash
 @each_version
 @pytest.mark.parametrize("variant", ["log-short", "cq-short", "log-empty-file"])
-def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
-    """Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
+def test_files_of_wrong_length_are_errors_with_their_name(version: str, variant: str) -> None:
+    """Files of wrong length are errors with the file's name, and the rest is read.
 
-    Here everything that is left is read, and what is missing is an error with the file's name.
+    Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
     """
     reader = reader_of(version, f"torn/{variant}")
     text = torn_entry(version, f"torn/{variant}")["damage"]
@@ -509,7 +510,7 @@ def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: s
 
 @each_opened_store
 def test_messages_of_every_queue(version: str, name: str) -> None:
-    """Light and batch queues too; a queue offset whose message has expired is not in the store."""
+    """Light and batch queues too; a queue offset whose message has expired has no message."""
     manifest = golden.manifest(version, name)
     reader = reader_of(version, name)
     for queue in manifest["queues"]:
@@ -517,17 +518,17 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
         if "batchUnits" in queue:
             for unit in queue["batchUnits"]:
                 for i in range(unit["batchNum"]):
-                    found = reader.message_in_queue(*where, unit["queueOffset"] + i)
-                    assert found.physical_offset == unit["commitLogOffset"]
+                    stored = reader.message_in_queue(*where, unit["queueOffset"] + i)
+                    assert stored.physical_offset == unit["commitLogOffset"]
             continue
-        for number, one in enumerate(queue["units"], queue["minOffset"]):
-            offset, size, _ = one["unit"] if isinstance(one, dict) else one
+        for number, java in enumerate(queue["units"], queue["minOffset"]):
+            offset, size, _ = java["unit"] if isinstance(java, dict) else java
             if size == cq_unit.PRE_BLANK_SIZE or offset < manifest["minPhyOffset"]:
                 with pytest.raises(NotInStore):
                     reader.message_in_queue(*where, number)
                 continue
-            found = reader.message_in_queue(*where, number)
-            assert (found.physical_offset, found.store_size) == (offset, size)
+            stored = reader.message_in_queue(*where, number)
+            assert (stored.physical_offset, stored.store_size) == (offset, size)
         for outside in (-1, queue["maxOffset"], 1 << 40):
             with pytest.raises(NotInStore):
                 reader.message_in_queue(*where, outside)
@@ -535,35 +536,37 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
+    OPENED + [store for store in RECOVERED if "index" in store[1] or "late" in store[1]],
 )
-def test_keys_find_what_java_finds(version: str, name: str) -> None:
-    """And more: all hits, not the first 32. Java's are filtered by text and time
-    (known-bugs.md#index-seconds, known-bugs.md#hash-collisions)."""
+def test_keys_find_the_messages_that_java_finds(version: str, name: str) -> None:
+    """The reader returns all hits, not the first 32, and filters Java's hits by text and time.
+
+    See known-bugs.md#index-seconds and known-bugs.md#hash-collisions.
+    """
     manifest = golden.manifest(version, name)
-    stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    stored = {entry["commitLogOffset"]: entry for entry in golden.messages(version, name)}
     reader = reader_of(version, name)
     for query in manifest["queries"]:
         begin, end = query["begin"], query["end"]
         hits = reader.messages_by_key(query["topic"], query["key"], begin, end)
-        found = offsets_of(hits.messages)
+        offsets = offsets_of(hits.messages)
         java = set()
-        for at in query["messageOffsets"]:
-            one = stored.get(at)
-            if one is None or not one["crcOk"] or one["topic"] != query["topic"]:
+        for physical_offset in query["messageOffsets"]:
+            entry = stored.get(physical_offset)
+            if entry is None or not entry["crcOk"] or entry["topic"] != query["topic"]:
                 continue
-            keys = [one["uniqKey"], *(one["keys"] or "").split(" ")]
-            if query["key"] in keys and begin <= one["storeTimestamp"] <= end:
-                java.add(at)
-        assert java <= set(found)
-        assert found == sorted(set(found))
-        for one in hits.messages:
-            assert one.topic == query["topic"]
-            assert query["key"] in [one.unique_key, *one.keys]
-            assert begin <= one.store_timestamp <= end
+            keys = [entry["uniqKey"], *(entry["keys"] or "").split(" ")]
+            if query["key"] in keys and begin <= entry["storeTimestamp"] <= end:
+                java.add(physical_offset)
+        assert java <= set(offsets)
+        assert offsets == sorted(set(offsets))
+        for entry in hits.messages:
+            assert entry.topic == query["topic"]
+            assert query["key"] in [entry.unique_key, *entry.keys]
+            assert begin <= entry.store_timestamp <= end
         is_all = len(query["indexOffsets"]) < min(query["max"], JAVA_HITS_MAX)
         if is_all and begin == manifest["queries"][0]["begin"]:
-            known = {at for at in found if at in stored}
+            known = {physical_offset for physical_offset in offsets if physical_offset in stored}
             assert known == java
 
 
@@ -573,42 +576,42 @@ def test_every_message_by_its_ids(version: str) -> None:
     stored = golden.messages(version, "clean")
     reader = reader_of(version, "clean")
     copies: dict[tuple[str, str], list[int]] = {}
-    for one in stored:
-        copies.setdefault((one["topic"], one["uniqKey"]), []).append(one["commitLogOffset"])
-    for one in stored:
-        found = reader.messages_by_id(one["offsetMsgId"], one["topic"])
-        assert offsets_of(found) == [one["commitLogOffset"]]
-        assert reader.messages_by_id(one["offsetMsgId"].lower(), one["topic"]) == found
-        if one["uniqKey"]:
-            found = reader.messages_by_id(one["uniqKey"], one["topic"])
-            assert offsets_of(found) == copies[one["topic"], one["uniqKey"]]
+    for java in stored:
+        copies.setdefault((java["topic"], java["uniqKey"]), []).append(java["commitLogOffset"])
+    for java in stored:
+        hits = reader.messages_by_id(java["offsetMsgId"], java["topic"])
+        assert offsets_of(hits) == [java["commitLogOffset"]]
+        assert reader.messages_by_id(java["offsetMsgId"].lower(), java["topic"]) == hits
+        if java["uniqKey"]:
+            hits = reader.messages_by_id(java["uniqKey"], java["topic"])
+            assert offsets_of(hits) == copies[java["topic"], java["uniqKey"]]
 
 
 @each_version
 def test_ids_without_a_topic_are_looked_up_in_all(version: str) -> None:
     stored = golden.messages(version, "clean")
     reader = reader_of(version, "clean")
-    for one in stored[:: len(stored) // 12]:
-        assert offsets_of(reader.messages_by_id(one["offsetMsgId"])) == [one["commitLogOffset"]]
-        if one["uniqKey"]:
+    for java in stored[:: len(stored) // 12]:
+        assert offsets_of(reader.messages_by_id(java["offsetMsgId"])) == [java["commitLogOffset"]]
+        if java["uniqKey"]:
             same = {
-                other["commitLogOffset"] for other in stored if other["uniqKey"] == one["uniqKey"]
+                other["commitLogOffset"] for other in stored if other["uniqKey"] == java["uniqKey"]
             }
-            assert set(offsets_of(reader.messages_by_id(one["uniqKey"]))) == same
+            assert set(offsets_of(reader.messages_by_id(java["uniqKey"]))) == same
     for unknown in ("", "x" * 32, "0" * 32, "F" * 56, "C0000202000055980000000000FFFFFF"):
         assert reader.messages_by_id(unknown) == []
 
 
 @each_version
-def test_a_host_that_is_not_the_stores_makes_another_id(version: str) -> None:
-    one = golden.messages(version, "clean")[7]
-    other = "0A" + one["offsetMsgId"][2:]
-    assert reader_of(version, "clean").messages_by_id(other, one["topic"]) == []
+def test_an_id_with_another_host_finds_nothing(version: str) -> None:
+    java = golden.messages(version, "clean")[7]
+    other_id = "0A" + java["offsetMsgId"][2:]
+    assert reader_of(version, "clean").messages_by_id(other_id, java["topic"]) == []
 
 
 def by_time(
     times: list[int], first: int, timestamp_ms: int, boundary: Boundary
-) -> int:  # the rule, on the queue's store times
+) -> int:  # the rule, applied to the queue's store times
     if boundary is Boundary.LOWER:
         return first + next((i for i, t in enumerate(times) if t >= timestamp_ms), len(times))
     return first + max((i for i, t in enumerate(times) if t <= timestamp_ms), default=0)
@@ -616,35 +619,42 @@ def by_time(
 
 @each_opened_store
 def test_offset_by_time(version: str, name: str) -> None:
-    """The first at or after, the last at or before, whatever 4.x says ("the nearest")."""
+    """The first message at or after the time, the last at or before; 4.x returns "the nearest"."""
     manifest = golden.manifest(version, name)
-    stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    stored = {entry["commitLogOffset"]: entry for entry in golden.messages(version, name)}
     reader = reader_of(version, name)
-    asked: dict[tuple[str, int], set[int]] = {}
-    for one in manifest["offsetByTime"]:
-        asked.setdefault((one["topic"], one["queueId"]), set()).add(one["timestamp"])
+    timestamps: dict[tuple[str, int], set[int]] = {}
+    for entry in manifest["offsetByTime"]:
+        timestamps.setdefault((entry["topic"], entry["queueId"]), set()).add(entry["timestamp"])
     for queue in manifest["queues"]:
         if "units" not in queue:
             continue
         where = (queue["topic"], queue["queueId"])
-        units = [one["unit"] if isinstance(one, dict) else one for one in queue["units"]]
+        units = [unit["unit"] if isinstance(unit, dict) else unit for unit in queue["units"]]
         times = [stored[offset]["storeTimestamp"] for offset, _, _ in units if offset in stored]
         first = queue["maxOffset"] - len(times)
-        for timestamp in {*asked.get(where, ()), *times[:3], *times[-3:], -1, 0, END_OF_TIME_MS}:
+        for timestamp in {
+            *timestamps.get(where, ()),
+            *times[:3],
+            *times[-3:],
+            -1,
+            0,
+            END_OF_TIME_MS,
+        }:
             for boundary in Boundary:
                 expected = by_time(times, first, timestamp, boundary)
                 assert reader.offset_by_time(*where, timestamp, boundary) == expected
 
 
 @pytest.mark.parametrize("name", [name for version, name in OPENED if version == "5.5.0"])
-def test_is_what_java_5_answers(name: str) -> None:
+def test_offset_by_time_is_that_of_java_5(name: str) -> None:
     """Batch queues too, where Java searches the batches."""
     reader = reader_of("5.5.0", name)
-    for one in golden.manifest("5.5.0", name)["offsetByTime"][:: 1 if golden.IS_SOAK else 3]:
-        where = (one["topic"], one["queueId"], one["timestamp"])
-        assert reader.offset_by_time(*where, Boundary.LOWER) == one["lower"], one
-        assert reader.offset_by_time(*where, Boundary.UPPER) == one["upper"], one
-        assert reader.offset_by_time(*where) == one["lower"]
+    for query in golden.manifest("5.5.0", name)["offsetByTime"][:: 1 if golden.IS_SOAK else 3]:
+        where = (query["topic"], query["queueId"], query["timestamp"])
+        assert reader.offset_by_time(*where, Boundary.LOWER) == query["lower"], query
+        assert reader.offset_by_time(*where, Boundary.UPPER) == query["upper"], query
+        assert reader.offset_by_time(*where) == query["lower"]
 
 
 def test_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> None:
@@ -652,7 +662,7 @@ def test_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> No
     start = store_builder.START_MS
     built = store_builder.build(
         tmp_path / "store",
-        [message(store_timestamp=start + at) for at in times],
+        [message(store_timestamp=start + time_ms) for time_ms in times],
         queue_offsets={("TopicA", 0): 40},
     )
     reader = StoreReader.open(str(built.root))
@@ -669,15 +679,15 @@ def test_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> No
         501: (47, 46),
         10_000: (47, 46),
     }
-    for at, (lower, upper) in expected.items():
-        assert reader.offset_by_time("TopicA", 0, start + at, Boundary.LOWER) == lower
-        assert reader.offset_by_time("TopicA", 0, start + at, Boundary.UPPER) == upper
+    for time_ms, (lower, upper) in expected.items():
+        assert reader.offset_by_time("TopicA", 0, start + time_ms, Boundary.LOWER) == lower
+        assert reader.offset_by_time("TopicA", 0, start + time_ms, Boundary.UPPER) == upper
     for boundary in Boundary:
         assert reader.offset_by_time("TopicA", 9, start, boundary) == 0
 
 
 def test_with_damage_and_holes(tmp_path: Path) -> None:
-    """What cannot be read takes the time of what is before it; nothing hangs, nothing raises."""
+    """An unreadable unit counts with the time of the one before; no lookup hangs or raises."""
     built = store_builder.build(
         tmp_path / "store",
         [message(body=bytes(i % 90), queue_id=0) for i in range(100)],
@@ -689,31 +699,31 @@ def test_with_damage_and_holes(tmp_path: Path) -> None:
         (2, lambda path: path.write_bytes(b"\xaa" * 4096)),
     ):
         damage(built.log_file(number))
-    at = built.queue_file("TopicA", 0, 7)
+    queue_file = built.queue_file("TopicA", 0, 7)
     built.queue_file("TopicA", 0, 4).unlink()
-    data = bytearray(at.read_bytes())
+    data = bytearray(queue_file.read_bytes())
     data[40:60] = cq_unit.pack(cq_unit.Unit(-5, -1, 0))
     data[60:80] = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0))
-    at.write_bytes(data)
+    queue_file.write_bytes(data)
     reader = StoreReader.open(str(built.root))
     lost = {
-        one.queue_offset
-        for one in built.messages
-        if not any(one.physical_offset == good.physical_offset for good in reader.messages())
+        stored.queue_offset
+        for stored in built.messages
+        if not any(stored.physical_offset == good.physical_offset for good in reader.messages())
     } | {*range(40, 50), 72, 73}
-    for one in built.messages:
-        if one.queue_offset in lost:
+    for stored in built.messages:
+        if stored.queue_offset in lost:
             continue
-        lower = reader.offset_by_time("TopicA", 0, one.store_timestamp, Boundary.LOWER)
-        upper = reader.offset_by_time("TopicA", 0, one.store_timestamp, Boundary.UPPER)
-        assert lower == one.queue_offset
-        assert upper >= one.queue_offset
-        assert {*range(one.queue_offset + 1, upper + 1)} <= lost
-        assert whole.offset_by_time("TopicA", 0, one.store_timestamp) == one.queue_offset
+        lower = reader.offset_by_time("TopicA", 0, stored.store_timestamp, Boundary.LOWER)
+        upper = reader.offset_by_time("TopicA", 0, stored.store_timestamp, Boundary.UPPER)
+        assert lower == stored.queue_offset
+        assert upper >= stored.queue_offset
+        assert {*range(stored.queue_offset + 1, upper + 1)} <= lost
+        assert whole.offset_by_time("TopicA", 0, stored.store_timestamp) == stored.queue_offset
 
 
-def test_a_large_hole_takes_no_time() -> None:
-    """A missing log file of a million messages is stepped over, not through."""
+def test_the_search_skips_a_large_hole() -> None:
+    """The search skips a missing log file of a million messages at once."""
     count = 300_000
     placed = store_builder.place([message(), message()], 4096)
     files = {
@@ -744,7 +754,7 @@ def test_a_large_hole_takes_no_time() -> None:
     assert reads < 5000
 
 
-# --- what points where ----------------------------------------------------
+# --- light queues ---------------------------------------------------------
 
 
 def test_a_light_queue_points_at_messages_that_name_it() -> None:
@@ -765,9 +775,9 @@ def test_a_light_queue_points_at_messages_that_name_it() -> None:
 def rewritten(
     root: Path, *, same_sizes: bool, is_crashed: bool
 ) -> tuple[store_builder.Built, list[StoredMessage], int]:
-    """A store whose log Java cut at a message and wrote on: behind its end the old bytes stand.
+    """Return a store that Java truncated at a message and continued, with old bytes after its end.
 
-    Returns the store, the messages of the old tail that still stand there, and the end of the log.
+    Returns the store, the messages of the old tail that are still there, and the end of the log.
     """
     body = bytes(60)
     old = [message(body=body, keys=f"old-{i}") for i in range(30)]
@@ -795,14 +805,14 @@ def rewritten(
         (root / "consumequeue" / "TopicA" / "0" / f"{start:020d}").write_bytes(units)
     if is_crashed:
         (root / "abort").touch()
-    stale = [one for one in built.messages if one.physical_offset >= end]
+    stale = [stored for stored in built.messages if stored.physical_offset >= end]
     return replace(built, messages=whole), stale, end
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
-    """Java cuts in memory only; the old records stand behind the new end, whole (rmq#10666)."""
+def test_a_stale_tail_is_not_read(tmp_path: Path, is_crashed: bool) -> None:
+    """Java cuts in memory only; whole old records follow the new end on disk (rmq#10666)."""
     built, stale, end = rewritten(tmp_path / "store", same_sizes=False, is_crashed=is_crashed)
     assert len(stale) >= 4
     reader = StoreReader.open(str(built.root))
@@ -813,9 +823,9 @@ def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> No
     assert reader.tail.stale is not None
     assert reader.tail.stale.physical_offset == end
     assert reader.tail.stale.end == reader.log.data_end
-    for one in stale:
+    for old in stale:
         with pytest.raises(NotInStore):
-            reader.message_at(one.physical_offset)
+            reader.message_at(old.physical_offset)
     hits = reader.messages_by_key("TopicA", stale[0].keys[0])
     assert hits == ([], [])
     (state,) = reader.log_file_states()
@@ -824,11 +834,11 @@ def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> No
 
 
 @pytest.mark.crash
-def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
-    """Nothing tells old records from new where they follow each other without a seam.
+def test_a_stale_tail_that_fits_exactly_is_read_as_in_java(tmp_path: Path) -> None:
+    """Old records that follow the new ones without a seam look like new ones.
 
-    A recovery of Java's walks into them, too (that is rmq#10666), so this is what its broker would
-    serve. The checkpoint and the queues do not say more; only poison at the cut would.
+    A recovery of Java walks into them as well (rmq#10666), so its broker would serve them. The
+    checkpoint and the queues have no more information; only poison at the cut would.
     """
     built, stale, end = rewritten(tmp_path / "store", same_sizes=True, is_crashed=False)
     reader = StoreReader.open(str(built.root))
@@ -837,17 +847,19 @@ def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Pat
 
 
 @pytest.mark.crash
-def test_a_crash_in_the_middle_of_the_log_is_no_end() -> None:
-    """Newer records behind damage: the log goes on (known-bugs.md#recovery-truncates)."""
+def test_damage_in_the_middle_does_not_end_a_crashed_log() -> None:
+    """Newer records follow the damage, so the log continues (known-bugs.md#recovery-truncates)."""
     placed = store_builder.place(store_builder.messages(40), 4096)
     files = store_builder.log_files(placed, 4096)
-    bad = next(one for one in placed if one.physical_offset >= max(files) + 100 and one.body)
-    at = bad.physical_offset % 4096
-    files[max(files)][at + record.POSITION_MAGIC] ^= 0xFF
+    bad = next(
+        stored for stored in placed if stored.physical_offset >= max(files) + 100 and stored.body
+    )
+    position = bad.physical_offset % 4096
+    files[max(files)][position + record.POSITION_MAGIC] ^= 0xFF
     named = {f"commitlog/{start:020d}": data for start, data in files.items()}
     reader = StoreReader(MemoryFolder({**named, "abort": b""}))
     assert reader.state.condition is Condition.CRASHED
-    assert list(reader.messages()) == [one for one in placed if one != bad]
+    assert list(reader.messages()) == [stored for stored in placed if stored != bad]
     (damage,) = damage_of(reader)
     assert (damage.physical_offset, damage.length) == (bad.physical_offset, bad.store_size)
     assert reader.tail == LogTail(placed[-1].physical_offset + placed[-1].store_size)
@@ -879,16 +891,18 @@ def test_an_empty_store(tmp_path: Path, is_crashed: bool, has_next_file: bool) -
                 reader.message_at(start)
             with pytest.raises(NotInStore):
                 reader.message_in_queue("T", 0, 0)
-            assert [one.first_offset for one in reader.log_file_states()] == [None] * has_next_file
+            assert [log_state.first_offset for log_state in reader.log_file_states()] == [
+                None
+            ] * has_next_file
 
 
-def test_what_has_expired_is_no_damage() -> None:
+def test_expired_messages_are_no_damage() -> None:
     for version in golden.VERSIONS:
         reader = reader_of(version, "expired")
         assert reader.log.min_offset > 0
         for start in (0, 5, reader.log.min_offset - 1):
             batches = list(reader.walk(start))
-            assert [one for batch in batches for one in batch.damage] == []
+            assert [run for batch in batches for run in batch.damage] == []
             count = sum(len(batch.positions) for batch in batches)
             assert count == golden.manifest(version, "expired")["log"]["records"]
 
@@ -909,20 +923,20 @@ def test_parts_of_the_log(tmp_path: Path) -> None:
 
 
 def fingerprint(root: Path) -> dict[str, tuple[int, int, int, str]]:
-    """Every file and folder: mode, size, times of change, content."""
-    found = {}
+    """Return mode, size, times of change and content of every file and folder."""
+    states = {}
     for path in [root, *sorted(root.rglob("*"))]:
         state = path.stat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         size = state.st_size if path.is_file() else 0
-        found[str(path)] = (state.st_mode, size, state.st_mtime_ns, content)
-    return found
+        states[str(path)] = (state.st_mode, size, state.st_mtime_ns, content)
+    return states
 
 
 def read_everything(reader: StoreReader) -> None:
-    """Every public question, also about what is not there."""
-    for one in reader.messages():
-        last = one
+    """Call every public query, also for things that do not exist."""
+    for stored in reader.messages():
+        last = stored
     list(reader.walk())
     for queue in reader.queues():
         queue.units(queue.min_offset, queue.max_offset)
@@ -965,7 +979,7 @@ def test_reading_changes_and_creates_nothing(
     assert fingerprint(root.parent) == before
 
 
-def test_a_store_that_cannot_be_written_can_be_read(
+def test_a_read_only_store_can_be_read(
     golden_copy: Callable[[str, str], Path],
 ) -> None:
     root = golden_copy("4.9.7", "clean")
@@ -994,23 +1008,25 @@ def test_property_strings_with_and_without_the_last_separator(tmp_path: Path, la
         ],
     )
     reader = StoreReader.open(str(built.root))
-    one = next(reader.messages())
-    assert one.property_bytes == stored
-    assert (one.tags, one.keys, one.unique_key) == ("TagA", ["k1", "k2"], "id")
-    assert reader.messages_by_key("TopicA", "k1").messages == [one]
-    assert reader.messages_by_id("id", "TopicA") == [one]
+    read = next(reader.messages())
+    assert read.property_bytes == stored
+    assert (read.tags, read.keys, read.unique_key) == ("TagA", ["k1", "k2"], "id")
+    assert reader.messages_by_key("TopicA", "k1").messages == [read]
+    assert reader.messages_by_id("id", "TopicA") == [read]
     columns = next(iter(reader.walk())).columns()
     assert [int(code) for code in columns.tags_codes()] == [cq_unit.tags_code("TagA"), 0]
 
 
 @each_version
 def test_java_wrote_both_kinds(version: str) -> None:
-    ends = {one.property_bytes[-1:] == b"\x02" for one in reader_of(version, "clean").messages()}
+    ends = {
+        stored.property_bytes[-1:] == b"\x02" for stored in reader_of(version, "clean").messages()
+    }
     assert ends == {version != "4.9.7"}
 
 
 def test_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
-    """Not from the topic's (rust#2872): here both, and the body, look like property strings."""
+    """Here topic and body both look like property strings (rust#2872)."""
     text = "TAGS\x01WRONG\x02KEYS\x01wrong\x02"
     built = store_builder.build(
         tmp_path / "store",
@@ -1032,7 +1048,7 @@ def built(tmp_path: Path) -> store_builder.Built:
     return store_builder.build(tmp_path / "store", store_builder.messages(40))
 
 
-def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) -> None:
+def test_a_truncated_checkpoint_is_reported_and_blocks_nothing(built: store_builder.Built) -> None:
     path = built.root / "checkpoint"
     whole = path.read_bytes()
     for length in range(49):
@@ -1050,10 +1066,10 @@ def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) 
     assert checkpoint_page.unpack(whole) == state.checkpoint
 
 
-# --- what can be opened ---------------------------------------------------
+# --- opening stores -------------------------------------------------------
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         StoreReader.open(str(tmp_path / "nothing"))
     with pytest.raises(StoreUnavailable, match="it has no folder commitlog"):
@@ -1066,7 +1082,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 300, "nul\0", "a/b", "..", "\ud800", "%RETRY%x"])
-def test_topics_nobody_has(built: store_builder.Built, topic: str) -> None:
+def test_unknown_topics(built: store_builder.Built, topic: str) -> None:
     reader = StoreReader.open(str(built.root))
     assert reader.queue(topic, 0).max_offset == 0
     assert reader.messages_by_key(topic, "shared") == ([], [])
@@ -1083,7 +1099,7 @@ def test_a_store_by_path_and_uri(built: store_builder.Built, form: str) -> None:
 
 
 class _Remote:
-    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+    """``pyarrow.fs.FileSystem`` that reads PATH of this machine for ``s3://bucket/PATH``."""
 
     @staticmethod
     def from_uri(uri: str) -> tuple[Any, str]:
@@ -1094,7 +1110,7 @@ class _Remote:
     ("version", "name"),
     [("4.9.7", "clean"), ("5.5.0", "v5"), ("4.5.2", "unclean"), ("4.9.7", "torn/size-late")],
 )
-def test_a_remote_store_says_the_same(
+def test_a_remote_store_gives_the_same_answers(
     monkeypatch: pytest.MonkeyPatch, version: str, name: str
 ) -> None:
     monkeypatch.setattr(pyarrow.fs, "FileSystem", _Remote)
@@ -1111,9 +1127,11 @@ def test_a_remote_store_says_the_same(
         assert list(remote.log_file_states()) == list(local.log_file_states())
         for queue, wanted in zip(remote.queues(), local.queues(), strict=True):
             assert (queue.min_offset, queue.max_offset) == (wanted.min_offset, wanted.max_offset)
-        for one in list(local.messages())[::50]:
-            key = one.unique_key or ""
-            assert remote.messages_by_key(one.topic, key) == local.messages_by_key(one.topic, key)
+        for stored in list(local.messages())[::50]:
+            key = stored.unique_key or ""
+            assert remote.messages_by_key(stored.topic, key) == local.messages_by_key(
+                stored.topic, key
+            )
         assert remote.state == local.state
 
 
@@ -1122,7 +1140,7 @@ def test_a_remote_store_says_the_same(
 
 @pytest.fixture
 def running(built: store_builder.Built) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds the store's lock as a broker does."""
+    """Start a process that holds the store's lock as a broker does."""
     code = (
         "import fcntl, sys\n"
         "file = open(sys.argv[1], 'r+b')\n"
@@ -1141,7 +1159,7 @@ def running(built: store_builder.Built) -> Iterator[subprocess.Popen[bytes]]:
         process.stdin.close()
 
 
-def test_a_store_in_use_is_refused_and_the_process_named(
+def test_a_store_in_use_is_refused_with_the_process(
     built: store_builder.Built, running: subprocess.Popen[bytes]
 ) -> None:
     with pytest.raises(StoreUnavailable, match=rf"in use by process {running.pid};.*allowLive"):
@@ -1158,7 +1176,7 @@ def test_a_store_in_use_can_be_read_where_that_is_allowed(
     assert list(reader.messages()) == built.messages
 
 
-def test_the_own_process_is_no_other_broker(built: store_builder.Built) -> None:
+def test_a_lock_of_this_process_is_no_other_broker(built: store_builder.Built) -> None:
     with (built.root / "lock").open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
         assert StoreReader.open(str(built.root)).state.condition is Condition.CLEAN
@@ -1170,8 +1188,8 @@ def live_reader(files: dict[str, Any]) -> StoreReader:
     return StoreReader(folder, allow_live=True)
 
 
-def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
-    """The very last may be half written: it counts once a queue points at it, or more follows."""
+def test_a_live_log_ends_with_the_last_record_that_is_certainly_whole() -> None:
+    """The very last record may be half written: it counts once a unit or a record follows it."""
     placed = store_builder.place(store_builder.messages(20), 4096)
     files = store_builder.log_files(placed, 4096)
     named: dict[str, Any] = {f"commitlog/{start:020d}": data for start, data in files.items()}
@@ -1191,35 +1209,35 @@ def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
 @pytest.mark.parametrize("order", ["naive", "size last", "backwards"])
 @pytest.mark.parametrize("with_queues", [False, True])
 def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queues: bool) -> None:
-    """At every step of the writer, eight bytes at a time: a prefix of what was sent."""
+    """At every step of eight bytes the reader returns a prefix of the sent messages."""
     sent = store_builder.place(store_builder.messages(14), 2048)
     whole = store_builder.log_files(sent, 2048)
     files = {start: bytearray(2048) for start in [*whole, max(whole) + 2048]}
     named: dict[str, Any] = {f"commitlog/{start:020d}": data for start, data in files.items()}
     seen = 0
-    for i, one in enumerate(sent):
-        start = one.physical_offset - one.physical_offset % 2048
+    for i, written in enumerate(sent):
+        start = written.physical_offset - written.physical_offset % 2048
         before = sent[i - 1] if i else None
         if before is not None and before.physical_offset < start:
             behind = before.physical_offset + before.store_size - (start - 2048)
             files[start - 2048][behind : behind + 8] = whole[start - 2048][behind : behind + 8]
-        data = record.encode(one)
-        at = one.physical_offset - start
+        data = record.encode(written)
+        position = written.physical_offset - start
         steps = [(low, min(low + 8, len(data))) for low in range(0, len(data), 8)]
         if order == "size last":
             steps = [*((low, high) for low, high in steps if low), (4, 8), (0, 4)]
         if order == "backwards":
             steps.reverse()
         for low, high in steps:
-            files[start][at + low : at + high] = data[low:high]
+            files[start][position + low : position + high] = data[low:high]
             reader = live_reader(named)
-            found = list(reader.messages())
-            assert found == sent[: len(found)]
-            assert i - 1 <= len(found) <= i + 1
-            assert len(found) >= seen or not with_queues
+            read = list(reader.messages())
+            assert read == sent[: len(read)]
+            assert i - 1 <= len(read) <= i + 1
+            assert len(read) >= seen or not with_queues
             assert damage_of(reader) == []
             assert (reader.tail.torn, reader.tail.stale) == (None, None)
-            seen = len(found)
+            seen = len(read)
         if with_queues:
             for (topic, queue_id), parts in store_builder.queue_files(sent[: i + 1], 20).items():
                 for first, units in parts.items():
@@ -1260,7 +1278,7 @@ for line in (root / "places").read_text().split("\\n"):
 @pytest.mark.crash
 @pytest.mark.parametrize("order", ["naive", "size last"])
 def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
-    """A real file, mapped by another process that writes records into it."""
+    """Another process writes records into a real mapped file."""
     sent = store_builder.place(
         [message(body=bytes([i % 251]) * (i % 900), keys=f"k{i}") for i in range(400)], 65536
     )
@@ -1270,7 +1288,7 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
         (root / "commitlog" / f"{start:020d}").write_bytes(bytes(65536))
         (tmp_path / f"{start:020d}").write_bytes(data)
     (tmp_path / "places").write_text(
-        "\n".join(f"{one.physical_offset} {one.store_size}" for one in sent)
+        "\n".join(f"{written.physical_offset} {written.store_size}" for written in sent)
     )
     command = [sys.executable, "-c", WRITER, str(tmp_path), order]
     seen = -1
@@ -1282,11 +1300,11 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
         while not is_done:
             is_done = writer.poll() is not None
             reader = StoreReader.open(str(root), allow_live=True)
-            found = list(reader.messages())
-            assert found == sent[: len(found)]
-            assert len(found) >= seen
+            visible = list(reader.messages())
+            assert visible == sent[: len(visible)]
+            assert len(visible) >= seen
             assert damage_of(reader) == []
-            seen = len(found)
+            seen = len(visible)
             rounds += 1
     assert writer.returncode == 0
     assert seen == len(sent) - 1, "nothing says that the last one is whole"
@@ -1298,15 +1316,15 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
 
 
 @each_version
-def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
-    """Behind a blank 4.5 leaves what was in its buffer; everything else is the same."""
+def test_the_builder_writes_the_log_of_java(version: str) -> None:
+    """After a blank 4.5 leaves old bytes of its buffer; everything else is equal."""
     config = golden.manifest(version, "clean")["config"]
     file_bytes = int(config["mappedFileSizeCommitLog"])
     messages = list(reader_of(version, "clean").messages())
     built = store_builder.log_files(messages, file_bytes)
     blanks = {
-        one["commitLogOffset"] - one["commitLogOffset"] % file_bytes: one["commitLogOffset"]
-        for one in golden.manifest(version, "clean")["log"]["blanks"]
+        blank["commitLogOffset"] - blank["commitLogOffset"] % file_bytes: blank["commitLogOffset"]
+        for blank in golden.manifest(version, "clean")["log"]["blanks"]
     }
     stored = golden.log_files(golden.unpack(version, "clean"))
     assert len(built) == len(stored)
@@ -1316,7 +1334,7 @@ def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
         assert path.read_bytes()[:end] == bytes(built[start][:end])
 
 
-def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
+def test_a_built_store_has_the_messages_put_into_it(tmp_path: Path) -> None:
     sent = [
         *store_builder.messages(60, topics=3, queues=2),
         message("t" * 127),
@@ -1341,26 +1359,26 @@ def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
         assert list(reader.messages()) == built.messages
         assert damage_of(reader) == []
         assert reader.tail == LogTail(built.end_offset)
-        assert [one.body for one in built.messages] == [one.body for one in sent]
-        assert [one.topic for one in built.messages] == [one.topic for one in sent]
-        assert {one.version for one in built.messages} == {1, 2}
-        for one in built.messages:
-            assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
-            if flags.is_queued(one.sys_flag):
-                found = reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
-                assert found == one
-            for key in one.keys:
-                hits = reader.messages_by_key(one.topic, key).messages
-                is_indexed = one.sys_flag & flags.TRANSACTION_MASK != flags.TRANSACTION_ROLLBACK
-                assert (one in hits) == is_indexed
+        assert [stored.body for stored in built.messages] == [stored.body for stored in sent]
+        assert [stored.topic for stored in built.messages] == [stored.topic for stored in sent]
+        assert {stored.version for stored in built.messages} == {1, 2}
+        for stored in built.messages:
+            assert reader.messages_by_id(message_id.offset_id(stored), stored.topic) == [stored]
+            if flags.is_queued(stored.sys_flag):
+                actual = reader.message_in_queue(stored.topic, stored.queue_id, stored.queue_offset)
+                assert actual == stored
+            for key in stored.keys:
+                hits = reader.messages_by_key(stored.topic, key).messages
+                is_indexed = stored.sys_flag & flags.TRANSACTION_MASK != flags.TRANSACTION_ROLLBACK
+                assert (stored in hits) == is_indexed
         assert reader.queue("TopicA", 0).min_offset == 27
         assert reader.queue("Half", 0).max_offset == 1
-        crc_properties = [props.CRC32 in one.properties for one in built.messages]
+        crc_properties = [props.CRC32 in stored.properties for stored in built.messages]
         assert crc_properties == [record_crc] * len(sent)
 
 
 class FarFolder(LocalFolder):
-    """One whose first two reads of queues come back when both have been asked for."""
+    """A folder whose first two reads of queues return only when both have begun."""
 
     reads_at_once = 4
 
@@ -1378,7 +1396,7 @@ class FarFolder(LocalFolder):
         return super().read(path, start, length)
 
 
-def test_where_reads_take_requests_queues_are_asked_at_once() -> None:
+def test_remote_queues_are_read_concurrently() -> None:
     version, name = "4.9.7", "clean"
     folder = FarFolder(golden.unpack(version, name))
     reader = StoreReader(folder)

@@ -1,4 +1,4 @@
-"""Queues that are deleted: gone at once, their files and memory bit by bit."""
+"""Deleted queues: they disappear at once, their files and memory in small steps."""
 
 import dataclasses
 import errno
@@ -29,7 +29,7 @@ CONFIG = StoreConfig(
 
 
 class CountingDisk(Disk):
-    """Counts what is moved and deleted."""
+    """A disk that counts renamed and deleted files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def filled(root: Path, disk: Disk | None = None) -> MessageStore:
     return store
 
 
-def test_a_deletion_is_a_few_changes_and_the_rest_comes_in_small_steps(tmp_path: Path) -> None:
+def test_a_deletion_is_a_few_changes_and_many_small_steps(tmp_path: Path) -> None:
     disk = CountingDisk()
     with filled(tmp_path, disk) as store:
         removal = store.begin_deletion(["Doomed"])
@@ -83,11 +83,11 @@ def test_a_deletion_is_a_few_changes_and_the_rest_comes_in_small_steps(tmp_path:
         assert not (tmp_path / paths.DELETED_QUEUES).exists()
 
 
-def test_a_topic_that_is_made_anew_at_once_has_only_new_messages(tmp_path: Path) -> None:
+def test_a_topic_recreated_at_once_has_only_new_messages(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         removal = store.begin_deletion(["Doomed"])
         assert removal is not None
-        # Nobody has told the disk yet: the first new message does.
+        # The disk thread does not run yet: the first new message starts the move.
         assert [put(store, "Doomed", 3, b"new") for _ in range(3)] == [0, 1, 2]
         assert removal.is_finished
         for _ in store.removals.release(removal):
@@ -103,7 +103,7 @@ def test_a_topic_that_is_made_anew_at_once_has_only_new_messages(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-def test_a_kill_leaves_all_or_nothing_and_the_next_start_clears_the_rest(
+def test_a_kill_leaves_all_or_nothing_and_the_next_start_cleans_up(
     tmp_path: Path, is_finished: bool
 ) -> None:
     store = filled(tmp_path)
@@ -142,8 +142,8 @@ def test_links_in_the_folder_of_deleted_queues_are_not_followed(tmp_path: Path) 
     assert (outside / "file").read_bytes() == b"stays"
 
 
-def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
-    """The one that comes second finds nothing, which is no failure."""
+def test_two_threads_delete_the_same_moved_files(tmp_path: Path) -> None:
+    """The second thread finds nothing, which is no failure."""
     with filled(tmp_path) as store:
         store.begin_deletion(["Doomed"])
         (removal,) = store.removals.finish()
@@ -157,7 +157,7 @@ def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
             try:
                 while store.removals.clear():
                     pass
-            except BaseException as error:  # noqa: BLE001 - told by the test
+            except BaseException as error:  # noqa: BLE001 - the test reports it
                 failures.append(error)
 
         threads = [threading.Thread(target=clear) for _ in range(2)]
@@ -170,7 +170,7 @@ def test_two_threads_delete_what_was_moved_away(tmp_path: Path) -> None:
 
 
 class GatedDisk(Disk):
-    """Stops at a rename, or fails to sync a folder, when it is told to."""
+    """A disk that blocks at a rename, or fails to sync a folder, as configured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class GatedDisk(Disk):
         self.synced.append(path)
 
 
-def test_a_deletion_begins_while_the_disk_is_at_work_on_another(tmp_path: Path) -> None:
+def test_a_deletion_begins_while_another_is_running(tmp_path: Path) -> None:
     disk = GatedDisk()
     with filled(tmp_path, disk) as store:
         put(store, "Other", 0, b"old")
@@ -203,7 +203,7 @@ def test_a_deletion_begins_while_the_disk_is_at_work_on_another(tmp_path: Path) 
         mover = threading.Thread(target=store.removals.finish)
         mover.start()
         assert disk.has_come.wait(60)
-        # All of it would wait for the disk for ever if it had to.
+        # If it needed the disk, everything would wait forever.
         beginner = threading.Thread(
             target=lambda: (store.begin_deletion(["Other"]), put(store, "New", 0, b"new"))
         )
@@ -257,7 +257,7 @@ def test_a_folder_whose_move_was_not_synced_is_synced_at_the_next_attempt(tmp_pa
         assert parent in disk.synced
 
 
-def test_nothing_is_left_if_somebody_deletes_the_folder_of_deleted_queues(tmp_path: Path) -> None:
+def test_external_deletion_of_the_folder_of_deleted_queues_leaves_nothing(tmp_path: Path) -> None:
     with filled(tmp_path) as store:
         removal = store.begin_deletion(["Doomed"])
         assert removal is not None
@@ -270,7 +270,7 @@ def test_nothing_is_left_if_somebody_deletes_the_folder_of_deleted_queues(tmp_pa
         assert not (tmp_path / paths.DELETED_QUEUES).exists()
 
 
-def test_files_that_cannot_be_deleted_keep_no_room_from_being_made(
+def test_undeletable_files_do_not_block_preallocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with filled(tmp_path) as store:
@@ -281,7 +281,7 @@ def test_files_that_cannot_be_deleted_keep_no_room_from_being_made(
             raise WriteFailed(path, "cannot delete: Permission denied")
 
         monkeypatch.setattr(store._disk, "unlink", refuse)
-        for _ in range(18):  # of 50,000 bytes, of a file of 1 MiB that has 100,000 already
+        for _ in range(18):  # 50,000 bytes at a time, of a file of 1 MiB that has 100,000 already
             put(store, "Kept", 0, bytes(50_000))
             with pytest.raises(WriteFailed, match="Permission denied"):
                 store.step_disk()
@@ -309,9 +309,7 @@ def test_a_deletion_waits_for_the_disk_only_where_every_put_does(tmp_path: Path)
             assert store.max_offset("Doomed", 0) == 1
 
 
-def test_a_want_of_descriptors_ends_no_loop_but_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_descriptors_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(tmp_path) as store:
         store.begin_deletion(["Doomed"])
         store.removals.finish()

@@ -1,4 +1,4 @@
-"""Expiry: what the scripts in ``tests/scripts/store/retention`` cannot say."""
+"""Expiry: cases that the scripts in ``tests/scripts/store/retention`` cannot express."""
 
 import os
 import time
@@ -32,7 +32,7 @@ AT_FOUR = {"delete_when": "04"}
 
 
 class MeasuredDisk(Disk):
-    """A disk that is as full as the test says, and notes deletions and syncs of folders."""
+    """A disk with a usage set by the test, which records deletions and syncs of folders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MeasuredDisk(Disk):
 
 
 def _short(path: str) -> str:
-    """The end of a path, without the zeros that names begin with."""
+    """Return the end of a path, without the zeros that names begin with."""
     name = Path(path).name
     return f"{Path(path).parent.name}/{int(name)}" if name.isdigit() else name
 
@@ -88,7 +88,7 @@ def open_store(stores: Stores, **settings: Any) -> MessageStore:
 
 
 def fill(store: MessageStore, log_files: int, *, topics: int = 1) -> None:
-    """Put messages until the log has as many files."""
+    """Put messages until the log has ``count`` files."""
     number = 0
     while len(store.log.files.files) < log_files:
         topic = f"Topic{'ABCDEFGH'[number % topics]}"
@@ -113,20 +113,20 @@ def age(store: MessageStore, clock: ManualClock, *hours: float) -> None:
 
 
 def step(store: MessageStore) -> None:
-    """Do all that is due at the moment."""
+    """Do all background work that is due."""
     while store.step():
         pass
 
 
 def run(store: MessageStore, clock: ManualClock, seconds: float) -> None:
-    """Let time pass, and the store do what is due, ten times a second."""
+    """Advance the clock, and step the store ten times a second."""
     for _ in range(round(seconds * 10)):
         clock.advance(100)
         step(store)
 
 
 def log_starts(store: MessageStore) -> list[int]:
-    """The numbers of the log files there are."""
+    """Return the numbers of the existing log files."""
     names = [Path(file.path) for file in store.log.files.files]
     assert all(name.exists() for name in names)
     return [file.start // LOG_FILE_BYTES for file in store.log.files.files]
@@ -135,7 +135,7 @@ def log_starts(store: MessageStore) -> list[int]:
 # --- by room -------------------------------------------------------------------------------------
 
 
-def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
+def test_only_archived_files_expire_at_any_age_and_disk_usage(
     stores: Stores,
     clock: ManualClock,
     disk: MeasuredDisk,
@@ -155,7 +155,7 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
     archive(InProcess(), store.root, str(kept), allow_live=True)  # two closed files
     fill(store, 5)
     age(store, clock, 100, 100, 100, 100)
-    (second,) = (one for one in (kept / "rest").iterdir() if int(one.name[:20]))
+    (second,) = (path for path in (kept / "rest").iterdir() if int(path.name[:20]))
     whole = second.read_bytes()
     second.write_bytes(whole[:-1])  # the archive has lost a byte of the second file
     run(store, clock, 30)
@@ -175,12 +175,12 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/archive", ""])
-def test_expiry_asks_a_folder_of_this_machine(location: str) -> None:
+def test_the_archive_must_be_a_folder_on_this_machine(location: str) -> None:
     with pytest.raises(InvalidOption, match="reputExpireOnlyArchived"):
         StoreConfig(reput_expire_only_archived=location)
 
 
-def test_a_disk_that_does_not_answer_changes_nothing(
+def test_a_failed_usage_query_changes_nothing(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk)
@@ -191,12 +191,14 @@ def test_a_disk_that_does_not_answer_changes_nothing(
     assert store.refusal
 
 
-# --- what follows --------------------------------------------------------------------------------
+# --- consequences --------------------------------------------------------------------------------
 
 
 def assert_minimum_offsets(store: MessageStore) -> None:
-    """Each queue begins with its first message that is in the log, else at its end
-    (known-bugs.md#minimum-offsets)."""
+    """Check that each queue begins with its first message that is in the log, else at its end.
+
+    See known-bugs.md#minimum-offsets.
+    """
     for queue in store.queues:
         alive = [
             number
@@ -208,7 +210,7 @@ def assert_minimum_offsets(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_what_is_left_is_what_java_leaves(
+def test_expiry_leaves_the_files_and_offsets_that_java_leaves(
     version: str, tmp_path: Path, clock: ManualClock, disk: MeasuredDisk
 ) -> None:
     """``expired`` is ``clean`` after Java's own cleaning of the first two log files."""
@@ -221,19 +223,19 @@ def test_what_is_left_is_what_java_leaves(
         run(store, clock, 60)
         assert store.min_physical_offset == expected["minPhyOffset"]
         for queue in expected["queues"]:
-            found = store.queues.find(queue["topic"], queue["queueId"])
-            if found is None:
+            view = store.queues.find(queue["topic"], queue["queueId"])
+            if view is None:
                 assert queue["maxOffset"] == 0
                 continue
-            assert found.max_offset == queue["maxOffset"]
+            assert view.max_offset == queue["maxOffset"]
             if queue["maxPhysicOffset"] > expected["minPhyOffset"]:
-                assert found.min_offset == queue["minOffset"]
+                assert view.min_offset == queue["minOffset"]
             else:
-                # Java leaves the minimum where it was if nothing of the queue is left.
-                assert queue["minOffset"] <= found.min_offset == found.max_offset
-    left = {one["path"] for one in expected["files"]}
+                # Java keeps the minimum of a queue without messages.
+                assert queue["minOffset"] <= view.min_offset == view.max_offset
+    remaining = {file["path"] for file in expected["files"]}
     families = ("commitlog", "consumequeue", "index")
-    assert files_of(root, families) == {one for one in left if one.startswith(families)}
+    assert files_of(root, families) == {path for path in remaining if path.startswith(families)}
     store_fixture.assert_sound(root, allowed=set(store_fixture.FindingKind))
 
 
@@ -249,7 +251,7 @@ def golden_config(root: Path, settings: dict[str, str]) -> Any:
 
 
 def files_of(root: Path, families: tuple[str, ...]) -> set[str]:
-    """The files below some folders of a store, relative to it."""
+    """Return the files below some folders of a store, relative to it."""
     return {
         str(path.relative_to(root))
         for family in families
@@ -258,10 +260,10 @@ def files_of(root: Path, families: tuple[str, ...]) -> set[str]:
     }
 
 
-def test_the_writer_only_takes_the_name_of_a_file_away(
+def test_the_writer_thread_only_renames_an_expired_file(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To release the blocks and cached pages of 1 GiB takes 0.3 s."""
+    """To free the blocks and cached pages of 1 GiB takes 0.3 s, so another thread does it."""
     store = open_store(stores, clock=clock, disk=disk, **AT_NOON)
     fill(store, 3)
     store.flusher.flush_all()
@@ -295,7 +297,7 @@ def test_the_writer_only_takes_the_name_of_a_file_away(
     assert not store.log.files.has_hanging
 
 
-def test_offsets_of_many_groups_are_read_some_at_a_time(
+def test_offsets_of_many_groups_are_read_in_parts(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "OFFSETS_PER_STEP", 10)
@@ -336,15 +338,15 @@ def test_the_largest_losses_are_logged_and_all_are_counted(
     ]
     store.retention.expire_now()
     run(store, clock, 2)
-    lines = [one for one in caplog.messages if "had not read" in one]
+    lines = [message for message in caplog.messages if "had not read" in message]
     assert len(lines) == retention.REPORTED_MAX
-    assert not any("group-29 " in one for one in lines)
-    assert any("group-0 " in one for one in lines)
-    assert any("30 topics and groups" in one for one in caplog.messages)
+    assert not any("group-29 " in line for line in lines)
+    assert any("group-0 " in line for line in lines)
+    assert any("30 topics and groups" in message for message in caplog.messages)
     assert len(store.retention.counts.unread) == 30
 
 
-def test_many_queues_are_corrected_some_at_a_time(
+def test_many_queues_are_corrected_in_parts(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "QUEUES_PER_STEP", 3)
@@ -365,7 +367,7 @@ def test_many_queues_are_corrected_some_at_a_time(
     assert_minimum_offsets(store)
 
 
-def test_steps_are_cheap_when_the_log_has_lost_nothing(
+def test_steps_are_cheap_when_nothing_expired(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(stores, clock=clock, **AT_NOON)
@@ -383,7 +385,7 @@ def test_steps_are_cheap_when_the_log_has_lost_nothing(
 
 
 @pytest.mark.parametrize("failure", [WriteFailed, OutOfResources])
-def test_other_failures_than_no_room_keep_messages_without_durable_units(
+def test_failures_other_than_a_lack_of_room_keep_messages_without_durable_units(
     stores: Stores,
     clock: ManualClock,
     disk: MeasuredDisk,
@@ -391,7 +393,7 @@ def test_other_failures_than_no_room_keep_messages_without_durable_units(
     failure: type[WriteFailed],
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk, clean_file_forcibly_enable=True, **AT_FOUR)
-    # More queues than a step writes out: the failure comes while retention waits for a round.
+    # More queues than a step writes: the failure comes while retention waits for a round.
     for queue_id in range(100):
         put(store, "TopicB", queue_id=queue_id)
     store.flusher.write_out_queues()

@@ -1,4 +1,4 @@
-"""Sends that the kernel stops for: what they lack is provided, some of it a call."""
+"""Sends at which the kernel stops: the missing queues are created, some in each call."""
 
 import ctypes
 from pathlib import Path
@@ -26,7 +26,7 @@ def send(queue_id: int) -> bytes:
 
 
 def test_first_messages_of_many_queues_take_several_calls(tmp_path: Path) -> None:
-    """Each queue is made by Python: others have their turn in between."""
+    """Python creates each queue: other requests run in between."""
     store = MessageStore.open(str(tmp_path), StoreConfig(), clock=ManualClock(1_700_000_000_000))
     store.open_receiving(HOST, b"", b"b")
     store.put(IncomingMessage("T", b"x", QUEUES))

@@ -1,4 +1,4 @@
-"""Tables on disk: a whole one at any moment, and nothing of Java's lost on the way."""
+"""Tables on disk: a whole one at any moment, without a loss of Java's fields."""
 
 import json
 import os
@@ -60,7 +60,7 @@ class Crash(BaseException):
 
 
 class CrashingDisk(Disk):
-    """A disk whose machine stops at the n-th operation, before or after it is done."""
+    """A disk whose machine stops at the n-th operation, before or after it."""
 
     def __init__(self, last: int, *, is_done: bool) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class CrashingDisk(Disk):
             raise Crash
 
     def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
-        if self.left == 1 and not self._is_done:  # half of it
+        if self.left == 1 and not self._is_done:  # half of the data
             super().write(descriptor, path, position, memoryview(data)[: len(data) // 2])
         self._count(lambda: super(CrashingDisk, self).write(descriptor, path, position, data))
 
@@ -105,17 +105,17 @@ def table_of(store: Path, disk: Disk | None = None) -> DelayOffsetTable:
 
 
 def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
-    """Save one of those below, as a broker that was just started."""
-    one = table_of(store, disk)
-    one.put(1, table["offsetTable"]["1"])
-    one.save(0)
+    """Save one of the tables below, as a broker that has just started."""
+    new_table = table_of(store, disk)
+    new_table.put(1, table["offsetTable"]["1"])
+    new_table.save(0)
 
 
 # --- D26: whole at any moment ------------------------------------------------
 
 
 def test_config_files_are_written_atomically(tmp_path: Path) -> None:
-    """Stopped at any operation: the old table or the new one, and never a worse backup."""
+    """A stop at any operation leaves the old table or the new one, and never a worse backup."""
     stops = 0
     for is_done in (False, True):
         for last in range(1, 30):
@@ -131,9 +131,9 @@ def test_config_files_are_written_atomically(tmp_path: Path) -> None:
             assert read(store) in (OLD, NEW)
             for suffix in ("", ".bak"):
                 assert isinstance(json.loads(file(store, suffix).read_text()), dict)
-            save(store, NEW)  # what the crash left is in nobody's way
+            save(store, NEW)  # the remains of the crash block no later save
             assert read(store) == NEW
-            assert {one.name for one in file(store).parent.iterdir()} == {
+            assert {path.name for path in file(store).parent.iterdir()} == {
                 "delayOffset.json",
                 "delayOffset.json.bak",
             }
@@ -144,7 +144,7 @@ def test_config_files_are_written_atomically(tmp_path: Path) -> None:
     assert stops >= 10
 
 
-def test_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
+def test_a_table_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
     calls: list[str] = []
 
     class Recorder(Disk):
@@ -161,7 +161,7 @@ def test_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
     save(tmp_path, OLD)
     save(tmp_path, NEW, Recorder())
     assert calls == [
-        "sync delayOffset.json",  # it was read, and is about to be the backup
+        "sync delayOffset.json",  # it was loaded, and becomes the backup next
         "sync delayOffset.json.tmp",
         "rename delayOffset.json.bak.tmp",
         "rename delayOffset.json.tmp",
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def saved(store: Path, *values: int, is_durable: bool) -> DelayOffsetTable:
-    """Return a table that was saved with each of these values, one after the other."""
+    """Return a table that was saved once with each of these values, in order."""
     table = table_of(store)
     for value in values:
         table.put(1, value)
@@ -237,16 +237,16 @@ def value_in(store: Path, suffix: str = "") -> int:
     return value
 
 
-def test_what_no_disk_was_waited_for_is_in_the_file_and_still_to_be_saved(tmp_path: Path) -> None:
-    class Deaf(Disk):
+def test_a_save_without_a_sync_leaves_the_table_dirty(tmp_path: Path) -> None:
+    class NoSync(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
-            raise WriteFailed(path, "nobody asked")
+            raise WriteFailed(path, "no sync was requested")
 
         def sync_folder(self, path: str) -> None:
-            raise WriteFailed(path, "nobody asked")
+            raise WriteFailed(path, "no sync was requested")
 
     (tmp_path / "config").mkdir()
-    table = table_of(tmp_path, Deaf())
+    table = table_of(tmp_path, NoSync())
     table.put(1, 5)
     table.save(0, is_durable=False)
     assert value_in(tmp_path) == 5
@@ -257,7 +257,7 @@ def test_what_no_disk_was_waited_for_is_in_the_file_and_still_to_be_saved(tmp_pa
     assert value_in(tmp_path) == 5
 
 
-def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
+def test_only_a_durable_table_becomes_the_backup(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, is_durable=True)
     table = saved(tmp_path, 3, 4, is_durable=False)
     assert (value_in(tmp_path), value_in(tmp_path, ".bak")) == (4, 2)
@@ -271,15 +271,15 @@ def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 40, b'{\n\t"offsetTable":{\n'])
-def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left: bytes) -> None:
+def test_the_last_durable_table_survives_a_power_loss(tmp_path: Path, left: bytes) -> None:
     saved(tmp_path, 1, 2, is_durable=True)
     saved(tmp_path, 3, 4, is_durable=False)
-    file(tmp_path).write_bytes(left)  # what a file system may make of bytes it did not write yet
+    file(tmp_path).write_bytes(left)  # possible after a lost write
     assert table_of(tmp_path).get(1) == 2
 
 
 @pytest.mark.parametrize("loss", Loss)
-def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
+def test_a_backup_is_durable_before_an_unsynced_table_replaces_the_old_one(
     tmp_path: Path, loss: Loss
 ) -> None:
     for seed in range(30):
@@ -288,14 +288,14 @@ def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
         disk = LossyDisk(root)
         table = table_of(root, disk)
         table.put(1, 2)
-        table.save(0)  # the first of all: it has no backup
+        table.save(0)  # the first save: there is no backup
         table.put(1, 4)
         table.save(0, is_durable=False)
         disk.lose_power(random.Random(seed), loss)
         assert table_of(root).get(1) in (2, 4)
 
 
-def test_what_was_taken_first_never_replaces_what_was_taken_later(tmp_path: Path) -> None:
+def test_an_older_snapshot_never_replaces_a_newer_one(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     table.put(1, 1)
     early = table.take(0)
@@ -335,14 +335,14 @@ def test_a_table_that_is_saved_while_another_thread_waits_for_the_disk_stays(
 
 
 class HookedDisk(Disk):
-    """A disk that does something at each sync of a file, and at the next sync of a folder."""
+    """A disk that calls a hook at each sync of a file, and at the next sync of a folder."""
 
     def __init__(self) -> None:
         super().__init__()
         self.at_sync_of_file: Callable[[], None] = lambda: None
         self.at_sync_of_folder: Callable[[], None] | None = None
         self.synced: list[int] = []
-        """Inodes of the files that were synced."""
+        """Inodes of the synced files."""
 
     def sync_file(self, descriptor: int, path: str) -> None:
         self.synced.append(os.fstat(descriptor).st_ino)
@@ -356,10 +356,10 @@ class HookedDisk(Disk):
         super().sync_folder(path)
 
 
-def test_who_does_not_wait_for_the_disk_cannot_keep_another_from_durability(
+def test_writes_without_a_sync_do_not_starve_a_durable_write(
     tmp_path: Path,
 ) -> None:
-    """A durable write that others overtake during each of its syncs."""
+    """Writes without a sync overtake a durable write during each of its syncs."""
     disk = HookedDisk()
     table = table_of(tmp_path, disk)
     table.put(1, 1)
@@ -382,7 +382,7 @@ def test_who_does_not_wait_for_the_disk_cannot_keep_another_from_durability(
     assert value_in(tmp_path) == 3
 
 
-def test_a_durable_write_that_a_failed_one_overtook_is_not_said_to_be_durable(
+def test_a_write_overtaken_by_a_failed_one_is_not_reported_durable(
     tmp_path: Path,
 ) -> None:
     class Failing(HookedDisk):
@@ -415,7 +415,7 @@ def test_a_durable_write_that_a_failed_one_overtook_is_not_said_to_be_durable(
     assert table.is_saved
 
 
-def test_two_threads_that_wait_for_the_disk_do_not_overtake_each_other(tmp_path: Path) -> None:
+def test_two_durable_writes_do_not_overtake_each_other(tmp_path: Path) -> None:
     disk = HookedDisk()
     table = table_of(tmp_path, disk)
     table.put(1, 1)
@@ -428,7 +428,7 @@ def test_two_threads_that_wait_for_the_disk_do_not_overtake_each_other(tmp_path:
     def write_the_second() -> None:
         disk.at_sync_of_file = lambda: None
         other.start()
-        other.join(0.2)  # it may be through, or wait for the first
+        other.join(0.2)  # it may be done, or wait for the first
 
     disk.at_sync_of_file = write_the_second
     written.append(table.write(first, 0))
@@ -449,7 +449,7 @@ def test_a_table_stays_saved_when_an_earlier_write_ends_after_a_later_one(tmp_pa
 
     def write_the_second() -> None:
         other.start()
-        other.join(0.2)  # it may be through, or wait for the first
+        other.join(0.2)  # it may be done, or wait for the first
 
     disk.at_sync_of_folder = write_the_second
     table.write(first, 0)
@@ -458,7 +458,7 @@ def test_a_table_stays_saved_when_an_earlier_write_ends_after_a_later_one(tmp_pa
     assert table.is_saved
 
 
-def test_what_changes_after_it_was_taken_is_written_the_next_time(tmp_path: Path) -> None:
+def test_changes_after_a_snapshot_are_in_the_next_write(tmp_path: Path) -> None:
     table = ConsumerOffsetTable.load(str(tmp_path), Disk())
     table.put("T", "g", 0, 1)
     draft = table.take(0)
@@ -479,7 +479,7 @@ def as_json(table: object) -> str:
 
 
 def test_the_text_is_that_of_json_after_every_change(tmp_path: Path) -> None:
-    """Though each change makes the text of one entry only."""
+    """Each change encodes the text of one entry only."""
     chance = random.Random(1)
     topics = TopicTable.load(str(tmp_path), Disk())
     offsets = ConsumerOffsetTable.load(str(tmp_path), Disk())
@@ -554,20 +554,20 @@ def test_saving_a_brokers_table_keeps_everything(
 
 
 @STORE
-def test_the_tables_say_what_java_says(version: str, name: str) -> None:
+def test_the_tables_have_the_values_of_java(version: str, name: str) -> None:
     root, manifest = str(golden.unpack(version, name)), golden.manifest(version, name)
     topics = TopicTable.load(root, Disk())
-    assert {one.name: one.perm for one in topics.all().values()} == {
+    assert {config.name: config.perm for config in topics.all().values()} == {
         topic: value["perm"] for topic, value in manifest["topics"].items()
     }
     groups = SubscriptionGroupTable.load(root, Disk())
-    assert {one.name: one.retry_max for one in groups.all().values()} == {
+    assert {config.name: config.retry_max for config in groups.all().values()} == {
         group: value["retryMaxTimes"] for group, value in manifest["subscriptionGroups"].items()
     }
     offsets = ConsumerOffsetTable.load(root, Disk())
     for key, queues in (manifest["consumerOffsets"] or {}).items():
         topic, group = key.split("@", 1)
-        assert offsets.of(topic, group) == {int(one): value for one, value in queues.items()}
+        assert offsets.of(topic, group) == {int(config): value for config, value in queues.items()}
     delays = DelayOffsetTable.load(root, Disk())
     expected = {int(level): value for level, value in (manifest["delayOffsets"] or {}).items()}
     assert delays.all() == expected
@@ -575,16 +575,16 @@ def test_the_tables_say_what_java_says(version: str, name: str) -> None:
 
 def test_filters_of_a_broker() -> None:
     table = ConsumerFilterTable.load(str(golden.unpack("4.9.7", "ext")), Disk())
-    found = table.get("GoldenFour-ext", "CG_Sql0")
-    assert found is not None
-    assert (found.expression, found.expression_type) == ("n > 20", "SQL92")
-    assert (found.bloom_bits, found.bloom_positions) == (112, (4, 110, 30))
-    assert found.is_dead
+    entry = table.get("GoldenFour-ext", "CG_Sql0")
+    assert entry is not None
+    assert (entry.expression, entry.expression_type) == ("n > 20", "SQL92")
+    assert (entry.bloom_bits, entry.bloom_positions) == (112, (4, 110, 30))
+    assert entry.is_dead
     assert sorted(table.of("GoldenFour-ext")) == ["CG_Sql0", "CG_Sql2"]
     assert len(list(table.all())) == 6
 
 
-def test_members_that_are_not_known_are_kept(tmp_path: Path) -> None:
+def test_unknown_members_are_kept(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     stored = {
         "dataVersion": {"counter": 7, "stateVersion": 3, "timestamp": 5},
@@ -595,23 +595,23 @@ def test_members_that_are_not_known_are_kept(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     table.put(TopicConfig("T", 4, 4, 2), now_ms=900)
     table.save(1_000)
-    found = json.loads((tmp_path / paths.TOPICS).read_text())
-    assert found["dataVersion"] == {"counter": 8, "stateVersion": 3, "timestamp": 900}
-    assert found["later"] == {"x": [1]}
-    assert found["topicConfigTable"]["T"]["mood"] == "good"
-    assert found["topicConfigTable"]["T"]["perm"] == 2
-    assert "attributes" not in found["topicConfigTable"]["T"]
+    document = json.loads((tmp_path / paths.TOPICS).read_text())
+    assert document["dataVersion"] == {"counter": 8, "stateVersion": 3, "timestamp": 900}
+    assert document["later"] == {"x": [1]}
+    assert document["topicConfigTable"]["T"]["mood"] == "good"
+    assert document["topicConfigTable"]["T"]["perm"] == 2
+    assert "attributes" not in document["topicConfigTable"]["T"]
 
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("text", ["[]", '{"%s":[1]}', '{"%s":{"x":7}}', '{"dataVersion":1}'])
-def test_a_table_of_another_kind_is_an_error(
+def test_a_table_of_another_type_is_an_error(
     kind: type[TopicTable], text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config").mkdir()
     text = text.replace("%s", kind.entries_member)
     (tmp_path / kind.path).write_text(text)
-    if kind.is_progress:  # what it says can be made up for by delivering again
+    if kind.is_progress:  # a loss of this table only causes repeated delivery
         table = kind.load(str(tmp_path), Disk())
         assert (tmp_path / f"{kind.path}.damaged").read_text() == text
         assert f"{kind.path}.damaged" in table.damage
@@ -669,10 +669,10 @@ def test_consumer_offsets(tmp_path: Path) -> None:
     assert again.delete(topic="T", group="g")
     assert again.delete(group="g")
     assert not again.delete(topic="U")
-    assert [one.group for one in again.all()] == ["h"]
+    assert [entry.group for entry in again.all()] == ["h"]
 
 
-def test_offsets_get_a_version_only_where_they_have_one(tmp_path: Path) -> None:
+def test_offsets_have_a_version_only_where_the_file_has_one(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / PATH).write_text('{"dataVersion":{"counter":1,"timestamp":2},"offsetTable":{1:2}}')
     table = DelayOffsetTable.load(str(tmp_path), Disk())
@@ -708,7 +708,7 @@ def test_step_saves_when_it_is_due(tmp_path: Path) -> None:
     assert table.step(5_000), "the clock was set back"
 
 
-def test_many_names_are_sorted_some_at_a_time_whatever_comes_meanwhile(tmp_path: Path) -> None:
+def test_many_names_are_sorted_in_parts_despite_changes(tmp_path: Path) -> None:
     table = TopicTable.load(str(tmp_path), Disk())
     names = [f"topic-{number * 7919 % 30_011:05d}" for number in range(30_000)]
     for name in names:
@@ -720,5 +720,7 @@ def test_many_names_are_sorted_some_at_a_time_whatever_comes_meanwhile(tmp_path:
             table.delete(names[3], 0)
     assert steps > 170
     table.save(0)
-    found = list(json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"])
-    assert found == sorted({*names, "topic-00000-new"} - {names[3]})
+    names_in_file = list(
+        json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"]
+    )
+    assert names_in_file == sorted({*names, "topic-00000-new"} - {names[3]})

@@ -1,4 +1,4 @@
-"""Deleted topics at any moment of a crash; scripts: ``tests/scripts/store/tombstones``."""
+"""Deleted topics after a crash at any moment; scripts: ``tests/scripts/store/tombstones``."""
 
 import itertools
 import os
@@ -27,42 +27,44 @@ def put(store: MessageStore, topic: str, body: bytes, queue_id: int = 0, **prope
 
 
 def put_old(store: MessageStore) -> None:
-    """Put messages of a topic that will be deleted, in two queues, and of one that will not."""
+    """Put messages of a topic that will be deleted, in two queues, and of one that stays."""
     for number in range(30):
         put(store, "Doomed", b"old", number % 2, KEYS=f"k{number}")
         put(store, "Kept", b"kept")
 
 
 def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[bytes]:
-    """The bodies of a queue, as consumers get them."""
-    found: list[bytes] = []
+    """Return the bodies of a queue, as consumers get them."""
+    result_bodies: list[bytes] = []
     queue_offset = store.min_offset(topic, queue_id)
     while queue_offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, queue_offset)
         assert result.damaged_count == 0
-        found += [bytes(one)[88 : 88 + int.from_bytes(one[84:88])] for one in result.records]
+        result_bodies += [
+            bytes(data)[88 : 88 + int.from_bytes(data[84:88])] for data in result.records
+        ]
         queue_offset = result.next_offset
-    return found
+    return result_bodies
 
 
 # --- crashes -------------------------------------------------------------------------------------
 
 
 class Died(BaseException):
-    """The machine went down."""
+    """The machine has stopped."""
 
 
 class MortalDisk(Disk):
-    """A disk on which names come back that were deleted or replaced and not synced.
+    """A disk on which a stop restores names that were deleted or replaced without a sync.
 
     Args:
-        keep: Where it puts files aside.
+        keep: Folder for the files that may be restored.
     """
 
     def __init__(self, keep: Path) -> None:
         super().__init__()
         self.left: int | None = None
-        """Changes of names until the machine goes down."""
+        """Changes of names until the machine stops; None for never."""
         self._keep = keep
         self._count = itertools.count()
         self._unsynced: list[tuple[str, Path | None]] = []
@@ -97,7 +99,9 @@ class MortalDisk(Disk):
     def sync_folder(self, path: str) -> None:
         self._tick()
         super().sync_folder(path)
-        self._unsynced = [one for one in self._unsynced if str(Path(one[0]).parent) != path]
+        self._unsynced = [
+            change for change in self._unsynced if str(Path(change[0]).parent) != path
+        ]
 
     def sync_filesystem(self, path: str) -> None:
         self._tick()
@@ -105,7 +109,7 @@ class MortalDisk(Disk):
         self._unsynced.clear()
 
     def go_down(self) -> None:
-        """Lose the names that were not synced."""
+        """Undo the changes of names that were not synced."""
         for path, kept in reversed(self._unsynced):
             if kept is not None and kept.is_dir():
                 kept.rename(path)
@@ -197,7 +201,7 @@ def test_a_crash_at_any_moment_of_expiry_leaves_a_sound_store(tmp_path: Path) ->
 
 
 class UnwritableDisk(Disk):
-    """Cannot replace files when it is told so."""
+    """A disk that fails to replace files when configured so."""
 
     is_failing = False
 
@@ -207,14 +211,14 @@ class UnwritableDisk(Disk):
         super().replace(path, data)
 
 
-def test_tombstones_that_expire_leave_the_file_without_the_writers_thread(tmp_path: Path) -> None:
+def test_expired_tombstones_leave_the_file_without_the_writer_thread(tmp_path: Path) -> None:
     disk = UnwritableDisk()
     kept = tombstones.Tombstones(str(tmp_path), disk)
     kept.note(["Early"], 100)
     kept.note(["Late"], 200)
     kept.save()
     disk.is_failing = True
-    kept.drop_before(100)  # in memory alone: it waits for nothing
+    kept.drop_before(100)  # only in memory: it waits for nothing
     assert kept.by_topic == {"Late": 200}
     with pytest.raises(WriteFailed):
         kept.save_expired()

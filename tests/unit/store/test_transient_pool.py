@@ -10,7 +10,7 @@ from reput.store import memory
 from reput.store.transient_pool import TransientPool
 
 
-def test_as_many_buffers_as_configured_then_none() -> None:
+def test_the_pool_has_the_configured_number_of_buffers() -> None:
     pool = TransientPool(2, 4096, is_locked=False)
     first, second = pool.borrow(), pool.borrow()
     assert first is not None
@@ -37,10 +37,10 @@ def test_buffers_are_locked_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "lock", lambda address, size: locked.append((address, size)))
     pool = TransientPool(2, 4096)
     buffers = [pool.borrow(), pool.borrow()]
-    assert sorted(locked) == sorted((one.address, 4096) for one in buffers if one)
+    assert sorted(locked) == sorted((buffer.address, 4096) for buffer in buffers if buffer)
 
 
-def test_where_locking_is_not_allowed_one_warning_says_what_to_do(
+def test_forbidden_locking_logs_one_warning_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(address: int, size: int) -> None:

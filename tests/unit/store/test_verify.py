@@ -1,6 +1,6 @@
 """Verification: a verdict for every file and hole of golden stores.
 
-Findings for each kind of damage are in ``tests/scripts/store/verify``.
+``tests/scripts/store/verify`` has the findings for each kind of damage.
 """
 
 import ast
@@ -34,7 +34,7 @@ SOUND_VARIANTS = (
     "garbage-tail",
     "torn-tail",
 )
-"""Torn stores whose state a crash or an administrator explains."""
+"""Torn stores in a state that a crash or an administrator explains."""
 BODY_VARIANTS = ("crc-early", "crc-late", "crc-late-abort", "crc-boundary", "size-late")
 
 
@@ -47,26 +47,26 @@ def torn(version: str, variant: str) -> VerifyReport:
 
 
 def of_kind(report: VerifyReport, *kinds: FindingKind) -> list[Finding]:
-    return [one for one in report.findings if one.kind in kinds]
+    return [finding for finding in report.findings if finding.kind in kinds]
 
 
 def kinds(report: VerifyReport, severity: Severity = Severity.WARNING) -> set[FindingKind]:
     """Return the kinds of findings from a severity on."""
-    return {one.kind for one in report.findings if one.severity >= severity}
+    return {finding.kind for finding in report.findings if finding.severity >= severity}
 
 
 def damaged_record(version: str, variant: str) -> int:
     """Return the physical offset of the record that a torn store's manifest names as damaged."""
-    found = re.search(r"record,? at (\d+)", golden.torn_variants(version)[variant]["damage"])
-    assert found
-    return int(found[1])
+    match = re.search(r"record,? at (\d+)", golden.torn_variants(version)[variant]["damage"])
+    assert match
+    return int(match[1])
 
 
 def listed(version: str, variant: str, number: int = 0) -> list[Any]:
-    """A list in what a torn store's manifest says was damaged."""
+    """Return a list from the description of the damage in a torn store's manifest."""
     text = golden.torn_variants(version)[variant]["damage"]
-    found: list[Any] = ast.literal_eval(re.findall(r"\[\[.*?\]\]", text)[number])
-    return found
+    values: list[Any] = ast.literal_eval(re.findall(r"\[\[.*?\]\]", text)[number])
+    return values
 
 
 # --- golden stores --------------------------------------------------------
@@ -92,12 +92,14 @@ def test_counts_are_those_of_java(version: str, name: str) -> None:
         # Units whose records have expired stay until their file goes.
         assert report.unit_count >= alive - extra
         assert report.unit_count == alive - extra or "expired" in name
-        # Entry 0 of a file is never used, but counted.
-        assert report.entry_count == sum(max(0, one["indexCount"] - 1) for one in manifest["index"])
+        # Entry 0 of a file is never used, but it is counted.
+        assert report.entry_count == sum(
+            max(0, entry["indexCount"] - 1) for entry in manifest["index"]
+        )
 
 
 @STORE
-def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> None:
+def test_every_file_of_the_store_has_a_verdict(version: str, name: str) -> None:
     report = report_of(version, name)
     paths = [file.path for file in report.files]
     assert len(paths) == len(set(paths))
@@ -106,18 +108,18 @@ def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> Non
         if file["path"].startswith(families) and not file["path"].endswith(".bak"):
             assert file["path"] in paths
     sizes = {file["path"]: file["size"] for file in golden.manifest(version, name)["files"]}
-    for found in report.files:
-        assert found.path not in sizes or found.size == sizes[found.path]
+    for verdict in report.files:
+        assert verdict.path not in sizes or verdict.size == sizes[verdict.path]
 
 
 @VERSION
-def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> None:
+def test_records_not_dispatched_before_a_crash_are_noted(version: str) -> None:
     report = report_of(version, "unclean")
     lacking = golden.manifest(version, "unclean")["recordsNotInQueues"]
-    found = of_kind(report, FindingKind.NOT_DISPATCHED)
-    assert sum(one.count or 0 for one in found) == len(lacking)
-    assert {one.physical_offset for one in found} <= set(lacking)
-    assert {one.severity for one in found} == {Severity.NOTE}
+    findings = of_kind(report, FindingKind.NOT_DISPATCHED)
+    assert sum(finding.count or 0 for finding in findings) == len(lacking)
+    assert {finding.physical_offset for finding in findings} <= set(lacking)
+    assert {finding.severity for finding in findings} == {Severity.NOTE}
     assert report.severity is Severity.NOTE
 
 
@@ -127,8 +129,8 @@ def test_where_the_index_begins_is_noted(version: str) -> None:
     (note,) = of_kind(report, FindingKind.NOT_INDEXED)
     assert note.severity is Severity.NOTE
     begin = min(
-        one["beginPhyOffset"]
-        for one in golden.manifest(version, "torn/no-index-abort-recovered")["index"]
+        entry["beginPhyOffset"]
+        for entry in golden.manifest(version, "torn/no-index-abort-recovered")["index"]
     )
     assert f"begins at physical offset {begin}" in note.text
     assert not report.is_damaged
@@ -151,36 +153,44 @@ def test_what_a_crash_explains_is_no_damage(version: str, variant: str) -> None:
 def test_a_flipped_bit_is_a_hole_of_one_record(version: str, variant: str) -> None:
     report = torn(version, variant)
     (hole,) = report.holes
-    at = damaged_record(version, variant)
-    sizes = {one["commitLogOffset"]: one["storeSize"] for one in golden.messages(version, "clean")}
-    assert (hole.damage.physical_offset, hole.damage.length) == (at, sizes[at])
+    physical_offset = damaged_record(version, variant)
+    sizes = {
+        message["commitLogOffset"]: message["storeSize"]
+        for message in golden.messages(version, "clean")
+    }
+    assert (hole.damage.physical_offset, hole.damage.length) == (
+        physical_offset,
+        sizes[physical_offset],
+    )
     is_size = variant == "size-late"
     assert hole.damage.verdict is (Verdict.BAD_LENGTH if is_size else Verdict.BAD_CRC)
     assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_HOLE}
-    assert [one.count for one in of_kind(report, FindingKind.UNIT_IN_HOLE)] == [1]
+    assert [finding.count for finding in of_kind(report, FindingKind.UNIT_IN_HOLE)] == [1]
     assert report.record_count == len(sizes) - 1
 
 
 @VERSION
 def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version: str) -> None:
     after_crash, otherwise = torn(version, "torn-tail"), torn(version, "torn-tail-noabort")
-    at = damaged_record(version, "torn-tail")
+    physical_offset = damaged_record(version, "torn-tail")
     (tail,) = after_crash.holes
     assert (tail.kind, tail.severity) == (FindingKind.TORN_TAIL, Severity.WARNING)
-    assert tail.damage.physical_offset == otherwise.holes[0].damage.physical_offset == at
+    assert (
+        tail.damage.physical_offset == otherwise.holes[0].damage.physical_offset == physical_offset
+    )
     assert otherwise.holes[0].kind is FindingKind.LOG_HOLE
     assert otherwise.is_damaged
 
 
 @VERSION
-def test_garbage_behind_the_last_record_is_a_torn_tail(version: str) -> None:
+def test_garbage_after_the_last_record_is_a_torn_tail(version: str) -> None:
     (hole,) = torn(version, "garbage-tail").holes
     assert hole.damage.physical_offset == golden.manifest(version, "clean")["maxPhyOffset"]
     assert (hole.damage.length, hole.kind) == (400, FindingKind.TORN_TAIL)
 
 
 @VERSION
-def test_a_cut_log_file(version: str) -> None:
+def test_a_truncated_log_file(version: str) -> None:
     report = torn(version, "log-short")
     last = golden.messages(version, "clean")[-1]
     assert report.holes[0].damage.physical_offset == last["commitLogOffset"]
@@ -194,51 +204,63 @@ def test_a_cut_log_file(version: str) -> None:
 def test_a_missing_log_file(version: str) -> None:
     report = torn(version, "log-missing")
     (hole,) = report.holes
-    found = re.search(r"Log file (\d+)", golden.torn_variants(version)["log-missing"]["damage"])
-    assert found
+    match = re.search(r"Log file (\d+)", golden.torn_variants(version)["log-missing"]["damage"])
+    assert match
     lost = golden.torn_variants(version)["log-missing"]["recordsLost"]
-    assert hole.damage.file == found[1]
+    assert hole.damage.file == match[1]
     assert hole.damage.verdict is Verdict.MISSING
-    assert sum(one.count or 0 for one in of_kind(report, FindingKind.UNIT_IN_HOLE)) == len(lost)
-    assert f"commitlog/{found[1]}" in [file.path for file in report.files]
+    assert sum(finding.count or 0 for finding in of_kind(report, FindingKind.UNIT_IN_HOLE)) == len(
+        lost
+    )
+    assert f"commitlog/{match[1]}" in [file.path for file in report.files]
 
 
 @VERSION
 def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
-    found = of_kind(torn(version, "cq-zeroed"), FindingKind.UNIT_MISSING)
+    findings = of_kind(torn(version, "cq-zeroed"), FindingKind.UNIT_MISSING)
     expected = {
         (topic, queue_id, first, end - first)
         for topic, queue_id, first, end in listed(version, "cq-zeroed")
     }
-    assert {(*_queue_of(one), one.queue_offset, one.count) for one in found} == expected
+    assert {
+        (*_queue_of(finding), finding.queue_offset, finding.count) for finding in findings
+    } == expected
 
 
 @VERSION
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort"])
-def test_what_lacks_its_unit_is_what_java_did_not_put_back(version: str, variant: str) -> None:
+def test_missing_units_are_those_that_java_did_not_restore(version: str, variant: str) -> None:
     changed = golden.torn_variants(version)[variant]["queuesChanged"]
-    found = of_kind(torn(version, variant), FindingKind.UNIT_MISSING)
-    assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
+    findings = of_kind(torn(version, variant), FindingKind.UNIT_MISSING)
+    assert {_queue_of(finding) for finding in findings} == {
+        (q["topic"], q["queueId"]) for q in changed
+    }
 
 
-def test_queues_that_java_loses_with_index_and_queues_gone_are_foretold() -> None:
+def test_queues_that_java_would_lose_without_index_and_queues_are_reported() -> None:
     changed = golden.torn_variants("5.5.0")["no-cq-no-index-abort"]["queuesChanged"]
     report = torn("5.5.0", "no-cq-no-index-abort")
-    found = of_kind(report, FindingKind.UNIT_MISSING)
-    assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
+    findings = of_kind(report, FindingKind.UNIT_MISSING)
+    assert {_queue_of(finding) for finding in findings} == {
+        (q["topic"], q["queueId"]) for q in changed
+    }
     dispatched = of_kind(report, FindingKind.UNIT_MISSING, FindingKind.NOT_DISPATCHED)
-    assert sum(one.count or 0 for one in dispatched) == report.queued_count
+    assert sum(finding.count or 0 for finding in dispatched) == report.queued_count
 
 
 @VERSION
 def test_without_queues_every_queued_record_lacks_its_unit(version: str) -> None:
     report = torn(version, "no-cq")
-    found = of_kind(report, FindingKind.UNIT_MISSING)
-    assert sum(one.count or 0 for one in found) == report.queued_count == report.record_count
+    findings = of_kind(report, FindingKind.UNIT_MISSING)
+    assert (
+        sum(finding.count or 0 for finding in findings)
+        == report.queued_count
+        == report.record_count
+    )
 
 
 @VERSION
-def test_a_cut_queue_file(version: str) -> None:
+def test_a_truncated_queue_file(version: str) -> None:
     (size,) = of_kind(torn(version, "cq-short"), FindingKind.QUEUE_FILE_SIZE)
     assert size.path.startswith("consumequeue/GoldenOne/0/")
     assert size.severity is Severity.DAMAGE
@@ -249,7 +271,7 @@ def test_queues_ahead_of_a_log_that_lost_its_end(version: str) -> None:
     report = torn(version, "cq-ahead")
     beyond = {(topic, queue_id): count for topic, queue_id, count in listed(version, "cq-ahead", 1)}
     stale = of_kind(report, FindingKind.UNIT_STALE)
-    assert {_queue_of(one): one.count for one in stale} == beyond
+    assert {_queue_of(finding): finding.count for finding in stale} == beyond
     assert kinds(report, Severity.DAMAGE) == {FindingKind.CHECKPOINT}
     assert report.log_end == golden.torn_variants(version)["cq-ahead"]["maxPhyOffset"][1]
 
@@ -266,7 +288,7 @@ QUEUE = "consumequeue/TopicA/0/00000000000000000000"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> MemoryFolder:
-    """A store without a fault, of several log and queue files."""
+    """Return a store without faults, of several log and queue files."""
     root = tmp_path_factory.mktemp("verify") / "store"
     store_builder.build(root, store_builder.messages(60), log_file_bytes=8192, queue_file_units=5)
     return MemoryFolder.load(root)
@@ -276,15 +298,15 @@ def checked(folder: MemoryFolder) -> VerifyReport:
     return verify(StoreReader(folder))
 
 
-def patched(folder: MemoryFolder, path: str, at: int, data: bytes) -> MemoryFolder:
+def patched(folder: MemoryFolder, path: str, position: int, data: bytes) -> MemoryFolder:
     changed = bytearray(folder.files[path])
-    changed[at : at + len(data)] = data
+    changed[position : position + len(data)] = data
     return folder.changed(path, changed)
 
 
 def unit(folder: MemoryFolder, number: int, path: str = QUEUE) -> tuple[int, int, int]:
-    found: tuple[int, int, int] = UNIT.unpack_from(folder.files[path], 20 * number)
-    return found
+    values: tuple[int, int, int] = UNIT.unpack_from(folder.files[path], 20 * number)
+    return values
 
 
 def with_unit(
@@ -293,23 +315,23 @@ def with_unit(
     return patched(folder, path, 20 * number, UNIT.pack(place, size, code))
 
 
-def test_the_store_to_be_damaged_is_sound(sound: MemoryFolder) -> None:
+def test_the_store_before_damage_is_sound(sound: MemoryFolder) -> None:
     report = checked(sound)
     assert report.severity is Severity.OK, report.findings
     assert report.record_count == report.unit_count == 60
 
 
-def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_summarized(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sound
     monkeypatch.setattr(verification.findings, "RUNS_MAX", 1)
     for number in (0, 2, 4):
         folder = patched(folder, QUEUE, 20 * number, bytes(20))
-    found = of_kind(checked(folder), FindingKind.UNIT_ZERO)
-    assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
+    findings = of_kind(checked(folder), FindingKind.UNIT_ZERO)
+    assert [(finding.queue_offset, finding.count) for finding in findings] == [(0, 1), (2, 2)]
     for number in (0, 2, 4):
         folder = with_unit(folder, number, *store_builder.PRE_BLANK)
-    found = of_kind(checked(folder), FindingKind.UNIT_MISSING)
-    assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
+    findings = of_kind(checked(folder), FindingKind.UNIT_MISSING)
+    assert [(finding.queue_offset, finding.count) for finding in findings] == [(0, 1), (2, 2)]
 
 
 def test_comparing_a_few_records_at_once_finds_the_same(
@@ -337,12 +359,12 @@ def test_progress_reaches_its_end(sound: MemoryFolder) -> None:
 
 def test_tags_codes_are_looked_up_in_extension_files() -> None:
     folder = MemoryFolder.load(golden.unpack("4.9.7", "ext"))
-    path, at = next(
+    path, position = next(
         (path, 0) for path in sorted(folder.files) if path.startswith("consumequeue_ext/")
     )
-    report = checked(patched(folder, path, at + 2, struct.pack(">q", 4711)))
-    (found,) = [one for one in report.findings if one.severity is Severity.DAMAGE]
-    assert found.kind is FindingKind.UNIT_WRONG_TAGS
+    report = checked(patched(folder, path, position + 2, struct.pack(">q", 4711)))
+    (wrong,) = [finding for finding in report.findings if finding.severity is Severity.DAMAGE]
+    assert wrong.kind is FindingKind.UNIT_WRONG_TAGS
 
 
 def test_a_light_queue_holds_messages_of_other_topics() -> None:
@@ -355,8 +377,8 @@ def test_a_light_queue_holds_messages_of_other_topics() -> None:
         report, Severity.DAMAGE
     ) == {FindingKind.UNIT_OUT_OF_ORDER}
     zeroed = checked(patched(folder, path, 20 * 9, bytes(20)))
-    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
-    assert (found.path, found.queue_offset) == (path, 9)
+    (missing,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
+    assert (missing.path, missing.queue_offset) == (path, 9)
 
 
 def test_batch_queues_have_a_unit_for_each_batch() -> None:
@@ -365,27 +387,27 @@ def test_batch_queues_have_a_unit_for_each_batch() -> None:
     moved = checked(patched(folder, path, 46 + 8, struct.pack(">i", 1)))
     assert kinds(moved, Severity.DAMAGE) == {FindingKind.UNIT_WRONG_SIZE}
     zeroed = checked(patched(folder, path, 46 * 2, bytes(46)))
-    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
-    assert found.queue_offset == 8
+    (missing,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
+    assert missing.queue_offset == 8
 
 
-# --- whatever is there ----------------------------------------------------
+# --- random damage -------------------------------------------------------
 
 
-def _byte(data: bytearray, at: int, chance: random.Random) -> None:
-    data[at] ^= 1 << chance.randrange(8)
+def _byte(data: bytearray, position: int, chance: random.Random) -> None:
+    data[position] ^= 1 << chance.randrange(8)
 
 
-def _zeros(data: bytearray, at: int, chance: random.Random) -> None:
-    data[at : at + 64] = bytes(len(data[at : at + 64]))
+def _zeros(data: bytearray, position: int, chance: random.Random) -> None:
+    data[position : position + 64] = bytes(len(data[position : position + 64]))
 
 
-def _cut(data: bytearray, at: int, chance: random.Random) -> None:
-    del data[at:]
+def _cut(data: bytearray, position: int, chance: random.Random) -> None:
+    del data[position:]
 
 
-def _noise(data: bytearray, at: int, chance: random.Random) -> None:
-    data[at : at + 40] = chance.randbytes(len(data[at : at + 40]))
+def _noise(data: bytearray, position: int, chance: random.Random) -> None:
+    data[position : position + 40] = chance.randbytes(len(data[position : position + 40]))
 
 
 @pytest.mark.parametrize("harm", [_byte, _zeros, _cut, _noise])

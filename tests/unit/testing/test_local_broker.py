@@ -1,4 +1,4 @@
-"""A broker in the test process, as a test uses it."""
+"""A broker in the test process, as tests use it."""
 
 import asyncio
 import threading
@@ -12,17 +12,17 @@ from reput.store.reader import StoreReader
 from reput.testing import LocalBroker
 
 
-def test_what_is_sent_is_there() -> None:
+def test_a_sent_message_is_returned() -> None:
     with LocalBroker() as mq:
         with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
             sent = [producer.send(Message("Orders", b"%d" % i)) for i in range(10)]
         found = mq.messages("Orders")
-        assert [one.body for one in found] == [b"%d" % i for i in range(10)]
-        assert [one.message_id for one in found] == [one.message_id for one in sent]
+        assert [message.body for message in found] == [b"%d" % i for i in range(10)]
+        assert [message.message_id for message in found] == [result.message_id for result in sent]
         assert mq.messages("Nothing") == []
 
 
-async def test_the_same_without_blocking() -> None:
+async def test_a_local_broker_in_async_code() -> None:
     async with LocalBroker(topics={"Orders": 2}) as mq:
         async with Producer("P", namesrv=mq.namesrv_addr) as producer:
             for i in range(4):
@@ -32,7 +32,7 @@ async def test_the_same_without_blocking() -> None:
             assert len(queues) == 2
 
 
-def test_everything_is_gone_at_the_end() -> None:
+def test_a_stopped_broker_leaves_no_folder_and_no_thread() -> None:
     before = threading.enumerate()
     mq = LocalBroker()
     with mq:
@@ -44,23 +44,25 @@ def test_everything_is_gone_at_the_end() -> None:
         mq.messages("T")
 
 
-def test_one_may_be_started_again() -> None:
+def test_a_local_broker_can_be_restarted() -> None:
     mq = LocalBroker(topics=["T"])
     for _ in range(2):
         with mq:
             assert mq.messages("T") == []
 
 
-def test_a_folder_of_the_tests_own_stays(tmp_path: Path) -> None:
+def test_a_given_folder_is_kept(tmp_path: Path) -> None:
     for round_number in range(2):
         with LocalBroker(folder=tmp_path, topics={"T": 1}) as mq:
             with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
                 producer.send(Message("T", b"%d" % round_number))
-            assert [one.body for one in mq.messages("T")] == [b"0", b"1"][: round_number + 1]
+            assert [message.body for message in mq.messages("T")] == [b"0", b"1"][
+                : round_number + 1
+            ]
     assert len(list(StoreReader.open(str(tmp_path)).messages())) == 2
 
 
-def test_several_stand_side_by_side() -> None:
+def test_several_local_brokers_are_independent() -> None:
     with LocalBroker() as first, LocalBroker() as second:
         assert first.namesrv_addr != second.namesrv_addr
         with blocking.Producer("P", namesrv=second.namesrv_addr) as producer:
@@ -69,12 +71,12 @@ def test_several_stand_side_by_side() -> None:
         assert len(second.messages("T")) == 1
 
 
-def test_a_topic_has_the_queues_that_were_asked_for() -> None:
+def test_a_topic_has_the_requested_queues() -> None:
     with LocalBroker(settings={"autoCreateTopicEnable": "false"}) as mq:
         mq.create_topic("T", queues=1)
         with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
             results = [producer.send(Message("T", b"x")) for _ in range(3)]
-        assert [(one.queue.queue_id, one.queue_offset) for one in results] == [
+        assert [(result.queue.queue_id, result.queue_offset) for result in results] == [
             (0, 0),
             (0, 1),
             (0, 2),
@@ -85,7 +87,7 @@ def test_a_topic_has_the_queues_that_were_asked_for() -> None:
             mq.create_topic("no spaces")
 
 
-def test_one_may_wait_for_messages() -> None:
+def test_messages_waits_for_a_count() -> None:
     with LocalBroker() as mq:
 
         async def send_later() -> None:
@@ -101,7 +103,7 @@ def test_one_may_wait_for_messages() -> None:
             mq.messages("T", at_least=4, timeout_ms=1)
 
 
-def test_clearing_leaves_nothing() -> None:
+def test_clear_restores_the_initial_state() -> None:
     with LocalBroker(topics={"Given": 2}) as mq:
         for _ in range(2):
             with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
@@ -122,7 +124,7 @@ def test_clearing_leaves_nothing() -> None:
         ({"namesrvAddr": "10.0.0.1:9876"}, "a LocalBroker sets it"),
     ],
 )
-def test_a_wrong_setting_is_told(settings: dict[str, object], text: str) -> None:
+def test_an_invalid_setting_is_an_error(settings: dict[str, object], text: str) -> None:
     before = threading.enumerate()
     mq = LocalBroker(settings=settings)
     with pytest.raises(InvalidOption, match=text):
@@ -130,7 +132,7 @@ def test_a_wrong_setting_is_told(settings: dict[str, object], text: str) -> None
     assert set(threading.enumerate()) <= set(before)
 
 
-def test_sync_flush_works_too() -> None:
+def test_sync_flush() -> None:
     with (
         LocalBroker(settings={"flushDiskType": "SYNC_FLUSH"}) as mq,
         blocking.Producer("P", namesrv=mq.namesrv_addr) as producer,

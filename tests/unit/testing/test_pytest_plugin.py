@@ -1,4 +1,4 @@
-"""The fixtures, in a pytest of their own."""
+"""The fixtures, in a separate pytest process."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def test_the_shared_one(rocketmq, rocketmq_of_session):
 
 def test_the_fixtures(tmp_path: Path) -> None:
     tmp_path.joinpath("test_it.py").write_text(textwrap.dedent(TESTS))
-    # Also where it is known as an installed plugin, and then under that name.
+    # Also with the plugin installed, and then under its entry point's name.
     loaded = ("-p", "no:reput", "-p", "reput.testing.pytest_plugin")
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-W", "error", *loaded]
     without = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio")
@@ -56,7 +56,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
     assert "5 passed" in done.stdout
 
 
-def test_pytest_starts_no_slower() -> None:
+def test_the_plugin_does_not_slow_down_pytest() -> None:
     code = "import sys, reput.testing.pytest_plugin; print('reput.broker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -317,14 +317,14 @@ class Stats:
         if is_dead:
             self._named(SNDBCK2DLQ_TIMES, f"{_NO_OWNER}{topic}@{group}{_TO_DLQ}").add(1)
 
-    def acknowledged(self, topic: str, group: str, count: int = 1) -> None:
-        """Count messages that a group has popped and consumed."""
+    def acknowledged(self, topic: str, group: str, count: int = 1, request_count: int = 1) -> None:
+        """Count acknowledged messages of a group, and the requests that acknowledged them."""
         series = self._acks.get((topic, group))
         if series is None:
             series = self._named(GROUP_ACK_NUMS, f"{topic}@{group}")
             if series is not self._no_series:
                 self._acks[topic, group] = series
-        series.add(count)
+        series.add(count, request_count)
         self._broker_acked.value += count
 
     def checkpointed(self, topic: str, group: str) -> None:

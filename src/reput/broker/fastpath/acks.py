@@ -93,6 +93,7 @@ class FastAcks:
             return False
         key = Key(topic, group, queue_id, row[words.ROW_START], row[words.ROW_POP_TIME])
         parts.pops.revive.checkpoints.acknowledge(key, first, bits)
-        parts.fast_counts.acks += row[words.ROW_COUNT]
-        parts.deliveries.stats.acknowledged(topic, group, row[words.ROW_COUNT])
+        count = row[words.ROW_COUNT]
+        parts.fast_counts.acks += count
+        parts.deliveries.stats.acknowledged(topic, group, count, request_count=count)
         return True

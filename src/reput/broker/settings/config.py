@@ -122,7 +122,8 @@ class BrokerConfig:
     reput_auto_created_topics_per_address_max: Count = (
         limits.AUTO_CREATED_TOPICS_PER_ADDRESS.maximum
     )
-    """Topics that one address creates automatically at most, until the next start."""
+    """Maximum number of topics that are created automatically for one address, until the next
+    start."""
     reput_queues_max: Count = limits.QUEUES.maximum
     """Queues of all topics at most, counting the read or write queues of each, whichever are more.
     """

@@ -468,15 +468,16 @@ class Timers:
                 out_time for out_time in np.unique(out_ms).tolist() if out_time in self._recalls
             ]
             is_odd |= ~is_rolled & np.isin(out_ms, recalled)
-            count = _fitting_odd(is_odd, entries["size"])
-            entries, places, waiting = entries[:count], places[:count], waiting[:count]
-            is_rolled, is_odd = is_rolled[:count], is_odd[:count]
+        count = _fitting_odd(is_odd, entries["size"])
+        entries, places, waiting = entries[:count], places[:count], waiting[:count]
+        is_rolled, is_odd = is_rolled[:count], is_odd[:count]
         places[is_odd, words.PLACE_SIZE] = -1
         more = self._mark(places, waiting, is_rolled, now_ms)
         begin = 0
         for end in (*(np.flatnonzero(np.diff(is_rolled)) + 1).tolist(), len(entries)):
             rule = _ROLL if is_rolled[begin] else _DELIVERY
-            done = self._put(entries[begin:end], places[begin:end], rule, more, now_ms)
+            rows = slice(begin, end)
+            done = self._put(entries[rows], places[rows], is_odd[rows], rule, more, now_ms)
             begin += done
             if begin < end:
                 break
@@ -506,12 +507,22 @@ class Timers:
         return b"".join(texts)
 
     def _put(
-        self, entries: Entries, places: Places, rule: CopyRule, more: bytes, now_ms: int
+        self,
+        entries: Entries,
+        places: Places,
+        is_odd: npt.NDArray[np.bool_],
+        rule: CopyRule,
+        more: bytes,
+        now_ms: int,
     ) -> int:
-        """Copy messages to their destinations; return how many of them are finished."""
+        """Copy messages to their destinations; return how many of them are finished.
+
+        Messages that the kernel leaves to Python are marked in ``is_odd``: ``_parcel`` counts them.
+        """
         done = 0
 
         def parcel_of(number: int) -> Parcel | None:
+            is_odd[done + number] = True
             entry = entries[done + number].tolist()
             next_parcel = None
             try:

@@ -298,19 +298,19 @@ def _limited(
         times = [part.queue.store_timestamp(part.start) if part.count else 0 for part in pending]
         return sorted(range(len(pending)), key=lambda i: (times[i], i))
 
-    stops = [one.stop for one in pending]
+    stops = [part.stop for part in pending]
     if limits.max_offsets is not None:
         shares = plan.share_messages(
-            [one.count for one in pending], limits.max_offsets, oldest_first
+            [part.count for part in pending], limits.max_offsets, oldest_first
         )
         stops = [
-            one.queue.batch_stop(one.start, one.start + share)
-            for one, share in zip(pending, shares, strict=True)
+            part.queue.batch_stop(part.start, part.start + share)
+            for part, share in zip(pending, shares, strict=True)
         ]
     if limits.max_bytes is not None:
-        followed.look_at(one.part for one in pending if one.count)
+        followed.look_at(part.part for part in pending if part.count)
         stops = _within_bytes(pending, stops, limits.max_bytes, oldest_first)
-    return {one.key: stop for one, stop in zip(pending, stops, strict=True)}
+    return {part.key: stop for part, stop in zip(pending, stops, strict=True)}
 
 
 def _within_bytes(

@@ -28,7 +28,7 @@ class Coverage(enum.IntEnum):
     """Place of a message that lacks an entry for one of its keys."""
 
     IN_FILE = 0
-    """Within a file, or after the last file of a stopped store: entries are missing."""
+    """Inside an index file, or after the last file of a stopped store: the entries are missing."""
     BEFORE = 1
     """Before the first message of the index."""
     BETWEEN = 2

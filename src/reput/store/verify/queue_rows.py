@@ -53,7 +53,7 @@ def queue_keys(reader: StoreReader, columns: kernels.Columns) -> Offsets:
 
 
 def queue_of(key: int, topics: list[str]) -> QueueOf:
-    """Return the queue of a number of ``queue_keys``."""
+    """Return the queue of a key of ``queue_keys``."""
     return QueueOf(topics[key >> 33], key & 0xFFFFFFFF, bool(key >> 32 & 1))
 
 

@@ -17,15 +17,15 @@ NAMES = st.text("abcXYZ_-", min_size=1, max_size=20)
         ("CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_TRANS"),
     ],
 )
-def test_names_in_a_namespace(name: str, full: str) -> None:
+def test_wrap_adds_the_namespace(name: str, full: str) -> None:
     assert namespace.wrap("tenant", name) == full
 
 
 @given(NAMES, NAMES, st.sampled_from(["", "%RETRY%", "%DLQ%"]))
-def test_unwrapping_gives_the_name_back(tenant: str, name: str, prefix: str) -> None:
+def test_unwrap_returns_the_original_name(tenant: str, name: str, prefix: str) -> None:
     assert namespace.unwrap(tenant, namespace.wrap(tenant, prefix + name)) == prefix + name
 
 
 @given(NAMES)
-def test_without_a_namespace_nothing_changes(name: str) -> None:
+def test_names_without_a_namespace_are_unchanged(name: str) -> None:
     assert namespace.wrap("", name) == namespace.unwrap("", name) == name

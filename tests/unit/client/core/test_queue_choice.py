@@ -30,19 +30,17 @@ def test_queues_take_turns(a: int, b: int, seed: int, skipped: int) -> None:
     assert {choice.choose("T", queues, 0, None) for _ in queues} == set(queues)
 
 
-def test_topics_have_rounds_of_their_own() -> None:
+def test_each_topic_has_its_own_round_robin() -> None:
     queues = queues_of(a=4)
     choice = QueueChoice(rng=Random(1))
     chosen = [(topic, choice.choose(topic, queues, 0, None)) for topic in "TTUTUUTU"]
 
     for topic in "TU":
-        assert {queue for one, queue in chosen if one == topic} == set(queues)
+        assert {queue for name, queue in chosen if name == topic} == set(queues)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99), st.booleans())
-def test_a_further_attempt_goes_to_another_broker(
-    a: int, b: int, seed: int, avoids_slow: bool
-) -> None:
+def test_a_retry_goes_to_another_broker(a: int, b: int, seed: int, avoids_slow: bool) -> None:
     choice = QueueChoice(SlowBrokers() if avoids_slow else None, Random(seed))
 
     for _ in range(a + b):
@@ -50,7 +48,7 @@ def test_a_further_attempt_goes_to_another_broker(
 
 
 @pytest.mark.parametrize("avoids_slow", [False, True])
-def test_the_only_broker_gets_further_attempts_on_its_other_queues(avoids_slow: bool) -> None:
+def test_a_retry_on_the_only_broker_takes_another_queue(avoids_slow: bool) -> None:
     choice = QueueChoice(SlowBrokers() if avoids_slow else None, Random(3))
     tried = [choice.choose("T", queues_of(a=3), 0, last) for last in (None, "a", "a")]
 
@@ -67,7 +65,7 @@ def test_a_slow_broker_is_avoided_for_a_while() -> None:
     assert {choice.choose("T", queues, 31_000, None) for _ in range(4)} == set(queues)
 
 
-def test_where_all_are_slow_the_soonest_good_one_is_taken() -> None:
+def test_the_broker_available_soonest_is_chosen_if_all_are_slow() -> None:
     slow = SlowBrokers()
     choice = QueueChoice(slow, Random(5))
     slow.record("a", FAILURE_COUNTS_AS_MS, now_ms=0)
@@ -79,7 +77,7 @@ def test_where_all_are_slow_the_soonest_good_one_is_taken() -> None:
     assert {choice.choose("T", queues, 10, "b").broker_name for _ in range(8)} == {"c"}
 
 
-def test_a_good_answer_ends_it() -> None:
+def test_a_fast_reply_ends_the_avoidance() -> None:
     slow = SlowBrokers()
     slow.record("a", FAILURE_COUNTS_AS_MS, now_ms=0)
     assert not slow.is_available("a", 1)
@@ -89,5 +87,5 @@ def test_a_good_answer_ends_it() -> None:
 
 
 @given(st.integers(0, 100_000), st.integers(0, 100_000))
-def test_who_takes_longer_is_avoided_no_shorter(one_ms: int, more_ms: int) -> None:
+def test_avoidance_does_not_decrease_with_latency(one_ms: int, more_ms: int) -> None:
     assert avoidance_ms(one_ms) <= avoidance_ms(one_ms + more_ms)

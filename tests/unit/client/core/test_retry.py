@@ -13,17 +13,17 @@ from reput.errors import (
 )
 from reput.format.codes import ResponseCode
 
-# retryResponseCodes of DefaultMQProducer 5.5.0; 4.9.7 has the same without 2 and 1500.
+# retryResponseCodes of DefaultMQProducer 5.5.0; those of 4.9.7 lack 2 and 1500.
 RETRY_CODES = {17, 14, 1, 2, 16, 204, 205, 1500}
 
 
 @pytest.mark.parametrize("code", sorted(RETRY_CODES))
-def test_codes_that_another_broker_may_not_give(code: int) -> None:
+def test_codes_of_one_broker_are_retried(code: int) -> None:
     assert may_retry(BrokerError(code, "no"))
 
 
 @pytest.mark.parametrize("code", sorted({*ResponseCode} - RETRY_CODES))
-def test_codes_that_every_broker_gives(code: int) -> None:
+def test_codes_of_every_broker_are_not_retried(code: int) -> None:
     assert not may_retry(BrokerError(code, "no"))
 
 
@@ -38,11 +38,11 @@ def test_codes_that_every_broker_gives(code: int) -> None:
         (NotAFrame("bad"), False),
     ],
 )
-def test_what_happens_between_processes(error: RemotingError, expected: bool) -> None:
+def test_which_transport_errors_are_retried(error: RemotingError, expected: bool) -> None:
     assert may_retry(error) is expected
 
 
-def test_a_failure_says_where_and_why() -> None:
+def test_a_failure_names_brokers_and_cause() -> None:
     failure = SendFailed("T", ["broker-a", "broker-b"], BrokerError(14, "closing", "x:1"))
 
     assert failure.response_code == 14
@@ -60,26 +60,26 @@ CLOSING = BrokerError(14, "closing")
 def pauses(
     attempts: Attempts, failures: list[RemotingError | None], now_ms: int = 0
 ) -> list[int | None]:
-    found = []
+    pauses_ms = []
     for failure in failures:
         attempts.broker_names.append("broker-a")
-        found.append(attempts.pause_ms(failure, now_ms))
-    return found
+        pauses_ms.append(attempts.pause_ms(failure, now_ms))
+    return pauses_ms
 
 
-def test_other_failures_are_tried_again_at_once_and_so_often() -> None:
+def test_other_failures_are_retried_at_once_up_to_the_limit() -> None:
     attempts = Attempts(3, 3000, waits_for_busy=True)
     assert pauses(attempts, [CLOSING, None, CLOSING]) == [0, 0, None]
 
 
-def test_busy_brokers_are_given_more_and_more_time_and_count_as_no_attempt() -> None:
+def test_retries_of_busy_brokers_back_off_and_are_no_attempts() -> None:
     attempts = Attempts(2, 3000, waits_for_busy=True)
     busy = [10, 20, 40, 80, 160, 320, 500, 500]
     assert pauses(attempts, [BUSY] * len(busy)) == busy
     assert pauses(attempts, [CLOSING, CLOSING]) == [0, None]
 
 
-def test_nobody_waits_for_a_moment_that_is_too_late() -> None:
+def test_no_retry_starts_after_the_deadline() -> None:
     attempts = Attempts(3, 100, waits_for_busy=True)
     assert pauses(attempts, [BUSY], now_ms=89) == [10]
     assert pauses(attempts, [BUSY], now_ms=80) == [None]
@@ -87,5 +87,5 @@ def test_nobody_waits_for_a_moment_that_is_too_late() -> None:
     assert pauses(attempts, [CLOSING], now_ms=100) == [None]
 
 
-def test_who_wants_one_attempt_does_not_wait_for_busy_brokers() -> None:
+def test_a_single_attempt_does_not_wait_for_busy_brokers() -> None:
     assert pauses(Attempts(1, 3000, waits_for_busy=False), [BUSY]) == [None]

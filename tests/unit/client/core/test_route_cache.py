@@ -47,11 +47,11 @@ def places(queues: tuple[MessageQueue, ...]) -> list[tuple[str, int]]:
     return [(queue.broker_name, queue.queue_id) for queue in queues]
 
 
-def test_sends_go_to_masters_that_may_be_written_to() -> None:
+def test_publish_queues_are_writable_queues_of_masters() -> None:
     assert places(route().publish_queues) == [("a", 0), ("b", 0), ("b", 1)]
 
 
-def test_readers_read_what_may_be_read() -> None:
+def test_subscribe_queues_are_readable_queues() -> None:
     assert places(route().subscribe_queues) == [
         ("a", 0),
         ("a", 1),
@@ -71,19 +71,19 @@ def test_an_ordered_topic_has_fixed_queues() -> None:
 
 
 def test_addresses() -> None:
-    found = route()
+    topic_route_of_t = route()
 
-    assert found.master("a") == "a:10911"
-    assert found.any_address("b", 1) == "b:10921"
-    assert found.any_address("a", 1) == "a:10911"
-    assert found.any_address("slave-only") == "s:10911"
+    assert topic_route_of_t.master("a") == "a:10911"
+    assert topic_route_of_t.any_address("b", 1) == "b:10921"
+    assert topic_route_of_t.any_address("a", 1) == "a:10911"
+    assert topic_route_of_t.any_address("slave-only") == "s:10911"
     with pytest.raises(NoRoute, match=r"'T'.*'slave-only' has no master"):
-        found.master("slave-only")
+        topic_route_of_t.master("slave-only")
     with pytest.raises(NoRoute, match="'not-there' is not there"):
-        found.any_address("not-there")
+        topic_route_of_t.any_address("not-there")
 
 
-def test_a_new_topic_gets_the_queues_of_another_up_to_a_number() -> None:
+def test_a_default_route_has_the_queues_of_its_template_up_to_a_limit() -> None:
     template = topic_route(
         "TBW102",
         TopicRouteData(
@@ -91,15 +91,15 @@ def test_a_new_topic_gets_the_queues_of_another_up_to_a_number() -> None:
             queue_datas=[queue_data("a", 8, 8, perm=7), queue_data("b", 2, 2, perm=7)],
         ),
     )
-    found = default_route("New", template, 4)
+    new_route = default_route("New", template, 4)
 
-    assert found.is_default
+    assert new_route.is_default
     expected = [*(("a", i) for i in range(4)), ("b", 0), ("b", 1)]
-    assert places(found.publish_queues) == places(found.subscribe_queues) == expected
+    assert places(new_route.publish_queues) == places(new_route.subscribe_queues) == expected
     assert template.data.queue_datas[0].write_queue_nums == 8
 
 
-def test_a_cache_tells_what_is_new() -> None:
+def test_put_returns_whether_the_route_changed() -> None:
     cache = RouteCache()
 
     assert cache.put(route())

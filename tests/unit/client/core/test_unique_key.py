@@ -9,11 +9,11 @@ TIMES = st.integers(0, 4_000_000_000_000)
 
 
 def milliseconds(*when: int) -> int:
-    """Return a time of the local calendar."""
+    """Return a local date and time as ms since 1970."""
     return int(datetime(*when).astimezone().timestamp() * 1000)  # type: ignore[arg-type]
 
 
-def test_parts_stand_where_java_has_them() -> None:
+def test_parts_are_at_the_positions_of_java() -> None:
     keys = UniqueKeys(ADDRESS, 0x12345, 0xDEADBEEF)
     now_ms = milliseconds(2024, 3, 1, 0, 0, 1)
 
@@ -21,11 +21,11 @@ def test_parts_stand_where_java_has_them() -> None:
     assert keys.next(now_ms + 1) == "C00002072345DEADBEEF000003E90001"
 
 
-def test_a_v6_address_makes_56_characters() -> None:
+def test_a_key_with_an_ipv6_address_has_56_characters() -> None:
     assert len(UniqueKeys(bytes(16), 1, 2).next(0)) == 56
 
 
-def test_time_begins_anew_each_month() -> None:
+def test_the_time_restarts_each_month() -> None:
     keys = UniqueKeys(ADDRESS, 1, 2)
     before, after = milliseconds(2024, 12, 31, 23, 59, 59), milliseconds(2025, 1, 1)
 
@@ -34,7 +34,7 @@ def test_time_begins_anew_each_month() -> None:
     assert int(keys.next(before)[20:28], 16) == before - milliseconds(2024, 12, 1)
 
 
-def test_the_counter_goes_round() -> None:
+def test_the_counter_wraps_around() -> None:
     keys = UniqueKeys(ADDRESS, 1, 2)
     found = [keys.next(0)[-4:] for _ in range(65_537)]
 
@@ -42,7 +42,7 @@ def test_the_counter_goes_round() -> None:
 
 
 @given(st.lists(TIMES, max_size=50), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
-def test_no_two_are_equal(times: list[int], process_id: int, salt: int) -> None:
+def test_keys_are_unique(times: list[int], process_id: int, salt: int) -> None:
     keys = UniqueKeys(ADDRESS, process_id, salt)
     made = [keys.next(now_ms) for now_ms in times]
 

@@ -1,5 +1,4 @@
-"""The audit of golden stores, with tasks run here, against what the manifests say. Spark:
-tests/spark."""
+"""The audit of golden stores, with tasks in this process, against manifests. Spark: tests/spark."""
 
 import json
 import re
@@ -33,7 +32,7 @@ RANGE_BYTES = 50_000
 
 
 def often(version: str, name: str) -> Any:
-    """Return a store as a parameter; one without features of its kind only is for soak runs."""
+    """Return a store as a parameter; one that another version covers as well is for soak runs."""
     is_own = version == "4.9.7" or name in ("v5", "torn-tail", "log-missing")
     is_like = name in ("recovered", "expired", "crc-late", "crc-early", "no-checkpoint-abort")
     is_like |= name in ("no-checkpoint", "no-index-abort", "no-cq-no-index-abort")
@@ -41,8 +40,8 @@ def often(version: str, name: str) -> Any:
     return pytest.param(version, name, marks=marks)
 
 
-STORES = pytest.mark.parametrize(("version", "name"), [often(*one) for one in golden.STORES])
-TORN = pytest.mark.parametrize(("version", "variant"), [often(*one) for one in golden.TORN])
+STORES = pytest.mark.parametrize(("version", "name"), [often(*store) for store in golden.STORES])
+TORN = pytest.mark.parametrize(("version", "variant"), [often(*store) for store in golden.TORN])
 
 
 class Backwards(SequentialRunner):
@@ -69,7 +68,7 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
 
 
 @STORES
-def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
+def test_stores_of_java_have_no_lost_messages(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     result = audited(golden.unpack(version, name))
     assert result.is_clean
@@ -84,7 +83,7 @@ def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path) -> None:
+def test_every_message_has_a_row_with_the_values_of_java(version: str, tmp_path: Path) -> None:
     store = golden.unpack(version, "clean")
     result = audited(store, table=str(tmp_path / "table"))
     expected = golden.messages(version, "clean")
@@ -115,8 +114,8 @@ def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -> None:
-    """The offsets, and the ends of queues, are those that Java's classes read."""
+def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) -> None:
+    """The offsets, and the ends of queues, are the values that Java's classes read."""
     manifest, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
     result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
     expected = {}
@@ -179,7 +178,7 @@ def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
         if message["queueOffset"] >= done.get(message["queueId"] + 1, 0)
     ]
     due = sorted(units[message["queueId"], message["queueOffset"]][2] for message in left)
-    assert due  # else the test would show nothing
+    assert due  # or nothing would be tested
     for now_ms in (LATER_MS, due[0] - 1, due[0]):
         due_count = sum(due_ms <= now_ms for due_ms in due)
         result = audited(golden.unpack(version, "clean"), now_ms=now_ms)
@@ -197,8 +196,8 @@ def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
 def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(tmp_path: Path) -> None:
     store = golden.copy_store("4.9.7", "ext", tmp_path)
     for path in (store / "config").glob("delayOffset.json*"):
-        path.unlink()  # or all would be delivered
-    times = [one["storeTimestamp"] for one in golden.messages("4.9.7", "ext")]
+        path.unlink()  # or all messages would be delivered
+    times = [message["storeTimestamp"] for message in golden.messages("4.9.7", "ext")]
     (level,) = audited(store, now_ms=LATER_MS).delays
     assert level.due > 0
     assert level.oldest_due_ms is not None
@@ -227,7 +226,9 @@ def beyond(text: str) -> int:
 
 
 @TORN
-def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_path: Path) -> None:
+def test_torn_stores_have_the_losses_of_their_damage(
+    version: str, variant: str, tmp_path: Path
+) -> None:
     """The expected result follows from the description of the damage."""
     text = golden.torn_variants(version)[variant]["damage"]
     messages = golden.messages(version, "clean")
@@ -286,7 +287,7 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
 
 
 @pytest.mark.parametrize("variant", ["torn-tail", "cq-ahead"])
-def test_records_that_a_recovery_cut_off_are_damaged_while_a_unit_is_left(
+def test_records_cut_off_by_a_recovery_are_damaged_if_a_unit_remains(
     variant: str, tmp_path: Path
 ) -> None:
     """Java ends queues at the end of the log, and leaves the bytes of later units."""
@@ -336,7 +337,7 @@ def test_a_store_in_use_is_refused_unless_allowed(tmp_path: Path) -> None:
     store = built(tmp_path / "store").root
     lock = FolderLock(str(store))
     try:
-        # The lock is this process's own, which the system does not report to itself.
+        # This process holds the lock, which the system does not report to itself.
         assert audited(store, allow_live=True).lost_count == 0
     finally:
         lock.release()
@@ -345,13 +346,13 @@ def test_a_store_in_use_is_refused_unless_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("range_bytes", 0), ("range_bytes", 1 << 32), ("sample", -1)]
 )
-def test_arguments_are_checked(name: str, value: int, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(name: str, value: int, tmp_path: Path) -> None:
     store = built(tmp_path / "store").root
     with pytest.raises(InvalidOption, match=name):
         audited(store, **{name: value})
 
 
-def test_a_table_is_not_put_over_other_files(tmp_path: Path) -> None:
+def test_a_table_does_not_replace_other_files(tmp_path: Path) -> None:
     store = built(tmp_path / "store").root
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -361,7 +362,7 @@ def test_a_table_is_not_put_over_other_files(tmp_path: Path) -> None:
     assert (mine / "thesis.txt").read_text() == "all of it"
 
 
-def test_the_next_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_a_table_replaces_an_earlier_table(tmp_path: Path) -> None:
     table = tmp_path / "table"
     audited(built(tmp_path / "large", 40).root, table=str(table))
     audited(built(tmp_path / "small", 5).root, table=str(table))
@@ -381,9 +382,9 @@ def test_a_table_that_cannot_be_read_is_a_finding(name: str, tmp_path: Path) -> 
 
 
 def test_an_index_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
-    one = built(tmp_path / "store")
-    one.index_file(0).write_bytes(b"short")
-    result = audited(one.root)
+    store = built(tmp_path / "store")
+    store.index_file(0).write_bytes(b"short")
+    result = audited(store.root)
     assert result.faults[Fault.INDEX_FILE] == 1
     assert not result.is_clean
 
@@ -393,11 +394,13 @@ def offsets(store: Path, table: dict[str, dict[int, int]]) -> None:
     (store / "config" / "consumerOffset.json").write_text(text)
 
 
-def test_offsets_that_cannot_be_right_are_told(tmp_path: Path) -> None:
-    one = built(tmp_path / "store", 20)
-    end = len(one.queue("TopicA", 0))
-    offsets(one.root, {"TopicA@ahead": {0: end + 3}, "Gone@stale": {0: 7}, "TopicA@fine": {0: end}})
-    result = audited(one.root)
+def test_impossible_offsets_are_findings(tmp_path: Path) -> None:
+    store = built(tmp_path / "store", 20)
+    end = len(store.queue("TopicA", 0))
+    offsets(
+        store.root, {"TopicA@ahead": {0: end + 3}, "Gone@stale": {0: 7}, "TopicA@fine": {0: end}}
+    )
+    result = audited(store.root)
     assert result.faults == {Fault.GROUP_AHEAD: 1, Fault.GROUP_WITHOUT_QUEUE: 1}
     assert [(f.fault, f.where) for f in result.findings] == [
         (Fault.GROUP_AHEAD, "ahead"),
@@ -434,7 +437,7 @@ def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
     assert result.is_clean
 
 
-def test_prepared_and_rolled_back_messages_belong_into_no_queue(tmp_path: Path) -> None:
+def test_prepared_and_rolled_back_messages_have_no_queue(tmp_path: Path) -> None:
     sent = [
         store_builder.message("TopicA"),
         store_builder.message("TopicA", sys_flag=flags.TRANSACTION_PREPARED),
@@ -445,7 +448,7 @@ def test_prepared_and_rolled_back_messages_belong_into_no_queue(tmp_path: Path) 
     assert result.is_clean
 
 
-def test_stages_follow_from_topics_and_operations_name_what_they_end(tmp_path: Path) -> None:
+def test_stages_follow_from_topics_and_op_messages_name_half_messages(tmp_path: Path) -> None:
     sent = [
         store_builder.message(names.HALF_TOPIC),
         store_builder.message(names.OP_HALF_TOPIC, b"0", tags="d"),
@@ -466,8 +469,8 @@ def test_stages_follow_from_topics_and_operations_name_what_they_end(tmp_path: P
     assert [row["attempts"] for row in rows] == [0, 0, 0, 2, 0]
 
 
-def test_a_gap_that_no_hole_explains_is_lost_messages(tmp_path: Path) -> None:
-    """A log file was inserted whose records begin later."""
+def test_a_gap_without_a_hole_is_lost_messages(tmp_path: Path) -> None:
+    """As if a log file had been inserted whose records begin later."""
     store = built(tmp_path / "store", 8)
     placed = store.queue("TopicA", 0)
     assert len(placed) == 2
@@ -477,10 +480,10 @@ def test_a_gap_that_no_hole_explains_is_lost_messages(tmp_path: Path) -> None:
     log.write_bytes(data)
     result = audited(store.root)
     assert result.faults[Fault.GAP] == 4
-    assert result.lost_count == 4 + 1  # and the one whose unit is not at its place
+    assert result.lost_count == 4 + 1  # and the message whose unit is not at its place
 
 
-def test_all_is_in_the_json(tmp_path: Path) -> None:
+def test_the_json_has_the_whole_result(tmp_path: Path) -> None:
     store = built(tmp_path / "store")
     store.log_file(0).write_bytes(b"\0" * store.log_file_bytes)
     result = audited(store.root)

@@ -1,6 +1,6 @@
-"""``reput store verify`` and the job ``audit`` say the same of a store, however it is damaged.
+"""``reput store verify`` and the job ``audit`` agree on a store, however it is damaged.
 
-Verify speaks of units and files, the audit of messages; ``pairs`` lists what has to agree.
+Verify counts units and files, the audit messages; ``pairs`` lists the numbers that must agree.
 """
 
 import random
@@ -28,7 +28,7 @@ LIGHT_KINDS = ("no unit", "another size", "another tags code")
 
 
 def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
-    """Yield what both say of a store: a name, verify's number, the audit's."""
+    """Yield the comparable numbers of a store: name, number of verify, number of the audit."""
     audit = run_audit(
         SequentialRunner(), str(store), now_ms=LATER_MS, table=str(table), range_bytes=RANGE_BYTES
     )
@@ -36,8 +36,8 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
     reasons = Counter(row["reason"] for row in rows.to_pylist())
     report = verify(StoreReader.open(str(store)))
     kinds: Counter[FindingKind] = Counter()
-    for one in report.findings:
-        kinds[one.kind] += 1 if one.count is None else one.count
+    for finding in report.findings:
+        kinds[finding.kind] += 1 if finding.count is None else finding.count
     faults, indexed = Counter(audit.faults), Counter(audit.indexed)
 
     def of(*names: FindingKind) -> int:
@@ -83,7 +83,7 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
     )
     yield "chains", of(FindingKind.INDEX_CHAIN), faults[Fault.INDEX_CHAIN]
     yield "keys", of(FindingKind.KEY_MISSING), indexed[Indexed.MISSING]
-    if not kinds[FindingKind.INDEX_ABSENT]:  # then verify says it once
+    if not kinds[FindingKind.INDEX_ABSENT]:  # otherwise verify reports them as one finding
         not_covered = indexed[Indexed.UNCOVERED] + indexed[Indexed.PENDING]
         yield "not indexed", of(FindingKind.NOT_INDEXED), not_covered
     yield "stale entries", of(FindingKind.ENTRY_STALE), faults[Fault.ENTRY_STALE]
@@ -101,17 +101,17 @@ def disagreements(store: Path, table: Path) -> list[tuple[str, object, object]]:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
-def test_of_stores_of_java(version: str, name: str, tmp_path: Path) -> None:
+def test_audit_and_verify_agree_on_stores_of_java(version: str, name: str, tmp_path: Path) -> None:
     assert not disagreements(golden.unpack(version, name), tmp_path / "table")
 
 
 @pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
-def test_of_torn_stores(version: str, variant: str, tmp_path: Path) -> None:
+def test_audit_and_verify_agree_on_torn_stores(version: str, variant: str, tmp_path: Path) -> None:
     assert not disagreements(golden.unpack(version, f"torn/{variant}"), tmp_path / "table")
 
 
-def harm(store: Path, chance: random.Random) -> str:
-    """Damage a file somewhere; return what was done."""
+def damage_at_random(store: Path, chance: random.Random) -> str:
+    """Damage a file at a random place; return a description."""
     there = [family for family in FAMILIES if (store / family).is_dir()]
     family = chance.choice(there)
     files = sorted(file for file in (store / family).rglob("*") if file.is_file())
@@ -136,19 +136,21 @@ def harm(store: Path, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(400 if golden.IS_SOAK else 40))
-def test_of_stores_with_any_damage(seed: int, tmp_path: Path) -> None:
-    """Plain, batch and extended queues, and the log and the index, of all versions."""
+def test_audit_and_verify_agree_on_random_damage(seed: int, tmp_path: Path) -> None:
+    """Damage plain, batch and extended queues, the log and the index, of all versions."""
     chance = random.Random(seed)
     version, name = golden.STORES[seed % len(golden.STORES)]
     store = golden.copy_store(version, name, tmp_path)
-    done = [harm(store, chance) for _ in range(chance.choice([1, 1, 2]))]
+    done = [damage_at_random(store, chance) for _ in range(chance.choice([1, 1, 2]))]
     assert not disagreements(store, tmp_path / "table"), (version, name, done)
     shutil.rmtree(store)
 
 
 @pytest.mark.parametrize("number", [3, 9])
-def test_of_a_light_queue_that_lacks_a_unit(number: int, tmp_path: Path) -> None:
-    """Amid its units, and the last one."""
+def test_audit_and_verify_agree_on_a_missing_unit_of_a_light_queue(
+    number: int, tmp_path: Path
+) -> None:
+    """A unit in the middle and the last one."""
     store = golden.copy_store("5.5.0", "v5", tmp_path)
     path = store / "consumequeue" / "%LMQ%first" / "0" / "00000000000000000000"
     data = bytearray(path.read_bytes())
@@ -163,7 +165,7 @@ def test_of_a_light_queue_that_lacks_a_unit(number: int, tmp_path: Path) -> None
     ("position", "data", "kind"),
     [(8, b"\0\0\0\1", "wrong size"), (12, b"\0\0\0\0\0\0\0\1", "wrong tags")],
 )
-def test_of_a_light_queue_with_a_wrong_unit(
+def test_audit_and_verify_agree_on_a_wrong_unit_of_a_light_queue(
     position: int, data: bytes, kind: str, tmp_path: Path
 ) -> None:
     store = golden.copy_store("5.5.0", "v5", tmp_path)
@@ -180,7 +182,9 @@ def test_of_a_light_queue_with_a_wrong_unit(
 @pytest.mark.parametrize(
     ("queue_offset", "pending"), [(5, False), (14, False), (15, False), (16, True), (27, True)]
 )
-def test_of_zeros_after_a_crash(queue_offset: int, pending: bool, tmp_path: Path) -> None:
+def test_audit_and_verify_agree_on_zeros_after_a_crash(
+    queue_offset: int, pending: bool, tmp_path: Path
+) -> None:
     """A start overwrites zeros in the last three files of a queue, but for their first unit.
 
     Seen with brokers of 4.9.7 and 5.5.0: zeros in earlier files stay, and pulls of them fail; into
@@ -189,7 +193,7 @@ def test_of_zeros_after_a_crash(queue_offset: int, pending: bool, tmp_path: Path
     messages = store_builder.messages(30, topics=1, queues=1)
     built = store_builder.build(tmp_path / "store", messages, queue_file_units=5)
     (built.root / "abort").touch()
-    (built.root / "checkpoint").unlink(missing_ok=True)  # a start dispatches all of the log
+    (built.root / "checkpoint").unlink(missing_ok=True)  # a start dispatches the whole log
     path = built.queue_file(messages[0].topic, number=queue_offset // 5)
     units = bytearray(path.read_bytes())
     position = queue_offset % 5 * 20

@@ -1,6 +1,6 @@
-"""Small stores with planted faults: the audit says of each message what a model says.
+"""Small stores with planted faults: the audit's verdict of each message equals a model's.
 
-The model knows what was sent, where a broker puts it, and what was done to the files afterwards. It
+The model has the messages sent, where a broker puts them, and the later changes of the files. It
 reads no store.
 """
 
@@ -61,9 +61,9 @@ class Model:
     built: Built
     messages: list[Sent]
     pointed_at: list[Sent] = field(default_factory=list)
-    """Messages that units of other messages point at."""
+    """Messages to which units of other messages point."""
     strays: int = 0
-    """Index entries whose key no message has."""
+    """Number of index entries with a key that no message has."""
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def queue(self, place: tuple[str, int]) -> list[Sent]:
@@ -74,7 +74,7 @@ class Model:
     def plant(self, kind: str, number: int) -> None:
         message = self.messages[number % len(self.messages)]
         if not message.is_whole or message.reason or not message.is_indexed:
-            return  # one fault for each
+            return  # at most one fault for each message
         getattr(self, f"_{kind}")(message)
 
     def _write(self, path: Path, position: int, data: bytes) -> None:
@@ -132,7 +132,7 @@ class Model:
             message.has_unit = False
 
     def _unindex(self, message: Sent) -> None:
-        """Change the key of one of its entries to another key of the same slot."""
+        """Change the key of one of the message's entries to another key of the same slot."""
         wanted = store_builder.index_hash(store_builder.index_keys(message.stored)[1])
         for path in sorted((self.built.root / "index").iterdir()):
             data = path.read_bytes()
@@ -174,7 +174,7 @@ class Model:
                 yield (*place, None, "damaged", "in_hole", None, None, None)
 
     def gone(self) -> Counter[int]:
-        """Return hole -> messages without record and unit, known from a later message."""
+        """Return hole -> messages without record and unit, which a later message reveals."""
         lost: Counter[int] = Counter()
         holes = [sent for sent in self.messages if not sent.is_whole]
         for place in {sent.place for sent in self.messages}:
@@ -217,7 +217,7 @@ STORES = (st.integers(1, 45), PLANTED, OFFSETS, st.integers(400, 9000), st.boole
 
 @settings(max_examples=15)
 @given(*STORES)
-def test_the_audit_says_what_the_model_says(
+def test_the_audit_equals_the_model(
     count: int,
     planted: list[tuple[str, int]],
     offsets: dict[str, dict[int, int]],
@@ -230,7 +230,7 @@ def test_the_audit_says_what_the_model_says(
 @pytest.mark.soak
 @settings(max_examples=2000, derandomize=False)
 @given(*STORES)
-def test_the_audit_says_what_the_model_says_of_many(
+def test_the_audit_of_many_messages_equals_the_model(
     count: int,
     planted: list[tuple[str, int]],
     offsets: dict[str, dict[int, int]],
@@ -317,7 +317,9 @@ def check_groups(model: Model, result: Any) -> None:
                 times = [time for time in (of_group[3], sent.stored.store_timestamp) if time]
                 of_group[3] = min(times)
     for key in model.offsets:
-        expected[key.split("@")[1], key.split("@")[0]]  # one without a whole message too
+        expected[
+            key.split("@")[1], key.split("@")[0]
+        ]  # also an entry for topics without a whole message
     assert {
         (sent.group, sent.topic): [
             sent.consumed,

@@ -1,4 +1,4 @@
-"""The dispatch job on golden stores and built ones, with tasks run here; Spark: tests/spark."""
+"""The dispatch job on golden and built stores, with tasks in this process; Spark: tests/spark."""
 
 import dataclasses
 import json
@@ -33,13 +33,13 @@ from spark.dispatch_setting import (
 )
 
 WHOLE = [(version, name) for version, name in golden.STORES if name in ("clean", "recovered", "v5")]
-"""Stores without extension units whose log has everything that the queues point at."""
+"""Stores without extension units whose log has all records that units point at."""
 KEYS_LOST = ("recovered",)
-"""Where the index lacks keys since a crash of the Java broker (known-bugs.md#lost-index-files)."""
+"""Stores whose index lost keys in a crash of the Java broker (known-bugs.md#lost-index-files)."""
 
 
 def settings_of(version: str, name: str, root: Path) -> StoreConfig:
-    """The configuration of the broker that wrote a store."""
+    """Return the configuration of the broker that wrote a store."""
     settings = dict(golden.manifest(version, name)["config"])
     settings.pop("storePathRootDir", None)
     settings.pop("storePathCommitLog", None)
@@ -48,9 +48,7 @@ def settings_of(version: str, name: str, root: Path) -> StoreConfig:
 
 
 @pytest.mark.parametrize(("version", "name"), WHOLE)
-def test_queues_and_index_are_the_bytes_that_java_wrote(
-    version: str, name: str, tmp_path: Path
-) -> None:
+def test_queues_and_index_have_the_bytes_of_java(version: str, name: str, tmp_path: Path) -> None:
     store, target = golden.unpack(version, name), tmp_path / "target"
     options = settings_of(version, name, store)
     result = run_dispatch(
@@ -66,16 +64,16 @@ def test_queues_and_index_are_the_bytes_that_java_wrote(
     assert result.holes == ()
     assert_same(target, store, [paths.CONSUME_QUEUE])
     expected = files_of(store, paths.INDEX)
-    found = files_of(target, paths.INDEX)
+    written = files_of(target, paths.INDEX)
     if name in KEYS_LOST:
         return
     if version == "4.5.2":
-        # It counts every entry as a new slot (known-bugs.md#index-slot-count).
-        expected, found = (
-            {number: _without_slots_used(one) for number, one in each.items()}
-            for each in (expected, found)
+        # 4.5.2 counts every entry as a new slot (known-bugs.md#index-slot-count).
+        expected, written = (
+            {number: _without_slots_used(file) for number, file in files.items()}
+            for files in (expected, written)
         )
-    assert found == expected
+    assert written == expected
 
 
 def _without_slots_used(data: bytes) -> bytes:
@@ -83,15 +81,15 @@ def _without_slots_used(data: bytes) -> bytes:
     return index_entry.pack_header(header) + data[index_entry.HEADER.size :]
 
 
-ENGINE = [one for one in golden.STORES if one[1] != "ext"] + [
+ENGINE = [store for store in golden.STORES if store[1] != "ext"] + [
     (version, f"torn/{name}")
     for version, name in store_fixture.some(golden.EACH_DAMAGE)
-    if name != "log-short"  # the engine wants log files of one size
+    if name != "log-short"  # the engine requires log files of one size
 ]
 
 
 @pytest.mark.parametrize(("version", "name"), ENGINE)
-def test_any_log_gives_what_the_store_engine_makes_of_it(
+def test_queues_and_index_equal_those_of_the_store_engine(
     version: str, name: str, tmp_path: Path
 ) -> None:
     store, target = golden.copy_store(version, name, tmp_path), tmp_path / "target"
@@ -110,12 +108,12 @@ def test_any_log_gives_what_the_store_engine_makes_of_it(
     assert_same(target, expected)
 
 
-# --- stores that are built -------------------------------------------------------------------
+# --- built stores ---------------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 1 << 30), range_bytes=st.integers(100, 9000))
 @settings(max_examples=12)
-def test_any_cut_and_order_gives_the_same_files(
+def test_the_files_do_not_depend_on_ranges_and_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, range_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
@@ -132,7 +130,7 @@ def test_any_cut_and_order_gives_the_same_files(
     assert sorted(path.name for path in target.iterdir()) == ["consumequeue", "index", "lock"]
 
 
-def test_a_run_that_is_killed_anywhere_and_run_again_gives_the_same_files(tmp_path: Path) -> None:
+def test_a_killed_run_gives_the_same_files_when_run_again(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     target = tmp_path / "target"
 
@@ -159,7 +157,7 @@ class Stopped(Exception):
     pass
 
 
-def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
+def test_a_run_killed_between_renames_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build(tmp_path / "store")
@@ -183,7 +181,7 @@ def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
             else:
                 assert allowed == 4
         expected = build(tmp_path / f"expected-{allowed}").root
-        # Existing families are right; a family that was moved aside is restored or replaced.
+        # Existing families are correct; a family that was moved aside is restored or replaced.
         for family in FAMILIES:
             if (built.root / family).exists():
                 assert_same(built.root, expected, [family])
@@ -211,14 +209,14 @@ QUEUE_OFFSETS = [
 
 @pytest.mark.parametrize("offsets", QUEUE_OFFSETS)
 @pytest.mark.parametrize("range_bytes", [400, 100_000])
-def test_queue_offsets_that_do_not_go_on_by_one(
+def test_queue_offsets_that_are_not_consecutive(
     offsets: list[int], range_bytes: int, tmp_path: Path
 ) -> None:
     messages = store_builder.messages(len(offsets), topics=1, queues=1)
     placed = store_builder.place(messages, 4096)
     placed = [
-        dataclasses.replace(one, queue_offset=offset)
-        for one, offset in zip(placed, offsets, strict=True)
+        dataclasses.replace(message, queue_offset=offset)
+        for message, offset in zip(placed, offsets, strict=True)
     ]
     root = tmp_path / "store"
     for start, data in store_builder.log_files(placed, 4096).items():
@@ -231,7 +229,7 @@ def test_queue_offsets_that_do_not_go_on_by_one(
     assert_same(target, expected)
 
 
-def test_what_gets_no_unit_no_entry_or_another_code(tmp_path: Path) -> None:
+def test_messages_without_unit_or_entry_or_with_another_code(tmp_path: Path) -> None:
     message = store_builder.message
     light = {props.INNER_MULTI_DISPATCH: "%LMQ%a,TopicB", props.INNER_MULTI_QUEUE_OFFSET: "4,0"}
     messages = [
@@ -277,7 +275,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
 # --- parts, dry runs, refusals ---------------------------------------------------------------
 
 
-def test_one_topic_in_place_leaves_the_others(tmp_path: Path) -> None:
+def test_a_topic_in_place_leaves_the_others(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     broken = [built.queue_file(topic) for topic in ("TopicA", "TopicB")]
     good = [path.read_bytes() for path in broken]
@@ -294,7 +292,7 @@ def test_one_topic_in_place_leaves_the_others(tmp_path: Path) -> None:
     assert not (built.root / "dispatch.tmp").exists()
 
 
-def test_a_range_of_times_is_what_a_log_of_that_part_gives(tmp_path: Path) -> None:
+def test_a_time_range_equals_a_log_of_that_part(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     low, high = built.messages[33], built.messages[77]
     target = tmp_path / "target"
@@ -318,12 +316,12 @@ def test_a_dry_run_reports_each_difference_and_writes_nothing(tmp_path: Path) ->
     options = small(built.root)
 
     def dry_run(**more: Any) -> Any:
-        found = run_dispatch(
+        result = run_dispatch(
             Here(), str(built.root), config=options, dry_run=True, range_bytes=2000, **more
         )
-        assert found.target is None
-        assert found.is_same == found.as_json()["is_same"] == found.difference.is_same
-        return found.difference
+        assert result.target is None
+        assert result.is_same == result.as_json()["is_same"] == result.difference.is_same
+        return result.difference
 
     assert dry_run().is_same
     before = {path for path in built.root.rglob("*") if path.is_file()}
@@ -342,13 +340,13 @@ def test_a_dry_run_reports_each_difference_and_writes_nothing(tmp_path: Path) ->
     damaged[77] ^= 1
     index[1].write_bytes(damaged)
     index[-1].unlink()
-    found = dry_run()
-    assert [dataclasses.astuple(queue_file) for queue_file in found.queues] == [
+    difference = dry_run()
+    assert [dataclasses.astuple(queue_file) for queue_file in difference.queues] == [
         ("TopicA", 0, 1, 1, 0),
         ("TopicB", 1, 10, 0, 0),
         ("TopicZ", 4, 0, 0, 2),
     ]
-    assert [dataclasses.astuple(queue_file) for queue_file in found.index] == [
+    assert [dataclasses.astuple(queue_file) for queue_file in difference.index] == [
         (1, index[1].name, 77),
         (9, None, None),
     ]
@@ -364,7 +362,7 @@ def test_a_dry_run_reports_each_difference_and_writes_nothing(tmp_path: Path) ->
     assert len(missing.index) == 10
 
 
-def test_the_store_engine_goes_on_where_the_job_has_been(tmp_path: Path) -> None:
+def test_the_store_engine_continues_after_the_job(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     options = small(built.root)
     with MessageStore.open(config=options):
@@ -377,7 +375,7 @@ def test_the_store_engine_goes_on_where_the_job_has_been(tmp_path: Path) -> None
     assert_same(built.root, build(tmp_path / "again").root)
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     root, options = str(built.root), small(built.root)
     with pytest.raises(InvalidOption, match="a folder to write to, or in_place"):

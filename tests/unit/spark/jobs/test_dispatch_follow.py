@@ -1,4 +1,4 @@
-"""A live store followed by a dispatch: equality with the store's own queues and index."""
+"""A dispatch that follows a live store: its result equals the store's own queues and index."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ from spark.dispatch_setting import Here, Killed, assert_same, build, small
 
 
 class Traffic:
-    """Puts messages into a store, of any size and key count, and now and then deletes a topic."""
+    """Puts messages of random size and key count into a store, and sometimes deletes a topic."""
 
     def __init__(self, store: MessageStore, seed: int) -> None:
         self._store = store
@@ -53,8 +53,8 @@ class Traffic:
         self._store.delete_topic(topic)
 
 
-def caught_up(one: Followed) -> bool:
-    return one.is_caught_up
+def caught_up(progress: Followed) -> bool:
+    return progress.is_caught_up
 
 
 def follow(root: Path, target: Path, runner: Any = None, **more: Any) -> Followed:
@@ -62,7 +62,7 @@ def follow(root: Path, target: Path, runner: Any = None, **more: Any) -> Followe
     return run_follow(runner or Here(), str(root), str(target), config=small(root), **options)
 
 
-def test_the_target_is_what_the_live_store_has(tmp_path: Path) -> None:
+def test_the_target_equals_the_live_store(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     with MessageStore.open(config=small(root)) as store:
         traffic = Traffic(store, seed=1)
@@ -70,10 +70,10 @@ def test_the_target_is_what_the_live_store_has(tmp_path: Path) -> None:
             traffic.put(39)
             before = store.max_physical_offset
             traffic.put(1)
-            # A reader cannot exclude that the last message is half written ...
+            # The last message may be half written for all that a reader can see ...
             done = follow(root, target, Here(traffic.count))
             assert (done.log_end, done.is_caught_up) == (before, True)
-            # ... until a queue file has it.
+            # ... until a queue file points at it.
             store.queues.write_out()
             done = follow(root, target, Here(traffic.count))
             assert (done.log_end, done.records) == (store.max_physical_offset, 1)
@@ -82,7 +82,7 @@ def test_the_target_is_what_the_live_store_has(tmp_path: Path) -> None:
         assert follow(root, target).records == 29
     assert follow(root, target).records == 1
     assert_same(target, root)
-    assert sorted(one.name for one in target.iterdir()) == [
+    assert sorted(path.name for path in target.iterdir()) == [
         *("consumequeue", "dispatch.json", "index", "lock"),
     ]
     assert done.as_json()["is_caught_up"]
@@ -93,10 +93,10 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_filesystem", "sync_file", "write", "make_folder"])
-def test_a_step_that_is_killed_anywhere_is_done_again(
+def test_a_killed_step_is_repeated(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each kill the log grows, so that the step done again is not the one that was killed."""
+    """The log grows after each kill, so that the repeated step is not the killed one."""
     root, target = tmp_path / "store", tmp_path / "target"
     plain = getattr(Disk, call)
     choose = random.Random(call)
@@ -125,10 +125,10 @@ def test_a_step_that_is_killed_anywhere_is_done_again(
     assert_same(target, root)
 
 
-def test_a_batch_and_a_stream_make_the_same_of_any_store(tmp_path: Path) -> None:
+def test_batch_and_stream_write_the_same_files(tmp_path: Path) -> None:
     built = build(tmp_path / "store", 300, queue_offsets={("TopicA", 1): 30})
     target = tmp_path / "followed"
-    # Steps of 32 ranges: this log takes several.
+    # Steps of 32 ranges: this log needs several.
     done = follow(built.root, target, range_bytes=200)
     assert done.steps > 2
     assert done.units == done.records == 300
@@ -136,16 +136,16 @@ def test_a_batch_and_a_stream_make_the_same_of_any_store(tmp_path: Path) -> None
     batch = tmp_path / "batch"
     run_dispatch(Here(), str(built.root), config=small(built.root), target=str(batch))
     assert_same(target, batch)
-    assert sorted(one.name for one in (target / "index").iterdir()) == sorted(
-        one.name for one in (batch / "index").iterdir()
+    assert sorted(path.name for path in (target / "index").iterdir()) == sorted(
+        path.name for path in (batch / "index").iterdir()
     )
-    # A batch over it ends the stream: how far that was is not true any more.
+    # A batch over the target ends the stream: the recorded position is no longer valid.
     run_dispatch(Here(), str(built.root), config=small(built.root), target=str(target))
     with pytest.raises(InvalidOption, match="followed into before"):
         follow(built.root, target)
 
 
-def test_what_a_killed_step_left_behind_the_end_goes_if_the_log_lost_it(tmp_path: Path) -> None:
+def test_units_of_a_killed_step_after_the_end_of_the_log_are_removed(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     with MessageStore.open(config=small(root)) as store:
         Traffic(store, seed=3).put(30)
@@ -156,7 +156,7 @@ def test_what_a_killed_step_left_behind_the_end_goes_if_the_log_lost_it(tmp_path
         state = (target / "dispatch.json").read_bytes()
         Traffic(store, seed=4).put(60)
         follow(root, target)
-    # As if that step had been killed before its commit, and the machine had lost the log's end.
+    # As if the step had been killed before its commit, and the machine had lost the log's end.
     (target / "dispatch.json").write_bytes(state)
     with MessageStore.open(config=small(kept)) as store:
         Traffic(store, seed=5).put(3)
@@ -165,7 +165,7 @@ def test_what_a_killed_step_left_behind_the_end_goes_if_the_log_lost_it(tmp_path
     assert_same(target, kept)
 
 
-def test_another_log_than_was_followed_is_refused(tmp_path: Path) -> None:
+def test_another_log_than_the_followed_one_is_refused(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     for seed in (6, 7):
         shutil.rmtree(root, ignore_errors=True)
@@ -185,7 +185,7 @@ def test_another_log_than_was_followed_is_refused(tmp_path: Path) -> None:
         follow(root, target)
 
 
-def test_targets_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_targets_are_refused(tmp_path: Path) -> None:
     built = build(tmp_path / "store")
     with pytest.raises(InvalidOption, match="another folder than the store"):
         follow(built.root, built.root)
@@ -226,7 +226,7 @@ config = StoreConfig(
 print("ready", flush=True)
 if kind == "follow":
     follow(
-        None, store, target, config=config, range_bytes=300, until=lambda one: one.is_caught_up
+        None, store, target, config=config, range_bytes=300, until=lambda done: done.is_caught_up
     )
 else:
     dispatch(None, store, config=config, target=target, range_bytes=2000)
@@ -234,9 +234,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["follow", "dispatch"])
-def test_processes_that_are_killed_leave_what_the_next_run_finishes(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_run_in_a_killed_process_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     choose = random.Random(kind)
     kills = 0

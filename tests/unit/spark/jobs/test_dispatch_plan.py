@@ -1,4 +1,4 @@
-"""Plans of a dispatch beside a model that takes one record after the other."""
+"""Plans of a dispatch, compared with a model that handles one record at a time."""
 
 import itertools
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Record:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    """Queues whose offsets mostly continue by one, and sometimes jump, repeat, or start over."""
+    """Queues whose offsets mostly continue by one, and sometimes jump, repeat, or restart."""
     physical_offset = 0
     next_offsets = {("T", i): draw(st.integers(0, 3)) for i in range(2)}
     log = []
@@ -52,7 +52,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
 
 
 def model(log: list[Record], multiple: int) -> dict[QueueKey, dict[int, int]]:
-    """Queue -> queue offset -> physical offset, as one dispatcher puts units."""
+    """Return queue -> queue offset -> physical offset as a single dispatcher puts the units."""
     units: dict[QueueKey, dict[int, int]] = {}
     ends: dict[QueueKey, tuple[int, int]] = {}
     for message in log:
@@ -92,7 +92,7 @@ def planned(
     fresh: QueueEnd,
     queue_ends: dict[QueueKey, QueueEnd],
 ) -> QueuePlan:
-    """The plan of a log's parts; where it needs detail, it gets a queue record by record."""
+    """Plan the parts of a log; pass single records of a queue where the plan needs them."""
     try:
         surveys = [Survey(runs=runs(part, detailed.get(i, set()))) for i, part in enumerate(parts)]
         return plan_queues(surveys, fresh=fresh, queue_ends=queue_ends)
@@ -103,13 +103,13 @@ def planned(
 
 
 @given(logs(), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 7), st.sampled_from([1, 4]))
-def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
+def test_tasks_put_the_units_of_their_records_for_any_ranges(
     log: list[Record], cuts: list[int], first_step: int, multiple: int
 ) -> None:
     places = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     parts = [log[low:high] for low, high in itertools.pairwise(places)]
     fresh = QueueEnd(begins_at_multiple_of=multiple)
-    # In two steps, as a stream does it; the second one knows where the first one ended.
+    # In two steps, like a stream; the second one has the queue ends of the first one.
     first = planned(parts[:first_step], {}, fresh, {})
     second = planned(parts[first_step:], {}, fresh, first.queue_ends)
     expected = model(log, multiple)
@@ -123,7 +123,7 @@ def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
             share = shares[key]
             assert share.is_start == (not written)
             written += range(share.first, share.stop)
-            own = {one.physical_offset for one in part}
+            own = {message.physical_offset for message in part}
             assert {units[offset] for offset in range(share.first, share.stop)} <= own
         assert written == sorted(units)
 
@@ -147,21 +147,21 @@ def test_index_files_take_all_entries_in_order(counts: list[int], entry_max: int
     assert taken == entries
 
 
-def test_a_file_knows_the_entry_before_it() -> None:
+def test_an_index_file_has_the_entry_before_it() -> None:
     assert plan_index([4, 0, 3], 5) == [
         IndexFile(0, (EntrySpan(0, 0, 4),)),
         IndexFile(1, (EntrySpan(2, 0, 3),), before=(0, 3)),
     ]
 
 
-def test_runs_go_on_over_windows() -> None:
+def test_runs_continue_over_windows() -> None:
     found = [RecordRun(5, 7, 0, 200)]
     write_plan.append_runs(found, [RecordRun(7, 9, 300, 500), RecordRun(9, 10, 600, 700)])
     write_plan.append_runs(found, [RecordRun(3, 4, 800, 900)])
     assert found == [RecordRun(5, 10, 0, 700), RecordRun(3, 4, 800, 900)]
 
 
-def test_a_queue_offset_that_nothing_can_explain_is_rejected() -> None:
+def test_an_impossible_queue_offset_is_rejected() -> None:
     queue_end = QueueEnd(10, 1000, is_fresh=False)
     rejected = write_plan.step(queue_end, RecordRun(5000, 5001, 1100, 1200))
     assert (rejected.after, rejected.rejected) == (queue_end, 1)
@@ -169,7 +169,7 @@ def test_a_queue_offset_that_nothing_can_explain_is_rejected() -> None:
         write_plan.step(queue_end, RecordRun(5000, 5002, 1100, 1300))
 
 
-def test_spans_are_cut_where_a_place_lies_within() -> None:
+def test_spans_are_cut_at_places_within() -> None:
     assert write_plan.cut_spans([(0, 10), (10, 30)], [10, 15, 40]) == [
         (0, 10),
         (10, 15),

@@ -1,4 +1,4 @@
-"""The words of the control block: each field has its own words, a unit and a meaning."""
+"""The words of the control block: each field has separate words, a unit and a meaning."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def numbers(start: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("layout", "size"), LAYOUTS, ids=["block", *"tqrd"])
-def test_each_field_has_words_of_its_own(layout: state.Layout, size: int) -> None:
+def test_each_field_has_separate_words(layout: state.Layout, size: int) -> None:
     words = [field.number + i for field in layout.fields for i in range(field.words)]
     assert words == list(range(size))
 
@@ -39,5 +39,5 @@ def test_reasons_to_stop_differ() -> None:
     assert sorted(reasons.values()) == list(range(len(reasons)))
 
 
-def test_marks_are_bits_of_their_own() -> None:
+def test_each_mark_is_a_separate_bit() -> None:
     assert state.MARK_DIRTY & state.MARK_TOUCHED == 0

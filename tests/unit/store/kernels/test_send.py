@@ -30,7 +30,7 @@ DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
 BORN_MS = 1_700_000_000_000
 CLUSTER = "CLUSTER\1DefaultCluster\2"
-"""What a 4.9.7 broker adds, after all that was sent (seen in its commit log)."""
+"""Properties that a 4.9.7 broker appends to those of the client (copied from its commit log)."""
 UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
 
 
@@ -39,7 +39,7 @@ if not hot.is_compiled:
 
 
 class Store:
-    """A log, a topic of four queues, and all that ``receive`` needs."""
+    """A log, a topic of four queues, and the memory that ``receive`` needs."""
 
     def __init__(self) -> None:
         self.hot = HotState()
@@ -88,7 +88,7 @@ class Store:
             block[word] = value
 
     def receive(self, data: bytes) -> int:
-        """Let the kernel work through bytes that came in; return how many frames it answered."""
+        """Pass received bytes to the kernel; return how many frames it answered."""
         self.received = np.frombuffer(data + b"?", np.uint8)
         self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
         self.block[state.RECEIVE_END] = len(data)
@@ -105,16 +105,16 @@ class Store:
 
     def messages(self) -> list[StoredMessage]:
         data = self.log[: self.block[state.LOG_POSITION]].tobytes()
-        found, at = [], 0
-        while at < len(data):
-            verdict, size = record.classify(data, at, self.block[state.LOG_START] + at)
+        stored, position = [], 0
+        while position < len(data):
+            verdict, size = record.classify(data, position, self.block[state.LOG_START] + position)
             assert verdict is record.Verdict.MESSAGE
-            found.append(record.decode(data, at))
-            at += size
-        return found
+            stored.append(record.decode(data, position))
+            position += size
+        return stored
 
     def is_taken(self, frame: bytes) -> bool:
-        """Whether the kernel answers this one frame; if not, it must leave it to Python."""
+        """Return whether the kernel answers this frame; if not, check that it left no trace."""
         answered = self.receive(frame)
         if not answered:
             assert self.stop == state.STOP_FRAME
@@ -185,7 +185,7 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
     )
     assert first == expected
     assert (second.queue_offset, second.physical_offset) == (1, (1 << 20) + first.store_size)
-    ids = [f"7F00000100002A9F{one.physical_offset:016X}" for one in (first, second)]
+    ids = [f"7F00000100002A9F{message.physical_offset:016X}" for message in (first, second)]
     assert store.reply_bytes == b"".join(
         send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset)
         for opaque, message_id, queue_offset in ((5, ids[0], 0), (6, ids[1], 1))
@@ -195,7 +195,7 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
 
 
 def test_replies_are_those_of_java() -> None:
-    """Of the binary ones each byte; in JSON, Java's order of keys is that of its hash table."""
+    """Binary replies are equal; Java's order of JSON keys is that of its hash table."""
     message_id = "C0000202000010910000000000000000"
     binary = send_reply.send_reply(22, Serialization.ROCKETMQ, message_id, 3, 77)
     assert binary == (DATA / "4.9.7" / "rocketmq_send_reply.frame").read_bytes()
@@ -234,7 +234,7 @@ def test_long_names_are_those_of_the_header() -> None:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_frames_of_java(store: Store, version: str) -> None:
-    """What Java clients sent, and what the reader of all frames makes of it."""
+    """Frames that Java clients sent; the expected fields come from the general frame decoder."""
     names = ["live_code_310", "json_send_v2_without_properties"]
     names += ["rocketmq_send_v2_without_properties"]
     frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
@@ -259,14 +259,14 @@ def test_frames_of_java(store: Store, version: str) -> None:
     "name", ["send_v2", "send", "send_v2_oneway", "send_v2_to_retry", "send_batch", "pull",
              "send_v2_with_quotes"]
 )  # fmt: skip
-def test_frames_of_java_that_are_not_common(
+def test_frames_of_java_that_fall_back(
     store: Store, version: str, serialization: str, name: str
 ) -> None:
-    """The first two hold text that is no ASCII."""
+    """The first two have text that is not ASCII."""
     assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
-# --- what takes the fast path ---------------------------------------------------
+# --- sends on the fast path -----------------------------------------------------
 
 BOTH = pytest.mark.parametrize("serialization", list(Serialization))
 
@@ -302,7 +302,9 @@ COMMON: list[dict[str, str | None]] = [
 
 @BOTH
 @pytest.mark.parametrize("changes", COMMON, ids=str)
-def test_common(store: Store, changes: dict[str, str | None], serialization: Serialization) -> None:
+def test_sends_on_the_fast_path(
+    store: Store, changes: dict[str, str | None], serialization: Serialization
+) -> None:
     assert store.is_taken(send(changes, serialization=serialization))
 
 
@@ -312,7 +314,7 @@ def test_escapes(store: Store) -> None:
 
 
 def let_wait(store: Store) -> None:
-    """Let half messages and those of two delay levels be common, with queues for them."""
+    """Let the fast path take half messages and two delay levels; add queues for them."""
     store.hot.set_delays((1_000, 5_000))
     store.block[state.TAKES_HALVES] = 1
     for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
@@ -323,8 +325,8 @@ def let_wait(store: Store) -> None:
 
 
 @BOTH
-def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
-    """As the processors store them, whose records are compared with those of Java."""
+def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
+    """Half and delayed messages are stored as the processors store them (compared with Java's)."""
     let_wait(store)
     half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
     delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
@@ -339,8 +341,8 @@ def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
     unit = cq_unit.UNIT.unpack_from(store.tails[-1])
     assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
     replies = store.reply_bytes
-    for one in (first, second):  # the reply has the queue of the request
-        offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
+    for message in (first, second):  # the reply has the queue of the request
+        offset_id = f"7F00000100002A9F{message.physical_offset:016X}"
         reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
         assert replies.startswith(reply)
         replies = replies[len(reply) :]
@@ -357,7 +359,7 @@ def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
     ],
     ids=str,
 )
-def test_messages_that_wait_otherwise(store: Store, changes: dict[str, str | None]) -> None:
+def test_delays_that_fall_back(store: Store, changes: dict[str, str | None]) -> None:
     let_wait(store)
     assert not store.is_taken(send(changes))
 
@@ -393,8 +395,8 @@ SLOW += [
 
 
 @BOTH
-@pytest.mark.parametrize("changes", SLOW, ids=lambda one: str(one)[:40])
-def test_not_common(
+@pytest.mark.parametrize("changes", SLOW, ids=lambda fields: str(fields)[:40])
+def test_sends_that_fall_back(
     store: Store, changes: dict[str, str | None], serialization: Serialization
 ) -> None:
     assert not store.is_taken(send(changes, serialization=serialization))
@@ -408,9 +410,9 @@ def test_not_common(
         *({"code": 320}, {"code": 325}, {"code": 11}, {"body": b""}, {"body": b"x" * 50_001}),
         {"ext_fields": None},
     ],
-    ids=lambda one: str(one)[:20],
+    ids=lambda value: str(value)[:20],
 )
-def test_requests_that_are_not_common(
+def test_requests_that_fall_back(
     store: Store, about: dict[str, Any], serialization: Serialization
 ) -> None:
     assert not store.is_taken(send(serialization=serialization, **about))
@@ -447,7 +449,7 @@ def test_json_that_falls_back(store: Store, change: str) -> None:
     assert not store.is_taken(json_send(header.replace(old, new, 1)))
 
 
-def test_topics_and_times_that_are_pythons(store: Store) -> None:
+def test_topics_and_times_that_fall_back(store: Store) -> None:
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 0
     assert not store.is_taken(send())
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 4
@@ -471,16 +473,18 @@ def test_topics_and_times_that_are_pythons(store: Store) -> None:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
-def test_many_names_are_pythons(store: Store, serialization: Serialization) -> None:
-    """Each name is compared with those before it: thousands of them would take seconds."""
+def test_messages_with_many_properties_fall_back(
+    store: Store, serialization: Serialization
+) -> None:
+    """Each name is compared with those before it: thousands of names would take seconds."""
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
     assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
     more = send({"i": most + "n\1v"}, serialization=serialization)
     assert not Store().is_taken(more)
 
 
-def test_the_kernel_works_no_longer_for_many_names() -> None:
-    """As many names as a message may have cost what few cost, not each a look at all others."""
+def test_the_cost_of_many_properties_is_linear() -> None:
+    """The cost is linear in the number of names, not quadratic."""
 
     def cpu_time(name_count: int) -> float:
         pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
@@ -495,17 +499,17 @@ def test_the_kernel_works_no_longer_for_many_names() -> None:
     assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
 
 
-def test_a_frame_for_python_between_others(store: Store) -> None:
-    first, other, last = send(), send({"i": "DELAY\x013"}), send()
-    data = first + other + last
+def test_a_frame_that_falls_back_between_others(store: Store) -> None:
+    first, middle, last = send(), send({"i": "DELAY\x013"}), send()
+    data = first + middle + last
     assert store.receive(data) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
     replies = store.block[state.REPLIES_BYTES]
-    store.block[state.RECEIVE_POSITION] += len(other)
+    store.block[state.RECEIVE_POSITION] += len(middle)
     assert hot.receive(store.hot.argument) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
     assert store.block[state.REPLIES_BYTES] == 2 * replies
-    assert [one.queue_offset for one in store.messages()] == [0, 1]
+    assert [message.queue_offset for message in store.messages()] == [0, 1]
 
 
 def test_a_cut_frame_waits(store: Store) -> None:
@@ -525,17 +529,17 @@ def test_impossible_lengths(store: Store, length: int) -> None:
 
 
 def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
-    """The caller provides the room, as for a put, and calls again."""
+    """The caller provides room, as for a put, and calls again."""
     store.block[state.LOG_LIMIT] = 300
     whole = send()
     assert store.receive(whole * 3) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_RESERVE, len(whole))
-    at = store.block[state.INPUT_POSITION]
-    waiting = store.scratch[at : store.block[state.INPUT_SIZE]].tobytes()
+    position = store.block[state.INPUT_POSITION]
+    waiting = store.scratch[position : store.block[state.INPUT_SIZE]].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
     store.block[state.LOG_LIMIT] = len(store.log)
     assert hot.receive(store.hot.argument) == 2
-    assert [one.queue_offset for one in store.messages()] == [0, 1, 2]
+    assert [message.queue_offset for message in store.messages()] == [0, 1, 2]
 
 
 def test_a_queue_without_a_row(store: Store) -> None:
@@ -553,10 +557,10 @@ def test_full_replies(store: Store) -> None:
 
 
 def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
-    """Then a call works in rounds, with the same result."""
+    """The calls together give the same result as one call with enough room."""
     store.block[state.NOTES_ROOM] = 3
     assert store.receive(send() * 10) == 10
     store.block[state.NOTES_ROOM] = 100
     store.block[state.SCRATCH_ROOM] = 500
     assert store.receive(send() * 10) == 10
-    assert [one.queue_offset for one in store.messages()] == list(range(20))
+    assert [message.queue_offset for message in store.messages()] == list(range(20))

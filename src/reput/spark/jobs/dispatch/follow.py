@@ -83,7 +83,7 @@ class Followed:
     records: int
     units: int
     refilled_units: int
-    """Units among these for messages that the log has lost."""
+    """Number of these units that replace messages lost from the log."""
     index_entries: int
     index_files: int
     """Number of index files in the target."""
