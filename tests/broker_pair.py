@@ -25,7 +25,7 @@ BORN = ("192.0.2.7", 4711)
 
 
 class Transport(asyncio.Transport):
-    """Collects the written bytes."""
+    """A transport that collects the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Wire:
         broker.identity.store_host = broker.parts.transactions.store_host = STORE_HOST
         if broker.frontend is not None:
             broker.frontend.open()
-        broker.parts.topics.on_make = None  # there is no loop that writes them
+        broker.parts.topics.on_make = None  # No loop writes them.
         for name, perm in (("T", 6), ("ReadOnly", 4), ("%RETRY%g", 6)):
             broker.parts.topics.put(
                 TopicConfig(name=name, read_queue_count=4, write_queue_count=4, perm=perm), NOW_MS
@@ -62,7 +62,7 @@ class Wire:
             TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
         )
         self._seen_offset = 0
-        # No request is to be interrupted here, however slow the machine is: there is no loop.
+        # No request exceeds this time slice, however slow the machine: no loop would resume it.
         broker._servers[0].state = ServerState(slice_s=3600)
         self._open_channel()
 
@@ -91,16 +91,16 @@ class Wire:
     def new_records(self) -> list[bytes]:
         """Return the records that were written since the last call."""
         store = self.broker.store
-        found = []
+        records = []
         while self._seen_offset < store.max_physical_offset:
             record = store.record_at(self._seen_offset)
-            if record is None:  # the blank that ends a file
+            if record is None:  # The blank that ends a file.
                 size = store.config.mapped_file_size_commit_log
                 self._seen_offset += size - self._seen_offset % size
                 continue
-            found.append(record)
+            records.append(record)
             self._seen_offset += len(record)
-        return found
+        return records
 
     def queues(self) -> list[tuple[str, int, int]]:
         return sorted(
@@ -114,20 +114,20 @@ class Wire:
 
     def counts(self) -> list[object]:
         """Return the counters of reads, consumer offsets, and the number of held pulls."""
-        one = self.broker.parts.deliveries.stats
+        delivery_stats = self.broker.parts.deliveries.stats
         names = stats.GROUP_GET_NUMS, stats.GROUP_GET_SIZE, stats.GROUP_GET_LATENCY
         offsets = list(self.broker.parts.deliveries.consumer_offsets.all())
         waiting = len(self.broker.parts.held_pulls)
         events = [
             (name, key, series.times)
             for name in names
-            for key, series in one._series.get(name, {}).items()
+            for key, series in delivery_stats._series.get(name, {}).items()
         ]
         return [
-            one.found_count,
-            one.missed_count,
-            one.got_count,
-            *map(one.values, names),
+            delivery_stats.found_count,
+            delivery_stats.missed_count,
+            delivery_stats.got_count,
+            *map(delivery_stats.values, names),
             events,
             offsets,
             waiting,
@@ -139,7 +139,7 @@ class Both:
 
     def __init__(self, with_kernel: Wire, without: Wire, runner: asyncio.Runner) -> None:
         self.runner = runner
-        """Runs what needs the loop, as opening a connection does."""
+        """Runner of code that needs an event loop, such as opening a connection."""
         self.with_kernel = with_kernel
         self.without = without
 
@@ -157,16 +157,16 @@ class Both:
 
 
 def replies_in(data: bytes) -> list[Command]:
-    found = []
+    replies = []
     while data:
         (size,) = LENGTH.unpack_from(data)
-        found.append(commands.decode(data[4 : 4 + size]))
+        replies.append(commands.decode(data[4 : 4 + size]))
         data = data[4 + size :]
-    return found
+    return replies
 
 
 def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
-    """Open two brokers. Their loops do not run, so nothing happens between reads."""
+    """Open two brokers. Their loops do not run, so their state changes only when they read."""
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
 
@@ -198,7 +198,7 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
                 wire.broker.store.close()
 
         try:
-            # Channels are made for a running loop, and only need one to write later.
+            # Channels are created for a running loop, and need one only for later writes.
             runner.run(asyncio.sleep(0))
             yield pair
         finally:

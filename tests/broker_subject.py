@@ -28,18 +28,18 @@ CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 TIMEOUT_MS = 20_000
 HAS_FAST_PATH = os.environ.get("REPUT_TEST_FAST_PATH", "on") != "off"
-"""Whether brokers have their fast path: the tests pass with it and without."""
+"""Whether brokers have their fast path: the tests pass with it and without it."""
 
 
 def broker_config(**settings: Any) -> BrokerConfig:
-    """Settings for a broker on this machine alone, on any free port."""
+    """Return settings for a broker on this machine alone, on any free port."""
     known = {"broker_name": NAME, "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"}
     known |= {"listen_port": 0, "reput_fast_path": HAS_FAST_PATH}
     return BrokerConfig(**{**known, **settings})
 
 
 def store_config(root: Path, **settings: Any) -> StoreConfig:
-    """Settings for a small store."""
+    """Return settings for a small store."""
     sizes = {
         "mapped_file_size_commit_log": 16 << 20,
         "mapped_file_size_consume_queue": 20 * 20_000,
@@ -50,17 +50,17 @@ def store_config(root: Path, **settings: Any) -> StoreConfig:
 
 
 def reconfigure(broker: Broker, changes: dict[str, str]) -> None:
-    """Put settings in force, in memory alone."""
+    """Apply settings, in memory only."""
     broker.settings.apply(broker.settings.plan(changes), broker.clock.now_ms())
 
 
 def meter(broker: Broker, names_max: int = metrics.NAMES_MAX) -> metrics.BrokerMeter:
-    """Return what measures a broker."""
+    """Return a broker's meter."""
     return metrics.BrokerMeter(broker.parts, broker.loops, broker.connection_counts, names_max)
 
 
 def health_of(broker: Broker) -> Health:
-    """Return the health of a broker that was started now."""
+    """Return the health of a broker that has just started."""
     return health.check(broker.parts, broker.loops, broker.clock.monotonic_ms())
 
 
@@ -96,7 +96,7 @@ class Subject:
         return await (client or self.client).invoke(self.address, request, TIMEOUT_MS)
 
     async def tell(self, code: int, body: object, **more: Any) -> Command:
-        """Ask with a JSON body."""
+        """Send a request with a JSON body; return the reply."""
         return await self.ask(code, body=bodies.encode(body), **more)
 
     async def send(
@@ -111,7 +111,7 @@ class Subject:
         flag: int = 0,
         **fields: Any,
     ) -> Command:
-        """Send a message; the fields are the header's."""
+        """Send a message; ``fields`` are those of the header."""
         header = with_fields(
             SendMessageHeader(
                 producer_group="producers",
@@ -141,7 +141,7 @@ class Subject:
     async def pull(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, **fields: Any
     ) -> Command:
-        """Pull messages, with the subscription in the request; the fields are the header's."""
+        """Pull messages, with the subscription in the request; ``fields`` are the header's."""
         header = with_fields(
             PullMessageHeader(
                 consumer_group="consumers",
@@ -161,12 +161,12 @@ class Subject:
 
 
 def messages_in(data: bytes) -> list[StoredMessage]:
-    """Return the messages of a pull's reply: records, one behind the other."""
-    found = []
+    """Return the messages in the reply to a pull, which are concatenated records."""
+    messages = []
     while data:
-        found.append(record.decode(data))
-        data = data[found[-1].store_size :]
-    return found
+        messages.append(record.decode(data))
+        data = data[messages[-1].store_size :]
+    return messages
 
 
 def with_fields(header: _T, fields: dict[str, Any]) -> _T:
@@ -198,7 +198,7 @@ async def running(
 
 @pytest_asyncio.fixture
 async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
-    """A broker with a topic ``T`` of four queues."""
+    """Return a broker with a topic ``T`` of four queues."""
     async with running(tmp_path) as one:
         await one.send("T", b"first", queue_id=3)
         yield one

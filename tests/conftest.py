@@ -1,4 +1,4 @@
-"""What all tests share: golden stores, stores of their own, and how long Hypothesis looks."""
+"""Shared fixtures: golden stores, stores of a test, and the profile of Hypothesis."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import pytest
 import golden
 import store_fixture
 
-# Examples follow from the test alone, so that a run that passed passes again.
+# Examples depend only on the test, so that a run that passed passes again.
 hypothesis.settings.register_profile(
     "default", derandomize=True, deadline=None, max_examples=100, database=None
 )
@@ -52,37 +52,37 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def unpack() -> Callable[[str, str], Path]:
-    """``unpack(version, name)``: root of a shared golden store. See ``golden.unpack``."""
+    """Return ``unpack(version, name)``: root of a shared golden store. See ``golden.unpack``."""
     return golden.unpack
 
 
 @pytest.fixture(scope="session")
 def manifest() -> Callable[[str, str], dict[str, Any]]:
-    """``manifest(version, name)``: what Java says is in a store. See ``golden.manifest``."""
+    """Return ``manifest(version, name)``: Java's view of a store. See ``golden.manifest``."""
     return golden.manifest
 
 
 @pytest.fixture(scope="session")
 def messages() -> Callable[[str, str], list[dict[str, Any]]]:
-    """``messages(version, name)``: one entry a record. See ``golden.messages``."""
+    """Return ``messages(version, name)``: an entry for each record. See ``golden.messages``."""
     return golden.messages
 
 
 @pytest.fixture(scope="session")
 def torn_variants() -> Callable[[str], dict[str, dict[str, Any]]]:
-    """``torn_variants(version)``: damage and outcome. See ``golden.torn_variants``."""
+    """Return ``torn_variants(version)``: damage and outcome. See ``golden.torn_variants``."""
     return golden.torn_variants
 
 
 @pytest.fixture
 def golden_copy(tmp_path: Path) -> Callable[[str, str], Path]:
-    """``golden_copy(version, name)``: a store of the test's own, to damage as it likes."""
+    """Return ``golden_copy(version, name)``: a copy of a store that the test may damage."""
     return lambda version, name: golden.copy_store(version, name, tmp_path)
 
 
 @pytest.fixture
 def stores(tmp_path: Path) -> Iterator[store_fixture.Stores]:
-    """Opens stores; at the end of the test they are closed and verified. See ``store_fixture``."""
+    """Yield a ``Stores``, whose stores are closed and verified at the end of the test."""
     opened = store_fixture.Stores(tmp_path)
     yield opened
     opened.check()
@@ -90,7 +90,7 @@ def stores(tmp_path: Path) -> Iterator[store_fixture.Stores]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_connections_left() -> Iterator[None]:
-    """Reads of brokers keep their connections for the next task; the next tests are of others."""
+    """Close the connections that reads of brokers keep for the next task: the next tests differ."""
     yield
     calls = sys.modules.get("reput.spark.live.calls")
     if calls is not None:

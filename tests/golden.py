@@ -2,11 +2,11 @@
 
 ``import golden`` in a test (pyproject puts ``tests`` on the path), or take the fixtures of the
 same names from ``conftest.py``. A store is unpacked once a session, for all workers together, and
-only if a test asks for it; ``files`` and ``records`` read bytes without unpacking.
-**An unpacked store is shared: read it.** A test that changes one takes ``copy_store``.
+only if a test requests it; ``files`` and ``records`` read bytes without unpacking.
+**An unpacked store is shared: do not change it.** A test that changes a store takes ``copy_store``.
 
 Names of stores are those of the archives (``clean``, ...), ``torn/VARIANT`` for a damaged store
-and ``torn/VARIANT-recovered`` for what the broker made of it.
+and ``torn/VARIANT-recovered`` for the same store after the broker's recovery.
 
     STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 
@@ -39,7 +39,7 @@ STORES = [
     for archive in sorted((DATA / version).glob("*.tar.zst"))
     if archive.name != "torn.tar.zst"
 ]
-"""Every store that is one archive, as (version, name)."""
+"""Every store with a separate archive, as (version, name)."""
 
 TORN = [
     (version, variant)
@@ -48,7 +48,7 @@ TORN = [
         "variants"
     ]
 ]
-"""Every way a ``clean`` store was damaged, as (version, variant)."""
+"""Every kind of damage of a ``clean`` store, as (version, variant)."""
 
 IS_SOAK = "REPUT_SOAK" in os.environ
 
@@ -60,9 +60,9 @@ def _by_turns() -> Iterator[tuple[str, str]]:
 
 
 EACH_STORE = STORES if IS_SOAK else list(_by_turns())
-"""Each kind of store in one version, by turns; with ``make soak`` the same as ``STORES``.
+"""Each kind of store in one version, in rotation; with ``make soak`` the same as ``STORES``.
 
-For what costs much, and of which a version's layout is tested elsewhere with all ``STORES``.
+For expensive tests, if other tests cover the layout of each version with all ``STORES``.
 """
 
 EACH_DAMAGE = (
@@ -73,27 +73,27 @@ EACH_DAMAGE = (
         for number, variant in enumerate(sorted({variant for _, variant in TORN}))
     ]
 )
-"""Each way of damage in one version, by turns; with ``make soak`` the same as ``TORN``."""
+"""Each kind of damage in one version, in rotation; with ``make soak`` the same as ``TORN``."""
 
-_WINDOW_BYTES_MAX = 128 * 1024 * 1024  # of torn.tar.zst: the default limit of zstd
+_WINDOW_BYTES_MAX = 128 * 1024 * 1024  # Of torn.tar.zst: the default limit of zstd.
 
 ROOT_VARIABLE = "GOLDEN_STORES"
-"""Environment variable: where this session unpacks to. conftest.py makes and removes it."""
+"""Environment variable: folder of the unpacked stores. conftest.py creates and removes it."""
 
 
-# --- what the manifests say -----------------------------------------------
+# --- the manifests ------------------------------------------------------------
 
 
 @functools.cache
 def manifest(version: str, name: str) -> dict[str, Any]:
-    """The manifest of a store; there is none of a damaged one, but ``torn`` has one for all."""
+    """Return the manifest of a store; damaged stores share the manifest ``torn``."""
     found: dict[str, Any] = json.loads(_text(version, name, ".json"))
     return found
 
 
 @functools.cache
 def messages(version: str, name: str) -> list[dict[str, Any]]:
-    """One entry a record, in the order of the log."""
+    """Return an entry for each record, in the order of the log."""
     return [json.loads(line) for line in _text(version, name, ".messages.jsonl").splitlines()]
 
 
@@ -105,7 +105,7 @@ def _text(version: str, name: str, ending: str) -> bytes:
 
 @functools.cache
 def sent(version: str, name: str) -> list[dict[str, Any]]:
-    """What the producers had been told, where the store was filled by them; else empty."""
+    """Return the producers' send results for a store that producers filled; else an empty list."""
     file = DATA / version / f"{name}.sent.jsonl.gz"
     if not file.exists():
         return []
@@ -113,20 +113,20 @@ def sent(version: str, name: str) -> list[dict[str, Any]]:
 
 
 def torn_variants(version: str) -> dict[str, dict[str, Any]]:
-    """Variant to what was damaged and what Java made of it (``brokerStarted``, ...)."""
+    """Return the damage of each variant and Java's result (``brokerStarted``, ...)."""
     found: dict[str, dict[str, Any]] = manifest(version, "torn")["variants"]
     return found
 
 
 def torn_recovered(version: str) -> list[str]:
-    """The variants on which the broker started, so that there is a state after recovery."""
+    """Return the variants on which the broker started, so that there is a state after recovery."""
     return [name for name, entry in torn_variants(version).items() if entry["brokerStarted"]]
 
 
 def known_properties(version: str, properties: dict[str, str]) -> dict[str, str]:
-    """``properties`` as the decoder of that version sees them.
+    """Return ``properties`` as the decoder of that version reads them.
 
-    4.5 drops a pair whose value holds the separator ``\\x01``; 4.9 and 5.x keep it.
+    4.5 drops a pair whose value contains the separator ``\x01``; 4.9 and 5.x keep it.
     """
     if not version.startswith("4.5"):
         return properties
@@ -138,7 +138,7 @@ def known_properties(version: str, properties: dict[str, str]) -> dict[str, str]
 
 @functools.cache
 def unpack(version: str, name: str) -> Path:
-    """The root directory of an unpacked store, shared by all tests: do not change it."""
+    """Return the root directory of an unpacked store, shared by all tests: do not change it."""
     target = Path(os.environ[ROOT_VARIABLE]) / version / name
     if not target.exists():
         prefix = f"{name}/" if name.startswith("torn/") else ""
@@ -148,7 +148,7 @@ def unpack(version: str, name: str) -> Path:
 
 
 def files(version: str, name: str) -> dict[str, bytes]:
-    """Every file of a store, by its path below the root directory; nothing is unpacked."""
+    """Return every file of a store, by its path below the root directory; nothing is unpacked."""
     prefix = f"{name}/store/" if name.startswith("torn/") else "store/"
     archive = _archive(version, name.split("/")[0])
     return {
@@ -159,19 +159,19 @@ def files(version: str, name: str) -> dict[str, bytes]:
 
 
 def copy_store(version: str, name: str, into: Path) -> Path:
-    """A copy of a store that a test may change, below ``into``; file times are kept."""
+    """Copy a store that a test may change, below ``into``; file times are kept."""
     target = into / "store"
     shutil.copytree(unpack(version, name), target)
     return target
 
 
 def log_files(store: Path) -> list[Path]:
-    """The files of the commit log, oldest first."""
+    """Return the files of the commit log, oldest first."""
     return sorted((store / "commitlog").iterdir())
 
 
 class Place(NamedTuple):
-    """Bytes of one record, and where they stand."""
+    """The bytes of a file with a record, and the position of the record."""
 
     file: bytes
     position: int
@@ -180,12 +180,12 @@ class Place(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """The record alone."""
+        """Bytes of the record."""
         return self.file[self.position : self.position + self.size]
 
 
 def records(version: str, name: str) -> Iterator[tuple[dict[str, Any], Place]]:
-    """Every message of the manifest, with its bytes; ``name`` as for ``manifest``."""
+    """Yield every message of the manifest, with its bytes; ``name`` as for ``manifest``."""
     logs = {
         int(path.removeprefix("commitlog/")): data
         for path, data in files(version, name).items()
@@ -199,7 +199,7 @@ def records(version: str, name: str) -> Iterator[tuple[dict[str, Any], Place]]:
 
 
 def find_record(version: str, name: str, physical_offset: int) -> Place:
-    """The bytes of the record at an offset of the log, found without the manifest."""
+    """Return the bytes of the record at a physical offset, found without the manifest."""
     for path, data in files(version, name).items():
         if path.startswith("commitlog/"):
             position = physical_offset - int(path.removeprefix("commitlog/"))
@@ -213,7 +213,7 @@ def find_record(version: str, name: str, physical_offset: int) -> Place:
 
 
 def prepare() -> None:
-    """Decompress what collecting tests reads, once: workers would do it at the same time."""
+    """Decompress the archives that test collection reads, once and not in each worker."""
     for version in VERSIONS:
         _archive(version, "torn")
 
@@ -221,7 +221,8 @@ def prepare() -> None:
 class _Archive:
     """A decompressed archive: any file of it can be read, and any folder of it unpacked.
 
-    Where its files stand is in an index, since some have ten thousand: a second for each worker.
+    Positions of files are in an index: some archives have ten thousand files, whose listing takes a
+    second in each worker.
     """
 
     def __init__(self, tar: Path, index: Path) -> None:
@@ -232,12 +233,12 @@ class _Archive:
         """Path to position in the archive, size, and time of the last change."""
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of a file."""
         position, size, _ = self.members[path]
         return os.pread(self._tar.fileno(), size, position)
 
     def extract(self, prefix: str, into: Path) -> None:
-        """Unpack what lies below a prefix, without the prefix; times of files are kept."""
+        """Unpack the files below a prefix, without the prefix; times of files are kept."""
         for path in self._folders:
             if path.startswith(prefix):
                 (into / path.removeprefix(prefix)).mkdir(parents=True, exist_ok=True)
@@ -250,17 +251,19 @@ class _Archive:
 
 
 def _list(tar: Path, index: Path) -> None:
-    """Write what ``_Archive`` reads."""
+    """Write the index that ``_Archive`` reads."""
     with tarfile.open(tar) as archive:
         members = archive.getmembers()
-    assert all(one.isdir() or (one.isreg() and not one.issparse()) for one in members)
-    found = {
-        "folders": [one.name for one in members if one.isdir()],
+    assert all(member.isdir() or (member.isreg() and not member.issparse()) for member in members)
+    index_entries = {
+        "folders": [member.name for member in members if member.isdir()],
         "files": {
-            one.name: (one.offset_data, one.size, one.mtime) for one in members if one.isreg()
+            member.name: (member.offset_data, member.size, member.mtime)
+            for member in members
+            if member.isreg()
         },
     }
-    index.write_text(json.dumps(found))
+    index.write_text(json.dumps(index_entries))
 
 
 @functools.cache
@@ -282,10 +285,10 @@ def _archive(version: str, name: str) -> _Archive:
 
 
 def _appear(target: Path, make: Callable[[Path], None]) -> None:
-    """Make a file or folder that appears under its name when it is whole.
+    """Make a file or folder that appears under its name when it is complete.
 
-    Two workers that meet do the work twice, and the second one throws its own away: no lock to wait
-    for or to leave behind.
+    Concurrent workers both do the work, and the later one discards its result: there is no lock to
+    wait for or to leave.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:

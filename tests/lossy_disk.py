@@ -1,4 +1,4 @@
-"""A disk that can lose power: it knows what was synced, and makes the folder as a crash leaves it.
+"""A disk that can lose power: it records synced data, and leaves the folder as a crash would.
 
     disk = LossyDisk(root)
     store = MessageStore.open(root, disk=disk)
@@ -6,9 +6,9 @@
     disk.lose_power(random.Random(7), Loss.SECTORS, before=store.abandon)
     store = MessageStore.open(root, disk=disk)
 
-What is promised by POSIX, and nothing more, survives: bytes of a file by its own sync, its name by
-that of its folder. Of the rest any part may survive: each sector that differs, each name. Logs and
-index are mapped, so what was written is what the files hold now, however it came there.
+Only the data that POSIX promises is sure to survive: bytes of a file by its own sync, its name by
+the sync of its folder. Of all other data any part may survive: each sector that differs, each name.
+Logs and index are mapped, so the written data is the current content of the files.
 """
 
 import enum
@@ -26,7 +26,7 @@ PAGE_BYTES = 4096
 
 
 class Loss(enum.Enum):
-    """What becomes of bytes and names that were not synced."""
+    """The part of unsynced bytes and names that is lost."""
 
     ALL = "all"
     NOTHING = "nothing"
@@ -34,7 +34,7 @@ class Loss(enum.Enum):
     SECTORS = "sectors"
     PAGES = "pages"
     FILES = "files"
-    """Of each file all or nothing."""
+    """Of each file all unsynced bytes or none."""
     MOST_SECTORS = "most sectors"
     FEW_SECTORS = "few sectors"
 
@@ -43,7 +43,7 @@ _SHARES = {Loss.ALL: 1.0, Loss.NOTHING: 0.0, Loss.MOST_SECTORS: 0.9, Loss.FEW_SE
 
 
 class LossyDisk(Disk):
-    """The disk below one folder."""
+    """The disk below a folder."""
 
     def __init__(self, root: str | Path) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LossyDisk(Disk):
         self._keep_names([Path(path)])
 
     def sync_filesystem(self, path: str) -> None:
-        # Not the real one: the machine has other things to do.
+        # Not a real sync: it would slow other processes of the machine.
         folders = [Path(folder) for folder, _, _ in os.walk(self._root)]
         self._keep_names(folders)
         for name, number in self._names.items():
@@ -79,7 +79,7 @@ class LossyDisk(Disk):
         if Path(target).is_dir():
             self._move_folder(f"{source}/", f"{target}/")
             return
-        known = self._live.pop(source, None)  # None: it was never synced
+        known = self._live.pop(source, None)  # None: it was never synced.
         self._live[target] = next(self._ids) if known is None else known
 
     def link(self, source: str, target: str) -> bool:
@@ -95,12 +95,12 @@ class LossyDisk(Disk):
     def lose_power(
         self, chance: random.Random, loss: Loss, *, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Leave in the folder what a crash would, and go on from there.
+        """Leave the folder as a crash would, and continue from there.
 
         Args:
-            chance: Decides.
-            loss: How.
-            before: Called when all is known: lets go of the folder.
+            chance: Source of the choices.
+            loss: Kind of the loss.
+            before: Called when the contents are known: closes the files of the folder.
         """
         live = {str(path): path.read_bytes() for path in self._root.rglob("*") if path.is_file()}
         left = self._survivors(live, chance, loss)
@@ -125,7 +125,7 @@ class LossyDisk(Disk):
         self._names = {name: one for name, one in self._names.items() if Path(name).parent.exists()}
 
     def _move_folder(self, source: str, target: str) -> None:
-        """Take files along with their folder; that it has moved is not lost."""
+        """Move files along with their folder; the move of the folder itself is never lost."""
         for table in (self._live, self._names):
             for path in [path for path in table if path.startswith(source)]:
                 table[target + path.removeprefix(source)] = table.pop(path)
@@ -147,16 +147,16 @@ class LossyDisk(Disk):
         for path in sorted({*live, *self._names}):
             durable, now = self._names.get(path), self._live.get(path)
             if path in live and now is None:
-                now = self._id(path)  # not made by this disk: the lock
+                now = self._id(path)  # Not created by this disk: the lock.
             if durable != now and chance.random() >= lost:
-                durable = now  # the change of the name got there
+                durable = now  # The new name was written.
             if durable is None:
                 continue
             synced = self._contents.get(durable)
             written = live[path] if durable == now else (synced or b"")
             if synced is None:
                 if chance.random() < lost / 2:
-                    left[path] = b""  # not even its size got there
+                    left[path] = b""  # Not even its size was written.
                     continue
                 synced = bytes(len(written))
             left[path] = _torn(synced, written, chance, loss, lost)
@@ -164,7 +164,7 @@ class LossyDisk(Disk):
 
 
 def _torn(synced: bytes, written: bytes, chance: random.Random, loss: Loss, lost: float) -> bytes:
-    """Return what is left of a file: what was synced, and some of what was written since."""
+    """Return the rest of a file: the synced bytes, and some that were written later."""
     assert len(synced) == len(written), "sizes change only where files are made"
     unit = {Loss.PAGES: PAGE_BYTES, Loss.FILES: max(len(synced), 1)}.get(loss, SECTOR_BYTES)
     left = bytearray(synced)

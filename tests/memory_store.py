@@ -88,11 +88,11 @@ class MemoryStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Putting ----------------------------------------------------------------------------------
+    # Puts.
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be put; empty if it can."""
+        """Reason why puts are refused; empty if they are accepted."""
         if not self._is_open:
             return "the store is closed"
         if self.config.broker_role is BrokerRole.SLAVE:
@@ -106,7 +106,7 @@ class MemoryStore:
     def put_many(
         self, messages: Sequence[IncomingMessage], now_ms: int | None = None
     ) -> list[PutResult]:
-        """Store messages that have nothing to do with each other."""
+        """Store unrelated messages."""
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         return [self._put([message], message, now_ms) for message in messages]
 
@@ -135,7 +135,7 @@ class MemoryStore:
         return result._replace(message_count=len(places), physical_offsets=tuple(places))
 
     def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
-        """Store a message; there is nothing to wait for."""
+        """Store a message; the result needs no wait."""
         result = self.put(message, now_ms)
         now_ms = self._clock.monotonic_ms()
         return PendingPut(result, now_ms, now_ms, result)
@@ -167,7 +167,7 @@ class MemoryStore:
         )
 
     def _checked(self, message: IncomingMessage, *, is_single: bool) -> IncomingMessage:
-        """Return the message to store for a message, after the checks in the broker's order."""
+        """Return the message in its stored form, after the checks in the broker's order."""
         config = self.config
         incoming.refuse_names([message.topic])
         topic = java.encode_utf8(message.topic)
@@ -181,7 +181,7 @@ class MemoryStore:
         if message.sys_flag & flags.INNER_BATCH:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue: there is none")
         incoming.refuse_queue(message.queue_id)
-        if is_single:  # batches are not delayed, and go to no light queues
+        if is_single:  # Batches are not delayed, and go to no light queues.
             message = incoming.delayed(message, len(config.delay_levels_ms))
             message = self._with_light_offsets(message)
         size, allowed = self._size(message), config.record_bytes_max
@@ -191,13 +191,13 @@ class MemoryStore:
         return message
 
     def _size(self, message: IncomingMessage) -> int:
-        """Return the bytes of the record of a message."""
+        """Return the size of the record of a message, in bytes."""
         if self.config.enabled_append_prop_crc:
             message = incoming.with_crc_room(message)
         return len(incoming.encode(message, java.encode_utf8(message.topic)))
 
     def _roll(self, size: int) -> None:
-        """Go to the next log file if the current one has no room for records and a blank."""
+        """Start the next log file if the current one has no room for records and a blank."""
         file_size = self.config.mapped_file_size_commit_log
         left = file_size - self._end % file_size
         if size + record.BLANK.size > left:
@@ -298,7 +298,7 @@ class MemoryStore:
             return stored.store_timestamp + levels.get(int(level), 1000)
         return cq_unit.tags_code(stored.tags)
 
-    # Steps ------------------------------------------------------------------------------------
+    # Steps.
 
     def sync(self) -> None:
         """Do nothing: there is no disk."""
@@ -319,14 +319,14 @@ class MemoryStore:
         self._listeners.append(listener)
 
     def expire(self, physical_offset: int) -> None:
-        """Forget the records before an offset, as the expiry of log files does."""
+        """Remove the records before an offset, as the expiry of log files does."""
         self._records = {at: one for at, one in self._records.items() if at >= physical_offset}
         self._min_physical_offset = min(self._records, default=self._end)
         for queue in self._queues.values():
             gone = (unit.physical_offset < physical_offset for unit in queue.units)
             queue.min_offset = sum(gone)
 
-    # Getting ----------------------------------------------------------------------------------
+    # Gets.
 
     def get(
         self,
@@ -373,7 +373,7 @@ class MemoryStore:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
 
     def _is_full(self, taken: list[bytes], data: bytes, unit: _Unit, max_count: int) -> bool:
-        """Whether a reply takes no further message; it always takes the first."""
+        """Return whether a reply takes no further message; it always takes the first."""
         config = self.config
         size = sum(map(len, taken)) + len(data)
         if self._end - unit.physical_offset > self._memory_bytes:
@@ -394,7 +394,7 @@ class MemoryStore:
         *,
         is_tags: bool = False,
     ) -> QueryResult:
-        """Return the newest messages that carry a key, in the order of the log."""
+        """Return the newest messages with a key, in the order of the log."""
         places = self._tags if is_tags else self._keys
         hits = [
             data
@@ -423,7 +423,7 @@ class MemoryStore:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """Return the queue offset that a time names; see ``Getter.offset_by_time``."""
+        """Return the queue offset for a time; see ``Getter.offset_by_time``."""
         queue = self._queue(topic, queue_id)
         times = list(self._times(queue))
         if boundary is Boundary.LOWER:
@@ -435,18 +435,18 @@ class MemoryStore:
             yield record.store_timestamp_of(self._records[unit.physical_offset])
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return when a message was stored, ms; None if it is not there."""
+        """Return the store time of a message in ms; None if there is no such message."""
         queue = self._queue(topic, queue_id)
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return None
         return list(self._times(queue))[queue_offset - queue.min_offset]
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Return when the oldest message of a queue was stored, ms; None if there is none."""
+        """Return the store time of the oldest message of a queue in ms; None if there is none."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def lag_bytes(self, topic: str, queue_id: int, consumer_offset: int) -> int:
-        """Return how far back in the log a consumer reads, bytes."""
+        """Return how far a consumer lags in the log, in bytes."""
         queue = self._queue(topic, queue_id)
         following = queue.units[max(consumer_offset, queue.min_offset) :]
         return self._end - following[0].physical_offset if following else 0
@@ -461,10 +461,10 @@ class MemoryStore:
         """Physical offset after the last record."""
         return self._end
 
-    # Deleting ---------------------------------------------------------------------------------
+    # Deletions.
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic; its messages stay. Returns how many queues there were."""
+        """Delete the queues of a topic; its messages stay. Return the number of queues."""
         keys = [key for key in self._queues if key[0] == topic]
         for key in keys:
             del self._queues[key]

@@ -1,4 +1,4 @@
-"""Functions that are replaced for one thread: the broker that tests share runs in another."""
+"""Replace functions for one thread: the broker that tests share runs in another thread."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a client of pop consumption does with replies, after Java's ``MQClientAPIImpl``."""
+"""A client of pop consumption that handles replies like Java's ``MQClientAPIImpl``."""
 
 import base64
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Asks(Protocol):
     """A connection to a broker."""
 
     async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """Ask, and return the reply."""
+        """Send a request, and return the reply."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Taken:
     handle: str
     group: str
     topic: str
-    """Where it really is."""
+    """The topic that stores the message, which may be a retry topic."""
 
     @property
     def body(self) -> bytes:
@@ -60,19 +60,19 @@ def taken_of(reply: Command, group: str, topic: str) -> list[Taken]:
         if info:
             kind, queue_id, start = info.split(" ")
             starts[kind, int(queue_id)] = start
-    found = []
-    for one in messages_in(reply.body):
-        handle = one.properties.get(props.POP_CHECKPOINT)
+    popped = []
+    for message in messages_in(reply.body):
+        handle = message.properties.get(props.POP_CHECKPOINT)
         if handle is None:
-            kind = "1" if one.topic.startswith("%RETRY%") else "0"
-            start = starts[kind, one.queue_id]
+            kind = "1" if message.topic.startswith("%RETRY%") else "0"
+            start = starts[kind, message.queue_id]
             handle = (
                 f"{start} {header.pop_time} {header.invisible_time} {header.revive_qid} {kind} "
-                f"{NAME} {one.queue_id} {one.queue_offset}"
+                f"{NAME} {message.queue_id} {message.queue_offset}"
             )
         real = f"%RETRY%{group}_{topic}" if handle.split(" ")[4] == "1" else topic
-        found.append(Taken(one, handle, group, real))
-    return found
+        popped.append(Taken(message, handle, group, real))
+    return popped
 
 
 async def pop_reply(subject: Asks, topic: str = "T", group: str = "G", **fields: Any) -> Command:
@@ -98,13 +98,13 @@ async def pop(subject: Asks, topic: str = "T", group: str = "G", **fields: Any) 
     return taken_of(reply, group, topic)
 
 
-async def ack(subject: Asks, one: Taken) -> Command:
+async def ack(subject: Asks, taken: Taken) -> Command:
     header = AckMessageHeader(
-        consumer_group=one.group,
-        topic=one.topic,
-        queue_id=one.queue_id,
-        extra_info=one.handle,
-        offset=one.queue_offset,
+        consumer_group=taken.group,
+        topic=taken.topic,
+        queue_id=taken.queue_id,
+        extra_info=taken.handle,
+        offset=taken.queue_offset,
     )
     return await subject.ask(RequestCode.ACK_MESSAGE, header)
 
@@ -112,15 +112,15 @@ async def ack(subject: Asks, one: Taken) -> Command:
 async def ack_batch(subject: Asks, taken: list[Taken]) -> Command:
     """Acknowledge messages of any checkpoints with 200151."""
     by_checkpoint: dict[tuple[Any, ...], list[Taken]] = {}
-    for one in taken:
-        words = one.handle.split(" ")
-        key = (one.group, *words[:5], int(words[6]))
-        by_checkpoint.setdefault(key, []).append(one)
+    for popped in taken:
+        words = popped.handle.split(" ")
+        key = (popped.group, *words[:5], int(words[6]))
+        by_checkpoint.setdefault(key, []).append(popped)
     acks = []
     for (group, start, pop_ms, invisible_ms, revive, kind, queue_id), ones in by_checkpoint.items():
         bits = 0
-        for one in ones:
-            bits |= 1 << one.queue_offset - int(start)
+        for popped in ones:
+            bits |= 1 << popped.queue_offset - int(start)
         data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
         topic = ones[0].topic
         asked = topic.removeprefix(f"%RETRY%{group}_") if kind == "1" else topic
@@ -136,25 +136,25 @@ async def ack_batch(subject: Asks, taken: list[Taken]) -> Command:
 
 
 async def change(
-    subject: Asks, one: Taken, invisible_ms: int, **fields: Any
+    subject: Asks, taken: Taken, invisible_ms: int, **fields: Any
 ) -> tuple[Command, Taken | None]:
-    """Change how long others do not see a message; return the reply, and what names it now."""
+    """Change the invisible time of a message; return the reply, and the message's new handle."""
     header = ChangeInvisibleTimeHeader(
-        consumer_group=one.group,
-        topic=one.topic,
-        queue_id=one.queue_id,
-        extra_info=one.handle,
-        offset=one.queue_offset,
+        consumer_group=taken.group,
+        topic=taken.topic,
+        queue_id=taken.queue_id,
+        extra_info=taken.handle,
+        offset=taken.queue_offset,
         invisible_time=invisible_ms,
     )
     reply = await subject.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, with_fields(header, fields))
     if reply.code != ResponseCode.SUCCESS:
         return reply, None
     new = decode(ChangeInvisibleTimeReplyHeader, reply.ext_fields)
-    words = one.handle.split(" ")
+    words = taken.handle.split(" ")
     handle = (
-        f"{one.queue_offset if new.revive_qid != pop_codec.ORDERED_REVIVE_QUEUE else words[0]} "
+        f"{taken.queue_offset if new.revive_qid != pop_codec.ORDERED_REVIVE_QUEUE else words[0]} "
         f"{new.pop_time} {new.invisible_time} {new.revive_qid} {words[4]} {words[5]} "
-        f"{one.queue_id} {one.queue_offset}"
+        f"{taken.queue_id} {taken.queue_offset}"
     )
-    return reply, Taken(one.message, handle, one.group, one.topic)
+    return reply, Taken(taken.message, handle, taken.group, taken.topic)

@@ -1,4 +1,4 @@
-"""Two ends of a connection, for tests of remoting: on asyncio's loop and on uvloop's."""
+"""The two ends of a connection, for tests of remoting: on asyncio's loop and on uvloop's."""
 
 import asyncio
 import contextlib
@@ -20,29 +20,29 @@ from reput.remoting.channel import Channel
 from reput.remoting.server import LongReply, RemotingServer
 
 GUARD_S = 60
-"""Ends a test that hangs; nothing is expected to take so long."""
+"""Timeout in s that ends a hanging test; no test is expected to take so long."""
 
 ECHO = 1
 SILENT = 2
-"""Never answered."""
+"""Code of a request without an answer."""
 LATER = 3
-"""BrokerError when the test says so."""
+"""Code of a request that is answered when the test releases it."""
 BROKEN = 4
-"""Raises an error that is a bug."""
+"""Code of a request whose service raises an error that is a bug."""
 REFUSED = 5
-"""Raises an error with a code."""
+"""Code of a request whose service raises an error with a response code."""
 LARGE = 6
-"""BrokerError with as many bytes as field ``size`` says."""
+"""Code of a request that is answered with a body of field ``size`` bytes."""
 UNSPEAKABLE = 7
-"""BrokerError with what the binary header cannot say."""
+"""Code of a request whose reply the binary header cannot express."""
 LONG = 8
-"""BrokerError after as many steps as field ``steps`` says."""
+"""Code of a request that is answered after field ``steps`` steps."""
 LIMITED = 9
-"""Refused by a limit."""
+"""Code of a request that a limit refuses."""
 
 
 def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test twice: on asyncio's own loop, and on the one that is used in earnest."""
+    """Run an async test twice: on asyncio's own loop, and on the loop of the servers."""
 
     @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
     @functools.wraps(test)
@@ -58,7 +58,7 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
             runner.run(guarded())
         assert not problems
 
-    # pytest shall see a plain function that takes one more argument.
+    # pytest must see a plain function with an additional argument.
     del run.__wrapped__
     signature = inspect.signature(test)
     loop = inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)
@@ -68,7 +68,7 @@ def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
 
 class Subject:
-    """A service that does what it is asked for, and its server."""
+    """A service that executes the requests above, and its server."""
 
     def __init__(self, **settings: Any) -> None:
         self.server = RemotingServer(self, host="127.0.0.1", **settings)
@@ -76,9 +76,9 @@ class Subject:
         self.closed: list[Channel] = []
         self.later: list[tuple[Channel, Command]] = []
         self.seen: Counter[int] = Counter()
-        """Code -> requests."""
+        """Number of requests by code."""
         self.steps = 0
-        """Of long requests."""
+        """Number of executed steps of long requests."""
 
     async def __aenter__(self) -> "Subject":
         await self.server.start()
@@ -134,7 +134,7 @@ class Subject:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what other tasks of the loop bring about."""
+    """Wait until other tasks of the loop have made a condition true."""
     while not is_so():
         await asyncio.sleep(0)
 
@@ -146,14 +146,14 @@ async def read_frame(reader: asyncio.StreamReader) -> Command:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Close a plain connection, whatever became of it."""
+    """Close a plain connection in any state."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
 
 class RawServer:
-    """A server that speaks as the test tells it."""
+    """A server whose bytes the test decides."""
 
     def __init__(
         self, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -1,12 +1,12 @@
-"""Our name server and our broker, as processes that tests drive.
+"""Our name server and our broker, as processes that tests control.
 
     with ReputCluster(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as cluster:
         ...  # any client, at cluster.namesrv
         cluster.kill_broker()
         cluster.start()
 
-It has the same folders and methods as ``interop.java_cluster.JavaCluster``, so that a store can go
-from one to the other.
+It has the same folders and methods as ``interop.java_cluster.JavaCluster``, so that both can run on
+the same store in turn.
 """
 
 import os
@@ -25,7 +25,7 @@ START_S = 60.0
 STOP_S = 60.0
 
 Settings = Mapping[str, str | int | bool]
-"""Under the names of ``broker.conf``."""
+"""Settings under the names of ``broker.conf``."""
 
 
 class DidNotStart(Exception):
@@ -36,10 +36,10 @@ class ReputCluster:
     """A name server and a broker ``broker-a`` of cluster ``DefaultCluster``, both running.
 
     Args:
-        folder: For the store (``folder/store``), logs and files of settings; made if missing, and
-            taken as it is if it is there, so that a store can be continued.
-        settings: More for ``broker.conf``.
-        namesrv: Address of a name server to use instead of one of its own.
+        folder: Folder of the store (``folder/store``), logs and files of settings; created if
+            missing, and reused if it exists, so that a store can be continued.
+        settings: Additional settings for ``broker.conf``.
+        namesrv: Address of an existing name server to use instead.
 
     Raises:
         DidNotStart: A process ended while it started.
@@ -85,7 +85,7 @@ class ReputCluster:
         return self._broker_process is not None and self._broker_process.poll() is None
 
     def start(self) -> None:
-        """Start what does not run, on the same ports; the broker is registered on return."""
+        """Start the stopped processes, on the same ports; the broker is registered on return."""
         if self._own_namesrv and self._namesrv_process is None:
             port = self.namesrv.rpartition(":")[2]
             files = {
@@ -98,25 +98,25 @@ class ReputCluster:
             self._broker_process = self._launch("broker", _texts(self._settings))
 
     def stop(self) -> None:
-        """Stop both as an operator would."""
+        """Stop both processes as an operator would."""
         self.stop_broker()
         self._namesrv_process = _ended(self._namesrv_process, is_kill=False)
 
     def kill(self) -> None:
-        """Kill both."""
+        """Kill both processes."""
         self.kill_broker()
         self._namesrv_process = _ended(self._namesrv_process, is_kill=True)
 
     def stop_broker(self) -> None:
-        """Stop the broker alone; ``start`` starts it again."""
+        """Stop only the broker; ``start`` starts it again."""
         self._broker_process = _ended(self._broker_process, is_kill=False)
 
     def kill_broker(self) -> None:
-        """Kill the broker alone; ``start`` starts it again."""
+        """Kill only the broker; ``start`` starts it again."""
         self._broker_process = _ended(self._broker_process, is_kill=True)
 
     def log(self) -> str:
-        """Return the end of what the processes logged."""
+        """Return the end of the processes' logs."""
         return "\n".join(
             f"--- {one.name}\n{one.read_text(errors='replace')[-3000:]}"
             for one in (self.folder / "namesrv.log", self.folder / "broker.log")
@@ -146,11 +146,11 @@ class ReputCluster:
                 stderr=log,
                 cwd=self.folder,
             )
-        said = _first_words(process)
-        if b"boot success" not in said:
+        output = _first_words(process)
+        if b"boot success" not in output:
             _ended(process, is_kill=True)
             self.kill()
-            raise DidNotStart(f"{name} said {said!r}\n{self.log()}")
+            raise DidNotStart(f"{name} said {output!r}\n{self.log()}")
         return process
 
 
@@ -162,19 +162,19 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _first_words(process: subprocess.Popen[bytes]) -> bytes:
-    """Return what a process prints once it serves; less if it does not come to that."""
+    """Return the line that a process prints when it serves; less if it ends before."""
     assert process.stdout is not None
-    said = b""
+    output = b""
     deadline = time.monotonic() + START_S
-    while b"\n" not in said:
+    while b"\n" not in output:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
             break
         data = os.read(process.stdout.fileno(), 1 << 12)
         if not data:
             break
-        said += data
-    return said
+        output += data
+    return output
 
 
 def _ended(process: subprocess.Popen[bytes] | None, *, is_kill: bool) -> None:

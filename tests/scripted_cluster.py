@@ -1,4 +1,4 @@
-"""A name server and brokers that answer what a test tells them to, over real connections."""
+"""A name server and brokers whose answers a test decides, over real connections."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ Answer = Callable[[Command], Command | None]
 
 
 class ScriptedServer:
-    """Answers by request code; keeps what it was asked."""
+    """A server that answers by request code, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Command] = []
@@ -38,7 +38,7 @@ class ScriptedServer:
         return [one for one in self.requests if one.code in codes]
 
     async def until_asked(self, code: RequestCode, count: int = 1) -> list[Command]:
-        """Wait for so many requests of a code."""
+        """Wait for a number of requests of a code."""
         async with self.arrived:
             await self.arrived.wait_for(lambda: len(self.asked(code)) >= count)
         return self.asked(code)
@@ -51,20 +51,20 @@ class ScriptedServer:
 
     def on_request(self, channel: Channel, request: Command) -> Command | None:
         self.requests.append(request)
-        asyncio.get_running_loop().create_task(self._tell())
+        asyncio.get_running_loop().create_task(self._notify())
         answer = self.answers.get(request.code)
         if answer is None:
-            remark = f"nobody told me what to say to {request.code}"
+            remark = f"the test has no answer for code {request.code}"
             return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         return answer(request)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self.arrived:
             self.arrived.notify_all()
 
 
 class ScriptedBroker(ScriptedServer):
-    """Takes sends: ``msgId`` is a number that goes up, as the queue offset."""
+    """A broker that accepts sends: ``msgId`` is a number that counts up, as the queue offset."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -94,20 +94,20 @@ class ScriptedBroker(ScriptedServer):
         )
 
     def store_as(self, code: ResponseCode) -> None:
-        """Answer every send with a code of its own, and where it is."""
+        """Answer every send with a given code, and with the place of the message."""
         self.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: self.stored(request, code)
 
     def fall_silent(self) -> None:
-        """Do not answer sends any more."""
+        """Stop answering sends."""
         self.answers[RequestCode.SEND_MESSAGE_V2] = lambda _: None
 
 
 class ScriptedCluster:
-    """One name server, some brokers ``broker-a``, ``broker-b``, ..., and topics.
+    """A name server, some brokers ``broker-a``, ``broker-b``, ..., and topics.
 
     Args:
         topics: Topic -> broker name -> number of queues.
-        brokers: How many.
+        brokers: Number of brokers.
     """
 
     def __init__(self, topics: Mapping[str, Mapping[str, int]], brokers: int = 1) -> None:

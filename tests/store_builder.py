@@ -1,9 +1,9 @@
-"""Small store folders for tests, written the way a RocketMQ broker writes them.
+"""Small store folders for tests, in the layout of a RocketMQ broker.
 
-Records and units are encoded by ``reput.format``; how they are laid out in files, and all of the
-index, is written here anew from RocketMQ's rules and shares nothing with ``reput.store``. That the
-files are the same as a broker's is shown by ``tests/unit/store/test_reader.py``, which builds the
-files of golden stores from their messages.
+``reput.format`` encodes records and units; the layout of the files, and the whole index, are
+implemented here from RocketMQ's rules and share no code with ``reput.store``.
+``tests/unit/store/test_reader.py`` proves that the files equal a broker's: it builds the files of
+golden stores from their messages.
 
     built = store_builder.build(tmp_path / "store", [
         store_builder.message("TopicA", b"one", keys="k1", tags="TagA"),
@@ -58,10 +58,10 @@ def message(
     store_timestamp: int = 0,
     **fields: Any,
 ) -> StoredMessage:
-    """A message to be placed: offsets, sizes and checksums are made by ``place``.
+    """Return a message without its place: ``place`` sets offsets, sizes and checksums.
 
-    A store time of 0 stands for one step after the message before. ``fields`` are more of
-    ``StoredMessage``, as they are.
+    A store time of 0 means a step after the previous message. ``fields`` are further fields of
+    ``StoredMessage``.
     """
     named = {props.UNIQ_KEY: unique_key, props.KEYS: keys, props.TAGS: tags, **(properties or {})}
     known = {name: value for name, value in named.items() if value is not None}
@@ -88,7 +88,7 @@ def message(
 
 
 def messages(count: int, *, topics: int = 2, queues: int = 2) -> list[StoredMessage]:
-    """Plain messages of different lengths, with one key each, one they share, and unique keys."""
+    """Return plain messages of different lengths, with unique keys, own keys and a shared key."""
     return [
         message(
             f"Topic{'ABCDEFGH'[i % topics]}",
@@ -102,7 +102,7 @@ def messages(count: int, *, topics: int = 2, queues: int = 2) -> list[StoredMess
     ]
 
 
-# --- where things stand ---------------------------------------------------
+# --- places -------------------------------------------------------------------
 
 
 def place(
@@ -113,26 +113,26 @@ def place(
     queue_offsets: Mapping[tuple[str, int], int] | None = None,
     record_crc: bool = False,
 ) -> list[StoredMessage]:
-    """Give messages their places in log and queues, from the given ones on.
+    """Give messages their places in log and queues, starting at the given ones.
 
-    A record needs eight bytes more than its own in a file, for the blank. Prepared and rolled-back
+    A record needs eight bytes more than its size in a file, for the blank. Prepared and rolled-back
     messages get queue offset 0 and take none. ``record_crc`` gives each its ``__CRC32#``.
     """
     next_offsets = dict(queue_offsets or {})
     placed: list[StoredMessage] = []
     newest_ms = START_MS - STEP_MS
-    for one in messages:
-        is_queued = flags.is_queued(one.sys_flag)
-        queue = (one.topic, one.queue_id)
-        store_timestamp = one.store_timestamp or newest_ms + STEP_MS
+    for stored in messages:
+        is_queued = flags.is_queued(stored.sys_flag)
+        queue = (stored.topic, stored.queue_id)
+        store_timestamp = stored.store_timestamp or newest_ms + STEP_MS
         newest_ms = store_timestamp
         draft = replace(
-            one,
+            stored,
             physical_offset=physical_offset,
             queue_offset=next_offsets.get(queue, 0) if is_queued else 0,
             store_timestamp=store_timestamp,
-            born_timestamp=one.born_timestamp or store_timestamp - 2,
-            body_crc=bodies.crc(one.body),
+            born_timestamp=stored.born_timestamp or store_timestamp - 2,
+            body_crc=bodies.crc(stored.body),
         )
         size = len(record.encode(draft)) + record_crc * record.CRC_PROPERTY_BYTES
         left = log_file_bytes - physical_offset % log_file_bytes
@@ -149,21 +149,21 @@ def place(
 
 
 def log_files(placed: Sequence[StoredMessage], log_file_bytes: int) -> dict[int, bytearray]:
-    """The files of the log by the offset they start at, with blanks where a file did not do."""
+    """Return the files of the log by physical offset, with blanks at the ends of full files."""
     files: dict[int, bytearray] = {}
     end = 0
-    for one in placed:
-        start = one.physical_offset - one.physical_offset % log_file_bytes
+    for stored in placed:
+        start = stored.physical_offset - stored.physical_offset % log_file_bytes
         if start not in files:
             if start - log_file_bytes in files:
                 left = start - end
                 blank = record.pack_blank(left)
-                at = log_file_bytes - left
-                files[start - log_file_bytes][at : at + len(blank)] = blank
+                position = log_file_bytes - left
+                files[start - log_file_bytes][position : position + len(blank)] = blank
             files[start] = bytearray(log_file_bytes)
-        at = one.physical_offset - start
-        files[start][at : at + one.store_size] = record.encode(one)
-        end = one.physical_offset + one.store_size
+        position = stored.physical_offset - start
+        files[start][position : position + stored.store_size] = record.encode(stored)
+        end = stored.physical_offset + stored.store_size
     return files
 
 
@@ -173,21 +173,23 @@ QueueKey = tuple[str, int]
 def queue_files(
     placed: Sequence[StoredMessage], queue_file_units: int
 ) -> dict[QueueKey, dict[int, bytearray]]:
-    """The files of each consume queue by the byte they start at."""
+    """Return the files of each consume queue by their first byte."""
     queues: dict[QueueKey, dict[int, bytearray]] = {}
     file_bytes = queue_file_units * cq_unit.SIZE
-    for one in placed:
-        if not flags.is_queued(one.sys_flag):
+    for stored in placed:
+        if not flags.is_queued(stored.sys_flag):
             continue
-        at = one.queue_offset * cq_unit.SIZE
-        start = at - at % file_bytes
-        files = queues.setdefault((one.topic, one.queue_id), {})
+        position = stored.queue_offset * cq_unit.SIZE
+        start = position - position % file_bytes
+        files = queues.setdefault((stored.topic, stored.queue_id), {})
         if start not in files:
-            blanks = 0 if files else (at - start) // cq_unit.SIZE
+            blanks = 0 if files else (position - start) // cq_unit.SIZE
             blank = struct.pack(">qiq", *PRE_BLANK)
             files[start] = bytearray((blank * blanks).ljust(file_bytes, b"\0"))
-        unit = cq_unit.Unit(one.physical_offset, one.store_size, cq_unit.tags_code(one.tags))
-        files[start][at - start : at - start + cq_unit.SIZE] = cq_unit.pack(unit)
+        unit = cq_unit.Unit(
+            stored.physical_offset, stored.store_size, cq_unit.tags_code(stored.tags)
+        )
+        files[start][position - start : position - start + cq_unit.SIZE] = cq_unit.pack(unit)
     return queues
 
 
@@ -195,7 +197,7 @@ def queue_files(
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode``."""
+    """Return ``String.hashCode``."""
     units = struct.unpack(f">{len(text.encode('utf-16-be')) // 2}H", text.encode("utf-16-be"))
     value = 0
     for unit in units:
@@ -204,17 +206,17 @@ def java_hash(text: str) -> int:
 
 
 def index_hash(text: str) -> int:
-    """``IndexFile.indexKeyHashMethod``: the absolute, which Integer.MIN_VALUE does not have."""
+    """Return ``IndexFile.indexKeyHashMethod``: an absolute value, 0 for Integer.MIN_VALUE."""
     return max(abs(java_hash(text)) % (1 << 31), 0)
 
 
 class IndexFile:
-    """One index file, put to as ``IndexFile.putKey`` does.
+    """An index file that is filled like Java's ``IndexFile.putKey`` does.
 
     Args:
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``; entry 0 is never used.
-        before: The file that is full, whose end this one starts from.
+        before: The full file before this one, at whose end this one starts.
     """
 
     def __init__(self, slots: int, entries: int, before: "IndexFile | None" = None) -> None:
@@ -256,13 +258,13 @@ class IndexFile:
 
     @property
     def name(self) -> str:
-        """The time the file was made; here that of its first entry."""
+        """Creation time of the file; here the time of its first entry."""
         at = datetime.fromtimestamp(self.begin_ms / 1000, UTC)
         return f"{at:%Y%m%d%H%M%S}{self.begin_ms % 1000:03d}"
 
     def pack(self) -> bytes:
-        """The bytes of the file."""
-        # The count stands in the file from the first put on.
+        """Return the bytes of the file."""
+        # The file contains the count from the first put on.
         count = self.next_entry if self.next_entry > 1 else 0
         return b"".join(
             (
@@ -280,16 +282,16 @@ class IndexFile:
         )
 
 
-def index_keys(one: StoredMessage, *, tag_keys: bool = False) -> list[str]:
-    """What a message is indexed under: unique key, keys and, from 5.4 on, its tags."""
-    if flags.transaction_type(one.sys_flag) == flags.TRANSACTION_ROLLBACK:
+def index_keys(stored: StoredMessage, *, tag_keys: bool = False) -> list[str]:
+    """Return the keys of a message in the index: unique key, keys and, from 5.4 on, its tags."""
+    if flags.transaction_type(stored.sys_flag) == flags.TRANSACTION_ROLLBACK:
         return []
-    found = [one.properties.get(props.UNIQ_KEY, "")]
-    found += one.properties.get(props.KEYS, "").split(" ")
-    tags = one.properties.get(props.TAGS)
+    keys = [stored.properties.get(props.UNIQ_KEY, "")]
+    keys += stored.properties.get(props.KEYS, "").split(" ")
+    tags = stored.properties.get(props.TAGS)
     if tag_keys and tags:
-        found.append(f"T#{tags}")
-    return [f"{one.topic}#{key}" for key in found if key]
+        keys.append(f"T#{tags}")
+    return [f"{stored.topic}#{key}" for key in keys if key]
 
 
 def index_files(
@@ -300,13 +302,15 @@ def index_files(
     tag_keys: bool = False,
     counts_puts: bool = False,
 ) -> list[IndexFile]:
-    """The index files of a log, oldest first."""
+    """Return the index files of a log, oldest first."""
     files: list[IndexFile] = []
-    for one in placed:
-        for key in index_keys(one, tag_keys=tag_keys):
+    for stored in placed:
+        for key in index_keys(stored, tag_keys=tag_keys):
             if not files or files[-1].is_full:
                 files.append(IndexFile(slots, entries, files[-1] if files else None))
-            files[-1].put(key, one.physical_offset, one.store_timestamp, counts_puts=counts_puts)
+            files[-1].put(
+                key, stored.physical_offset, stored.store_timestamp, counts_puts=counts_puts
+            )
     return files
 
 
@@ -319,30 +323,30 @@ class Built:
 
     root: Path
     messages: list[StoredMessage]
-    """In log order, with their places."""
+    """Messages in log order, with their places."""
     log_file_bytes: int
     queue_file_units: int
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
+        """Physical offset after the last record."""
         last = self.messages[-1]
         return last.physical_offset + last.store_size
 
     def log_file(self, number: int = -1) -> Path:
-        """A file of the log, in order."""
+        """Return a file of the log by its number."""
         return sorted((self.root / "commitlog").iterdir())[number]
 
     def queue_file(self, topic: str, queue_id: int = 0, number: int = -1) -> Path:
-        """A file of a queue, in order."""
+        """Return a file of a queue by its number."""
         return sorted((self.root / "consumequeue" / topic / str(queue_id)).iterdir())[number]
 
     def index_file(self, number: int = -1) -> Path:
-        """A file of the index, in order."""
+        """Return a file of the index by its number."""
         return sorted((self.root / "index").iterdir())[number]
 
     def queue(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-        """The messages of a queue."""
+        """Return the messages of a queue."""
         return [
             one
             for one in self.messages
@@ -365,21 +369,21 @@ def build(
     is_crashed: bool = False,
     has_next_file: bool = False,
 ) -> Built:
-    """Write a store folder as a broker leaves it that was stopped (or, ``is_crashed``, was not).
+    """Write a store folder as a stopped broker leaves it (or a crashed one, ``is_crashed``).
 
     Args:
-        root: The folder, which is made.
-        messages: What was sent, in order.
+        root: The folder to create.
+        messages: The messages in order.
         log_file_bytes: ``mappedFileSizeCommitLog``.
         queue_file_units: ``mappedFileSizeConsumeQueue`` in units.
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``.
         tag_keys: Index tags too, as 5.4 and later do.
         record_crc: End each record with ``__CRC32#`` (``enabledAppendPropCRC``).
-        physical_offset: Where the log starts; a multiple of ``log_file_bytes``.
-        queue_offsets: Where queues start that do not start at 0.
+        physical_offset: Start of the log; a multiple of ``log_file_bytes``.
+        queue_offsets: Starts of queues that do not start at 0.
         is_crashed: Leave the file ``abort``.
-        has_next_file: Leave the log file that a running broker has made for what comes next.
+        has_next_file: Leave the log file that a running broker has created in advance.
     """
     placed = place(
         messages,
@@ -447,11 +451,11 @@ def _write_tables(root: Path, placed: Sequence[StoredMessage]) -> None:
 
 
 class MemoryFolder:
-    """A store folder in memory, for ``StoreReader(folder)``: to be damaged by the thousand.
+    """A store folder in memory, for ``StoreReader(folder)``: thousands of damaged copies are cheap.
 
     Args:
-        files: Path below the store's root -> bytes, taken as they are at each read.
-        window_bytes: How much a walk reads at once.
+        files: Path below the store's root -> bytes, read as they are at each read.
+        window_bytes: Number of bytes that a scan reads at once.
     """
 
     location = "memory"
@@ -471,13 +475,13 @@ class MemoryFolder:
 
     @classmethod
     def load(cls, root: Path, window_bytes: int = 1 << 20) -> "MemoryFolder":
-        """What a folder on disk holds."""
+        """Return the contents of a folder on disk."""
         paths = (path for path in sorted(root.rglob("*")) if path.is_file())
         files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
         return cls(files, window_bytes)
 
     def changed(self, path: str, data: bytes | bytearray | None) -> "MemoryFolder":
-        """A copy in which one file is another, or (None) is not there."""
+        """Return a copy in which a file is replaced, or (None) missing."""
         files = {**self.files, path: data} if data is not None else dict(self.files)
         if data is None:
             del files[path]

@@ -1,11 +1,11 @@
-"""Stores of one test: small files, a clock of its own, and at the end a verification of each.
+"""Stores of a test: small files, a separate clock, and at the end a verification of each.
 
     def test_something(stores):
         store = stores.open(flush_disk_type="SYNC_FLUSH")
         store.put(IncomingMessage("TopicA", b"hello"))
 
-The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose store must end with
-more than notes says so: ``stores.allow(FindingKind.CLOCK_BACK)``.
+The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose store ends with
+findings above notes allows them: ``stores.allow(FindingKind.CLOCK_BACK)``.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ Case = TypeVar("Case")
 START_MS = 1_700_000_000_000
 
 needs_kernels = pytest.mark.skipif(not hot.is_compiled, reason="no compiled kernels here")
-"""Mark of the tests of a fast path, which is not taken without compiled kernels."""
+"""Mark of the tests of a fast path, which requires compiled kernels."""
 
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
@@ -40,8 +40,7 @@ SMALL_FILES: dict[str, Any] = {
     "delete_consume_queue_files_interval": 0,
     "clean_resource_interval": 0,
 }
-"""Files so small that a test sees them end: 10 units, 39 entries; and no pauses between deletions.
-"""
+"""Sizes so small that files end within a test: 10 units, 39 entries; no pauses of deletions."""
 
 
 def some(cases: Sequence[Case]) -> Sequence[Case]:
@@ -52,14 +51,14 @@ def some(cases: Sequence[Case]) -> Sequence[Case]:
 
 
 class RoomyDisk(Disk):
-    """A disk that is half full, whatever that of the machine is."""
+    """A disk that is half full, whatever the machine's."""
 
     def usage(self, path: str) -> float:
         return 0.5
 
 
 def config(root: str | Path, **settings: Any) -> StoreConfig:
-    """A configuration with small files; enumerations may be given by name."""
+    """Return a configuration with small files; enumerations may be given by name."""
     for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):
         if name in settings:
             settings[name] = kind(settings[name])
@@ -67,7 +66,7 @@ def config(root: str | Path, **settings: Any) -> StoreConfig:
 
 
 class Stores:
-    """What a test opens, and how it must end."""
+    """The stores of a test, and the findings that they may end with."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,7 +74,7 @@ class Stores:
         self._allowed: set[FindingKind] = set()
 
     def root(self, name: str = "store") -> Path:
-        """The folder of a store."""
+        """Return the folder of a store."""
         return self._folder / name
 
     def open(
@@ -86,7 +85,7 @@ class Stores:
         disk: Disk | None = None,
         **settings: Any,
     ) -> MessageStore:
-        """Open a store of this name, with small files where ``settings`` do not say otherwise."""
+        """Open a store of this name, with small files unless ``settings`` override them."""
         store = MessageStore.open(
             config=config(self.root(name), **settings),
             clock=clock or ManualClock(START_MS),
@@ -96,11 +95,11 @@ class Stores:
         return store
 
     def allow(self, *kinds: FindingKind) -> None:
-        """Let the stores of this test end with such findings."""
+        """Allow the stores of this test to end with these findings."""
         self._allowed.update(kinds)
 
     def check(self) -> None:
-        """Close all stores, and verify all there is on disk."""
+        """Close all stores, and verify all stores on disk."""
         for store in self._opened:
             if not store.max_physical_offset:
                 self.allow(FindingKind.LOG_EMPTY)
@@ -111,7 +110,7 @@ class Stores:
 
 
 def assert_sound(root: str | Path, *, allowed: set[FindingKind] | None = None) -> VerifyReport:
-    """Verify a store: nothing worse than a note, but for what is allowed."""
+    """Verify a store: the only findings are notes and allowed ones."""
     report = verify(StoreReader.open(str(root)))
     assert_allowed(report, allowed or set())
     return report

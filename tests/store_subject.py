@@ -1,4 +1,4 @@
-"""One store under test, of any kind, so that one suite can say what all of them do.
+"""A store under test, of any kind, so that one suite tests all kinds.
 
 Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``reference`` (kernels in
 Python), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
@@ -39,7 +39,7 @@ def message(
     properties: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> IncomingMessage:
-    """A message to put; ``fields`` are more of ``IncomingMessage``."""
+    """Return a message to put; ``fields`` are further fields of ``IncomingMessage``."""
     known = {props.UNIQ_KEY: unique_key, props.KEYS: keys, props.TAGS: tags, **(properties or {})}
     fields.setdefault("property_bytes", props.encode({k: v for k, v in known.items() if v}))
     fields.setdefault("born_timestamp", START_MS - 5)
@@ -47,12 +47,12 @@ def message(
 
 
 def batch_body(*messages: IncomingMessage) -> bytes:
-    """The body of a client's batch."""
+    """Return the body of a client's batch."""
     return batch.encode(InnerMessage(one.flag, one.body, one.property_bytes) for one in messages)
 
 
 def decoded(result: GetResult) -> list[StoredMessage]:
-    """The messages of a get, their checksums compared."""
+    """Return the messages of a get, with checked checksums."""
     return [record.decode(one) for one in result.records]
 
 
@@ -71,32 +71,32 @@ class Subject:
             self.store = stores.open(clock=self.clock, **settings)
 
     def put(self, *args: Any, **fields: Any) -> PutResult:
-        """Put a message that must be taken, and let it become readable; see ``message``."""
+        """Put a message that must be accepted, and make it readable; see ``message``."""
         result = self.store.put(message(*args, **fields))
         assert result.status is PutStatus.PUT_OK, result.reason
         self.settle()
         return result
 
     def settle(self) -> None:
-        """Let some time pass for work in the background: what was put can be read."""
+        """Let background work run for some time: the messages that were put become readable."""
         now_ms = self.clock.now_ms()
         self.clock.advance(200)
         self.clock.set(now_ms)
         step_to_the_end(self.store)
 
     def bodies(self, topic: str = "TopicA", queue_id: int = 0) -> list[bytes]:
-        """The bodies of the messages in a queue, from the first one there is."""
-        found: list[bytes] = []
+        """Return the bodies of the messages in a queue, from its first one on."""
+        received: list[bytes] = []
         queue_offset = self.store.min_offset(topic, queue_id)
         while queue_offset < self.store.max_offset(topic, queue_id):
             result = self.store.get(topic, queue_id, queue_offset)
             assert result.next_offset > queue_offset
-            found += [one.body for one in decoded(result)]
+            received += [one.body for one in decoded(result)]
             queue_offset = result.next_offset
-        return found
+        return received
 
     def expire(self, physical_offset: int) -> int:
-        """Let the log files before an offset expire; return where the log begins then."""
+        """Let the log files before an offset expire; return the new start of the log."""
         if isinstance(self.store, MemoryStore):
             self.store.expire(physical_offset)
         else:
@@ -105,7 +105,7 @@ class Subject:
 
 
 def step_to_the_end(store: MessageStore | MemoryStore) -> None:
-    """Take steps until there is nothing to do."""
+    """Run steps until no work is left."""
     for _ in range(1000):
         if not store.step():
             return
@@ -113,7 +113,7 @@ def step_to_the_end(store: MessageStore | MemoryStore) -> None:
 
 
 def expire_files(store: MessageStore, physical_offset: int) -> None:
-    """Let the log files that end before an offset expire, but the last, and all that follows."""
+    """Let log files that end before an offset expire, except the last; derived files too."""
     for file in store.log.files.files:
         if file.end <= physical_offset:
             os.utime(file.path, (0, 0))

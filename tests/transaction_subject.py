@@ -1,4 +1,4 @@
-"""A store with transactions, its clock, and a producer that is asked."""
+"""A store with transactions, its clock, and a producer that gets checks."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ BROKER_HOST = Host(b"\x0a\0\0\1", 10911)
 
 
 class Subject:
-    """Transactions on an open store. ``asked`` has what producers were asked about."""
+    """Transactions on an open store. ``asked`` has the half messages of checks."""
 
     def __init__(
         self, store: MessageStore, clock: ManualClock, *, disk: Disk | None = None, **settings: Any
@@ -41,7 +41,7 @@ class Subject:
         self.take(store)
 
     def take(self, store: MessageStore) -> None:
-        """Go on with another store, or the same one opened again."""
+        """Continue with another store, or with the same one opened again."""
         self.store = store
         self.offsets = ConsumerOffsetTable.load(store.root, self.disk)
         self.topics = Topics(TopicTable.load(store.root, self.disk), self.config)
@@ -57,7 +57,7 @@ class Subject:
     def send(
         self, body: bytes, properties: dict[str, str] | None = None, **more: Any
     ) -> StoredMessage:
-        """Send a half message of topic T, queue 2; return it as it is stored."""
+        """Send a half message of topic T, queue 2; return its stored form."""
         kept = {"TAGS": "a", "TRAN_MSG": "true", "PGROUP": GROUP, **(properties or {})}
         message = IncomingMessage(
             "T",
@@ -94,7 +94,7 @@ class Subject:
         return result
 
     def decide_all(self, decisions: list[tuple[StoredMessage, bool]]) -> int:
-        """Say of half messages whether they are committed; return how many are decided so."""
+        """Decide half messages; return the number of decided ones."""
         group = GROUP.encode()
         ends = [End(half.queue_offset, half.physical_offset, group, is_commit)
                 for half, is_commit in decisions]  # fmt: skip
@@ -103,7 +103,7 @@ class Subject:
         return count
 
     def round(self, after_ms: int = INTERVAL_MS) -> list[StoredMessage]:
-        """Let time pass, do all that is due then; return what the producer was asked about."""
+        """Let time pass and run all due work; return the half messages of the checks."""
         self.asked.clear()
         self.clock.advance(after_ms)
         self.run()
@@ -115,12 +115,12 @@ class Subject:
         self.store.step()
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
-        at = 0
-        while records := self.store.get(topic, queue_id, at).records:
-            found += [record.decode(bytes(one)) for one in records]
-            at = found[-1].queue_offset + 1
-        return found
+        messages: list[StoredMessage] = []
+        queue_offset = 0
+        while records := self.store.get(topic, queue_id, queue_offset).records:
+            messages += [record.decode(bytes(one)) for one in records]
+            queue_offset = messages[-1].queue_offset + 1
+        return messages
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
         return [one.body for one in self.messages(topic, queue_id)]
@@ -132,13 +132,13 @@ class Subject:
         return self.bodies(names.OP_HALF_TOPIC, 0)
 
     def saved(self) -> tuple[int | None, int | None]:
-        """How far half and op messages are said to be dealt with."""
+        """Return the saved progress of half and op messages."""
         topics = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
         half, op = (self.offsets.get(one, names.TRANSACTION_GROUP, 0) for one in topics)
         return half, op
 
     def sync(self) -> None:
-        """Make durable what was put, and take note of that."""
+        """Make the stored messages durable, and notify the transactions."""
         self.store.sync()
         self.run()
 

@@ -1,4 +1,4 @@
-"""Runs commands of ``reput`` against a cluster, in the test's process."""
+"""Run commands of ``reput`` against a cluster, in the test's process."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ class Command:
         self._capture = capture
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
-        """Return what a command prints."""
+        """Return the output of a command."""
         self._capture.readouterr()
         found = cli.run([*map(str, arguments), "-n", self._namesrv])
         out, self.notes = self._capture.readouterr()
@@ -24,15 +24,15 @@ class Command:
         return out
 
     def json(self, *arguments: object, code: int = 0) -> Any:
-        """Return the document that a command prints."""
+        """Return the JSON document that a command prints."""
         return json.loads(self(*arguments, "--json", code=code))
 
     def json_lines(self, *arguments: object) -> list[Any]:
-        """Return the documents that a command prints, one a line."""
+        """Return the JSON documents that a command prints, one a line."""
         return [json.loads(line) for line in self(*arguments, "--json").splitlines()]
 
     def complaint(self, *arguments: object) -> str:
-        """Return the one line on stderr of a command that cannot do what it should."""
+        """Return the line on stderr of a command that fails."""
         out = self(*arguments, code=2)
         assert out == ""
         assert self.notes.startswith("reput: ")

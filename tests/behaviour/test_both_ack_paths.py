@@ -1,7 +1,7 @@
 """Acknowledgements have the same effect on the fast path and in the processor.
 
 Two brokers get the same bytes, one of them without the fast path. Replies, held messages and
-statistics must be equal, whatever the requests look like.
+statistics must be equal for all requests.
 """
 
 import base64
@@ -109,7 +109,7 @@ def held(wire: Wire) -> object:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AckBoth]:
-    """A pair for all tests: acknowledgements of one test do not affect the next."""
+    """Return a pair for all tests: acknowledgements of one test do not affect the next."""
     for pair in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
         yield AckBoth(pair)
 
@@ -165,7 +165,7 @@ def test_plain_acknowledgements_take_the_fast_path(both: AckBoth, name: str) -> 
 def test_other_acknowledgements_fall_back(both: AckBoth, name: str) -> None:
     frame = ack(**OTHERS[name])
     assert both.feed(frame) == 0
-    # Between plain ones, in one read: replies keep their order.
+    # Between plain requests, in one read: replies keep their order.
     assert both.feed(ack(5, opaque=1) + frame + ack(6, opaque=2) + ack(7, start=32)) == 3
 
 
@@ -194,7 +194,7 @@ def test_more_than_fits_in_one_call(both: AckBoth) -> None:
     assert both.feed(frames) == 2_000
 
 
-def test_a_topic_that_is_deleted(fresh: AckBoth) -> None:
+def test_a_deleted_topic(fresh: AckBoth) -> None:
     for wire in (fresh.both.with_kernel, fresh.both.without):
         wire.broker.parts.topics.delete("T", NOW_MS)
     assert fresh.feed(ack(1) + ack(2)) == 0
@@ -301,7 +301,7 @@ def test_random_acks(tmp_path: Path) -> None:
     @hypothesis.given(st.lists(FIELDS, min_size=1, max_size=8), st.booleans())
     def check(wanted: list[dict[str, Any]], pops: bool) -> None:
         nonlocal taken
-        if pops:  # again, from the beginning
+        if pops:  # Again from the beginning.
             for wire in (both.both.with_kernel, both.both.without):
                 wire.broker.parts.pops.offsets.set("T", "G", 1, 0)
             both.feed(pop(max_msg_nums=5) + pop())

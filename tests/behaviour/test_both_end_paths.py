@@ -30,7 +30,7 @@ INTERVAL_MS = 30_000
 def both(tmp_path: Path) -> Iterator[Both]:
     pairs = broker_pair.open_both(tmp_path)
     both = next(pairs)
-    both.feed(send() + half())  # so that topics and queues are there
+    both.feed(send() + half())  # Creates topics and queues.
     yield both
     pairs.close()
 
@@ -80,11 +80,27 @@ def end(
 
 def known(wire: Wire) -> list[object]:
     """Return the state of a broker's transactions."""
-    one = wire.broker.parts.transactions
-    counts = one.committed_count, one.rolled_back_count, one.refused_count, one.repeated_count
-    ops = one._ops.next_offset, [(run.begin, run.highest) for run in one._ops._runs]
-    marks = one._marks.start, bytes(one._marks._states)
-    return [counts, ops, marks, one._copies, one._given_up, one.progress(), one.put_end]
+    transactions = wire.broker.parts.transactions
+    counts = (
+        transactions.committed_count,
+        transactions.rolled_back_count,
+        transactions.refused_count,
+        transactions.repeated_count,
+    )
+    ops = (
+        transactions._ops.next_offset,
+        [(run.begin, run.highest) for run in transactions._ops._runs],
+    )
+    marks = transactions._marks.start, bytes(transactions._marks._states)
+    return [
+        counts,
+        ops,
+        marks,
+        transactions._copies,
+        transactions._given_up,
+        transactions.progress(),
+        transactions.put_end,
+    ]
 
 
 def feed(both: Both, data: bytes) -> int:
@@ -126,7 +142,7 @@ def test_a_half_message_and_its_end_in_one_read(both: Both) -> None:
     assert feed(both, half() + end(place) + send(opaque=1)) == 1
 
 
-def test_commits_and_rollbacks_by_turns(both: Both) -> None:
+def test_alternating_commits_and_rollbacks(both: Both) -> None:
     feed(both, half(queue_id=2) * 3 + half(topic="Narrow", queue_id=0) * 4)
     data = [end(place, (COMMIT, ROLLBACK)[place[0] % 2]) for place in reversed(halves(both))]
     assert feed(both, b"".join(data)) == 8
@@ -157,12 +173,12 @@ def test_other_ends_fall_back(both: Both, name: str, serialization: Serializatio
     feed(both, half() * 4)
     places = halves(both)
     other = end(places[2], serialization=serialization, **OTHERS[name])
-    # Between plain ones, in one read: replies keep their order.
+    # Between plain requests, in one read: replies keep their order.
     assert feed(both, end(places[0]) + end(places[1]) + other + end(places[3])) == 3
     assert feed(both, other) == 0
 
 
-def test_ends_that_are_repeated(both: Both) -> None:
+def test_repeated_ends(both: Both) -> None:
     feed(both, half() * 3)
     first, second, third, fourth = halves(both)
     assert feed(both, end(first) * 2 + end(second) + end(first, ROLLBACK) + end(third)) == 3
@@ -171,7 +187,7 @@ def test_ends_that_are_repeated(both: Both) -> None:
 
 
 def test_copies_of_half_messages(both: Both) -> None:
-    """A decision about a half message or about its copy, put for a check, counts for both."""
+    """A decision about a half message or about its copy for a check counts for both."""
     feed(both, half() * 3)
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.transactions.step(NOW_MS)
@@ -184,7 +200,7 @@ def test_copies_of_half_messages(both: Both) -> None:
     assert feed(both, end(halves(both)[8]) + end(places[7])) == 1
 
 
-def test_a_topic_that_is_gone(both: Both) -> None:
+def test_a_topic_that_was_deleted(both: Both) -> None:
     feed(both, half(topic="Narrow", queue_id=0))
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.topics.delete("Narrow", NOW_MS)
@@ -243,11 +259,11 @@ def test_random_ends(tmp_path: Path) -> None:
     def say(several: list[Any]) -> None:
         places = halves(both)
         data = b""
-        for one in several:
-            if isinstance(one, str):
-                data += half() if one == "half" else send()
+        for request in several:
+            if isinstance(request, str):
+                data += half() if request == "half" else send()
             else:
-                which, decision, fields, serialization = one
+                which, decision, fields, serialization = request
                 place = places[-1 - which % len(places)]
                 fields = {"decision": decision, **fields}
                 data += end(place, serialization=serialization, **fields)

@@ -1,8 +1,8 @@
 """Pops have the same effect on the fast path and in the processor.
 
-Two brokers get the same bytes, one of them without the fast path, which remembers headers and takes
-messages with a kernel. Replies, held messages, statistics and stored records must be equal,
-whatever the requests look like.
+Two brokers get the same bytes, one of them without the fast path, which caches headers and takes
+messages with a kernel. Replies, held messages, statistics and stored records must be equal for all
+requests.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ class PopBoth:
                 send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
             )
             both.feed(b"".join(one))
-        for _ in range(both.without.broker.settings.broker.revive_queue_num):  # its queues are made
+        for _ in range(both.without.broker.settings.broker.revive_queue_num):  # Creates its queues.
             self.feed(pop(consumer_group="first", queue_id=1))
         self.fast_pops.forget()
 
@@ -127,7 +127,7 @@ def state(wire: Wire) -> object:
 
 @pytest.fixture(autouse=True)
 def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both brokers look at queues and retries in the same order."""
+    """Make both brokers try queues and retries in the same order."""
     monkeypatch.setattr("reput.broker.pop.pops.random.random", lambda: 0.5)
 
 
@@ -139,7 +139,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopBoth]:
 
 @pytest.fixture
 def both(pair: PopBoth) -> PopBoth:
-    """A pair for all tests; only remembered headers would affect the next test."""
+    """Return a pair for all tests; only cached headers would affect the next test."""
     pair.fast_pops.forget()
     return pair
 
@@ -177,7 +177,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_headers_that_are_remembered(both: PopBoth, name: str) -> None:
+def test_headers_that_are_cached(both: PopBoth, name: str) -> None:
     both.feed(pop(**PLAIN[name]))
     assert both.known_count == 1
     both.feed(pop(**{"born_time": NOW_MS + 5, "opaque": 99, **PLAIN[name]}))
@@ -186,7 +186,7 @@ def test_headers_that_are_remembered(both: PopBoth, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_headers_that_are_not_remembered(both: PopBoth, name: str) -> None:
+def test_headers_that_are_not_cached(both: PopBoth, name: str) -> None:
     both.feed(pop(**OTHERS[name]))
     assert both.known_count == 0
     both.feed(pop(opaque=1) + pop(**OTHERS[name]) + pop(opaque=2))
@@ -238,18 +238,18 @@ def test_headers_in_another_order(both: PopBoth) -> None:
     assert both.known_count == 3, "the first three are not plain"
 
 
-def test_changes_make_headers_forgotten(tmp_path: Path) -> None:
+def test_changes_evict_headers(tmp_path: Path) -> None:
     for pair in broker_pair.open_both(tmp_path):
         check_changes(PopBoth(pair))
 
 
 def check_changes(both: PopBoth) -> None:
     def refused(code: ResponseCode) -> None:
-        assert [one.code for one in both.feed(pop())] == [code]
+        assert [reply.code for reply in both.feed(pop())] == [code]
         assert both.known_count == 0
 
     def again() -> None:
-        assert [one.code for one in both.feed(pop())] == [ResponseCode.SUCCESS]
+        assert [reply.code for reply in both.feed(pop())] == [ResponseCode.SUCCESS]
         assert both.known_count == 1
 
     again()
@@ -282,7 +282,7 @@ def check_changes(both: PopBoth) -> None:
     again()
     for wire in both.wires:
         wire.broker.identity.is_stopping = True
-    assert [one.code for one in both.feed(pop())] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert [reply.code for reply in both.feed(pop())] == [ResponseCode.SERVICE_NOT_AVAILABLE]
     for wire in both.wires:
         wire.broker.identity.is_stopping = False
         wire.broker.parts.topics.delete("T", NOW_MS)
@@ -298,7 +298,7 @@ def test_a_buffer_may_be_cut_anywhere(both: PopBoth) -> None:
         assert one == other
 
 
-def test_long_headers_are_not_remembered(both: PopBoth) -> None:
+def test_long_headers_are_not_cached(both: PopBoth) -> None:
     """Thousands of headers as long as a read would take a gigabyte."""
     both.feed(pop(exp="TagA || " * 400 + "TagB"))
     known = both.fast_pops._known

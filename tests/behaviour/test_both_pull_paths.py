@@ -1,7 +1,7 @@
 """Pulls have the same effect on the fast path and in the processor.
 
 Two brokers get the same bytes, one of them without the fast path. Replies, statistics and consumer
-offsets must be equal, whatever the requests look like.
+offsets must be equal for all requests.
 """
 
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ def heartbeat(tags: str, version: int, *topics: str) -> bytes:
 
 
 def members_pull(**fields: Any) -> bytes:
-    """Return a pull of a member, whose heartbeats have its subscription."""
+    """Return a pull of a member whose subscription is in its heartbeats."""
     return pull(**{"sys_flag": 0, "subscription": None, "sub_version": 5, **fields})
 
 
@@ -196,7 +196,7 @@ def test_other_pulls_fall_back(both: Both, name: str, serialization: Serializati
     frame = pull(serialization=serialization, **OTHERS[name])
     both.feed(frame)
     both.feed(pull())
-    # Between plain ones, in one read: replies keep their order.
+    # Between plain requests, in one read: replies keep their order.
     both.feed(pull(opaque=1) + frame + pull(opaque=2))
     assert both.feed(frame) == 0
 
@@ -215,21 +215,21 @@ def test_a_buffer_may_be_cut_anywhere(both: Both) -> None:
         both.feed(data[cut:])
 
 
-def test_members_get_what_they_have_subscribed_to(both: Both) -> None:
-    both.feed(members_pull())  # no such group
+def test_members_get_the_messages_of_their_subscription(both: Both) -> None:
+    both.feed(members_pull())  # No such group.
     both.feed(heartbeat("TagA", 5))
     assert both.feed(members_pull()) == 0
     assert both.feed(members_pull() * 2) == 2
-    # A client that is ahead of its heartbeat is refused.
+    # A client whose version is newer than its heartbeat is refused.
     assert both.feed(members_pull(sub_version=6)) == 0
     assert both.feed(members_pull(sub_version=4)) == 1
-    # An older heartbeat changes nothing, a newer one everything.
+    # An older heartbeat is ignored, a newer one replaces the subscription.
     both.feed(heartbeat("*", 4))
     assert both.feed(members_pull()) == 1
     both.feed(heartbeat("TagB", 7))
     assert both.feed(members_pull()) == 0
     assert both.feed(members_pull(sub_version=7)) == 1
-    # No topic any more, and no member.
+    # Neither the topic nor the member exists any more.
     both.feed(heartbeat("*", 8, "Narrow"))
     assert both.feed(members_pull()) == 0
     both.feed(heartbeat("*", 9))
@@ -251,7 +251,7 @@ def codes_of(both: Both, frame: bytes) -> list[int]:
     return [reply.code for reply in replies_in(both.with_kernel.feed(frame))]
 
 
-def test_permissions_that_are_withdrawn(both: Both) -> None:
+def test_withdrawn_permissions(both: Both) -> None:
     def again() -> None:
         both.feed(pull())
         assert both.feed(pull()) == 1
@@ -287,7 +287,7 @@ def test_permissions_that_are_withdrawn(both: Both) -> None:
     refused(ResponseCode.TOPIC_NOT_EXIST)
 
 
-def test_the_fast_port_has_no_pulls(both: Both) -> None:
+def test_the_fast_port_refuses_pulls(both: Both) -> None:
     both.feed(pull())
     frontend = both.with_kernel.broker.frontend
     assert frontend is not None
@@ -300,21 +300,21 @@ def test_the_fast_port_has_no_pulls(both: Both) -> None:
     assert both.with_kernel.fast_count == before
 
 
-def test_queues_that_are_in_files(both: Both) -> None:
-    """A tail has the last units only; earlier ones are read ahead from the file."""
+def test_units_that_are_read_from_files(both: Both) -> None:
+    """A tail has only the last units; earlier ones are read ahead from the file."""
     for _ in range(30):
         fill(both, 100)
     total = MESSAGES + 3000
     assert both.feed(pull(queue_offset=0)) == 0
     for subscription in ("*", "TagB"):
-        taken = at = pulls = 0
-        while at < total:
+        taken = queue_offset = pulls = 0
+        while queue_offset < total:
             pulls += 1
-            frame = pull(queue_offset=at, max_msg_nums=32, subscription=subscription)
+            frame = pull(queue_offset=queue_offset, max_msg_nums=32, subscription=subscription)
             taken += both.feed(frame)
             (reply,) = replies_in(both.with_kernel.feed(frame))
             both.without.feed(frame)
-            at = int((reply.ext_fields or {})["nextBeginOffset"])
+            queue_offset = int((reply.ext_fields or {})["nextBeginOffset"])
         assert pulls * 0.8 < taken < pulls, "some read the file"
 
 
@@ -356,8 +356,8 @@ def test_the_largest_version(both: Both) -> None:
     assert both.feed(members_pull()) == 1
 
 
-def test_many_replies_leave_in_parts(both: Both) -> None:
-    """One read asks for more replies than a buffer holds."""
+def test_many_replies_are_sent_in_parts(both: Both) -> None:
+    """One read requests more replies than a buffer holds."""
     for i in range(20):
         both.feed(send(b"%d" % i * 1000))
     both.feed(pull())

@@ -41,24 +41,24 @@ NOWHERE = 1 << 40
 def both(tmp_path: Path) -> Iterator[Both]:
     pairs = broker_pair.open_both(tmp_path)
     both = next(pairs)
-    both.feed(send())  # so that topics and queues are there
+    both.feed(send())  # Creates topics and queues.
     yield both
     pairs.close()
 
 
 def places(both: Both) -> list[int]:
     """Put the messages into both stores; return their physical offsets."""
-    found = []
+    offsets = []
     for message in MESSAGES:
         results = [
             wire.broker.store.put(message, NOW_MS) for wire in (both.with_kernel, both.without)
         ]
         assert results[0] == results[1]
         assert results[0].status.is_stored, results[0]
-        found.append(results[0].physical_offset)
+        offsets.append(results[0].physical_offset)
     for wire in (both.with_kernel, both.without):
         wire.new_records()
-    return found
+    return offsets
 
 
 def back(
@@ -123,13 +123,13 @@ def test_plain_requests_take_the_fast_path(both: Both, serialization: Serializat
     assert feed(both, b"".join(frames)) == 4
 
 
-def test_other_requests_fall_back_in_their_place(both: Both) -> None:
+def test_other_requests_fall_back_in_order(both: Both) -> None:
     plain, _, nearly, dead, six, full = places(both)
     others = [
         back(dead),
         back(plain, max_reconsume_times=0),
         back(nearly, max_reconsume_times=15),
-        back(nearly, max_reconsume_times=15, version=100),  # it does not count: too old
+        back(nearly, max_reconsume_times=15, version=100),  # Not counted: too old.
         back(plain, delay_level=-1),
         back(six),
         back(full),
@@ -146,7 +146,7 @@ def test_other_requests_fall_back_in_their_place(both: Both) -> None:
     assert feed(both, b"".join(others)) == 0
 
 
-def test_a_broker_that_may_not_be_written_to(both: Both) -> None:
+def test_a_broker_without_write_permission(both: Both) -> None:
     plain, *_ = places(both)
     for wire in (both.with_kernel, both.without):
         wire.broker.store._putter.refusal = "no"

@@ -1,7 +1,7 @@
 """Sends have the same effect on the fast path and in the processor.
 
 Two brokers get the same bytes, one of them without the fast path. Log, queues and replies must be
-equal, whatever the requests look like.
+equal for all requests.
 """
 
 import dataclasses
@@ -200,7 +200,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_plain_sends_take_the_fast_path(
     both: Both, name: str, serialization: Serialization
 ) -> None:
-    # So that all topics have rows.
+    # Creates the rows of all topics.
     first = send(topic="Narrow", queue_id=0) + send() + send(properties=HALF)
     both.feed(first + send(properties=TIMER))
     frame = send(serialization=serialization, **PLAIN[name])
@@ -213,12 +213,12 @@ def test_plain_sends_take_the_fast_path(
 def test_other_sends_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     both.feed(send())
     frame = send(serialization=serialization, **OTHERS[name])
-    # Between plain ones, in one read: replies keep their order.
+    # Between plain requests, in one read: replies keep their order.
     both.feed(send(opaque=1) + frame + send(opaque=2))
     assert both.feed(frame) == 0
 
 
-def test_the_first_send_makes_a_topic_for_the_fast_path(both: Both) -> None:
+def test_the_first_send_creates_a_topic_for_the_fast_path(both: Both) -> None:
     assert both.feed(send(topic="New")) == 0
     assert both.feed(send(topic="New") * 2) == 2
 
@@ -231,7 +231,7 @@ def test_a_buffer_may_be_cut_anywhere(both: Both) -> None:
         both.feed(data[cut:])
 
 
-def test_the_first_half_message_makes_the_topics_for_them(both: Both) -> None:
+def test_the_first_half_message_creates_their_topics(both: Both) -> None:
     both.feed(send())
     assert both.feed(send(properties=HALF)) == 0
     assert both.feed(send(properties=HALF) * 3) == 3
@@ -245,21 +245,21 @@ def test_half_messages_fall_back_where_they_are_rejected(both: Both) -> None:
     for wire in (both.with_kernel, both.without):
         broker_subject.reconfigure(wire.broker, {"rejectTransactionMessage": "false"})
         wire.broker.parts.topics.delete(names.OP_HALF_TOPIC, NOW_MS)
-    assert both.feed(send(properties=HALF)) == 0  # which makes the topic again
+    assert both.feed(send(properties=HALF)) == 0  # Creates the topic again.
     assert both.feed(send(properties=HALF)) == 1
 
 
-def test_the_first_timer_makes_the_topic_for_them(both: Both) -> None:
+def test_the_first_timer_creates_their_topic(both: Both) -> None:
     both.feed(send())
     assert both.feed(send(properties=TIMER)) == 0
     assert both.feed(send(properties=TIMER) * 3) == 3
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.topics.delete(names.TIMER_TOPIC, NOW_MS)
-    assert both.feed(send(properties=TIMER)) == 0  # which makes the topic again
+    assert both.feed(send(properties=TIMER)) == 0  # Creates the topic again.
     assert both.feed(send(properties=TIMER)) == 1
 
 
-def test_timers_count_from_the_time_of_the_clock(both: Both) -> None:
+def test_timers_start_at_the_time_of_the_clock(both: Both) -> None:
     """Store times do not go back with the clock."""
     both.feed(send() + send(properties=TIMER))
     for wire in (both.with_kernel, both.without):

@@ -1,4 +1,4 @@
-"""What only a store in files does, and no script says: hanging puts, files that are gone, costs."""
+"""Behaviour of stores in files that scripts cannot express: hanging puts, deleted files, costs."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from store_subject import decoded, message, step_to_the_end
 # --- statuses ---------------------------------------------------------------------------------
 
 
-def test_another_put_is_turned_away_while_one_hangs(stores: Stores) -> None:
+def test_a_put_is_refused_while_another_one_hangs(stores: Stores) -> None:
     clock = ManualClock(START_MS)
     meanwhile: list[PutResult] = []
 
     class SlowDisk(RoomyDisk):
-        """While it makes the log's first file, other puts arrive."""
+        """A disk that starts other puts while it creates the log's first file."""
 
         def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
             if paths.COMMIT_LOG in path and len(meanwhile) < 1:
@@ -36,16 +36,16 @@ def test_another_put_is_turned_away_while_one_hangs(stores: Stores) -> None:
 
     assert store.put(message()).status is PutStatus.CREATE_MAPPED_FILE_FAILED
     assert [one.status for one in meanwhile] == [PutStatus.OS_PAGE_CACHE_BUSY]
-    # The put that hung has ended, if badly: nothing is busy for ever.
+    # The put that hung has failed: the store is no longer busy.
     assert not store.is_page_cache_busy()
     assert store.put(message()).status is PutStatus.PUT_OK
 
 
-# --- files that are gone ----------------------------------------------------------------------
+# --- missing files ------------------------------------------------------------
 
 
 class WantsBefore:
-    """Wants the first units of a queue."""
+    """A filter that takes the first units of a queue."""
 
     looks_at_tags = True
 
@@ -60,7 +60,7 @@ class WantsBefore:
         return True
 
 
-def test_a_queue_file_that_is_missing(stores: Stores) -> None:
+def test_a_missing_queue_file(stores: Stores) -> None:
     store = stores.open()
     for i in range(35):
         store.put(message(body=str(i).encode()))
@@ -70,9 +70,9 @@ def test_a_queue_file_that_is_missing(stores: Stores) -> None:
     gone = folder / paths.offset_name(20 * 10)
     kept = folder / "kept"
 
-    store.queues.close()  # no file is open, as where there are many
+    store.queues.close()  # No file is open, as in a store with many files.
     gone.rename(kept)
-    # Java answers OFFSET_FOUND_NULL and lets consumers pass over the messages.
+    # Java answers OFFSET_FOUND_NULL and lets consumers skip the messages.
     with pytest.raises(WriteFailed, match=gone.name):
         store.get("TopicA", 0, 13)
     kept.rename(gone)
@@ -81,20 +81,20 @@ def test_a_queue_file_that_is_missing(stores: Stores) -> None:
     assert decoded(store.get("TopicA", 0, 13))[0].body == b"13"
 
 
-def test_messages_that_leave_the_log_while_they_are_read(stores: Stores) -> None:
+def test_messages_that_expire_while_they_are_read(stores: Stores) -> None:
     store = stores.open(mapped_file_size_commit_log=4096, max_message_size=2000)
     results = [store.put(message(body=b"x" * 500)) for _ in range(20)]
     step_to_the_end(store)
-    count = sum(one.physical_offset < 4096 for one in results)
+    count = sum(put.physical_offset < 4096 for put in results)
 
-    store.log.delete_first(now_ms=0, forced_after_ms=0)  # and the queue has not followed yet
+    store.log.delete_first(now_ms=0, forced_after_ms=0)  # The queue has not followed yet.
 
     result = store.get("TopicA", 0, 0)
     assert (result.status, result.next_offset) == (GetStatus.FOUND, 20)
     assert result.message_count == 20 - count
     while len(store.log.files.files) > 1:
         store.log.delete_first(now_ms=0, forced_after_ms=0)
-    count = sum(one.physical_offset < store.min_physical_offset for one in results)
+    count = sum(put.physical_offset < store.min_physical_offset for put in results)
     result = store.get("TopicA", 0, 0, 32, tags_codes=[java.string_hash("TagB")])
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 20)
     result = store.get("TopicA", 0, 0, 32, message_filter=WantsBefore(count))
@@ -106,7 +106,7 @@ def test_messages_that_leave_the_log_while_they_are_read(stores: Stores) -> None
 # --- reopening --------------------------------------------------------------------------------
 
 
-def test_queues_cost_no_mapping_and_no_descriptor_each(stores: Stores) -> None:
+def test_idle_queues_take_no_mapping_and_no_descriptor(stores: Stores) -> None:
     def counts() -> tuple[int, int]:
         maps = Path("/proc/self/maps").read_text().count("consumequeue")
         return len(list(Path("/proc/self/fd").iterdir())), maps
@@ -115,7 +115,7 @@ def test_queues_cost_no_mapping_and_no_descriptor_each(stores: Stores) -> None:
     store.put(message())
     before, _ = counts()
     for queue_id in range(500):
-        for _ in range(12):  # more than a queue file holds
+        for _ in range(12):  # More than a queue file holds.
             assert store.put(message(queue_id=queue_id)).status.is_stored
     store.flusher.write_out_queues()
     descriptors, maps = counts()

@@ -1,8 +1,8 @@
-"""What clients store, however forged, stops no loop, no start and no reader of the store.
+"""Stored messages of clients, however forged, stop no loop, no start and no reader of the store.
 
-Two ways lead to a forged record: a send, which must take out or refuse what is not the client's to
-say; and the log of an older broker, which let it through. For the second one it is put past all
-checks. Behind each stands a good message, which must come through.
+A forged record has two origins: a send, which must remove or refuse what clients may not set; and
+the log of an older broker, which accepted it. The tests of the second kind store the record without
+any checks. A valid message follows each forged one, and must be delivered.
 """
 
 import dataclasses
@@ -60,13 +60,13 @@ def has_kernel(request: pytest.FixtureRequest) -> bool:
 
 
 def choose_path(subject: Subject, *, has_kernel: bool) -> None:
-    """Let sends go through the kernel where they can, or all through processors."""
+    """Send through the kernel where possible, or only through processors."""
     if not has_kernel:
         subject.broker.store._send_ingest._is_open = False
 
 
 def put(subject: Subject, topic: str, body: bytes = b"x", queue_id: int = 0, **more: Any) -> int:
-    """Put a record past all checks of requests; return its queue offset."""
+    """Store a record without the checks of requests; return its queue offset."""
     properties = more.pop("properties", {})
     data = b"".join(f"{name}\1{value}\2".encode() for name, value in properties.items())
     message = IncomingMessage(topic, body, queue_id, data, is_due=True, **more)
@@ -88,7 +88,7 @@ def bodies(subject: Subject, topic: str = "T", queue_id: int = 0) -> list[bytes]
 
 
 def run(subject: Subject) -> None:
-    """Do all that loops would do now."""
+    """Run all loops once."""
     broker = subject.broker
     now_ms = broker.clock.now_ms()
     for step in (
@@ -127,7 +127,7 @@ def verified(root: Path) -> VerifyReport:
         RequestCode.SEND_REPLY_MESSAGE_V2,
     ],
 )
-async def test_no_client_writes_to_a_topic_of_brokers(
+async def test_clients_cannot_write_to_topics_of_brokers(
     tmp_path: Path, topic: str, code: int
 ) -> None:
     async with broker_subject.running(tmp_path) as subject:
@@ -140,7 +140,7 @@ async def test_no_client_writes_to_a_topic_of_brokers(
 
 
 @pytest.mark.parametrize("topic", CLOSED)
-async def test_no_client_recalls_from_a_topic_of_brokers(tmp_path: Path, topic: str) -> None:
+async def test_clients_cannot_recall_from_topics_of_brokers(tmp_path: Path, topic: str) -> None:
     async with broker_subject.running(tmp_path, recall_message_enable=True) as subject:
         subject.parts.topics.for_group(topic, 4, 6, START_MS)
         deliver_ms = str(subject.broker.clock.now_ms() + 60_000)
@@ -163,7 +163,7 @@ FORGED = {
 }
 
 
-async def test_a_send_keeps_nothing_that_only_brokers_write(
+async def test_a_send_drops_properties_that_only_brokers_write(
     tmp_path: Path, *, has_kernel: bool
 ) -> None:
     async with broker_subject.running(tmp_path, store_reply_message_enable=True) as subject:
@@ -184,7 +184,7 @@ async def test_a_send_keeps_nothing_that_only_brokers_write(
     verified(tmp_path)
 
 
-async def test_a_batch_that_says_it_is_one_record_makes_no_batch_queue(tmp_path: Path) -> None:
+async def test_a_batch_marked_as_one_record_creates_no_batch_queue(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         parts = batch.encode([InnerMessage(0, b"inner", b"")])
         for sys_flag in (flags.INNER_BATCH, flags.INNER_BATCH | flags.NEED_UNWRAP):
@@ -229,12 +229,12 @@ BAD_CHECKPOINTS = [
 ]
 
 
-async def test_forged_checkpoints_are_passed_over_at_any_time(
+async def test_forged_checkpoints_are_skipped_at_any_time(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         await subject.send("T", b"good")
-        assert len(await pop(subject)) == 1  # makes the topic
+        assert len(await pop(subject)) == 1  # Creates the topic.
         for body in BAD_CHECKPOINTS:
             put(subject, REVIVE, body, properties={"TAGS": "ck"})
         for body in (b"{}", b'{"aol":[' + b"1," * 40 + b"1]}"):
@@ -258,7 +258,7 @@ async def test_forged_checkpoints_are_passed_over_at_any_time(
     verified(tmp_path)
 
 
-async def test_a_message_that_was_consumed_as_often_as_can_be_said_comes_again(
+async def test_a_message_with_the_largest_consumption_count_is_delivered_again(
     tmp_path: Path, clock: ManualClock, *, has_kernel: bool
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -273,7 +273,7 @@ async def test_a_message_that_was_consumed_as_often_as_can_be_said_comes_again(
     verified(tmp_path)
 
 
-async def test_a_popped_message_that_no_store_takes_stops_no_other(
+async def test_a_popped_message_that_the_store_refuses_does_not_stop_others(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -300,7 +300,7 @@ async def test_a_step_of_revive_is_bounded_by_bytes(tmp_path: Path, clock: Manua
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         for _ in range(4):
             await subject.send("T", bytes(1 << 20))
-        for _ in range(4):  # a reply has no room for two
+        for _ in range(4):  # A reply has no room for two messages.
             assert len(await pop(subject, max_msg_nums=1)) == 1
         clock.advance(INVISIBLE_MS)
         revive = subject.parts.pops.revive
@@ -319,7 +319,7 @@ async def test_a_step_of_revive_is_bounded_by_bytes(tmp_path: Path, clock: Manua
         ({"attempt_id": "x" * 300, "order": True}, "pop_attempt_letters"),
     ],
 )
-async def test_pops_that_would_weigh_on_each_start_are_refused(
+async def test_pops_that_would_slow_each_start_are_refused(
     subject: Subject, fields: dict[str, Any], limit: str
 ) -> None:
     from pop_client import pop_reply
@@ -352,7 +352,7 @@ def end_of(queue_offset: int, physical_offset: int) -> EndTransactionHeader:
     )
 
 
-async def test_a_half_message_says_not_which_copy_it_is(
+async def test_a_half_message_cannot_set_its_copy_number(
     tmp_path: Path, clock: ManualClock, *, has_kernel: bool
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -365,7 +365,7 @@ async def test_a_half_message_says_not_which_copy_it_is(
         assert half.properties["REAL_TOPIC"] == "T"
 
 
-async def test_forged_half_and_op_messages_of_before_cost_nothing_and_stop_nothing(
+async def test_old_forged_half_and_op_messages_are_skipped(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -391,13 +391,13 @@ async def test_forged_half_and_op_messages_of_before_cost_nothing_and_stop_nothi
         assert subject.parts.quarantine.counts["transactions"] == 4
         clock.advance(60_000)
         run(subject)
-        assert {one.body for one in stored(subject, names.HALF_TOPIC)[7:]} == {
+        assert {message.body for message in stored(subject, names.HALF_TOPIC)[7:]} == {
             b"half", b"forged", b"nowhere", b"op",
         }  # fmt: skip
         last = stored(subject, names.HALF_TOPIC)[-2:]
-        for one in last:  # what belongs nowhere, or where no client may write
+        for message in last:  # Messages that belong nowhere, or where no client may write.
             reply = await subject.ask(
-                RequestCode.END_TRANSACTION, end_of(one.queue_offset, one.physical_offset)
+                RequestCode.END_TRANSACTION, end_of(message.queue_offset, message.physical_offset)
             )
             assert reply.code == ResponseCode.MESSAGE_ILLEGAL
         end = await send_half(subject)
@@ -410,7 +410,7 @@ async def test_forged_half_and_op_messages_of_before_cost_nothing_and_stop_nothi
     verified(tmp_path)
 
 
-async def test_a_record_inside_of_a_body_is_no_half_message(
+async def test_a_record_inside_a_body_is_no_half_message(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -439,7 +439,7 @@ async def test_a_record_inside_of_a_body_is_no_half_message(
                 RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader(msg_id=msg_id)
             )
             assert reply.code == ResponseCode.SYSTEM_ERROR, reply.remark
-        # In a row: what is common does not go through a processor.
+        # Consecutive sends: the fast path handles them, not a processor.
         assert subject.parts.transactions.decide_all(
             [_end(one) for one in ends], clock.now_ms()
         ) == 0  # fmt: skip
@@ -496,7 +496,7 @@ async def test_no_half_message_is_delayed(subject: Subject, delays: dict[str, st
 FAR = {"REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
-async def test_forged_messages_in_the_timers_queue_are_passed_over(
+async def test_forged_messages_in_the_timers_queue_are_skipped(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     roll = {"timer_roll_window_slot": 5}
@@ -530,7 +530,7 @@ async def test_forged_messages_in_the_timers_queue_are_passed_over(
     verified(tmp_path)
 
 
-async def test_a_message_that_is_parked_says_not_how_often_it_was_rolled(
+async def test_a_delayed_message_cannot_set_its_count_of_rolls(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -540,7 +540,7 @@ async def test_a_message_that_is_parked_says_not_how_often_it_was_rolled(
         assert "TIMER_ROLL_TIMES" not in parked.properties
 
 
-async def test_forged_messages_of_a_delay_level_are_passed_over(
+async def test_forged_messages_of_a_delay_level_are_skipped(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
@@ -567,7 +567,7 @@ async def test_forged_messages_of_a_delay_level_are_passed_over(
     verified(tmp_path)
 
 
-async def test_a_light_queue_too_many_does_not_stop_a_delay_level(
+async def test_an_excess_light_queue_does_not_stop_a_delay_level(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     light = {"enable_multi_dispatch": True, "max_lmq_consume_queue_num": 1}
@@ -589,7 +589,7 @@ async def test_a_light_queue_too_many_does_not_stop_a_delay_level(
 @pytest.mark.parametrize(
     "named", ["%LMQ%" + "x" * 300, "Other", "%LMQ%a,Other", "%LMQ%a/b", "%LMQ%,", ".."]
 )
-async def test_only_light_queues_are_named(tmp_path: Path, named: str) -> None:
+async def test_a_send_names_only_light_queues(tmp_path: Path, named: str) -> None:
     light = {"enable_multi_dispatch": True, "enable_lmq": True}
     async with broker_subject.running(tmp_path, store=light) as subject:
         await subject.send("Other", b"other")
@@ -605,7 +605,7 @@ async def test_only_light_queues_are_named(tmp_path: Path, named: str) -> None:
     verified(tmp_path)
 
 
-async def test_parts_of_a_batch_do_not_say_where_they_are_in_light_queues(tmp_path: Path) -> None:
+async def test_parts_of_a_batch_cannot_set_offsets_of_light_queues(tmp_path: Path) -> None:
     light = {"enable_multi_dispatch": True, "enable_lmq": True}
     async with broker_subject.running(tmp_path, store=light) as subject:
         forged = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "5"}
@@ -617,14 +617,14 @@ async def test_parts_of_a_batch_do_not_say_where_they_are_in_light_queues(tmp_pa
     verified(tmp_path)
 
 
-async def test_a_queue_id_costs_no_row_for_each_below_it(subject: Subject) -> None:
+async def test_a_queue_id_needs_no_rows_for_smaller_ids(subject: Subject) -> None:
     message = IncomingMessage("T", b"far", queue_id=INT_MAX - 1)
     result = subject.broker.store.put(message)
     assert result.status is PutStatus.MESSAGE_ILLEGAL
     assert "allowed: 0 to" in result.reason
 
 
-# --- everything together ------------------------------------------------------------------------
+# --- all properties -----------------------------------------------------------
 
 
 VALUES = [
@@ -646,9 +646,7 @@ CODES = (
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_properties_a_client_sends(
-    tmp_path: Path, clock: ManualClock, seed: int
-) -> None:
+async def test_any_properties_of_a_client(tmp_path: Path, clock: ManualClock, seed: int) -> None:
     chance = random.Random(seed)
     settings: dict[str, Any] = {
         "clock": clock,
@@ -718,7 +716,7 @@ def forge_tables(root: Path) -> Iterator[tuple[Path, str]]:
         yield path, text
 
 
-async def test_names_that_are_no_text_break_no_table_and_no_registration(tmp_path: Path) -> None:
+async def test_names_that_are_no_text_do_not_break_tables_or_registrations(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await subject.send("T", b"good")
         await subject.pull("T")
@@ -744,7 +742,9 @@ async def test_names_that_are_no_text_break_no_table_and_no_registration(tmp_pat
         assert bodies(subject) == [b"good", b"good"]
 
 
-async def test_a_topic_that_cannot_be_told_is_left_out_of_registrations(subject: Subject) -> None:
+async def test_a_topic_that_cannot_be_encoded_is_left_out_of_registrations(
+    subject: Subject,
+) -> None:
 
     broker = subject.broker
     bad = dataclasses.replace(broker.parts.topics.all()["T"], name="\ud800")
@@ -761,7 +761,7 @@ async def test_a_topic_that_cannot_be_told_is_left_out_of_registrations(subject:
     assert not broker.parts.registration.unencodable
 
 
-async def test_a_dead_letter_of_a_topic_with_any_name_is_counted_and_forgotten(
+async def test_a_dead_letter_of_a_topic_with_any_name_is_counted_and_dropped(
     subject: Subject,
 ) -> None:
     broker = subject.broker
@@ -777,9 +777,7 @@ async def test_a_dead_letter_of_a_topic_with_any_name_is_counted_and_forgotten(
 
 
 @pytest.mark.parametrize("level", [0, -1])
-async def test_send_backs_are_counted_for_topics_that_are_there(
-    subject: Subject, level: int
-) -> None:
+async def test_send_backs_are_counted_for_existing_topics(subject: Subject, level: int) -> None:
     await subject.send("T", b"m", properties={"RETRY_TOPIC": "a@b@c"}, reconsume_times=INT_MAX)
     await subject.send("T", b"m", queue_id=3, properties={"RETRY_TOPIC": "a@b@c"})
     header = headers.SendBackHeader(offset=0, group="consumers", delay_level=level)
@@ -792,7 +790,7 @@ async def test_send_backs_are_counted_for_topics_that_are_there(
     run_whole(subject.parts.deliveries.stats.forget_group("consumers"))
 
 
-async def test_a_pull_of_a_group_that_no_event_can_name_is_answered(subject: Subject) -> None:
+async def test_a_pull_of_a_group_whose_name_fits_no_event_is_answered(subject: Subject) -> None:
     broker = subject.broker
     header = headers.PullMessageHeader(
         consumer_group="a\1b", topic="T", queue_id=0, queue_offset=10**9, max_msg_nums=1,

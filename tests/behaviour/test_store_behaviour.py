@@ -1,6 +1,6 @@
-"""What a script cannot say of a store, of every kind: filters, checksums, ids, a slave.
+"""Behaviour of every kind of store that scripts cannot express: filters, checksums, ids, a slave.
 
-Everything else that all kinds of stores have in common is in ``tests/scripts/store/behaviour``.
+The rest of the shared behaviour is in ``tests/scripts/store/behaviour``.
 """
 
 import functools
@@ -28,7 +28,7 @@ Open = Callable[..., Subject]
 def open_subject(
     request: pytest.FixtureRequest, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> Open:
-    """``open_subject(**settings)``: a store of each kind in turn."""
+    """Return ``open_subject(**settings)``, which opens a store of each kind in turn."""
     if request.param == "reference":
         for name in ("append", "pull", "dispatch"):
             monkeypatch.setattr(hot, name, getattr(reference, name))
@@ -37,7 +37,7 @@ def open_subject(
 
 @pytest.fixture
 def subject(open_subject: Open) -> Subject:
-    """A store of each kind in turn, with the settings of ``store_fixture``."""
+    """Return a store of each kind in turn, with the settings of ``store_fixture``."""
     return open_subject()
 
 
@@ -66,10 +66,10 @@ def test_the_record_checksum_is_written_when_enabled(open_subject: Open) -> None
     subject.put(body=b"bare")
 
     first, second = subject.store.get("TopicA", 0, 0).records
-    stored = record.decode(first)  # compares the checksum
+    stored = record.decode(first)  # Compares the checksum.
     assert stored.property_bytes.startswith(plain.property_bytes)
     assert len(stored.property_bytes) == len(plain.property_bytes) + 20
-    # Made by the codec alone, from the record without its checksum.
+    # Encoded by the codec alone, from the record without its checksum.
     size = len(first) - 20
     bare = bytearray(first[:size])
     struct.pack_into(">i", bare, 0, size)
@@ -102,7 +102,7 @@ def test_a_slave_keeps_offsets_that_a_master_would_correct(
 
 
 class EveryThird:
-    """Takes every third body, and keeps the tags codes of the units that it was shown."""
+    """A filter that takes every third body, and records the tags codes of the units it gets."""
 
     looks_at_tags = True
 
@@ -118,7 +118,7 @@ class EveryThird:
 
 
 class EveryThirdRecord(EveryThird):
-    """The same, but looks at no unit."""
+    """The same filter, but it ignores units."""
 
     looks_at_tags = False
 
@@ -144,11 +144,11 @@ def test_a_filter_decides_by_unit_and_by_record(subject: Subject) -> None:
 def test_a_filtered_get_has_the_same_limits(open_subject: Open, wanted: type[EveryThird]) -> None:
     subject = open_subject(max_transfer_bytes_on_message_in_memory=250)
     for i in range(10):
-        subject.put(body=f"{i:03d}".encode())  # 100 bytes
+        subject.put(body=f"{i:03d}".encode())  # 100 bytes.
 
     result = subject.store.get("TopicA", 0, 0, message_filter=wanted())
     assert [stored.body for stored in decoded(result)] == [b"000", b"003"]
-    # The next unit that does not fit any more ends it, wanted or not.
+    # The next unit that does not fit ends the result, whether the filter takes it or not.
     assert result.next_offset == 4
     result = subject.store.get("TopicA", 0, 1, 1, message_filter=wanted())
     assert [stored.body for stored in decoded(result)] == [b"003"]

@@ -16,11 +16,11 @@ PACKAGE = SRC / "reput"
 DOCUMENT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-# --- reading the document -------------------------------------------------
+# --- reading the document -----------------------------------------------------
 
 
 def section(document: str, heading: str) -> str:
-    """The text below a second-level heading, up to the next one."""
+    """Return the text below a second-level heading, up to the next one."""
     pattern = rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)"
     found = re.search(pattern, document, re.MULTILINE | re.DOTALL)
     assert found, f"no heading: {heading}"
@@ -28,12 +28,12 @@ def section(document: str, heading: str) -> str:
 
 
 def fenced(text: str) -> str:
-    """The first block between triple backticks."""
+    """Return the first block between triple backticks."""
     return text.split("```")[1].strip("\n")
 
 
 def picture_paths(picture: str) -> list[str]:
-    """Every path of an indented folder picture, whole: ``a/``, ``a/b.py`` ..."""
+    """Yield every path of an indented folder picture, whole: ``a/``, ``a/b.py`` ..."""
     paths: list[str] = []
     folders: list[tuple[int, str]] = []
     for line in picture.splitlines():
@@ -47,51 +47,53 @@ def picture_paths(picture: str) -> list[str]:
     return paths
 
 
-# --- looking at the disk --------------------------------------------------
+# --- reading the folders ------------------------------------------------------
 
 
 def package_folders(package: Path) -> set[str]:
-    """Folders below a package that hold Python, as ``format/kernels/``."""
+    """Return folders below a package that hold Python, as ``format/kernels/``."""
     return {f"{file.parent.relative_to(package)}/" for file in package.glob("*/**/*.py")}
 
 
 def loose_modules(package: Path) -> set[str]:
-    """The modules beside the folders; dunder files need no line in a picture."""
+    """Return the modules beside the folders; dunder files need no line in a picture."""
     return {file.name for file in package.glob("*.py") if not file.name.startswith("__")}
 
 
 def resolve(path: str) -> Path | None:
-    """A path of the document: below the package, or from the root."""
+    """Return a path of the document: below the package, or from the root."""
     return next((base / path for base in (PACKAGE, ROOT) if (base / path).exists()), None)
 
 
 def defined(source: str) -> set[str]:
-    """Every name that a module defines: ``f``, ``C``, ``C.method``, ``CONSTANT``."""
+    """Return every name that a module defines: ``f``, ``C``, ``C.method``, ``CONSTANT``."""
 
     def names(body: list[ast.stmt], prefix: str) -> set[str]:
-        found: set[str] = set()
+        names_of_module: set[str] = set()
         for node in body:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    found.add(prefix + node.name)
+                    names_of_module.add(prefix + node.name)
                 case ast.ClassDef():
-                    found.add(prefix + node.name)
-                    found |= names(node.body, f"{prefix}{node.name}.")
+                    names_of_module.add(prefix + node.name)
+                    names_of_module |= names(node.body, f"{prefix}{node.name}.")
                 case ast.Assign():
-                    found |= {prefix + t.id for t in node.targets if isinstance(t, ast.Name)}
+                    names_of_module |= {
+                        prefix + t.id for t in node.targets if isinstance(t, ast.Name)
+                    }
                 case ast.AnnAssign(target=ast.Name(id=name)):
-                    found.add(prefix + name)
+                    names_of_module.add(prefix + name)
                 case ast.If() | ast.Try():
-                    found |= names([*node.body, *node.orelse], prefix)
-        return found
+                    names_of_module |= names([*node.body, *node.orelse], prefix)
+        return names_of_module
 
     return names(ast.parse(source).body, "")
 
 
 def broken_names(text: str) -> list[str]:
-    """What a text names that does not exist.
+    """Return the names in a text that do not exist.
 
-    A name belongs to the module before it if nothing but white space is between them.
+    A name belongs to the module before it if only white space is between them.
     """
     paths = re.findall(r"`([\w./-]+\.py)`", text)
     wrong = [path for path in paths if resolve(path) is None]
@@ -108,19 +110,19 @@ PAGES = sorted((ROOT / "docs/journeys").glob("*.md"))
 TREE = picture_paths(fenced(section(DOCUMENT, "The tree")))
 
 
-def test_the_document_can_be_read_in_one_go() -> None:
+def test_the_document_is_short() -> None:
     assert len(DOCUMENT.splitlines()) <= 120
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_journeys_name_what_exists(page: Path) -> None:
+def test_names_in_journeys_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert len(re.findall(r"`[\w/]+\.py`", text)) >= 5
     assert [wrong for block in text.split("\n\n") for wrong in broken_names(block)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_journey_is_a_page(page: Path) -> None:
+def test_a_journey_is_about_a_page_long(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 80
 
 
@@ -163,7 +165,7 @@ def test_tree_shows_every_folder_of_the_repository() -> None:
     assert {folder for folder in folders if not folder.startswith(".")} <= set(TREE)
 
 
-def test_layers_are_the_ones_that_are_checked() -> None:
+def test_layers_are_those_of_import_linter() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = contracts["tool"]["importlinter"]["contracts"][0]["layers"]
     assert fenced(section(DOCUMENT, "Layers")).splitlines() == layers
@@ -194,7 +196,7 @@ def test_picture_paths_follow_the_indentation() -> None:
         ("`src/reput/__init__.py`, then `gone`", []),
     ],
 )
-def test_broken_names_finds_what_is_not_there(text: str, wrong: list[str]) -> None:
+def test_broken_names_finds_missing_names(text: str, wrong: list[str]) -> None:
     assert broken_names(text) == wrong
 
 
@@ -220,16 +222,16 @@ if LIMIT:
     }
 
 
-def test_no_circle_of_imports() -> None:
-    """In all of ``src``, file by file; annotations are imports."""
+def test_imports_have_no_cycle() -> None:
+    """This covers all files of ``src``; annotations count as imports."""
     graph = grimp.build_graph("reput", "pyspark_rocketmq", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(imports) > 300
-    assert list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError
+    assert list(graphlib.TopologicalSorter(imports).static_order())  # Raises CycleError.
 
 
 def test_no_class_name_in_three_modules() -> None:
-    """One meaning per name: a reader who searches for a class finds at most two."""
+    """Each name has one meaning: a search for a class finds at most two."""
     places: dict[str, list[str]] = {}
     for file in SRC.rglob("*.py"):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

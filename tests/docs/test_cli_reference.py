@@ -14,11 +14,11 @@ from reput.cli.app import build_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 COMMON = ("--namesrv", "--timeout", "--json", "--utc", "--yes")
-"""Explained once, at the top of the page."""
+"""Options that the page explains once, at the top."""
 
 
 def commands(command: Any = None, *path: str) -> Iterator[tuple[str, Any]]:
-    """Each command that does something, with its words."""
+    """Return each executable command, by its words."""
     command = command or typer.main.get_command(build_app())
     children = getattr(command, "commands", {})
     for name, child in children.items():
@@ -28,7 +28,7 @@ def commands(command: Any = None, *path: str) -> Iterator[tuple[str, Any]]:
 
 
 def sections() -> dict[str, str]:
-    """Heading of a command -> what is below it."""
+    """Return the text below each command's heading."""
     parts = re.split(r"^### `(reput [^`]+)`\n", PAGE, flags=re.MULTILINE)[1:]
     texts = (re.split(r"^## ", text, flags=re.MULTILINE)[0] for text in parts[1::2])
     return dict(zip(parts[::2], texts, strict=True))
@@ -75,14 +75,14 @@ def test_every_command_is_documented_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_options_are_those_of_the_command(name: str) -> None:
+def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
     text = sections()[name]
     documented = [line for line in text.splitlines() if line.startswith("| `-")]
-    expected = [one for one in options_of(ALL[name]) if not is_common(one)]
-    assert documented == [row(one) for one in expected]
+    expected = [option for option in options_of(ALL[name]) if not is_common(option)]
+    assert documented == [row(option) for option in expected]
     line = re.search(r"^Common options: (.*)$", text, re.MULTILINE)
     common = re.findall(r"`(--\w+)`", line[1]) if line else []
-    assert common == [one.opts[0] for one in options_of(ALL[name]) if is_common(one)]
+    assert common == [option.opts[0] for option in options_of(ALL[name]) if is_common(option)]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -93,7 +93,7 @@ def test_the_usage_line_has_the_arguments(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_help_text_is_that_of_the_command(name: str) -> None:
+def test_the_documented_help_equals_that_of_the_command(name: str) -> None:
     assert inspect.cleandoc(ALL[name].help) in sections()[name]
 
 

@@ -1,4 +1,4 @@
-"""The commands in README and docs are commands of ``reput``, with options that they have."""
+"""The commands in README and docs are commands of ``reput``, with existing options."""
 
 import re
 import shlex
@@ -13,23 +13,23 @@ from reput.cli.app import build_app
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVERS = ("up", "broker", "namesrv")
-"""They read their options themselves; ``test_server_guides.py`` looks at those."""
+"""Commands that read their options themselves; ``test_server_guides.py`` tests those."""
 
 
 def documented() -> list[tuple[str, str]]:
-    """Page and command line, of all lines of shell blocks that call ``reput``."""
-    found = []
+    """Return page and command line, for all lines of shell blocks that call ``reput``."""
+    commands = []
     for page in PAGES:
         blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
         for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
             called = re.search(r"(?:^|[|\s])reput ([a-z].*)$", line.partition("  #")[0])
             if called and not called[1].startswith(SERVERS):
-                found.append((str(page.relative_to(ROOT)), called[1].strip()))
-    return found
+                commands.append((str(page.relative_to(ROOT)), called[1].strip()))
+    return commands
 
 
 @pytest.mark.parametrize(("page", "line"), documented())
-def test_it_is_a_command(page: str, line: str) -> None:
+def test_a_documented_command_exists(page: str, line: str) -> None:
     words = shlex.split(line)
     command = typer.main.get_command(build_app())
     context = click.Context(command, info_name="reput")
@@ -41,5 +41,5 @@ def test_it_is_a_command(page: str, line: str) -> None:
     command.make_context(command.name, words, parent=context)
 
 
-def test_there_are_many() -> None:
+def test_many_commands_are_found() -> None:
     assert len(documented()) > 20

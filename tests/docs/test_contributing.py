@@ -1,4 +1,4 @@
-"""The promises of CONTRIBUTING.md: commands, folders, markers, and the rules with a check."""
+"""The statements of CONTRIBUTING.md are true: commands, folders, markers, and checked rules."""
 
 import contextlib
 import re

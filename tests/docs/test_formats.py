@@ -1,4 +1,4 @@
-"""The field tables, examples and names in docs/formats are those of the code and of real stores."""
+"""The tables, examples and names in docs/formats equal those of the code and of real stores."""
 
 import dataclasses
 import fnmatch
@@ -35,7 +35,7 @@ CODES = {name: code for code, name in TYPES.items()}
 
 
 class Field(NamedTuple):
-    """A row of a field table; texts as in the document, ``at`` None where no place is fixed."""
+    """A row of a field table, in the document's words; ``at`` is None without a fixed position."""
 
     name: str
     at: int | None
@@ -47,16 +47,16 @@ class Field(NamedTuple):
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a second-level heading, up to the next one."""
-    found = re.search(
+    """Return the text below a second-level heading, up to the next one."""
+    heading_match = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL
     )
-    assert found, f"no heading: {heading}"
-    return found[1]
+    assert heading_match, f"no heading: {heading}"
+    return heading_match[1]
 
 
 def table(text: str, columns: str) -> list[list[str]]:
-    """The cells of the first table with these columns."""
+    """Yield the cells of the first table with these columns."""
     head = re.escape(f"| {columns} |")
     found = re.search(rf"^{head}\n\|[-:| ]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert found, f"no table: {columns}"
@@ -64,20 +64,20 @@ def table(text: str, columns: str) -> list[list[str]]:
 
 
 def field_table(page: str, heading: str) -> list[Field]:
-    """The field table below a heading."""
+    """Return the field table below a heading."""
     rows = table(section(page, heading), "# | field | at | bytes | type | meaning")
     assert [row[0] for row in rows] == [str(number) for number in range(1, len(rows) + 1)]
     return [Field(row[1], int(row[2]) if row[2] else None, row[3], row[4]) for row in rows]
 
 
 def blocks(page: str, kind: str) -> list[tuple[list[str], list[str]]]:
-    """The words behind the kind, and the lines, of each fenced block of a kind."""
+    """Return the words after the kind, and the lines, of each fenced block of a kind."""
     found = re.findall(rf"^```{kind} ([^\n]*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return [(words.split(), text.splitlines()) for words, text in found]
 
 
 def hex_line(line: str) -> tuple[bytes, str]:
-    """The bytes of a line of an example, and what it says of them."""
+    """Return the bytes of a line of an example, and their description."""
     digits, _, text = line.partition("   ")
     return bytes.fromhex(digits), text.strip()
 
@@ -86,9 +86,9 @@ def hex_line(line: str) -> tuple[bytes, str]:
 
 
 def comments(module: ModuleType, name: str) -> list[str]:
-    """The first word of the comment behind each field of a struct.
+    """Return the first word of the comment at the end of each field of a struct.
 
-    Each field must have a line of its own, so that the format and its words cannot drift apart.
+    Each field must have a separate line, so that the format and its words cannot drift apart.
     """
     source = inspect.getsource(module)
     found = re.search(rf"^{name} = struct\.Struct\(\n(.*?)^\)", source, re.MULTILINE | re.DOTALL)
@@ -100,26 +100,26 @@ def comments(module: ModuleType, name: str) -> list[str]:
     return [line[2] for line in lines if line and line[2]]
 
 
-def fields(names: Sequence[str], layout: struct.Struct, at: int | None = 0) -> list[Field]:
-    """What the table must say of a struct."""
+def fields(names: Sequence[str], layout: struct.Struct, position: int | None = 0) -> list[Field]:
+    """Return the rows that the table must have for a struct."""
     codes = layout.format.lstrip(">")
     assert layout.format[0] == ">"
     assert len(names) == len(codes)
-    found = []
+    rows = []
     for name, code in zip(names, codes, strict=True):
         size = struct.calcsize(">" + code)
-        found.append(Field(name, at, str(size), TYPES[code]))
-        at = None if at is None else at + size
-    return found
+        rows.append(Field(name, position, str(size), TYPES[code]))
+        position = None if position is None else position + size
+    return rows
 
 
 def names_of(value_class: Any) -> list[str]:
-    """The names of a dataclass, in order."""
+    """Return the field names of a dataclass, in order."""
     return [one.name for one in dataclasses.fields(value_class)]
 
 
 def record_fields() -> list[Field]:
-    """The record, put together from the structs as the codec does."""
+    """Return the fields of a record, combined from the structs as the codec does."""
     v4, v6 = record.HOST_V4_BYTES, record.HOST_V6_BYTES
     head = fields(comments(record, "HEAD"), record.HEAD)
     born_host = record.POSITION_BORN_HOST
@@ -190,22 +190,22 @@ PARTS = {"SIZE_AND_MAGIC", "PHYSICAL_OFFSET", "PORT", "EXT_END"}
 
 
 @ON_LAYOUTS
-def test_field_table_is_the_struct(page: str, heading: str) -> None:
+def test_the_field_table_equals_the_struct(page: str, heading: str) -> None:
     assert field_table(PAGES[page], heading) == LAYOUTS[page, heading]()
 
 
 def test_every_field_table_is_compared() -> None:
-    found = {
+    documented = {
         (name, heading)
         for name, page in PAGES.items()
         for heading in re.findall(r"^## (.*)$", page, re.MULTILINE)
         if "| # | field | at |" in section(page, heading)
     }
-    assert found == set(LAYOUTS)
+    assert documented == set(LAYOUTS)
 
 
 @ON_LAYOUTS
-def test_a_change_of_the_document_alone_is_seen(page: str, heading: str) -> None:
+def test_a_change_of_only_the_document_is_detected(page: str, heading: str) -> None:
     code = LAYOUTS[page, heading]()
     head = "| # | field | at | bytes | type | meaning |"
     text = section(PAGES[page], heading)
@@ -226,7 +226,7 @@ def test_a_change_of_the_document_alone_is_seen(page: str, heading: str) -> None
         if isinstance(value, struct.Struct) and name not in PARTS
     ],
 )
-def test_a_change_of_a_struct_alone_is_seen(
+def test_a_change_of_only_a_struct_is_detected(
     module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_seen() -> bool:
@@ -247,7 +247,7 @@ def test_a_change_of_a_struct_alone_is_seen(
         assert is_seen()
 
 
-def test_record_names_are_those_of_the_module() -> None:
+def test_record_names_equal_those_of_the_module() -> None:
     """The picture at the head of ``message.py`` shows the same fields in the same order."""
     picture = (record.__doc__ or "").split("\n\n")[1]
     assert picture.replace("|", " ").split() == [
@@ -344,11 +344,11 @@ def test_offset_id_fields() -> None:
     assert tuple(2 * (width + rest) for width in (4, 16)) == message_id.OFFSET_ID_LENGTHS
 
 
-# --- what a field holds ---------------------------------------------------
+# --- values of fields ---------------------------------------------------------
 
 
 def read(data: bytes, field: Field) -> int:
-    """The number that stands where the table says."""
+    """Return the number at the position in the table."""
     assert field.at is not None
     (value,) = struct.unpack_from(">" + CODES[field.type], data, field.at)
     return int(value)
@@ -364,7 +364,7 @@ PACKED: dict[tuple[str, str], tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize(("page", "heading"), PACKED)
-def test_values_stand_where_the_table_says(page: str, heading: str) -> None:
+def test_values_are_at_the_positions_in_the_table(page: str, heading: str) -> None:
     value_class, pack = PACKED[page, heading]
     numbers = list(range(101, 101 + len(names_of(value_class))))
     data = pack(value_class(*numbers))
@@ -372,14 +372,14 @@ def test_values_stand_where_the_table_says(page: str, heading: str) -> None:
     assert [read(data, row) for row in rows[: len(numbers)]] == numbers
 
 
-def test_ext_values_stand_where_the_table_says() -> None:
+def test_ext_values_are_at_the_positions_in_the_table() -> None:
     data = cq_unit.pack_ext(cq_unit.ExtUnit(23, 102, 103, b"abc"))
     *rows, bit_map = field_table(PAGES["consume-queue"], "Extension unit")
     assert [read(data, row) for row in rows] == [23, 102, 103, 3]
     assert data[bit_map.at :] == b"abc"
 
 
-def test_record_values_stand_where_the_table_says() -> None:
+def test_record_values_are_at_the_positions_in_the_table() -> None:
     message = record.StoredMessage(
         topic="T",
         body=b"hello",
@@ -519,13 +519,13 @@ def folder_patterns() -> list[str]:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path is of a kind, segment by segment; a queue has at most two digits here."""
+    """Return whether a path matches a pattern by segment; a queue has at most two digits here."""
     words, wanted = path.split("/"), pattern.split("/")
     if len(words) != len(wanted):
         return False
     return all(
-        fnmatch.fnmatchcase(word, one) or (one == "[0-9]" and word.isdigit())
-        for word, one in zip(words, wanted, strict=True)
+        fnmatch.fnmatchcase(word, segment) or (segment == "[0-9]" and word.isdigit())
+        for word, segment in zip(words, wanted, strict=True)
     )
 
 
@@ -563,7 +563,7 @@ def test_page_has_every_part(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_links_and_paths_lead_somewhere(page: str) -> None:
+def test_links_and_paths_exist(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", PAGES[page]):
         assert (ROOT / "docs/formats" / target).exists(), target
     (code,) = re.findall(r"^Code: (.*)$", PAGES[page], re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The Python of the how-to pages runs as it stands, block after block."""
+"""The Python of the how-to pages runs unchanged, block after block."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/known-bugs.md: every citation has a row, and every row a test or a script that exists."""
+"""docs/known-bugs.md: every citation has a row, and every row has an existing test or script."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ CITATION = re.compile(r"known-bugs\.md#([a-z0-9-]+)")
 
 
 def cited() -> dict[str, set[str]]:
-    """File -> rows that it cites."""
+    """Return the cited rows of each file."""
     files = [
         *(ROOT / "src").rglob("*.py"),
         *(ROOT / "tests").rglob("*.py"),
@@ -31,13 +31,13 @@ def test_every_citation_has_a_row() -> None:
     assert {file: slugs - SLUGS for file, slugs in citations.items() if slugs - SLUGS} == {}
 
 
-def test_rows_have_names_of_their_own() -> None:
+def test_rows_have_unique_names() -> None:
     assert len(SLUGS) == len(ROWS) >= 39
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split('"')[1])
 def test_a_row_names_a_test_that_exists(row: str) -> None:
-    """A test function, a step of a script, or a script that cites the row where it shows it."""
+    """A row names a test function, a step of a script, or a script that cites the row at a step."""
     file, *names = re.findall(r"`([^`]+)`", row.rsplit("|", 2)[1])
     text = (ROOT / file).read_text(encoding="utf-8")
     if not file.endswith(".script"):
@@ -51,7 +51,7 @@ def test_a_row_names_a_test_that_exists(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split('"')[1])
-def test_links_lead_to_the_issues_that_they_name(row: str) -> None:
+def test_links_lead_to_the_named_issues(row: str) -> None:
     links = re.findall(r"\[#(\d+)\]\(https://github\.com/apache/rocketmq/issues/(\d+)\)", row)
     assert all(shown == target for shown, target in links)
     assert row.count("[#") == len(links)

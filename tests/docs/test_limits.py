@@ -1,6 +1,6 @@
 """The reference page of limits has every limit of ``reput.limits``, and no other.
 
-python tests/docs/test_limits.py    prints the tables as they should be
+python tests/docs/test_limits.py    prints the right tables
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ CONFIGS = (BrokerConfig, NamesrvConfig, StoreConfig)
 
 
 def maximum(limit: Limit) -> str:
-    """Return a maximum as people read it."""
+    """Return the readable form of a maximum."""
     if limit.unit == "bytes":
         for size, unit in SIZES:
             if limit.maximum >= size and limit.maximum % size == 0:
@@ -40,18 +40,18 @@ def row(limit: Limit) -> str:
 
 
 def sections() -> dict[str, list[Limit]]:
-    """Return the limits by the section of the module that they stand in."""
+    """Return the limits by their section of the module."""
     source = Path(limits.__file__).read_text()
     by_name = {limit.name: limit for limit in limits.LIMITS}
-    found: dict[str, list[Limit]] = {}
+    limits_by_section: dict[str, list[Limit]] = {}
     title = ""
     for match in re.finditer(f"{SECTION.pattern}|{NAME.pattern}", source, re.MULTILINE):
         if match[1]:
             title = match[1][0].upper() + match[1][1:]
         else:
-            found.setdefault(title, []).append(by_name.pop(match[2]))
+            limits_by_section.setdefault(title, []).append(by_name.pop(match[2]))
     assert not by_name, "limits that are not in a section of the module"
-    return found
+    return limits_by_section
 
 
 def tables() -> str:
@@ -72,15 +72,15 @@ def test_the_page_has_every_limit_and_no_other() -> None:
     assert len(rows) == len(wanted)
 
 
-def test_limits_stand_below_the_headings_of_the_module() -> None:
+def test_limits_are_below_the_headings_of_the_module() -> None:
     text = PAGE.read_text()
     parts = re.split(HEADING, text)
-    found = {
+    documented = {
         title: [match[1] for match in ROW.finditer(part)]
         for title, part in zip(parts[1::2], parts[2::2], strict=True)
         if ROW.search(part)
     }
-    assert found == {
+    assert documented == {
         title: [limit.name for limit in inside] for title, inside in sections().items()
     }
 

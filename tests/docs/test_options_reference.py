@@ -1,4 +1,4 @@
-"""The reference pages of broker and name server say what the code does, in its words."""
+"""The reference pages of broker and name server agree with the code, word by word."""
 
 import ast
 import dataclasses
@@ -22,14 +22,14 @@ ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (\w*) *\| (.+) \|$", re.MUL
 
 @dataclass(frozen=True)
 class Part:
-    """A page, and what it is about."""
+    """A reference page and its settings."""
 
     page: str
     kind: type
     without_effect: Mapping[str, str]
     only: Mapping[str, tuple[str, str]]
     said: Mapping[str, str]
-    """Defaults that the machine decides."""
+    """Defaults that depend on the machine."""
 
     @property
     def keys(self) -> config.Keys:
@@ -83,19 +83,21 @@ def options(part: Part) -> str:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Return the text behind each field, as a page has it."""
+    """Return the attribute docs of a class as a page has them."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for one, behind in zip(tree.body, tree.body[1:], strict=False):
+    meaning_by_field = {}
+    for statement, doc in zip(tree.body, tree.body[1:], strict=False):
         if (
-            isinstance(one, ast.AnnAssign)
-            and isinstance(one.target, ast.Name)
-            and isinstance(behind, ast.Expr)
-            and isinstance(behind.value, ast.Constant)
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(doc, ast.Expr)
+            and isinstance(doc.value, ast.Constant)
         ):
-            found[one.target.id] = " ".join(str(behind.value.value).split()).replace("``", "`")
-    return found
+            meaning_by_field[statement.target.id] = " ".join(str(doc.value.value).split()).replace(
+                "``", "`"
+            )
+    return meaning_by_field
 
 
 def default_of(one: "dataclasses.Field[object]", part: Part) -> str:
@@ -104,7 +106,7 @@ def default_of(one: "dataclasses.Field[object]", part: Part) -> str:
     return str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
 
 
-def test_every_option_is_there_in_order_with_default_and_meaning(part: Part) -> None:
+def test_every_option_is_documented_in_order_with_default_and_meaning(part: Part) -> None:
     documented = [(key, default, text) for key, default, _, text in ROW.findall(options(part))]
     means = meanings(part.kind)
     assert documented == [
@@ -113,18 +115,18 @@ def test_every_option_is_there_in_order_with_default_and_meaning(part: Part) -> 
     ]
 
 
-def test_other_names_are_there(part: Part) -> None:
+def test_other_names_of_options_are_documented(part: Part) -> None:
     found = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \|$", section(part, "Other names"), re.MULTILINE)
     assert dict(found) == dict(part.keys.renamed)
 
 
-def test_what_must_stay_is_there(part: Part) -> None:
+def test_options_with_a_fixed_value_are_documented(part: Part) -> None:
     text = section(part, "What must stay as it is")
     found = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (.+) \|$", text, re.MULTILINE)
     assert {key: (accepted, reason) for key, accepted, reason in found} == part.only
 
 
-def test_keys_without_effect_are_there_with_their_reason(part: Part) -> None:
+def test_keys_without_effect_have_a_documented_reason(part: Part) -> None:
     text = section(part, "Accepted without effect")
     rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", text, re.MULTILINE)
     found = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}

@@ -1,4 +1,4 @@
-"""The table of requests is what the servers and clients really serve."""
+"""The table of requests lists the requests that servers and clients serve."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_every_request_is_in_the_table_and_nothing_else() -> None:
     assert {code for code, by in served.items() if "clients" in by} == TO_CLIENTS
 
 
-def test_what_is_not_served_is_named() -> None:
+def test_requests_that_are_not_served_are_named() -> None:
     known = {int(code) for code in RequestCode}
     named = {int(code) for code in re.findall(r"`\w+` \((\d+)\)", PAGE)} & known
     unserved = known - set(map(int, BROKER)) - set(map(int, NAME_SERVER)) - TO_CLIENTS

@@ -1,4 +1,4 @@
-"""The Python of the README runs as it stands; Spark's is in tests/spark."""
+"""The Python of the README runs unchanged; Spark's is in tests/spark."""
 
 import ast
 import asyncio
@@ -21,7 +21,7 @@ def blocks(heading: str) -> list[str]:
 
 
 def with_await(source: str, namesrv: str) -> str:
-    """Put a block into a coroutine; what it waits for is let happen where it says ``...``."""
+    """Put a block into a coroutine; at the line ``...`` the awaited events happen."""
     source = source.replace("127.0.0.1:9876", namesrv).replace(
         "\n    ...\n", "\n    await seen()\n"
     )

@@ -1,4 +1,4 @@
-"""What docs/how-to/run-on-a-cluster.md names is there; tests/spark/test_cluster.py runs it."""
+"""The names in docs/how-to/run-on-a-cluster.md exist; tests/spark/test_cluster.py runs it."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "run-on-a-cluster.md").read_text(encoding="utf-8")
 
 
-def test_python_is_python() -> None:
+def test_python_blocks_are_valid() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
@@ -23,7 +23,7 @@ def test_python_is_python() -> None:
                 assert all(hasattr(module, one.name) for one in node.names)
 
 
-def test_jobs_are_jobs() -> None:
+def test_named_jobs_exist() -> None:
     table = PAGE.split("| | reads | writes |")[1].split("\n\n")[0]
     jobs = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert set(jobs) == {"dispatch", "audit", "archive", "restore", "salvage", "compare"}
@@ -31,24 +31,24 @@ def test_jobs_are_jobs() -> None:
         assert callable(getattr(importlib.import_module(f"reput.spark.jobs.{job}"), job))
 
 
-def test_dependencies_are_those_that_workers_import() -> None:
-    told = re.search(r"\(`reput` needs ([^)]*)\)", PAGE)
-    assert told is not None
+def test_dependencies_equal_the_imports_of_workers() -> None:
+    match = re.search(r"\(`reput` needs ([^)]*)\)", PAGE)
+    assert match is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
     names = {re.split(r"[><=~;\[ ]", one)[0] for one in needed}
-    assert {*told[1].split(", ")} <= names
+    assert {*match[1].split(", ")} <= names
 
 
 @pytest.mark.parametrize("query", re.findall(r'"s3://bucket/store(\?[^"]*)"', PAGE))
-def test_parameters_of_uris_are_known_to_pyarrow(query: str) -> None:
+def test_parameters_of_uris_exist_in_pyarrow(query: str) -> None:
     system, path = pyarrow.fs.FileSystem.from_uri(f"s3://bucket/store{query}")
     assert (system.type_name, path) == ("s3", "bucket/store")
     with pytest.raises(ValueError, match="nosuch"):
         pyarrow.fs.FileSystem.from_uri("s3://bucket/store?region=us-east-1&nosuch=1")
 
 
-def test_gcs_knows_how_long_to_try() -> None:
+def test_gcs_accepts_a_retry_limit() -> None:
     assert "?retry_limit_seconds=30" in PAGE
     uri = "gs://anonymous@bucket/store"
     system, _ = pyarrow.fs.FileSystem.from_uri(f"{uri}?retry_limit_seconds=30")

@@ -1,4 +1,4 @@
-"""What the pages on running a broker say is so."""
+"""The statements of the pages on running a broker are true."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The tables of the reference page of Spark's options are made from the table of the code.
+"""The tables of the reference page of Spark's options are generated from the table of the code.
 
 python tests/docs/test_spark_options.py    writes them into the page
 """
@@ -33,23 +33,23 @@ TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\|\n)*")
 OF_READS: tuple[type, ...] = (ReadOptions, LiveOptions, TriggerLimits)
 OF_SENDS: tuple[type, ...] = (RowOptions, SendOptions)
 MORE_THAN_ONE = ("corrupt_column", "start_offsets", "end_offsets")
-"""Fields that more than one option decide."""
+"""Fields that depend on more than one option."""
 SECTION = re.compile(r"^## (.+)\n(?:(?!^## )[\s\S])*", re.MULTILINE)
 
 
 def applies_to(option: Option) -> str:
-    """Return the uses and sources of an option, empty if it has all that its section is about."""
+    """Return the uses and sources of an option, empty if it has all those of its section."""
     is_read = bool(option.uses & READS)
     words = [
         {option_table.Use.READ: "batch", option_table.Use.WRITE: "batch"}.get(one, "stream")
         for one in option.uses
     ]
-    found = words if len(words) == 1 else []
+    words_of_option = words if len(words) == 1 else []
     everything = option_table.ANYWHERE if is_read else Source.FOLDER | Source.BROKERS
     if option.sources != everything:
         names = {Source.FOLDER: "folders", Source.ARCHIVE: "archives", Source.BROKERS: "brokers"}
-        found += [name for source, name in names.items() if source & option.sources]
-    return ", ".join(found)
+        words_of_option += [name for source, name in names.items() if source & option.sources]
+    return ", ".join(words_of_option)
 
 
 def row(option: Option) -> str:
@@ -64,7 +64,7 @@ def row(option: Option) -> str:
 
 
 def page() -> str:
-    """Return the page with the tables as they should be."""
+    """Return the page with the right tables."""
 
     def section(match: re.Match[str]) -> str:
         rows = HEAD + "".join(map(row, SECTIONS.get(match[1], ())))
@@ -73,7 +73,7 @@ def page() -> str:
     return SECTION.sub(section, PAGE.read_text())
 
 
-def test_the_tables_are_those_of_the_code() -> None:
+def test_the_tables_equal_those_of_the_code() -> None:
     assert page() == PAGE.read_text(), f"run python {__file__}"
     headings = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
     assert [one for one in headings if one in SECTIONS] == [*SECTIONS]
@@ -96,7 +96,7 @@ def test_each_name_means_one_thing_for_a_use_and_a_source() -> None:
             assert len(keys) == len({*keys}), (uses, source)
 
 
-def test_an_unknown_name_is_refused_with_all_names_that_are_known() -> None:
+def test_an_unknown_name_is_refused_with_all_known_names() -> None:
     for parse, uses, sources, given in (
         (options.parse, READS, FILES, {"path": "x"}),
         (options.parse, READS, Source.BROKERS, {"nameServer": "a:1"}),
@@ -116,7 +116,7 @@ def test_an_unknown_name_is_refused_with_all_names_that_are_known() -> None:
         }
 
 
-def test_defaults_of_the_code_are_those_of_the_table() -> None:
+def test_defaults_of_the_code_equal_those_of_the_table() -> None:
     defaults = {
         kind: {one.name: one.default for one in dataclasses.fields(kind)}
         for kind in (

@@ -1,4 +1,4 @@
-"""The reference pages of the Spark source say what the code does."""
+"""The reference pages of the Spark source agree with the code."""
 
 import re
 from pathlib import Path
@@ -38,17 +38,17 @@ def named_in_tables(page: str) -> set[str]:
 
 
 def documented_options() -> set[str]:
-    """Those of reads."""
+    """Return the documented options of reads."""
     return named_in_tables((DOCS / "spark-options.md").read_text().split(WRITING)[0])
 
 
 def test_the_columns_of_a_write_to_brokers_are_documented() -> None:
     page = (DOCS / "spark-options.md").read_text()
-    (section,) = [one for one in page.split("\n## ") if one.startswith("Writing to brokers\n")]
+    (section,) = [part for part in page.split("\n## ") if part.startswith("Writing to brokers\n")]
     columns = section.split("| option |")[0]
     with pytest.raises(InvalidOption) as refused:
         outgoing_rows.check_columns(pa.schema({"x": pa.string()}), RowOptions())
-    names = {one.split()[0] for one in refused.value.allowed.split(", ")}
+    names = {part.split()[0] for part in refused.value.allowed.split(", ")}
     assert named_in_tables(columns) == names
 
 

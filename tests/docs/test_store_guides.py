@@ -1,4 +1,4 @@
-"""The Python of the pages on salvage and compare runs as it stands, on golden stores."""
+"""The Python of the pages on salvage and compare runs unchanged, on golden stores."""
 
 import re
 import shutil
@@ -56,7 +56,7 @@ def test_compare_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(result, compare_job.Comparison)
     assert result.counts["messages"]["only_left"] > 0
     assert result.sections == ("messages",)
-    compile(live, page, "exec")  # run in tests/spark/test_compare.py, in other words
+    compile(live, page, "exec")  # tests/spark/test_compare.py runs these with other words.
 
 
 def test_compare_stores_names_every_section_kind_and_field() -> None:

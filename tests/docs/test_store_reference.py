@@ -1,4 +1,4 @@
-"""The reference page of the store's options says what the code does."""
+"""The reference page of the store's options agrees with the code."""
 
 import dataclasses
 import re
@@ -15,12 +15,12 @@ FIXED, _, WITHOUT_EFFECT = REST.partition("## Accepted without effect")
 ROW = re.compile(r"^\| `([\w.]+)` \| (?:`([^`]*)`)? *\| (\w*|%) *\| (.+) \|$", re.MULTILINE)
 
 
-def default_of(one: "dataclasses.Field[object]") -> str:
-    if one.name == "store_path_root_dir":
+def default_of(field: "dataclasses.Field[object]") -> str:
+    if field.name == "store_path_root_dir":
         return "$HOME/store"
-    if one.default is None:
+    if field.default is None:
         return ""
-    return str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
+    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 
 
 def test_every_option_is_documented_with_its_default_in_order() -> None:
@@ -34,7 +34,7 @@ def test_other_names_are_documented() -> None:
     assert dict(found) == dict(StoreConfig.keys.renamed)
 
 
-def test_what_must_stay_is_documented() -> None:
+def test_options_with_a_fixed_value_are_documented() -> None:
     found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", FIXED, re.MULTILINE)
     assert {key: (accepted, reason) for key, accepted, reason in found} == ONLY
 

@@ -1,8 +1,8 @@
 """The clock of the machine jumps, either way, by milliseconds, hours or years.
 
-Nothing is refused and nothing is lost. What depends on which time passed goes by the monotonic
-clock (clients, locks, intervals); what depends on the time of day is told below: log files do not
-expire by a jump, delayed messages wait no longer than their delay, tables are saved.
+No request is refused and no message is lost. Intervals follow the monotonic clock (clients, locks,
+background work). Work that follows the time of day is tested below: log files do not expire by a
+jump, delayed messages wait no longer than their delay, tables are saved.
 """
 
 import itertools
@@ -37,7 +37,7 @@ ANY_HOUR = {"delete_when": ";".join(f"{hour:02d}" for hour in range(24))}
 
 
 def filled(stores: Stores, clock: ManualClock) -> MessageStore:
-    """A store of six log files, written one hour after the other; the last one now."""
+    """Return a store of six log files, written an hour apart; the last one now."""
     store = stores.open(clock=clock, **ANY_HOUR)
     while len(store.log.files.files) < 6:
         assert store.put(IncomingMessage("TopicA", bytes(1000))).status is PutStatus.PUT_OK
@@ -54,7 +54,7 @@ def set_ages(store: MessageStore, now_ms: int) -> None:
 
 
 def run(store: MessageStore, clock: ManualClock, duration_ms: int = 3 * 60 * SECOND) -> int:
-    """Let time pass; return how many log files are left."""
+    """Let time pass; return the number of log files that are left."""
     for _ in range(duration_ms // (20 * SECOND)):
         clock.advance(20 * SECOND)
         while store.step():
@@ -78,7 +78,7 @@ def test_no_log_file_expires_by_a_jump(stores: Stores, jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR, YEAR, 10 * YEAR])
-def test_files_expire_after_their_time_though_the_clock_was_set_ahead(
+def test_files_expire_in_time_although_the_clock_was_set_ahead(
     stores: Stores, jump_ms: int
 ) -> None:
     clock = ManualClock(START_MS)
@@ -95,8 +95,8 @@ def test_files_expire_after_their_time_though_the_clock_was_set_ahead(
     assert run(store, clock) == 1
 
 
-def test_a_file_from_the_future_keeps_no_other_one(stores: Stores) -> None:
-    """It was written while the clock was wrong; those behind it were written later."""
+def test_a_file_from_the_future_does_not_keep_other_files(stores: Stores) -> None:
+    """It was written while the clock was wrong; the files after it were written later."""
     clock = ManualClock(START_MS)
     store = filled(stores, clock)
     future_ns = (clock.now_ms() + YEAR) * 1_000_000
@@ -108,7 +108,7 @@ def test_a_file_from_the_future_keeps_no_other_one(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("ahead_ms", [4 * DAY, YEAR, 10 * YEAR])
-def test_a_store_that_is_opened_with_a_clock_far_ahead_keeps_its_files(
+def test_a_store_opened_with_a_clock_far_ahead_keeps_its_files(
     stores: Stores, ahead_ms: int
 ) -> None:
     clock = ManualClock(START_MS)
@@ -125,7 +125,7 @@ def test_a_store_that_is_opened_with_a_clock_far_ahead_keeps_its_files(
     assert run(store, clock) < 6
 
 
-def test_jumps_add_up_and_are_taken_back() -> None:
+def test_jumps_add_up_and_cancel_out() -> None:
     ages = FileAges()
     ages.note_time(1_000 * HOUR, 0)
     written_ms = 1_000 * HOUR
@@ -140,7 +140,7 @@ def test_jumps_add_up_and_are_taken_back() -> None:
     assert ages.age_ms([written_ms], 1_001 * HOUR) == HOUR
 
 
-def test_a_clock_that_is_corrected_a_little_counts() -> None:
+def test_a_small_correction_of_the_clock_counts() -> None:
     ages = FileAges()
     for minute in range(1_000):
         ages.note_time(minute * 61 * SECOND, minute * 60 * SECOND)
@@ -151,18 +151,18 @@ def test_a_clock_that_is_corrected_a_little_counts() -> None:
 
 
 def numbers(store: MessageStore) -> list[int]:
-    found = []
+    bodies = []
     position = 0
     while position < store.max_offset("TopicA", 0):
         result = store.get("TopicA", 0, position)
-        found += [int(record.decode(data).body) for data in result.records]
+        bodies += [int(record.decode(data).body) for data in result.records]
         position = result.next_offset
-    return found
+    return bodies
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_puts_dispatch_and_recovery_go_on_whatever_the_clock_says(
+def test_puts_dispatch_and_recovery_continue_with_any_clock(
     stores: Stores, flush: str, is_killed: bool
 ) -> None:
     stores.allow(FindingKind.CLOCK_BACK)
@@ -190,8 +190,8 @@ def test_puts_dispatch_and_recovery_go_on_whatever_the_clock_says(
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
-def test_offsets_by_time_are_of_the_queue(stores: Stores, jump_ms: int) -> None:
-    """Store times that go back make no search end outside of the queue, or hang."""
+def test_offsets_by_time_are_within_the_queue(stores: Stores, jump_ms: int) -> None:
+    """Store times that go back do not move a search out of the queue, or make it hang."""
     stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(START_MS)
     store = stores.open(clock=clock)
@@ -274,7 +274,7 @@ async def test_a_broker_keeps_its_clients_locks_tables_and_health(
 
 
 def test_statistics_take_one_sample_for_a_jump() -> None:
-    """Not one for each of the minutes that the clock left out."""
+    """There is no sample for each of the minutes that the clock skipped."""
     stats = Stats("cluster", dict, lambda: 0)
     clock = ManualClock(START_MS)
     for jump_ms in itertools.islice(itertools.cycle(JUMPS), 100):

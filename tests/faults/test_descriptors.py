@@ -1,9 +1,9 @@
-"""No descriptor left: what is refused, what is kept, and that it passes with its cause.
+"""No descriptor left: some requests are refused, stored data is kept, and the broker recovers.
 
-A real broker gets a limit of descriptors that idle connections use up. Its store goes on: messages
-to new topics, with new files, are acknowledged under SYNC_FLUSH. Connections beyond the limit are
-closed. When the idle ones are gone, all is as before, without a restart; nothing that was
-acknowledged is lost by a kill -9.
+A real broker gets a limit of descriptors that idle connections use up. Its store continues:
+messages to new topics, with new files, are acknowledged under SYNC_FLUSH. Connections beyond the
+limit are closed. After the idle ones are closed, the broker works as before without a restart; no
+acknowledged message is lost by a kill -9.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ SETTINGS = {
 
 @contextlib.contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Let this process have no more descriptors than it has."""
+    """Prevent this process from opening more descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -78,7 +78,7 @@ def test_a_folder_that_is_kept_open_is_synced_without_a_descriptor(tmp_path: Pat
     disk.close_kept()
 
 
-def test_a_spare_descriptor_is_given_up_for_a_file(tmp_path: Path) -> None:
+def test_a_spare_descriptor_is_released_for_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     descriptors.spares.close()
@@ -96,14 +96,14 @@ def test_a_spare_descriptor_is_given_up_for_a_file(tmp_path: Path) -> None:
     assert len(descriptors.spares) == descriptors.SPARES
 
 
-def test_other_errors_cost_no_spare_descriptor(tmp_path: Path) -> None:
+def test_other_errors_release_no_spare_descriptor(tmp_path: Path) -> None:
     descriptors.spares.fill()
     with pytest.raises(FileNotFoundError):
         descriptors.open_descriptor(str(tmp_path / "nowhere"), os.O_RDONLY)
     assert len(descriptors.spares) == descriptors.SPARES
 
 
-def test_a_reserve_gives_up_what_it_has() -> None:
+def test_a_reserve_releases_its_descriptors() -> None:
     reserve = SpareDescriptors(3)
     assert reserve.fill()
     assert [reserve.give_up() for _ in range(4)] == [True, True, True, False]
@@ -113,7 +113,7 @@ def test_a_reserve_gives_up_what_it_has() -> None:
     ("limit", "expected"),
     [(1024, 1024 - descriptors.FILES_RESERVED), (300, 150), (64, 32), (1 << 20, (1 << 20) - 256)],
 )
-def test_connections_leave_descriptors_to_files(
+def test_connections_leave_descriptors_for_files(
     monkeypatch: pytest.MonkeyPatch, limit: int, expected: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
@@ -121,7 +121,7 @@ def test_connections_leave_descriptors_to_files(
 
 
 class ExhaustedDisk(Disk):
-    """Opens nothing for a while."""
+    """A disk that temporarily cannot open files."""
 
     is_exhausted = False
 
@@ -150,7 +150,7 @@ class ExhaustedDisk(Disk):
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_what_cannot_be_opened_is_refused_for_now(stores: Stores, flush: str) -> None:
+def test_requests_are_refused_while_no_file_can_be_opened(stores: Stores, flush: str) -> None:
     disk, clock = ExhaustedDisk(), ManualClock(START_MS)
     store = stores.open(disk=disk, clock=clock, flush_disk_type=flush)
     stored, refused = 0, 0
@@ -175,7 +175,7 @@ def test_what_cannot_be_opened_is_refused_for_now(stores: Stores, flush: str) ->
     assert sum(ends) == stored
 
 
-def test_units_of_a_file_that_cannot_be_opened_are_not_taken_for_missing(stores: Stores) -> None:
+def test_units_of_a_file_that_cannot_be_opened_do_not_count_as_missing(stores: Stores) -> None:
     disk = ExhaustedDisk()
     store = stores.open(disk=disk)
     for _ in range(40):
@@ -199,7 +199,7 @@ def descriptor_count(pid: int) -> int:
 
 
 def queues_durable(cluster: ReputCluster) -> int:
-    """Before which physical offset the checkpoint says that queues are synced."""
+    """Return the physical offset up to which queues are synced according to the checkpoint."""
     return checkpoint_page.unpack((cluster.store / "checkpoint").read_bytes()).queue_physical_offset
 
 
@@ -210,7 +210,7 @@ async def send(producer: Producer, topic: str, body: bytes, sent: dict[str, list
 
 
 async def read_all(cluster: ReputCluster, topics: list[str]) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
+    received: dict[str, list[bytes]] = {}
     for topic in topics:
         async with PullConsumer("others", namesrv=cluster.namesrv) as consumer:
             queues = await consumer.queues(topic)
@@ -219,15 +219,15 @@ async def read_all(cluster: ReputCluster, topics: list[str]) -> dict[str, list[b
             for queue in queues:
                 await consumer.seek_to_begin(queue)
             async with asyncio.timeout(60):
-                while len(found.get(topic, [])) < sum(ends):
-                    found.setdefault(topic, []).extend(
-                        [one.body for one in await consumer.poll(1000)]
+                while len(received.get(topic, [])) < sum(ends):
+                    received.setdefault(topic, []).extend(
+                        [message.body for message in await consumer.poll(1000)]
                     )
-    return {topic: sorted(bodies) for topic, bodies in found.items()}
+    return {topic: sorted(bodies) for topic, bodies in received.items()}
 
 
 @pytest.mark.slow
-async def test_idle_connections_take_nothing_from_the_store(tmp_path: Path) -> None:
+async def test_idle_connections_do_not_affect_the_store(tmp_path: Path) -> None:
     with ReputCluster(tmp_path / "cluster", SETTINGS) as cluster:
         sent: dict[str, list[bytes]] = {}
         once = ProducerConfig(retry_times_when_send_failed=0)
@@ -264,7 +264,7 @@ async def test_idle_connections_take_nothing_from_the_store(tmp_path: Path) -> N
         store_fixture.assert_sound(cluster.store)
 
 
-def test_a_store_opens_again_after_it_ran_out(tmp_path: Path) -> None:
+def test_a_store_reopens_after_it_ran_out_of_descriptors(tmp_path: Path) -> None:
     root = tmp_path / "store"
     MessageStore.open(config=store_fixture.config(root)).close()
     descriptors.spares.close()

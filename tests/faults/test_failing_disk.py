@@ -1,7 +1,7 @@
-"""A disk that fails at any one step: of opening, of queues, of the checkpoint, of tables.
+"""A disk that fails at any single step: of opening, of queues, of the checkpoint, of tables.
 
-Refused: the opening, by the name of the file; what is not written yet, by health. Kept: all that
-was durable before; the next opening, or the next try, goes on as if nothing had been.
+A failed opening names the file; later failures are in health. All data that was durable before is
+kept; the next opening, or the next try, works as if there had been no failure.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ COUNT = 120
 
 
 class FaultyDisk(Disk):
-    """Fails its n-th change, once.
+    """A disk that fails its n-th change, once.
 
     Args:
-        number: Which one, from 1.
-        is_full: For want of room.
+        number: Number of the change, from 1.
+        is_full: Whether the error is a lack of room.
     """
 
     def __init__(self, number: int, *, is_full: bool) -> None:
@@ -50,7 +50,7 @@ class FaultyDisk(Disk):
             raise WriteFailed(path, "input/output error: a test")
 
     def _count_sync(self, path: str) -> None:
-        if not self._is_full:  # a sync that has no room has lost bytes: that is an error as others
+        if not self._is_full:  # A sync without room has lost bytes: it counts as any other error.
             self._count(path)
 
     def sync_file(self, descriptor: int, path: str) -> None:
@@ -93,19 +93,19 @@ def open_store(root: Path, disk: Disk | None = None) -> MessageStore:
 
 
 def numbers(store: MessageStore) -> list[int]:
-    found = []
+    bodies = []
     for queue_id in range(3):
         position = 0
         while position < store.max_offset("TopicA", queue_id):
             result = store.get("TopicA", queue_id, position)
-            found += [int(record.decode(data).body.rstrip(b".")) for data in result.records]
+            bodies += [int(record.decode(data).body.rstrip(b".")) for data in result.records]
             position = result.next_offset
-    return sorted(found)
+    return sorted(bodies)
 
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as a kill -9 left it: with a torn tail, and units that no file has."""
+    """Return a store as a kill -9 left it: with a torn tail, and units that no file has."""
     root = tmp_path_factory.mktemp("crashed") / "store"
     store = open_store(root)
     for number in range(COUNT):
@@ -125,7 +125,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["error", "full"])
-def test_recovery_fails_at_any_step_and_goes_on_the_next_time(
+def test_a_recovery_that_failed_at_any_step_succeeds_the_next_time(
     crashed: Path, tmp_path: Path, is_full: bool
 ) -> None:
     root = tmp_path / "store"
@@ -140,7 +140,7 @@ def test_recovery_fails_at_any_step_and_goes_on_the_next_time(
         disk = FaultyDisk(number, is_full=is_full)
         problem = ""
         try:
-            open_store(root, disk).abandon()  # it can do without a file made ahead
+            open_store(root, disk).abandon()  # A file that is created in advance is optional.
         except WriteFailed as error:
             problem = str(error)
         assert disk.left <= 0
@@ -153,7 +153,7 @@ def test_recovery_fails_at_any_step_and_goes_on_the_next_time(
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["error", "full"])
-def test_what_was_acknowledged_is_kept_whichever_step_fails(tmp_path: Path, is_full: bool) -> None:
+def test_acknowledged_messages_are_kept_whichever_step_fails(tmp_path: Path, is_full: bool) -> None:
     root = tmp_path / "store"
     for number in itertools.chain(range(1, 60, 7), [100, 200]):
         shutil.rmtree(root, ignore_errors=True)
@@ -172,7 +172,7 @@ def test_what_was_acknowledged_is_kept_whichever_step_fails(tmp_path: Path, is_f
                     store.flusher.write_out_queues()
                     store.step()
         if is_full:
-            assert store.refusal == "", "it goes on by itself"
+            assert store.refusal == "", "puts continue without a restart"
         with contextlib.suppress(WriteFailed):
             store.close()
         again = open_store(root)
@@ -209,7 +209,7 @@ async def test_a_table_that_cannot_be_saved_is_named(
                 "table config/consumerOffset.json cannot be written at present: "
                 "config/consumerOffset.json: cannot write: Input/output error",
             )
-            assert (await subject.send("T", b"y")).code == 0, "messages go on"
+            assert (await subject.send("T", b"y")).code == 0, "messages are still accepted"
         broker.parts.deliveries.consumer_offsets.put("T", "readers", 0, 1)
         async with asyncio.timeout(30):
             while broker.parts.write_failures.current:

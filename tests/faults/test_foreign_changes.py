@@ -1,8 +1,8 @@
-"""Files of an open store that somebody else deletes, cuts or replaces.
+"""Files of an open store that another program deletes, cuts or replaces.
 
-What is refused: every further put, with the name of the file; under SYNC_FLUSH nothing at all is
-acknowledged into a deleted log file, under ASYNC_FLUSH for a second at most. What is kept: all that
-is in the files that are left; queues and the index are made anew from the log.
+Every further put is refused, with the name of the file; under SYNC_FLUSH no message is acknowledged
+into a deleted log file, under ASYNC_FLUSH for at most a second. The contents of the remaining files
+are kept; queues and the index are rebuilt from the log.
 """
 
 import os
@@ -42,14 +42,14 @@ def put(store: MessageStore, number: int) -> PutStatus:
 
 
 def bodies(store: MessageStore) -> list[int]:
-    found = []
+    numbers = []
     for queue_id in (0, 1):
         position, end = store.min_offset("TopicA", queue_id), store.max_offset("TopicA", queue_id)
         while position < end:
             result = store.get("TopicA", queue_id, position)
-            found += [int(record.decode(data).body.rstrip(b".")) for data in result.records]
+            numbers += [int(record.decode(data).body.rstrip(b".")) for data in result.records]
             position = result.next_offset
-    return sorted(found)
+    return sorted(numbers)
 
 
 def look(store: MessageStore, clock: ManualClock) -> None:
@@ -168,7 +168,7 @@ def test_the_folder_of_the_store_deleted(root: Path, clock: ManualClock) -> None
 
 
 @pytest.mark.parametrize("how", ["deleted", "cut", "folder deleted"])
-def test_queue_files_are_made_anew_by_the_next_start(
+def test_queue_files_are_rebuilt_by_the_next_start(
     root: Path, clock: ManualClock, how: str
 ) -> None:
     store = filled(root, clock)
@@ -185,7 +185,7 @@ def test_queue_files_are_made_anew_by_the_next_start(
     assert store.watch.problems[str(newest(folder) if how == "cut" else store.refusal.split()[0])]
     assert put(store, COUNT) is PutStatus.SERVICE_NOT_AVAILABLE
     clock.advance(70_000)
-    look(store, clock)  # writes the checkpoint again, which must not say more of queues
+    look(store, clock)  # Writes the checkpoint again, which must not claim more about queues.
     store.close()
     again = open_store(root, clock)
     assert bodies(again) == list(range(COUNT))
@@ -193,12 +193,10 @@ def test_queue_files_are_made_anew_by_the_next_start(
     store_fixture.assert_sound(root)
 
 
-def test_a_reader_does_not_pass_over_a_queue_file_that_was_deleted(
-    root: Path, clock: ManualClock
-) -> None:
+def test_a_reader_does_not_skip_a_deleted_queue_file(root: Path, clock: ManualClock) -> None:
     store = filled(root, clock)
     files = sorted((root / "consumequeue/TopicA/0").iterdir())
-    store.queues.close()  # all are open in so small a store
+    store.queues.close()  # All files of so small a store are open.
     files[2].unlink()
     queue_offset = int(files[2].name) // 20
     with pytest.raises(WriteFailed, match=files[2].name):
@@ -211,7 +209,7 @@ def test_a_reader_does_not_pass_over_a_queue_file_that_was_deleted(
     again.close()
 
 
-def test_the_index_is_reported_and_made_anew(root: Path, clock: ManualClock) -> None:
+def test_the_index_is_reported_and_rebuilt(root: Path, clock: ManualClock) -> None:
     store = open_store(root, clock)
     for number in range(20):
         keys = f"KEYS\x01k{number}\x02".encode()
@@ -254,7 +252,7 @@ def test_small_files_are_written_again(
 # --- two brokers ----------------------------------------------------------------------------------
 
 
-def test_a_second_store_is_kept_out_even_without_the_lock_file(
+def test_a_second_store_is_refused_even_without_the_lock_file(
     root: Path, clock: ManualClock
 ) -> None:
     store = filled(root, clock)
@@ -265,8 +263,8 @@ def test_a_second_store_is_kept_out_even_without_the_lock_file(
     open_store(root, clock).close()
 
 
-def test_a_lock_file_that_is_another_ends_puts(root: Path, clock: ManualClock) -> None:
-    """As when it was deleted, and a broker that only knows the file was started."""
+def test_a_replaced_lock_file_ends_puts(root: Path, clock: ManualClock) -> None:
+    """The lock file was deleted, and a broker that only checks the file was started."""
     store = filled(root, clock)
     (root / "lock").unlink()
     (root / "lock").write_bytes(b"lock")
@@ -285,7 +283,7 @@ def test_two_stores_do_not_share_the_folder_of_a_log(tmp_path: Path, clock: Manu
     open_store(tmp_path / "b", clock, store_path_commit_log=log).close()
 
 
-def test_a_file_system_that_cannot_lock_folders_has_the_file(
+def test_a_file_system_without_locks_on_folders_uses_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -302,7 +300,7 @@ def test_a_file_system_that_cannot_lock_folders_has_the_file(
 
 
 async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
-    """Red, with the name of the file; sends are answered 14 with the same text."""
+    """Health is red, with the name of the file; sends are answered 14 with the same text."""
     running = broker_subject.running(tmp_path)
     subject = await running.__aenter__()
     try:
@@ -310,7 +308,7 @@ async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
         broker = subject.broker
         last = broker.store.log.files.last
         assert last is not None
-        os.unlink(last.path)  # noqa: PTH108 - short, and nobody waits
+        os.unlink(last.path)  # noqa: PTH108 - short, and no task waits
         broker.store.watch.check()
         broker.store.step_memory()
         found = broker_subject.health_of(broker)

@@ -1,11 +1,11 @@
-"""Tables under config/ that are gone, empty or damaged when a broker starts.
+"""Tables under config/ that are missing, empty or damaged when a broker starts.
 
-gone or empty    topics follow from their queues, groups from consumer offsets; consumer offsets
-                 and progress of delayed messages follow from nothing: a warning in the log and in
-                 ``/health`` says what that means
-damaged          topics.json, subscriptionGroup.json, consumerOffset.json refuse the start (a
-                 ``.bak`` that can be read is taken first); delayOffset.json and timerProgress.json
-                 are put aside: messages may be delivered again, none is lost
+missing or empty  topics follow from their queues, groups from consumer offsets; consumer offsets
+                  and progress of delayed messages cannot be derived: a warning in the log and in
+                  ``/health`` describes the effect
+damaged           topics.json, subscriptionGroup.json, consumerOffset.json refuse the start (a
+                  readable ``.bak`` is used first); delayOffset.json and timerProgress.json are
+                  set aside: messages may be delivered again, none is lost
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def warnings(subject: Subject) -> list[str]:
 
 
 async def pulled(subject: Subject) -> list[bytes]:
-    """The bodies in a queue."""
+    """Return the bodies in a queue."""
     reply = await subject.pull("Orders", 1)
     return [one.body for one in broker_subject.messages_in(reply.body)]
 
@@ -97,7 +97,7 @@ async def test_groups_follow_from_consumer_offsets(tmp_path: Path, how: str) -> 
 
 
 @pytest.mark.parametrize("how", ["gone", "empty"])
-async def test_lost_consumer_offsets_are_told(tmp_path: Path, how: str) -> None:
+async def test_lost_consumer_offsets_are_reported(tmp_path: Path, how: str) -> None:
     await fill(tmp_path)
     lose(tmp_path, OFFSETS, how)
     async with broker_subject.running(tmp_path) as subject:
@@ -109,7 +109,7 @@ async def test_lost_consumer_offsets_are_told(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "empty"])
-async def test_lost_delay_offsets_are_told(tmp_path: Path, how: str) -> None:
+async def test_lost_delay_offsets_are_reported(tmp_path: Path, how: str) -> None:
     await fill(tmp_path)
     lose(tmp_path, DELAYS, how)
     async with broker_subject.running(tmp_path) as subject:
@@ -126,7 +126,7 @@ async def test_a_damaged_table_refuses_the_start(tmp_path: Path, name: str) -> N
     with pytest.raises(CorruptRecord, match=f"config/{name}.*move both away"):
         async with broker_subject.running(tmp_path):
             pass
-    assert (tmp_path / "config" / name).exists(), "nothing is touched that somebody may read"
+    assert (tmp_path / "config" / name).exists(), "a table that an operator may repair is kept"
     lose(tmp_path, name, "gone")
     async with broker_subject.running(tmp_path) as subject:
         assert len(warnings(subject)) == 1
@@ -134,7 +134,7 @@ async def test_a_damaged_table_refuses_the_start(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", [DELAYS, TIMER])
-async def test_damaged_progress_begins_anew(tmp_path: Path, name: str) -> None:
+async def test_damaged_progress_starts_over(tmp_path: Path, name: str) -> None:
     await fill(tmp_path)
     (tmp_path / "config" / f"{name}.bak").unlink(missing_ok=True)
     path = tmp_path / "config" / name

@@ -1,6 +1,6 @@
-"""Queue files that are gone or damaged when a store is opened: they are made anew from the log.
+"""Queue files that are missing or damaged when a store is opened are rebuilt from the log.
 
-Nothing is refused. All messages of the log can be read afterwards, at the queue offsets they had.
+No start is refused. All messages of the log are readable afterwards, at the same queue offsets.
 """
 
 import json
@@ -22,9 +22,9 @@ from store_fixture import START_MS, RoomyDisk
 pytestmark = pytest.mark.crash
 
 UNITS = 10
-"""In a queue file of these stores."""
+"""Units of a queue file of these stores."""
 COUNT = 47
-"""Messages of the queue, in five files."""
+"""Number of messages of the queue, in five files."""
 
 
 def open_store(root: Path) -> MessageStore:
@@ -36,25 +36,25 @@ def open_store(root: Path) -> MessageStore:
 
 
 def queue_offsets(store: MessageStore, topic: str) -> dict[int, int]:
-    """Queue offset -> number of the message that stands there."""
-    found = {}
+    """Return the number of the message at each queue offset."""
+    numbers = {}
     position, end = store.min_offset(topic, 0), store.max_offset(topic, 0)
     while position < end:
         result = store.get(topic, 0, position)
         for data in result.records:
             one = record.decode(data)
-            found[one.queue_offset] = int(one.body)
+            numbers[one.queue_offset] = int(one.body)
         position = result.next_offset
-    return found
+    return numbers
 
 
 def put(store: MessageStore, topic: str, number: int) -> None:
-    keys = f"KEYS\x01k{number}\x02".encode()  # so that the index has full files
+    keys = f"KEYS\x01k{number}\x02".encode()  # So that the index has full files.
     store.put(IncomingMessage(topic, b"%d" % number, 0, keys))
 
 
 def make(root: Path, *, is_clean: bool) -> None:
-    """A store whose queue Quiet got nothing after the last checkpoint; Busy did."""
+    """Make a store whose queue Quiet got no message after the last checkpoint; Busy did."""
     store = open_store(root)
     for number in range(COUNT):
         put(store, "Quiet", number)
@@ -129,21 +129,21 @@ def test_the_only_file_of_a_queue(root: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*", "Short"])
-def test_files_whose_size_did_not_reach_the_disk(root: Path, pattern: str) -> None:
+def test_files_whose_size_was_not_written(root: Path, pattern: str) -> None:
     for path in root.glob(f"consumequeue/{pattern}/0/*"):
         os.truncate(path, 0)
-    if pattern == "Short":  # no other file tells the size
+    if pattern == "Short":  # No other file has the size.
         shutil.rmtree(root / "consumequeue/Quiet")
         shutil.rmtree(root / "consumequeue/Busy")
     check(root)
 
 
-def test_units_behind_a_damaged_one_of_the_last_file(root: Path) -> None:
+def test_units_after_a_damaged_one_of_the_last_file(root: Path) -> None:
     junk_middle(max((root / "consumequeue/Quiet/0").iterdir()))
     check(root)
 
 
-def test_a_queue_that_is_an_empty_folder(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_folder_in_place_of_a_queue(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = root / "consumequeue/Short/0"
     shutil.rmtree(folder)
     folder.mkdir()
@@ -157,7 +157,7 @@ def test_a_queue_without_a_folder_that_a_group_has_read(root: Path) -> None:
 
 
 def commit(root: Path, topic: str, queue_id: int) -> None:
-    """Let a group say that it has read two messages of a queue."""
+    """Commit a consumer offset: a group has read two messages of a queue."""
     names = {"Quiet", "Short", "Busy", topic}
     topics = {name: {"topicName": name, "readQueueNums": 2} for name in names}
     (root / "config").mkdir()
@@ -167,7 +167,9 @@ def commit(root: Path, topic: str, queue_id: int) -> None:
 
 
 @pytest.mark.parametrize("topic", ["Short", "Nobody"])
-def test_an_offset_of_a_queue_that_never_was_costs_no_long_start(root: Path, topic: str) -> None:
+def test_an_offset_of_a_queue_that_never_existed_causes_no_long_start(
+    root: Path, topic: str
+) -> None:
     commit(root, topic, 1)
     with open_store(root) as store:
         assert store.recovery.dispatched_from > store.min_physical_offset
@@ -175,7 +177,7 @@ def test_an_offset_of_a_queue_that_never_was_costs_no_long_start(root: Path, top
 
 
 @pytest.mark.parametrize("text", [None, "", "{}x", '{"Short": 0}', "[1]", '{"Short":[0'])
-def test_without_a_list_of_queues_any_offset_is_believed(tmp_path: Path, text: str | None) -> None:
+def test_without_a_list_of_queues_any_offset_is_trusted(tmp_path: Path, text: str | None) -> None:
     root = tmp_path / "store"
     make(root, is_clean=False)
     known = root / paths.KNOWN_QUEUES
@@ -207,7 +209,7 @@ def test_a_queue_that_is_younger_than_the_list(tmp_path: Path) -> None:
     check(root)
 
 
-def test_an_empty_folder_costs_a_long_start_once(tmp_path: Path) -> None:
+def test_an_empty_folder_causes_one_long_start(tmp_path: Path) -> None:
     root = tmp_path / "store"
     make(root, is_clean=False)
     folder = root / "consumequeue/Nobody/0"
@@ -221,14 +223,14 @@ def test_an_empty_folder_costs_a_long_start_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_undamaged_store_is_not_made_anew(root: Path) -> None:
+def test_an_undamaged_store_is_not_rebuilt(root: Path) -> None:
     with open_store(root) as store:
         assert store.recovery.dispatched_from > store.min_physical_offset
         assert store.recovery.rebuilt_queues == []
 
 
-def test_what_has_expired_is_not_looked_for(tmp_path: Path) -> None:
-    """The log begins behind the first file of the queue: that one is not missed."""
+def test_expired_queue_files_are_not_missing(tmp_path: Path) -> None:
+    """The log begins after the first file of the queue, so this file is not missing."""
     root = tmp_path / "store"
     store = open_store(root)
     for number in range(400):

@@ -1,8 +1,8 @@
-"""A real broker whose disk is full, read-only, or loses files under it.
+"""A real broker whose disk is full, read-only, or loses files.
 
-Refused: messages that have no room, by code 14 and with the reason, which ``/health`` gives too.
-Kept: everything that was acknowledged under SYNC_FLUSH, over a kill -9 in that state; pulls go on.
-The broker goes on by itself as soon as it can.
+Messages without room are refused by code 14 and with the reason, which ``/health`` reports too. All
+messages that were acknowledged under SYNC_FLUSH are kept, over a kill -9 in that state; pulls
+continue. The broker recovers without a restart as soon as it can.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 GUARD_S = 60
 BODY = b":" + random.Random(7).randbytes(50_000)
-"""Which cannot be compressed."""
+"""A body that cannot be compressed."""
 ONCE = ProducerConfig(retry_times_when_send_failed=0)
 SETTINGS = {
     "flushDiskType": "SYNC_FLUSH",
@@ -50,7 +50,7 @@ DISK_BYTES = 24 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, below ``cluster/store``."""
+    """Return a separate small file system, below ``cluster/store``."""
     path = tmp_path / "cluster/store"
     path.mkdir(parents=True)
     made = subprocess.run(
@@ -79,14 +79,14 @@ def health(port: int) -> tuple[int, dict[str, list[str]]]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Look again and again; the broker's own intervals decide how long it takes."""
+    """Retry a check until it holds; the broker's own intervals decide how long it takes."""
     async with asyncio.timeout(GUARD_S):
         while not await asyncio.to_thread(is_so):
             await asyncio.sleep(0.2)
 
 
 class Sender:
-    """Sends numbered messages one by one, and remembers which were acknowledged."""
+    """Sends numbered messages in sequence, and records the acknowledged ones."""
 
     def __init__(self, producer: Producer, topic: str = "Topic") -> None:
         self._producer = producer
@@ -96,7 +96,7 @@ class Sender:
         self.refusal = ""
 
     async def send(self) -> bool:
-        """Send one; return whether it was acknowledged."""
+        """Send a message; return whether it was acknowledged."""
         self._number += 1
         body = b"%d" % self._number + BODY
         try:
@@ -120,7 +120,7 @@ class Sender:
 
 
 async def read_numbers(cluster: ReputCluster, topic: str = "Topic") -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     async with PullConsumer("others", namesrv=cluster.namesrv) as consumer:
         queues = await consumer.queues(topic)
         await consumer.assign(queues)
@@ -129,9 +129,9 @@ async def read_numbers(cluster: ReputCluster, topic: str = "Topic") -> set[int]:
             count += await consumer.end_offset(queue) - await consumer.begin_offset(queue)
             await consumer.seek_to_begin(queue)
         async with asyncio.timeout(GUARD_S):
-            while len(found) < count:
-                found |= {int(one.body.partition(b":")[0]) for one in await consumer.poll(1000)}
-    return found
+            while len(numbers) < count:
+                numbers |= {int(one.body.partition(b":")[0]) for one in await consumer.poll(1000)}
+    return numbers
 
 
 async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
@@ -145,19 +145,21 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
             assert "14" in sender.refusal
             assert str(small_disk) in sender.refusal
             with contextlib.suppress(OSError), (small_disk / "ballast").open("wb") as ballast:
-                while True:  # now there is no room for tables either
+                while True:  # Now there is no room for tables either.
                     ballast.write(bytes(4096))
                     ballast.flush()
             await until(lambda: health(port)[0] == 503)
             _, found = health(port)
             assert any(str(small_disk) in one for one in found["problems"])
             assert not await sender.send()
-            readable = await read_numbers(cluster)  # units of the last ones may have no room yet
+            readable = await read_numbers(
+                cluster
+            )  # Units of the last messages may have no room yet.
             assert readable
             assert readable <= set(sender.acknowledged)
-            # Killed and started while it is full.
+            # Killed and started while the disk is full.
             cluster.kill_broker()
-            with contextlib.suppress(DidNotStart):  # where not even a small file has room
+            with contextlib.suppress(DidNotStart):  # No room even for a small file.
                 cluster.start()
             (small_disk / "ballast").unlink()
             cluster.start()
@@ -174,7 +176,7 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
 
 
 async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -> None:
-    """Files that are open for writing stay so; new ones are refused, by name."""
+    """Files that are open for writing stay writable; new ones are refused, by name."""
     port = free_port(set())
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
@@ -191,7 +193,7 @@ async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -
             await sender.send_until_taken()
 
 
-async def test_the_store_deleted_under_a_broker(tmp_path: Path) -> None:
+async def test_a_store_that_is_deleted_while_a_broker_runs(tmp_path: Path) -> None:
     port = free_port(set())
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
@@ -207,8 +209,8 @@ async def test_the_store_deleted_under_a_broker(tmp_path: Path) -> None:
             assert str(cluster.store) in sender.refusal
 
 
-async def test_a_log_file_cut_under_a_broker(tmp_path: Path) -> None:
-    """It may end the process; what stands before the cut is kept once the file has its size."""
+async def test_a_log_file_that_is_cut_while_a_broker_runs(tmp_path: Path) -> None:
+    """The cut may kill the process; the messages before it are kept once the file has its size."""
     with ReputCluster(tmp_path / "cluster", SETTINGS) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
             sender = Sender(producer)
@@ -223,7 +225,7 @@ async def test_a_log_file_cut_under_a_broker(tmp_path: Path) -> None:
             assert not await sender.send() or not cluster.is_broker_running
             cluster.kill_broker()
             with pytest.raises(DidNotStart, match=last.name):
-                cluster.start()  # nobody knows what it was: it is refused, and says so
+                cluster.start()  # The cause is unknown: the file is refused, and reported.
             os.truncate(last, 1 << 20)
             cluster.start()
             found = await read_numbers(cluster)
@@ -233,8 +235,8 @@ async def test_a_log_file_cut_under_a_broker(tmp_path: Path) -> None:
             assert lost == set(acknowledged[len(acknowledged) - len(lost) :]), "only the end"
 
 
-async def test_a_broker_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
-    """As a disk that does not answer, or a machine that is suspended."""
+async def test_a_broker_continues_after_a_long_pause(tmp_path: Path) -> None:
+    """Examples: a disk that does not answer, or a machine that is suspended."""
     port = free_port(set())
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:

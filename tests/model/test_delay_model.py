@@ -1,9 +1,10 @@
-"""Delay levels and timers against a plain list, in any order of what can happen to a broker.
+"""Delay levels and timers compared with a plain list, in any order of a broker's events.
 
-The model is a list of what was sent and acknowledged, with the time before which none may come.
-Whatever happens in between, each comes at least once, none early, and none that was recalled in
-time. Clocks are set back and forward, levels change, processes are killed, power is lost
-(``LossyDisk``): under SYNC_FLUSH nothing goes then, else only what was not synced.
+The model is a list of acknowledged messages, each with the time before which it may not be
+delivered. Whatever happens in between, each message is delivered at least once, none early, and
+none that was recalled in time. Clocks are set back and forward, levels change, processes are
+killed, power is lost (``LossyDisk``): under SYNC_FLUSH no message is lost then, else only unsynced
+ones.
 """
 
 import random
@@ -41,7 +42,7 @@ TOPIC = "T"
 _ANY = 1 << 30
 
 is_thorough = hypothesis.settings.default.max_examples > 100
-"""Under ``--hypothesis-profile=soak``."""
+"""Set by ``--hypothesis-profile=soak``."""
 STEPS = delay.MESSAGES_PER_STEP, timers.MESSAGES_PER_STEP
 
 
@@ -50,16 +51,16 @@ class Sent:
     """A message that was acknowledged."""
 
     not_before_ms: int
-    """0: not known, as the clock or the levels have changed since."""
+    """Earliest time of delivery; 0: unknown, because the clock or the levels have changed since."""
     out_ms: int | None = None
-    """Of a timer: when it leaves, less a precision."""
+    """Time at which a timer message leaves, less a precision."""
     is_durable: bool = False
     recalled_after: int | None = None
-    """How often it had been delivered when it was recalled."""
+    """Number of deliveries before the recall."""
 
 
 class DelayMachine(RuleBasedStateMachine):
-    """A store with a schedule and a timer, and what was sent to it."""
+    """A store with a schedule and a timer, and the messages that were sent to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class DelayMachine(RuleBasedStateMachine):
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
-    # What clients do ----------------------------------------------------------------------
+    # Clients.
 
     def put(self, topic: str, body: bytes, properties: dict[str, str]) -> None:
         message = IncomingMessage(topic, body, 0, props.encode(properties))
@@ -134,33 +135,33 @@ class DelayMachine(RuleBasedStateMachine):
         out_ms = int(properties["TIMER_OUT_MS"])
         self.sent[body] = Sent(deliver_ms, out_ms, is_durable=self.is_sync)
 
-    @precondition(lambda self: any(one.out_ms is not None for one in self.sent.values()))
+    @precondition(lambda self: any(message.out_ms is not None for message in self.sent.values()))
     @rule(data=st.data())
     def recall(self, data: st.DataObject) -> None:
-        waiting = [body for body, one in self.sent.items() if one.out_ms is not None]
+        waiting = [body for body, message in self.sent.items() if message.out_ms is not None]
         body = data.draw(st.sampled_from(waiting))
-        one = self.sent[body]
-        assert one.out_ms is not None
+        message = self.sent[body]
+        assert message.out_ms is not None
         key = body.decode()
-        properties = {"TIMER_DELIVER_MS": str(one.out_ms + 1), "UNIQ_KEY": key,
+        properties = {"TIMER_DELIVER_MS": str(message.out_ms + 1), "UNIQ_KEY": key,
                       "TIMER_DEL_UNIQKEY": key}  # fmt: skip
         try:
             self.timers.park(TOPIC, 0, properties, self.now_ms)
         except RequestRefused:
-            assert one.out_ms < self.now_ms
+            assert message.out_ms < self.now_ms
             return
         self.put(names.TIMER_TOPIC, b"0", properties)
-        if one.recalled_after is None:
-            one.recalled_after = self.delivered()[body]
+        if message.recalled_after is None:
+            message.recalled_after = self.delivered()[body]
 
-    # What time and brokers do -------------------------------------------------------------
+    # Time and brokers.
 
     @rule(after_ms=st.sampled_from([1, 400, 1000, 1001, 6000, 21_000]))
-    def time_goes_by(self, after_ms: int) -> None:
+    def let_time_pass(self, after_ms: int) -> None:
         self.clock.advance(after_ms)
 
     @rule(by_ms=st.sampled_from([-3_600_000, -20_000, -500, 3_600_000]))
-    def the_clock_is_set(self, by_ms: int) -> None:
+    def set_clock(self, by_ms: int) -> None:
         self.clock.set(self.now_ms + by_ms)
         for body, one in self.sent.items():
             if body.startswith(b"level"):
@@ -201,42 +202,42 @@ class DelayMachine(RuleBasedStateMachine):
         self.store.close()
         if levels is not None and levels != self.levels:
             self.levels = levels
-            for body, one in self.sent.items():
+            for body, message in self.sent.items():
                 if body.startswith(b"level"):
-                    one.not_before_ms = 0
+                    message.not_before_ms = 0
         self.open()
-        for one in self.sent.values():
-            one.is_durable = True
+        for message in self.sent.values():
+            message.is_durable = True
         assert self.delivered() == before
 
     @rule()
-    def is_killed(self) -> None:
+    def kill_and_restart(self) -> None:
         self.store.abandon()
         self.open()
 
     @rule(seed=st.integers(0, 1 << 16), loss=st.sampled_from([Loss.ALL, Loss.SECTORS]))
-    def loses_power(self, seed: int, loss: Loss) -> None:
+    def lose_power_and_restart(self, seed: int, loss: Loss) -> None:
         self.disk.lose_power(random.Random(seed), loss, before=self.store.abandon)
         self.open()
-        there = {one.body for one in self.everything()}
-        for body, one in list(self.sent.items()):
-            if not one.is_durable and body not in there:
+        there = {message.body for message in self.everything()}
+        for body, message in list(self.sent.items()):
+            if not message.is_durable and body not in there:
                 del self.sent[body]
-        for one in self.sent.values():
-            one.is_durable = True
-            if one.recalled_after is not None and not self.is_sync:
-                one.recalled_after = _ANY  # the recall may have gone, and come to nothing
+        for message in self.sent.values():
+            message.is_durable = True
+            if message.recalled_after is not None and not self.is_sync:
+                message.recalled_after = _ANY  # The recall may be lost without effect.
 
-    # What must hold -----------------------------------------------------------------------
+    # Invariants.
 
     def messages(self, topic: str, queue_id: int) -> list[StoredMessage]:
         queue = self.store.queues.find(topic, queue_id)
-        at = queue.min_offset if queue is not None else 0
-        found: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, at).records:
-            found += [record.decode(bytes(one)) for one in records]
-            at = found[-1].queue_offset + 1
-        return found
+        queue_offset = queue.min_offset if queue is not None else 0
+        messages: list[StoredMessage] = []
+        while records := self.store.get(topic, queue_id, queue_offset).records:
+            messages += [record.decode(bytes(one)) for one in records]
+            queue_offset = messages[-1].queue_offset + 1
+        return messages
 
     def everything(self) -> list[StoredMessage]:
         return [
@@ -247,17 +248,17 @@ class DelayMachine(RuleBasedStateMachine):
         return Counter(one.body for one in self.messages(TOPIC, 0))
 
     @invariant()
-    def none_is_early_and_none_comes_that_was_recalled(self) -> None:
+    def no_message_is_early_or_delivered_after_its_recall(self) -> None:
         if not hasattr(self, "store"):
             return
         counts: Counter[bytes] = Counter()
-        for one in self.messages(TOPIC, 0):
-            counts[one.body] += 1
-            known = self.sent.get(one.body)
+        for message in self.messages(TOPIC, 0):
+            counts[message.body] += 1
+            known = self.sent.get(message.body)
             if known is None:
                 continue
-            left_ms = int(one.properties.get("TIMER_DEQUEUE_MS", one.store_timestamp))
-            assert left_ms >= known.not_before_ms, one.body
+            left_ms = int(message.properties.get("TIMER_DEQUEUE_MS", message.store_timestamp))
+            assert left_ms >= known.not_before_ms, message.body
         for body, known in self.sent.items():
             if known.recalled_after is not None:
                 assert counts[body] <= known.recalled_after, body
@@ -270,7 +271,7 @@ class DelayMachine(RuleBasedStateMachine):
             while self.delayed.step(self.now_ms) | self.timers.step(self.now_ms):
                 self.store.sync()
                 self.store.step_memory()
-        self.none_is_early_and_none_comes_that_was_recalled()
+        self.no_message_is_early_or_delivered_after_its_recall()
         counts = self.delivered()
         for body, known in self.sent.items():
             assert counts[body] or known.recalled_after is not None, body

@@ -1,11 +1,11 @@
-"""Pops in any order, against a model: who may see which message, and which nobody any more.
+"""Pops in any order, compared with a model of who may receive which message.
 
-The model knows what was sent, until when somebody holds each message, and what was acknowledged. It
-is asked on each pop. A crash makes it forget holds and acks that were not on disk: messages may
-come once more then, and none may be missing. At the end all is popped and acknowledged: everything
-was seen.
+The model records the sent messages, until when each is held, and which are acknowledged. Each pop
+is compared with it. A crash removes the holds and acks that were not on disk: these messages may
+be delivered once more, and none may be missing. At the end all messages are popped and
+acknowledged: each has been seen.
 
-Power is lost as well: what was not synced goes (``LossyDisk``).
+Power is lost as well, with all unsynced bytes (``LossyDisk``).
 """
 
 import random
@@ -48,7 +48,7 @@ ORDERED = "O"
 
 @dataclass
 class Held:
-    """A message that somebody popped."""
+    """A message that was popped."""
 
     body: bytes
     topic: str
@@ -61,7 +61,7 @@ class Held:
 
 @dataclass
 class Ordered:
-    """What the group that reads in order holds of a queue."""
+    """The messages of a queue that the ordered group holds."""
 
     bodies: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Ordered:
 
 
 class PopMachine(RuleBasedStateMachine):
-    """A broker's pops without its sockets, and what it must do."""
+    """A broker's pops without its sockets, and their model."""
 
     @initialize(sync=st.booleans(), seed=st.integers(0, 1 << 16))
     def begin(self, sync: bool, seed: int) -> None:
@@ -82,15 +82,14 @@ class PopMachine(RuleBasedStateMachine):
         self.flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
         self.count = 0
         self.sent: set[bytes] = set()
-        self.at: dict[int, list[bytes]] = {one: [] for one in range(QUEUE_COUNT)}
+        self.at: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUE_COUNT)}
         self.held: dict[bytes, Held] = {}
         self.acked: set[bytes] = set()
-        self.acked_for_good: set[bytes] = set()
+        self.acked_permanently: set[bytes] = set()
         self.seen: set[bytes] = set()
         self.doubtful: set[bytes] = set()
-        """Popped when there was a crash: a copy may be in the retry topic, and the queue go back.
-        """
-        self.ordered = {one: Ordered() for one in range(QUEUE_COUNT)}
+        """Messages popped before a crash: copies may be in the retry topic, and be popped again."""
+        self.ordered = {queue_id: Ordered() for queue_id in range(QUEUE_COUNT)}
         self.done_in_order = dict.fromkeys(range(QUEUE_COUNT), 0)
         self.open()
 
@@ -139,7 +138,7 @@ class PopMachine(RuleBasedStateMachine):
         self.store.sync()
         self.store.step_memory()
 
-    # What clients do --------------------------------------------------------------------------
+    # Clients.
 
     @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), count=st.integers(1, 5))
     def send(self, queue_id: int, count: int) -> None:
@@ -150,7 +149,7 @@ class PopMachine(RuleBasedStateMachine):
             self.at[queue_id].append(body)
             self.sent.add(body)
         self.store.step_memory()
-        self.flush_all()  # a producer was answered: no crash takes it
+        self.flush_all()  # The producer was answered: no crash takes the message.
 
     @rule(
         queue_id=st.integers(-1, QUEUE_COUNT - 1),
@@ -162,35 +161,35 @@ class PopMachine(RuleBasedStateMachine):
 
     def popped(self, queue_id: int, count: int, invisible_ms: int) -> Popped:
         wanted = Wanted("T", GROUP, queue_id, count, invisible_ms)
-        found = self.pops.pop(wanted, self.clock.now_ms())
-        assert found.count <= count
+        result = self.pops.pop(wanted, self.clock.now_ms())
+        assert result.count <= count
         self.store.step_memory()
         if self.store.flusher.is_sync:
             self.flush_all()
-        return found
+        return result
 
-    def take(self, found: Popped, invisible_ms: int) -> None:
+    def take(self, result: Popped, invisible_ms: int) -> None:
         now_ms = self.clock.now_ms()
         starts = {}
-        for (topic, queue_id, _), info in zip(found.results, found.start_infos, strict=True):
+        for (topic, queue_id, _), info in zip(result.results, result.start_infos, strict=True):
             starts[topic, queue_id] = int(info.split(" ")[2])
-        for one in messages_in(b"".join(found.data)):
-            body = one.body
+        for message in messages_in(b"".join(result.data)):
+            body = message.body
             assert body in self.sent
-            assert one.topic == "T"
+            assert message.topic == "T"
             if body not in self.doubtful:
-                assert body not in self.acked | self.acked_for_good, f"{body!r} was acknowledged"
+                assert body not in self.acked | self.acked_permanently, f"{body!r} was acknowledged"
                 known = self.held.get(body)
-                assert known is None or known.until_ms <= now_ms, f"{body!r} is somebody's"
+                assert known is None or known.until_ms <= now_ms, f"{body!r} is held"
             self.seen.add(body)
-            handle = one.properties.get("POP_CK")
+            handle = message.properties.get("POP_CK")
             topic = f"%RETRY%{GROUP}_T" if handle else "T"
-            assert handle is not None or not one.reconsume_times
-            start = starts[topic, one.queue_id]
+            assert handle is not None or not message.reconsume_times
+            start = starts[topic, message.queue_id]
             if handle:
-                assert handle.split(" ")[:2] == [str(start), str(found.pop_ms)]
+                assert handle.split(" ")[:2] == [str(start), str(result.pop_ms)]
             self.held[body] = Held(
-                body, topic, one.queue_id, one.queue_offset, start, found.pop_ms,
+                body, topic, message.queue_id, message.queue_offset, start, result.pop_ms,
                 now_ms + invisible_ms,
             )  # fmt: skip
 
@@ -206,34 +205,34 @@ class PopMachine(RuleBasedStateMachine):
         one = self.draw_held(data)
         self.acknowledge(one)
 
-    def acknowledge(self, one: Held) -> None:
-        was_held = self.pops.revive.checkpoints.acknowledge(self.key(one), one.queue_offset)
-        if one.until_ms > self.clock.now_ms() and one.body not in self.doubtful:
-            assert was_held, f"{one} is nobody's, before its time was over"
+    def acknowledge(self, held: Held) -> None:
+        was_held = self.pops.revive.checkpoints.acknowledge(self.key(held), held.queue_offset)
+        if held.until_ms > self.clock.now_ms() and held.body not in self.doubtful:
+            assert was_held, f"{held} is not held, before its time was over"
         if was_held:
-            self.acked.add(one.body)
-        del self.held[one.body]
+            self.acked.add(held.body)
+        del self.held[held.body]
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), invisible_ms=st.sampled_from([0, 500, 20_000]), late=st.booleans())
     def change(self, data: st.DataObject, invisible_ms: int, late: bool) -> None:
-        one = self.draw_held(data)
+        held = self.draw_held(data)
         checkpoints = self.pops.revive.checkpoints
-        if not checkpoints.holds(self.key(one), one.queue_offset):
-            assert one.until_ms <= self.clock.now_ms() or one.body in self.doubtful
+        if not checkpoints.holds(self.key(held), held.queue_offset):
+            assert held.until_ms <= self.clock.now_ms() or held.body in self.doubtful
             return
         now_ms = self.clock.now_ms()
-        new = Key(one.topic, GROUP, one.queue_id, one.queue_offset, now_ms)
+        new = Key(held.topic, GROUP, held.queue_id, held.queue_offset, now_ms)
         while new in checkpoints:
             new = new._replace(pop_ms=new.pop_ms + 1)
         put = self.pops.revive.hold(
-            new, [one.queue_offset], max(0, now_ms + invisible_ms - new.pop_ms), 0, now_ms,
+            new, [held.queue_offset], max(0, now_ms + invisible_ms - new.pop_ms), 0, now_ms,
             is_suspended=late,
         )  # fmt: skip
         assert put.status.is_stored
-        assert checkpoints.acknowledge(self.key(one), one.queue_offset)
-        one.start_offset, one.pop_ms = one.queue_offset, new.pop_ms
-        one.until_ms = now_ms + invisible_ms
+        assert checkpoints.acknowledge(self.key(held), held.queue_offset)
+        held.start_offset, held.pop_ms = held.queue_offset, new.pop_ms
+        held.until_ms = now_ms + invisible_ms
 
     @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), count=st.sampled_from([1, 3]))
     def pop_in_order(self, queue_id: int, count: int) -> None:
@@ -242,33 +241,33 @@ class PopMachine(RuleBasedStateMachine):
         found = self.pops.pop(wanted, now_ms)
         messages = messages_in(b"".join(found.data))
         block = self.ordered[queue_id]
-        left = [one for one in block.offsets if one not in block.acked]
+        left = [message for message in block.offsets if message not in block.acked]
         if left and block.until_ms > now_ms:
             assert not messages
             return
         begin = self.done_in_order[queue_id]
         expected = self.at[queue_id][begin : begin + count]
-        assert [one.body for one in messages] == expected
+        assert [message.body for message in messages] == expected
         if messages:
             self.ordered[queue_id] = Ordered(
-                expected, [one.queue_offset for one in messages], now_ms, now_ms + 2_000
+                expected, [message.queue_offset for message in messages], now_ms, now_ms + 2_000
             )
 
     @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), data=st.data())
     def ack_in_order(self, queue_id: int, data: st.DataObject) -> None:
         block = self.ordered[queue_id]
-        left = [one for one in block.offsets if one not in block.acked]
+        left = [queue_offset for queue_offset in block.offsets if queue_offset not in block.acked]
         if not left:
             return
         offset = data.draw(st.sampled_from(left), label="offset")
-        behind = self.pops.orders.acknowledge("T", ORDERED, queue_id, offset, block.pop_ms)
+        next_offset = self.pops.orders.acknowledge("T", ORDERED, queue_id, offset, block.pop_ms)
         block.acked.add(offset)
-        left = [one for one in block.offsets if one not in block.acked]
-        assert behind == (left[0] if left else block.offsets[-1] + 1)
-        self.pops.offsets.set("T", ORDERED, queue_id, behind)
-        self.done_in_order[queue_id] = behind
+        left = [queue_offset for queue_offset in block.offsets if queue_offset not in block.acked]
+        assert next_offset == (left[0] if left else block.offsets[-1] + 1)
+        self.pops.offsets.set("T", ORDERED, queue_id, next_offset)
+        self.done_in_order[queue_id] = next_offset
 
-    # What time does ---------------------------------------------------------------------------
+    # Time.
 
     @rule(duration_ms=st.sampled_from([1, 999, 3_000, 30_000]))
     def tick(self, duration_ms: int) -> None:
@@ -288,16 +287,16 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everything reaches the disk."""
+        """Write everything to the disk."""
         self.clock.advance(ACK_SAVE_MS)
         self.step()
         self.flush_all()
         self.pops.publish_progress()
         self.save()
-        self.acked_for_good |= self.acked
+        self.acked_permanently |= self.acked
         self.acked.clear()
 
-    # Ends -------------------------------------------------------------------------------------
+    # Ends of runs.
 
     @rule()
     def restart(self) -> None:
@@ -306,7 +305,7 @@ class PopMachine(RuleBasedStateMachine):
         self.pops.publish_progress()
         self.save()
         self.store.close()
-        self.acked_for_good |= self.acked
+        self.acked_permanently |= self.acked
         self.acked.clear()
         self.open()
 
@@ -317,7 +316,7 @@ class PopMachine(RuleBasedStateMachine):
         else:
             self.disk.lose_power(self.random, loss, before=self.store.abandon)
         self.open()
-        self.doubtful |= self.seen - self.acked_for_good
+        self.doubtful |= self.seen - self.acked_permanently
         self.acked.clear()
         self.held.clear()
         for queue_id, block in self.ordered.items():
@@ -345,7 +344,7 @@ class PopMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def consume_all(self) -> None:
-        """Whatever happened: each message that was sent is seen, and acknowledged."""
+        """Check that each sent message is delivered and acknowledged after any events."""
         for _ in range(20):
             self.clock.advance(60_000 + LATE_MS)
             self.step()
@@ -357,7 +356,7 @@ class PopMachine(RuleBasedStateMachine):
                     self.acknowledge(one)
             if not has_found:
                 break
-        missing = self.sent - self.acked - self.acked_for_good
+        missing = self.sent - self.acked - self.acked_permanently
         assert not missing, f"{missing} were never seen again"
         self.clock.advance(60_000)
         self.step()

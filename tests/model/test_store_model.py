@@ -1,10 +1,10 @@
-"""The store against plain lists, in any order of what can happen to it but a loss of power.
+"""The store compared with plain lists, in any order of its events except a loss of power.
 
-Files are so small that logs, queues and index files roll all the time. The model says of each
-message where it stands and which bytes are there; what it says is compared after each crash of the
-process, each clean stop, and at the end, and then the store is verified.
+Files are so small that logs, queues and index files roll all the time. The model has the place and
+the bytes of each message; it is compared with the store after each crash of the process, after each
+clean stop, and at the end, where the store is also verified.
 
-Crashes that lose what was not synced: ``tests/crash``.
+Crashes that lose unsynced bytes: ``tests/crash``.
 """
 
 import shutil
@@ -47,7 +47,7 @@ LOG_FILE_BYTES = 16 * 1024
 LEVEL_COUNT = 18
 LIGHT_TOPIC = names.LMQ_PREFIX + "light"
 TOPICS = ("TopicA", "TopicB", names.RETRY_PREFIX + "g" * 200)
-KEYS = ("AaAa", "BBBB", "AaBB", "k1")  # three of equal hash
+KEYS = ("AaAa", "BBBB", "AaBB", "k1")  # Three with equal hashes.
 TAGS = ("", "TagA", "TagB")
 SETTINGS = {
     "async": {},
@@ -56,7 +56,7 @@ SETTINGS = {
 }
 
 is_thorough = hypothesis.settings.default.max_examples > 100
-"""Under ``--hypothesis-profile=soak``."""
+"""Set by ``--hypothesis-profile=soak``."""
 
 
 def _message(
@@ -96,7 +96,7 @@ class Stored:
 
     physical_offset: int
     data: bytes
-    """Its record."""
+    """The record."""
 
     @property
     def end_offset(self) -> int:
@@ -105,29 +105,29 @@ class Stored:
 
 @dataclass
 class Model:
-    """What must be in the store."""
+    """The expected contents of the store."""
 
     log: list[Stored] = field(default_factory=list)
     queues: defaultdict[tuple[str, int], list[Stored]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By topic and queue id, from queue offset 0 on: what has expired as well."""
+    """Messages by topic and queue id, from queue offset 0 on, expired ones included."""
     keys: defaultdict[tuple[str, str], list[Stored]] = field(
         default_factory=lambda: defaultdict(list)
     )
     log_min: int = 0
     end_offset: int = 0
-    """Where the log ends: behind the last record, or where its file does."""
+    """End of the log: after the last record, or the end of its file."""
 
     def place_for(self, size: int) -> int:
-        """Where records of so many bytes go: in the current file, or in the next one."""
+        """Return where a record of this size goes: into the current file, or into the next one."""
         left = -self.end_offset % LOG_FILE_BYTES or LOG_FILE_BYTES
         if size + record.BLANK.size <= left:
             return self.end_offset
         return self.end_offset + (0 if left == LOG_FILE_BYTES else left)
 
     def put(self, given: IncomingMessage, physical_offset: int, now_ms: int) -> Stored:
-        """Add what becomes of a message; returns its record, made by the codec alone."""
+        """Add a message; return its record, encoded by the codec alone."""
         stored = incoming.delayed(given, LEVEL_COUNT)
         light = self._light_queue(stored)
         if light is not None:
@@ -136,7 +136,7 @@ class Model:
             stored = incoming.with_properties(stored, properties)
         queue = self.queues[stored.topic, stored.queue_id]
         is_queued = flags.is_queued(stored.sys_flag)
-        one = StoredMessage(
+        message = StoredMessage(
             topic=stored.topic,
             body=stored.body,
             queue_id=stored.queue_id,
@@ -151,16 +151,16 @@ class Model:
             property_bytes=stored.property_bytes,
             properties=stored.properties,
         )
-        placed = Stored(physical_offset, record.encode(one))
+        placed = Stored(physical_offset, record.encode(message))
         self.log.append(placed)
         self.end_offset = placed.end_offset
         if is_queued:
             queue.append(placed)
             if light is not None:
                 self.queues[light].append(placed)
-        if flags.transaction_type(one.sys_flag) != flags.TRANSACTION_ROLLBACK:
-            for key in dict.fromkeys(one.keys):
-                self.keys[one.topic, key].append(placed)
+        if flags.transaction_type(message.sys_flag) != flags.TRANSACTION_ROLLBACK:
+            for key in dict.fromkeys(message.keys):
+                self.keys[message.topic, key].append(placed)
         return placed
 
     def _light_queue(self, stored: IncomingMessage) -> tuple[str, int] | None:
@@ -170,19 +170,19 @@ class Model:
         return None
 
     def cut(self, physical_offset: int) -> None:
-        """Forget what stands at an offset or behind it: the log ends there."""
+        """Remove all messages from an offset on: the log ends there."""
         self.end_offset = physical_offset
         for run in (self.log, *self.queues.values(), *self.keys.values()):
             while run and run[-1].physical_offset >= physical_offset:
                 run.pop()
 
     def min_offset(self, queue: list[Stored]) -> int:
-        """The queue offset of the first message that has not expired."""
+        """Return the queue offset of the first message that has not expired."""
         return sum(one.physical_offset < self.log_min for one in queue)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """What can happen to a store."""
+    """The events of a store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,13 +214,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.add_listener(self._listen)
 
     def _listen(self, topic: str, queue_id: int, first: int, behind: int) -> None:
-        # The store survives a listener that fails: it is noted, and looked at later.
+        # The store survives a failing listener: the failure is recorded, and checked later.
         is_right = self.told[topic, queue_id] == first < behind
         if not is_right or self.store.max_offset(topic, queue_id) != behind:
             self.told_wrongly.append((topic, queue_id, first, behind))
         self.told[topic, queue_id] = behind
 
-    # Putting ----------------------------------------------------------------------------------
+    # Puts.
 
     def _check_put(self, given: IncomingMessage, result: PutResult) -> None:
         assert result.status is PutStatus.PUT_OK, result.reason
@@ -249,7 +249,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from([10, 30, 60]), size=st.sampled_from([10, 300, 1500]))
     def fill(self, count: int, size: int) -> None:
-        """Put so many messages that files end."""
+        """Put messages until files end."""
         for i in range(count):
             topic, keys = TOPICS[i % 7 % len(TOPICS)], [KEYS[i % len(KEYS)]]
             given = _message(topic, i % 2, size + i, TAGS[i % len(TAGS)], keys, {})
@@ -323,15 +323,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def delete_topic(self, topic: str) -> None:
-        """Its queues go, and begin anew with the next message; its messages stay
-        (known-bugs.md#deleted-topics)."""
+        """Remove the topic's queues; they are created again by the next message; its messages stay
+        (known-bugs.md#deleted-topics).
+        """
         self.store.delete_topic(topic)
         for key in [key for key in self.model.queues if key[0] == topic]:
             del self.model.queues[key]
             self.told.pop(key, None)
             assert self.store.get(*key, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
-    # Ending -----------------------------------------------------------------------------------
+    # Ends of runs.
 
     @rule()
     def reopen(self) -> None:
@@ -343,14 +344,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def abandon(self) -> None:
-        """The process crashes: what it wrote to files is there, what it had in memory is not."""
+        """Crash the process: written bytes are kept, those in memory are lost."""
         committed, written = self.store.log.readable_offset, self.model.end_offset
         self.store.abandon()
         self._open()
         assert not self.store.recovery.was_clean
         assert self.store.recovery.holes == []
         end = self.store.recovery.end_offset
-        # The blank that ends a file is no loss: the next record may fit in its place.
+        # The blank at the end of a file is no loss: the next record may fit in its place.
         kept = [one.end_offset for one in self.model.log if one.end_offset <= committed]
         assert max(kept, default=0) <= end <= written
         if self.kind != "pool":
@@ -373,10 +374,10 @@ class StoreMachine(RuleBasedStateMachine):
     def _verify(self) -> None:
         assert_sound(self.root, allowed=set() if self.model.log else {FindingKind.LOG_EMPTY})
 
-    # Reading ----------------------------------------------------------------------------------
+    # Reads.
 
     def _readable(self, run: list[Stored]) -> list[Stored]:
-        """Those that are dispatched: no others are seen."""
+        """Return the dispatched messages: only these are visible."""
         end = self.store.dispatcher.dispatched_offset
         return [one for one in run if one.physical_offset < end]
 
@@ -411,12 +412,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), key=st.sampled_from(KEYS), most=st.integers(0, 70))
     def query(self, topic: str, key: str, most: int) -> None:
-        found = self.store.query(topic, key, most)
+        result = self.store.query(topic, key, most)
         carrying = self._readable(self.model.keys[topic, key])
         expected = [one.data for one in carrying if one.physical_offset >= self.model.log_min]
         most = min(most, 64)
-        assert found.records == expected[max(len(expected) - most, 0) :]
-        assert found.is_truncated == (len(expected) > most)
+        assert result.records == expected[max(len(expected) - most, 0) :]
+        assert result.is_truncated == (len(expected) > most)
 
     @invariant()
     def queues_have_what_was_dispatched(self) -> None:
@@ -431,28 +432,30 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.dispatcher.dispatched_offset >= self.model.end_offset
 
     def _check_all(self) -> None:
-        """Everything that was acknowledged is where it was, byte by byte."""
-        for one in self.model.log:
-            is_there = one.physical_offset >= self.model.log_min
-            found = self.store.record_at(one.physical_offset)
-            assert found == (one.data if is_there else None)
+        """Check that every acknowledged message is at its place, byte by byte."""
+        for stored in self.model.log:
+            is_there = stored.physical_offset >= self.model.log_min
+            found = self.store.record_at(stored.physical_offset)
+            assert found == (stored.data if is_there else None)
         for key, queue in self.model.queues.items():
-            at = self.model.min_offset(queue)
+            queue_offset = self.model.min_offset(queue)
             assert self.store.max_offset(*key) == len(queue)
-            while at < len(queue):
-                result = self.store.get(*key, at)
-                assert at < result.next_offset
-                expected = [one.data for one in queue[at : result.next_offset]]
-                assert [bytes(one) for one in result.records] == expected
-                at = result.next_offset
+            while queue_offset < len(queue):
+                result = self.store.get(*key, queue_offset)
+                assert queue_offset < result.next_offset
+                expected = [stored.data for stored in queue[queue_offset : result.next_offset]]
+                assert [bytes(stored) for stored in result.records] == expected
+                queue_offset = result.next_offset
         for (topic, key_text), run in self.model.keys.items():
             found_by_key = self.store.query(topic, key_text, 64)
-            expected = [one.data for one in run if one.physical_offset >= self.model.log_min]
+            expected = [
+                stored.data for stored in run if stored.physical_offset >= self.model.log_min
+            ]
             assert found_by_key.records == expected[-64:]
 
 
 def _has_tag(one: Stored, topic: str, tag: str) -> bool:
-    """Whether the unit of a message has the code of a tag; delayed ones have their time there."""
+    """Return whether a message's unit has the code of a tag; delayed ones have the due time."""
     tags = record.decode(one.data).tags or ""
     return topic != names.SCHEDULE_TOPIC and cq_unit.tags_code(tags) == java.string_hash(tag)
 
