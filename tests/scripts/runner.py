@@ -54,12 +54,12 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 class ScriptError(Exception):
-    """A script, or one of its commands, cannot be read."""
+    """A script, or one of its commands, cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Commands and the output that they must print."""
+    """Commands and their expected output."""
 
     source: list[str]
     """Lines of the commands, with comments."""
@@ -160,7 +160,7 @@ class Run:
         return [Block(block.source, block.line_number, self._output(block)) for block in blocks]
 
     def close(self) -> None:
-        """Call ``close`` of the commands, if they have one, and end the event loop."""
+        """Call ``close`` of the commands, if they have it, and end the event loop."""
         try:
             if hasattr(self._commands, "close"):
                 self._result(self._commands.close())
@@ -193,7 +193,7 @@ class Run:
         lines: list[str] = []
         try:
             result = self._result(method(*positional, **named))
-            # Of a generator that fails, the lines before the error are printed too.
+            # The lines that a generator yields before an error are printed too.
             lines.extend(result.splitlines() if isinstance(result, str) else result or ())
         except getattr(self._commands, "ERRORS", ()) as error:
             lines.append(f"error: {type(error).__name__}: {error}")
@@ -204,7 +204,7 @@ class Run:
 
 
 def _bound(method: Callable[..., Any], words: list[str]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a call: words and named values, as the annotations want them."""
+    """Return the arguments of a call: words and named values, converted by annotation."""
     parameters = inspect.signature(method, eval_str=True).parameters
     by_kind: dict[Any, list[inspect.Parameter]] = {}
     for parameter in parameters.values():
@@ -238,14 +238,14 @@ def _converted(parameter: Any, text: str) -> Any:
 
 
 def commands_class(path: Path) -> Any:
-    """Return the class ``Commands`` for a script: that of the nearest ``commands.py`` above it."""
+    """Return the class ``Commands`` of a script: from the nearest ``commands.py`` above it."""
     folder = next(parent for parent in path.parents if (parent / "commands.py").exists())
     name = ".".join(["scripts", *folder.relative_to(SCRIPTS).parts, "commands"])
     return importlib.import_module(name).Commands
 
 
 def difference(path: Path, expected: str, actual: str) -> str:
-    """Return how the output differs from the script, as a unified diff; empty if it does not."""
+    """Return the difference of the output to the script, as a unified diff; empty if equal."""
     lines = difflib.unified_diff(
         expected.splitlines(), actual.splitlines(), str(path), "actual output", lineterm="", n=4
     )

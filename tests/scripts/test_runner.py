@@ -1,4 +1,4 @@
-"""The runner of golden scripts: what it reads, what it calls, and that a difference is found."""
+"""The runner of golden scripts: parsing, calls, and the report of differences."""
 
 import contextlib
 from collections.abc import Iterator

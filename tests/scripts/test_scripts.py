@@ -1,4 +1,4 @@
-"""Each golden script is a test: its commands must print what the script holds.
+"""Each golden script is a test: its commands must print the output in the script.
 
     pytest tests/scripts -k recovery             # scripts with this in their path
     REPUT_SCRIPTS=write pytest tests/scripts     # write the actual output into the scripts

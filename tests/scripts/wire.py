@@ -22,9 +22,9 @@ from reput.remoting.server import RemotingServer
 START_MS = 1_700_000_000_000
 """Time of the clock when a script begins."""
 GUARD_S = 20
-"""Ends a script whose reply does not come."""
+"""Timeout of a script that gets no reply, in seconds."""
 _TURNS = 25
-"""Turns of the loop after which everything has happened that needs no time and no thread."""
+"""Turns of the loop after which all work that needs no time and no thread is done."""
 _TIME = re.compile(r"(?<![\d-])1(?:69|70)\d{10}(?!\d)")
 _REFUSAL = re.compile(r"\S+:\d+: request \d+ refused: ")
 _DURATION = re.compile(r"(-?\d+)(ms|s|m|h|d)")
@@ -33,7 +33,7 @@ _TEXT_MAX = 200
 
 
 class Limits:
-    """Changes of limits that no setting changes."""
+    """Changes of limits that have no setting."""
 
     def __init__(self) -> None:
         self._changes: list[Any] = []
@@ -86,9 +86,9 @@ class Client:
         self.channel = channel
         self.transport = Transport(peer)
         self.expected: dict[int, Callable[[Command], list[str]]] = {}
-        """Opaque of a request -> how its reply is printed."""
+        """Opaque of a request -> function that prints its reply."""
         self.answer: Command | None = None
-        """Its reply to the requests of the server."""
+        """The client's reply to requests of the server."""
         channel.connection_made(self.transport)
 
     def feed(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Clients:
         """Called with each request of the server."""
 
     def named(self, name: str, address: str = "192.0.2.7") -> Client:
-        """Return a client, connected if need be."""
+        """Return a client; connect it if necessary."""
         if name not in self._clients or self._clients[name].transport.is_closed:
             peer = (address, 4711 + len(self._clients))
             self._clients[name] = Client(name, peer, self._connect())
@@ -184,7 +184,7 @@ class Clients:
     async def settle(
         self, is_done: Callable[[], bool] = lambda: True, *, is_awaited: bool = False
     ) -> None:
-        """Let everything happen that needs no time; wait for a reply if there will be one."""
+        """Let all work happen that needs no time; wait for a reply if one is expected."""
         turn = 0
         async with asyncio.timeout(GUARD_S):
             while turn < _TURNS or (is_awaited and not is_done()):
@@ -233,7 +233,7 @@ class Logs(logging.Handler):
 
     def emit(self, entry: logging.LogRecord) -> None:
         text = entry.getMessage().replace(self._root, "ROOT")
-        if _REFUSAL.match(text):  # the reply has it
+        if _REFUSAL.match(text):  # the reply has the error
             return
         if entry.exc_info and entry.exc_info[1] is not None:
             text += f": {entry.exc_info[1]!r}"
@@ -244,7 +244,7 @@ class Logs(logging.Handler):
 
 
 def duration_ms(text: str) -> int:
-    """Return the duration that a text like ``1s500ms`` names, in ms."""
+    """Return the duration of a text like ``1s500ms``, in ms."""
     parts = _DURATION.findall(text)
     assert parts, f"{text} is no duration"
     assert "".join(number + unit for number, unit in parts) == text, f"{text} is no duration"
@@ -280,7 +280,7 @@ def shown_text(data: bytes) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in the quotes that it does not hold."""
+    """Return a text in a kind of quotes that it does not contain."""
     return f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False)
 
 
@@ -295,7 +295,7 @@ def shown_fields(fields: dict[str, str] | None) -> str:
 
 
 _CODES = {code.value: name for name, code in ResponseCode.__members__.items()}
-"""Code -> its name; of two names for one number that of 5.x."""
+"""Code -> its name; of two names for one number, the one of 5.x."""
 
 
 def shown_code(code: int) -> str:
@@ -352,7 +352,7 @@ def is_record(body: bytes) -> bool:
 
 
 def messages_in(data: bytes) -> list[StoredMessage]:
-    """Return the messages of a body, one record after the other."""
+    """Return the messages of a body of consecutive records."""
     messages = []
     while data:
         messages.append(record.decode(data))
@@ -372,7 +372,7 @@ _KINDS = {0: "", 4: "prepared", 8: "commit", 12: "rollback"}
 
 
 def shown_message(message: StoredMessage, *, has_place: bool = False) -> str:
-    """Return a message as text: place, body, what differs from a plain send, properties in order.
+    """Return a message as text: place, body, differences from a plain send, properties in order.
 
     ``CLUSTER=DefaultCluster``, which each send gets, is left out.
 

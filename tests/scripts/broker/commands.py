@@ -1,11 +1,11 @@
 """Commands of the broker's scripts: clients of a broker in this process, without sockets.
 
-The broker listens on 192.0.2.1:10911 as far as it can see, and its loops do not run: their steps
-run when a script says ``advance`` or ``tick``. Each script runs with the fast path and without.
+The broker has the address 192.0.2.1:10911, and its loops do not run: ``advance`` and ``tick`` run
+their steps. Each script runs with the fast path and without.
 
-Time is the script's: ``@5s`` in an argument is five seconds after its start, and output has times
-as ``@5000ms``. What clients receive beside the reply to a command follows as ``NAME <- ...``;
-warnings and errors of the log as ``warning: ...``.
+The script sets the time: ``@5s`` in an argument is five seconds after its start, and output has
+times as ``@5000ms``. Other frames that clients receive follow the reply to a command as
+``NAME <- ...``; warnings and errors of the log follow as ``warning: ...``.
 """
 
 import base64
@@ -115,7 +115,7 @@ def _tags(text: str) -> list[str]:
 
 
 class Popped:
-    """A message that was popped, and the handle that names it."""
+    """A popped message and its handle."""
 
     def __init__(self, message: StoredMessage, group: str, topic: str, handle: str) -> None:
         self.message = message
@@ -153,7 +153,7 @@ class Commands:
         self._clients.on_request = self._note_asked
         self._logs = Logs(self._clients.printed, str(folder))
         logging.getLogger("reput").addHandler(self._logs)
-        # Queues are drawn by lot: here the lot is always the first one.
+        # Queues are drawn at random: here always the first one.
         self._chance = mock.patch.multiple(random, random=lambda: 0.0, randrange=lambda *_: 0)
         self._chance.start()
         self._limits = Limits()
@@ -184,14 +184,14 @@ class Commands:
         )
         with mock.patch("reput.store.disk.Disk.usage", return_value=0.5):
             await self._broker._open()
-        self._broker.serving.slices.slice_s = 3600.0  # no request is interrupted
+        self._broker.serving.slices.slice_s = 3600.0  # interrupt no request
         if not self._built_in_groups:
             self._built_in_groups = set(self._broker.parts.subscription_groups.all())
         await self._clients.settle()
         return [*map(str, self._broker.parts.start_warnings), *self._received()]
 
     async def stop(self) -> list[str]:
-        """Stop as a broker does: all is saved, and requests that wait are answered."""
+        """Stop as a broker does: save everything, and answer held requests."""
         assert self._broker is not None
         broker, self._broker = self._broker, None
         await broker.stop()
@@ -199,7 +199,7 @@ class Commands:
         return self._received()
 
     async def crash(self) -> None:
-        """End as a killed process does: what the system was given stays."""
+        """Stop like a killed process: written data survives."""
         assert self._broker is not None
         broker, self._broker = self._broker, None
         broker.store.pull_subscriptions.close()
@@ -213,12 +213,12 @@ class Commands:
         return [*await self.stop(), *await self.open(**settings)]
 
     async def advance(self, duration: str) -> list[str]:
-        """Let time pass, then let the loops do all that is due."""
+        """Advance the clock, then let the loops do all due work."""
         self._clock.advance(duration_ms(duration))
         return await self.tick()
 
     async def advance_stopped(self, duration: str) -> None:
-        """Let time pass while no broker runs."""
+        """Advance the clock while no broker runs."""
         assert self._broker is None
         self._clock.advance(duration_ms(duration))
 
@@ -228,7 +228,7 @@ class Commands:
         return await self.tick()
 
     async def tick(self) -> list[str]:
-        """Let the loops do all that is due."""
+        """Let the loops do all due work."""
         broker = self._running
         parts, clock = broker.parts, self._clock
         self._step_store()
@@ -255,12 +255,12 @@ class Commands:
         return await self.tick()
 
     async def sample(self, duration: str) -> None:
-        """Let time pass, and sample the counters once, as the loop of tables does."""
+        """Advance the clock, and sample the counters once, as the loop of tables does."""
         self._clock.advance(duration_ms(duration))
         run_whole(self._running.parts.deliveries.stats.sample(self._clock.now_ms()))
 
     def limit(self, name: str, maximum: int) -> None:
-        """Change a limit that no setting changes."""
+        """Change a limit that has no setting."""
         self._limits.change(name, maximum)
 
     def refuse(self, reason: str = "no room") -> None:
@@ -296,9 +296,9 @@ class Commands:
         language: str = "JAVA",
         **fields: str,
     ) -> list[str]:
-        """Send a request by its code or the name of that; print the reply.
+        """Send a request by its code or the code's name; print the reply.
 
-        ``only`` are the members of a JSON body to print: ``table/T,version``.
+        ``only`` lists the members of a JSON body to print: ``table/T,version``.
         """
         number = int(code) if code.isdecimal() else RequestCode[code]
         request = Command(
@@ -570,7 +570,7 @@ class Commands:
             handle = message.properties.get(props.POP_CHECKPOINT)
             if handle is None:
                 queue_id, queue_offset = message.queue_id, str(message.queue_offset)
-                if names.is_light(topic):  # its records hold their place in another queue
+                if names.is_light(topic):  # its records have their place in another queue
                     queue_id, queue_offset = 0, next(light)
                 handle = " ".join(
                     (starts["0", queue_id], fields["popTime"], fields["invisibleTime"],
@@ -592,7 +592,7 @@ class Commands:
         return await self.ask("ACK_MESSAGE", **(known | fields))
 
     async def ack_batch(self, *numbers: int) -> list[str]:
-        """Acknowledge popped messages with popped request."""
+        """Acknowledge popped messages with one request."""
         by_checkpoint: dict[tuple[str, ...], list[Popped]] = {}
         for number in numbers:
             popped = self._popped[number - 1]
@@ -650,10 +650,10 @@ class Commands:
 
         return await self._ask("c", request, show)
 
-    # Looking ------------------------------------------------------------------------------------
+    # Output -------------------------------------------------------------------------------------
 
     async def log(self) -> list[str]:
-        """Print the records that were stored since the last time."""
+        """Print the records that were stored since the last call."""
         store = self._running.store
         lines = []
         while self._shown_offset < store.max_physical_offset:
@@ -698,7 +698,7 @@ class Commands:
         )
 
     async def topics(self) -> list[str]:
-        """Print the topics that are not built in: queues to read and write, permission, flags."""
+        """Print the topics that are not built in: read and write queues, permission, flags."""
         lines = []
         for name, topic in sorted(self._running.parts.topics.all().items()):
             if name in _BUILT_IN:
@@ -721,7 +721,7 @@ class Commands:
         return await self.ask("GET_CONSUMER_LIST_BY_GROUP", consumerGroup=group)
 
     async def progress(self) -> list[str]:
-        """Print how far the background work is, and what it counts."""
+        """Print the progress of the background work, and its counters."""
         parts = self._running.parts
         half = parts.transactions
         return [
@@ -733,7 +733,7 @@ class Commands:
         ]
 
     async def refusals(self) -> list[str]:
-        """Print what limits have refused."""
+        """Print the refusals of the limits."""
         counts = self._running.serving.refusals.counts
         return [" ".join(f"{name}={n}" for name, n in counts.items() if n) or "(none)"]
 
@@ -753,10 +753,10 @@ class Commands:
             shutil.rmtree(file) if file.is_dir() else file.unlink()
 
     async def exists(self, path: str) -> list[str]:
-        """Print whether there is a file."""
+        """Print whether a file exists."""
         return ["yes" if (self._folder / "store" / path).exists() else "no"]
 
-    # Parts --------------------------------------------------------------------------------------
+    # Internals ----------------------------------------------------------------------------------
 
     @property
     def _running(self) -> ScriptBroker:
@@ -764,7 +764,7 @@ class Commands:
         return self._broker
 
     def _note_asked(self, request: Command) -> None:
-        """Remember the copy of a half message that a producer is asked about."""
+        """Record the copy of a half message that a producer is asked about."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             fields = request.ext_fields or {}
             body = messages_in(request.body)[0].body.decode()
@@ -783,6 +783,6 @@ class Commands:
             broker.parts.pending_replies.settle()
 
     def _received(self) -> list[str]:
-        """Return what clients have received, and what was logged."""
+        """Return the lines for received frames, and for the log."""
         lines, self._clients.printed[:] = [with_times(line) for line in self._clients.printed], []
         return lines

@@ -1,6 +1,6 @@
 """Commands of the name server's scripts: clients of a name server in this process.
 
-Its loops do not run: ``advance`` and ``tick`` expire silent brokers and tidy up.
+Its loops do not run: ``advance`` and ``tick`` expire silent brokers and clean up.
 """
 
 import json
@@ -29,7 +29,7 @@ from scripts.wire import (
 )
 
 DATA = Path(__file__).parents[2] / "data" / "remoting"
-"""Bodies of registrations that Java made: topics TopicA, %RETRY%group and Ordered."""
+"""Bodies of registrations by Java: topics TopicA, %RETRY%group and Ordered."""
 
 
 class Commands:
@@ -61,7 +61,7 @@ class Commands:
             logging.getLogger("reput").removeHandler(self._logs)
 
     async def open(self, **settings: str) -> list[str]:
-        """Start the name server. Settings have Java's names, and stay."""
+        """Start the name server. Settings have Java's names, and stay for later starts."""
         self._settings |= settings
         files = {
             "kvConfigPath": str(self._folder / "kvConfig.json"),
@@ -73,7 +73,7 @@ class Commands:
         self._server = NameServer(current, clock=self._clock)
         self._server._remoting = ScriptServer(self._server, state=self._server.serving)
         await self._server.start()
-        self._server.serving.slices.slice_s = 3600.0  # no request is interrupted
+        self._server.serving.slices.slice_s = 3600.0  # interrupt no request
         return self._received()
 
     async def stop(self) -> list[str]:
@@ -89,12 +89,12 @@ class Commands:
         return [*await self.stop(), *await self.open(**settings)]
 
     async def advance(self, duration: str) -> list[str]:
-        """Let time pass, and expire silent brokers."""
+        """Advance the clock, and expire silent brokers."""
         self._clock.advance(duration_ms(duration))
         return await self.tick()
 
     def limit(self, name: str, maximum: int) -> None:
-        """Change a limit that no setting changes."""
+        """Change a limit that has no setting."""
         self._limits.change(name, maximum)
 
     async def set_clock(self, clock_time: str) -> None:
@@ -102,7 +102,7 @@ class Commands:
         self._clock.set(START_MS + duration_ms(clock_time[1:]))
 
     async def tick(self) -> list[str]:
-        """Expire silent brokers, and tidy up."""
+        """Expire silent brokers, and clean up."""
         while self._running.expire():
             pass
         await self._clients.settle()
@@ -129,7 +129,7 @@ class Commands:
         version: int = 407,
         **fields: str,
     ) -> list[str]:
-        """Send a request by its code or the name of that; print the reply."""
+        """Send a request by its code or the code's name; print the reply."""
         number = int(code) if code.isdecimal() else RequestCode[code]
         request = Command(
             number, ext_fields=fields, body=body, flag=IS_ONEWAY * oneway, version=version,
@@ -179,7 +179,7 @@ class Commands:
     async def register_recorded(
         self, file: str, crc: str = "right", version: int = 407, **fields: str
     ) -> list[str]:
-        """Register broker-a with a body that Java made; ``crc`` is right or wrong."""
+        """Register broker-a with a body by Java; ``crc`` is right or wrong."""
         body = (DATA / file).read_bytes()
         checksum = (zlib.crc32(body) & 0x7FFFFFFF) + (crc == "wrong")
         known = {
@@ -187,7 +187,7 @@ class Commands:
             "brokerId": "0", "haServerAddr": "10.0.0.1:10912", "compressed": "false",
             "bodyCrc32": str(checksum),
         }  # fmt: skip
-        if version < 100:  # the body is the table of topics then
+        if version < 100:  # then the body is the table of topics
             body = json.dumps(json.loads(body)["topicConfigSerializeWrapper"]).encode()
             known["bodyCrc32"] = "0"
         return await self.ask("REGISTER_BROKER", body, version=version, **(known | fields))
@@ -206,7 +206,7 @@ class Commands:
         )  # fmt: skip
 
     async def route(self, topic: str) -> list[str]:
-        """Ask for the route of a topic, and print it in short: 105."""
+        """Query the route of a topic, and print it in short: 105."""
         route = run_whole(self._running.routes.route(topic))
         if route is None:
             return ["(none)"]
@@ -230,7 +230,7 @@ class Commands:
         return [" ".join(run_whole(self._running.routes.topics())) or "(none)"]
 
     async def counts(self) -> list[str]:
-        """Print how much the table holds, and how often a broker took the place of another one."""
+        """Print the sizes of the table, and how often a broker replaced another one."""
         routes = self._running.routes
         return [
             f"brokers={routes.broker_count} addresses={routes.address_count} "
@@ -243,11 +243,11 @@ class Commands:
         return shown_body(text.encode(), only)
 
     async def make_folder(self, path: str) -> None:
-        """Make a folder where a file would be."""
+        """Create a folder in place of a file."""
         (self._folder / path).mkdir()
 
     async def remove_folder(self, path: str) -> None:
-        """Remove it."""
+        """Remove this folder."""
         (self._folder / path).rmdir()
 
     @property

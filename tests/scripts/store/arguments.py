@@ -92,7 +92,7 @@ class Message:
         if raw is not None:
             return raw.replace(":", "\x01").replace(";", "\x02").encode()
         named = {_PROPERTY_OF.get(name, name): text(word) for name, word in given.items()}
-        # Not by the codec, which refuses properties that a store must refuse.
+        # Not by the codec, which refuses properties that the tested store must refuse.
         return "".join(f"{name}\x01{value}\x02" for name, value in named.items()).encode()
 
 

@@ -1,4 +1,4 @@
-"""Commands of the store's scripts: put, get, crash, open again, and look at every byte.
+"""Commands of the store's scripts: put, get, crash, reopen, and inspect every byte.
 
     open flush_disk_type=SYNC_FLUSH       # settings; those of the last ``open`` stay
     put TopicA 0 body=hello key=k1        # body=x*100, count=20, size=1000 (of the record)
@@ -7,8 +7,8 @@
     dump log
 
 Files are small (``SETTINGS``, ``store_fixture.SMALL_FILES``). Times are relative to the start of
-the script, and time passes only by ``advance`` and ``run``. At the end of a script its store is
-closed and verified; findings that it must have are listed with ``allow``.
+the script, and only ``advance`` and ``run`` advance the clock. At the end of a script its store is
+closed and verified; expected findings are listed with ``allow``.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ from scripts.store.disk import ScriptDisk
 from store_fixture import START_MS
 
 STEP_MS = 100
-"""How much time passes at once in ``run``."""
+"""Duration of a step of ``run``."""
 SETTINGS: dict[str, Any] = {"mapped_file_size_commit_log": 4096, "max_message_size": 3000}
 """In addition to ``store_fixture.SMALL_FILES``: a log file holds four records of 1000 bytes."""
 
@@ -87,7 +87,7 @@ def printed_puts(results: Sequence[PutResult]) -> Iterator[str]:
 
 
 class LogLines(logging.Handler):
-    """Keeps what the store logs."""
+    """Keeps the lines that the store logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -123,7 +123,7 @@ class Commands:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with a folder, a clock and a disk that no store has used."""
+        """Begin with an unused folder, clock and disk."""
         self._store_count += 1
         self._lines.lines.clear()
         self.root = self._folder / f"store{self._store_count}"
@@ -137,7 +137,7 @@ class Commands:
         self.folder: StoreReader
 
     def new_store(self) -> None:
-        """Close and verify the store, and begin with another that is empty."""
+        """Close and verify the store, and begin with an empty one."""
         self._close_store()
         self._begin()
 
@@ -214,16 +214,16 @@ class Commands:
         self.store = None
 
     def close_store(self) -> None:
-        """Close the store, and ask it nevertheless."""
+        """Close the store, and keep it for further commands."""
         self.store.close()
 
     def kill(self) -> None:
-        """End the process of the store: nothing more is written."""
+        """Kill the process of the store: nothing more is written."""
         self.store.abandon()
         self.store = None
 
     def crash(self, keep: str, seed: int = 1) -> None:
-        """End the machine of the store.
+        """Stop the machine of the store.
 
         ``keep`` is ``synced`` (and nothing else), ``all-but-3-bytes`` of the log, a physical offset
         where the log ends, or a name of ``Loss`` with the seed of its choices.
@@ -253,11 +253,11 @@ class Commands:
     # --- time and work in the background ----------------------------------------------------------
 
     def advance(self, duration: Milliseconds) -> None:
-        """Let time pass, without any step of the store."""
+        """Advance the clock, without any step of the store."""
         self.clock.advance(duration)
 
     def set_clock(self, to: Moment) -> None:
-        """Set the time of day; monotonic time does not notice."""
+        """Set the time of day; monotonic time does not change."""
         self.clock.set(to)
 
     def step(self, count: int = 1_000) -> None:
@@ -269,11 +269,11 @@ class Commands:
             raise AssertionError("there is no end to the work in the background")
 
     def step_memory(self) -> None:
-        """Do the half of a step that waits for no disk."""
+        """Do the half of a step that does not wait for the disk."""
         self.store.step_memory()
 
     def run(self, duration: Milliseconds, every: Milliseconds | None = None) -> None:
-        """Let time pass, and take all steps that are due."""
+        """Advance the clock, and take all steps that are due."""
         for _ in range(duration // (every or STEP_MS)):
             self.clock.advance(every or STEP_MS)
             self.step()
@@ -349,7 +349,7 @@ class Commands:
     def begin_put(
         self, topic: Text, queue_id: int = 0, count: int = 1, **fields: str
     ) -> Iterable[str]:
-        """Put messages without waiting for the disk; ``results`` prints what became of them."""
+        """Put messages without waiting for the disk; ``results`` prints their results."""
         message = Message(fields)
         begun = [self.store.begin_put(message.make(topic, queue_id, i)) for i in range(count)]
         self.pending += begun
@@ -366,7 +366,7 @@ class Commands:
         return printed_puts([begun.stored])
 
     def results(self) -> Iterable[str]:
-        """Print what became of the puts that were begun."""
+        """Print the results of the puts that were begun."""
         for waits, run in itertools.groupby(self.pending, lambda put: put.result is None):
             same = list(run)
             if waits:
@@ -375,10 +375,10 @@ class Commands:
                 yield from printed_puts([put.result for put in same if put.result is not None])
 
     def settle(self) -> None:
-        """Make what was put readable; stores of files have nothing to do for it by default."""
+        """Make put messages readable; stores of files need no work by default."""
 
     def refusal(self) -> str:
-        """Print why nothing can be put."""
+        """Print why puts are refused."""
         return self.store.refusal or "none"
 
     # --- getting ----------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ class Commands:
         yield from self._messages(result.records)
 
     def find_keys(self, topic: str, pattern: str, count: int) -> str:
-        """Print for which of ``count`` keys (``k{n}``) how many messages are found."""
+        """Print for how many keys (``k{n}``) how many messages are found."""
         keys = [pattern.replace("{n}", str(number)) for number in range(count)]
         sizes = [len(self.store.query(topic, key).records) for key in keys]
         numbers = {most: [i for i, size in enumerate(sizes) if size == most] for most in sizes}
@@ -486,7 +486,7 @@ class Commands:
         return f"min={self.store.min_physical_offset} max={self.store.max_physical_offset}"
 
     def offset_by_time(self, topic: Text, queue_id: int, *times: Moment) -> Iterable[str]:
-        """Print the queue offsets that times name, as the lower and the upper boundary."""
+        """Print the queue offsets for times, as the lower and the upper boundary."""
         for time_ms in times:
             lower, upper = (
                 self.store.offset_by_time(topic, queue_id, time_ms, boundary)
@@ -495,14 +495,14 @@ class Commands:
             yield f"{printing.moment(time_ms)} lower={lower} upper={upper}"
 
     def store_time(self, topic: Text, queue_id: int, *queue_offsets: int) -> str:
-        """Print when messages were stored."""
+        """Print the store times of messages."""
         return " ".join(
             printing.moment(self.store.store_time(topic, queue_id, queue_offset))
             for queue_offset in queue_offsets
         )
 
     def lag(self, topic: Text, queue_id: int, *consumer_offsets: int) -> str:
-        """Print how far back in the log consumers read, bytes."""
+        """Print the distance of consumers to the end of the log, in bytes."""
         return " ".join(
             str(self.store.lag_bytes(topic, queue_id, consumer_offset))
             for consumer_offset in consumer_offsets
@@ -588,11 +588,11 @@ class Commands:
         return f"{self.store.delete_topic(topic)} queues"
 
     def clean_topics(self, *known: str) -> str:
-        """Delete the topics that the table does not know."""
+        """Delete the topics that are not in the table."""
         return f"{self.store.clean_topics(set(known))} queues"
 
     def clean_unused_queues(self) -> str:
-        """Delete the queues of which the log has nothing."""
+        """Delete the queues without messages in the log."""
         return f"{self.store.clean_unused_queues()} queues"
 
     def tombstones(self) -> str:
@@ -601,7 +601,7 @@ class Commands:
         return " ".join(path.read_text().split()) if path.exists() else "none"
 
     def age(self, *ages: Milliseconds) -> None:
-        """Make the first log files this old; the others were written now."""
+        """Set the age of the first log files; the others were written now."""
         files = self.store.log.files.files
         for file, old_ms in zip(files, [*ages, *[0] * len(files)], strict=False):
             modified_ns = (self.clock.now_ms() - old_ms) * 1_000_000
@@ -612,7 +612,7 @@ class Commands:
         self.store.retention.expire_now(rounds)
 
     def consumers(self, *words: str) -> None:
-        """Let groups have read up to offsets: ``TopicA/0/group=5``."""
+        """Set consumer offsets of groups: ``TopicA/0/group=5``."""
         offsets = []
         for word in words:
             where, _, number = word.partition("=")
@@ -639,7 +639,7 @@ class Commands:
         return "held" if file.hold() else "gone"
 
     def release(self, start: int) -> str:
-        """Release a log file; print whether what was read from it counts."""
+        """Release a log file; print whether the data read from it is valid."""
         return "counts" if self.held.pop(start).release() else "does not count"
 
     def release_all(self) -> None:
@@ -650,7 +650,7 @@ class Commands:
     # --- the disk ---------------------------------------------------------------------------------
 
     def disk_used(self, percent: int, freed_by_file: int | None = None, **folders: int) -> None:
-        """Set how full the disk is, or the disks of some folders of the log."""
+        """Set the usage of the disk, or of the disks of some folders of the log."""
         self.disk.used_percent = percent
         self.disk.used_percent_of = {name: int(part) for name, part in folders.items()}
         if freed_by_file is not None:
@@ -663,16 +663,16 @@ class Commands:
         self.disk.failing[operation] = path
 
     def disk_full(self, path: str = "/") -> None:
-        """Let the disk have no more room, where a path contains a text."""
+        """Let the disk have no more room for paths that contain a text."""
         self.disk.full = path
 
     def disk_works(self) -> None:
-        """End failures and want of room."""
+        """End all failures and lacks of room."""
         self.disk.failing.clear()
         self.disk.full = ""
 
     def disk_forget(self) -> None:
-        """Forget deletions and syncs so far."""
+        """Forget the deletions and syncs so far."""
         self.disk.done.clear()
 
     def disk_done(self, path: str = "") -> Iterable[str]:
@@ -730,7 +730,7 @@ class Commands:
         zero: int | None = None,
         cut: bool = False,
     ) -> None:
-        """Change a file: flip bits of a byte, put data or zeros in its place, or end it there.
+        """Change a file: flip bits of a byte, overwrite with data or zeros, or truncate it there.
 
         The last part of a path may be the start of a file, ``commitlog/0``, or its number in the
         folder, ``index/#0``.
@@ -808,7 +808,7 @@ class Commands:
         shutil.copytree(self.root, self._folder / "saved")
 
     def restore(self) -> None:
-        """Make the folder of the store the one that was saved."""
+        """Restore the saved folder of the store."""
         shutil.rmtree(self.root)
         shutil.copytree(self._folder / "saved", self.root)
         self._note_change()
@@ -856,7 +856,7 @@ class Commands:
         self.write(paths.CONSUMER_OFFSETS, json.dumps({"offsetTable": table}).encode())
 
     def _note_change(self) -> None:
-        """Let the disk of a closed store take changed files as they are."""
+        """Let the disk of a closed store accept the changed files."""
         if self.store is None:
             self.disk.take_files()
 

@@ -1,4 +1,4 @@
-"""The disk below the stores of scripts: as full, as broken and as forgetful as a script says."""
+"""The disk below the stores of scripts: its usage, failures and losses are set by a script."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ class ScriptDisk(LossyDisk):
         super().__init__(root)
         self.used_percent = 50
         self.used_percent_of: dict[str, int] = {}
-        """By the last part of a path, instead of ``used_percent``."""
+        """Usage by the last part of a path, instead of ``used_percent``."""
         self.freed_percent = 0
-        """What the deletion of a log file frees."""
+        """Decrease of the usage by the deletion of a log file."""
         self.failing: dict[str, str] = {}
         """Operation -> text in the path for which it fails."""
         self.full = ""
@@ -36,7 +36,7 @@ class ScriptDisk(LossyDisk):
         yield
 
     def take_files(self) -> None:
-        """Take the files as they are now, as if they were synced."""
+        """Take the current files as if they were synced."""
         self._live.clear()
         self._names.clear()
         self._contents.clear()
@@ -88,7 +88,7 @@ class ScriptDisk(LossyDisk):
             super().unlink(path)
 
     def _short(self, path: str) -> str:
-        """Return a path below the store's root, without zeros at the front of a file's name."""
+        """Return a path below the store's root, without leading zeros of a file's name."""
         path = path.removeprefix(str(self._root)).removeprefix("/")
         folder, _, name = path.rpartition("/")
         return f"{folder}/{int(name)}" if name.isdigit() and folder else path or "."

@@ -1,4 +1,4 @@
-"""Print what a store answers and what its files hold, in few and stable words."""
+"""Print the answers of a store and the contents of its files, in few and stable words."""
 
 import itertools
 import struct
@@ -28,7 +28,7 @@ _HEX_BYTES = 32
 
 
 def data(value: bytes) -> str:
-    """Return bytes as the commands take them: text, ``x*100`` or ``0x00ff``."""
+    """Return bytes in the form of arguments: text, ``x*100`` or ``0x00ff``."""
     for unit in (1, 2):
         count = len(value) // unit
         if len(value) > 8 and value == value[:unit] * count:
@@ -152,7 +152,7 @@ def queue(folder: Path) -> Iterator[str]:
 
 
 def _runs(units: list[tuple[int, cq_unit.Unit]]) -> Iterator[list[tuple[int, cq_unit.Unit]]]:
-    """Yield runs of units that are alike and point at consecutive records, or at one."""
+    """Yield runs of equal units that point at consecutive records, or at one."""
     while units:
         (_, first), *others = units
         strides = {0, first.size}
@@ -183,7 +183,7 @@ def batch_queue(folder: Path) -> Iterator[str]:
 
 
 def extension(folder: Path) -> Iterator[str]:
-    """Yield the units in the files of a consume queue extension, and the marks that end files."""
+    """Yield the units in the files of a consume queue extension, and the end marks of files."""
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         yield f"file {int(path.name)} size={len(content)}"
@@ -203,7 +203,7 @@ def extension(folder: Path) -> Iterator[str]:
 
 
 def index(folder: Path, slot_count: int) -> Iterator[str]:
-    """Yield headers, slots in use and entries of the index files; their names count from 0."""
+    """Yield headers, used slots and entries of the index files; their names count from 0."""
     for number, path in enumerate(sorted(folder.iterdir())):
         content = path.read_bytes()
         header = index_entry.unpack_header(content)

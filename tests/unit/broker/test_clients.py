@@ -87,7 +87,7 @@ async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Pat
             await known(server, "New", is_there=False)
 
 
-class Told:
+class RegistrationRecorder:
     """A name server that records how many topics each registration has."""
 
     def __init__(self, path: Path, port: int = 0) -> None:
@@ -127,7 +127,7 @@ async def idle(subject: Subject) -> None:
 
 
 async def test_a_change_is_sent_alone_after_a_complete_registration(tmp_path: Path) -> None:
-    recorder = Told(tmp_path)
+    recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
@@ -156,7 +156,7 @@ async def test_more_topics_than_a_frame_holds_are_sent_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_BODY_BYTES_MAX", 2_000)
-    recorder = Told(tmp_path)
+    recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
@@ -177,7 +177,7 @@ async def test_more_topics_than_a_frame_holds_are_sent_in_several(
 
 
 async def test_a_name_server_that_refused_a_change_gets_all_topics(tmp_path: Path) -> None:
-    recorder = Told(tmp_path)
+    recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
@@ -197,7 +197,7 @@ async def test_a_name_server_that_refused_a_change_gets_all_topics(tmp_path: Pat
 
 
 async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path) -> None:
-    first = Told(tmp_path)
+    first = RegistrationRecorder(tmp_path)
     await first.server.start()
     port = first.server.port
     async with broker_subject.running(
@@ -206,7 +206,7 @@ async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path) -> None:
         await subject.send("Old")
         await subject.parts.registration.register()
         await first.server.stop()
-        second = Told(tmp_path, port)
+        second = RegistrationRecorder(tmp_path, port)
         async with second.server:
             await subject.send("New")  # before the next complete registration
             await known(second.server, "New", is_there=True)
@@ -214,7 +214,7 @@ async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path) -> None:
 
 
 async def test_the_permission_of_the_broker_is_registered(tmp_path: Path) -> None:
-    recorder = Told(tmp_path)
+    recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,

@@ -29,7 +29,7 @@ async def delete(subject: Subject, topic: str) -> None:
     assert reply.code == ResponseCode.SUCCESS, reply.remark
 
 
-async def make_anew(subject: Subject) -> None:
+async def recreate(subject: Subject) -> None:
     """Send to a deleted topic and read it, as live clients do at once."""
     await subject.send("Doomed", b"new")
     await commit(subject, "Doomed", "readers", 1)
@@ -47,7 +47,7 @@ async def test_offsets_of_a_recreated_topic_are_kept(
 
     async def after_sends(action: Callable[[], object]) -> object:
         if action == broker.store.removals.finish:
-            await make_anew(subject)
+            await recreate(subject)
         return await run(action)
 
     monkeypatch.setattr(broker.parts.disk_thread, "run", after_sends)

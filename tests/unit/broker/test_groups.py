@@ -23,10 +23,10 @@ class Peer:
 
     def __init__(self, peer: str = "192.0.2.1:1") -> None:
         self.peer = peer
-        self.look_count = 0
+        self.hash_count = 0
 
     def __hash__(self) -> int:
-        self.look_count += 1
+        self.hash_count += 1
         return id(self)
 
     def __eq__(self, other: object) -> bool:
@@ -89,19 +89,19 @@ async def test_a_heartbeat_with_many_new_groups_writes_the_topic_table_a_few_tim
 
 
 def test_closing_a_connection_costs_as_much_as_it_has_groups() -> None:
-    def looks(group_count: int) -> int:
+    def hashes_of_removal(group_count: int) -> int:
         groups: Groups[Peer] = Groups()
         peer, others = Peer(), [Peer() for _ in range(50)]
         for number in range(group_count):
             groups.register_producer(peer, "a", f"p{number}", 0, 1, 0)
             groups.register_producer(others[number % 50], "b", f"q{number}", 0, 1, 0)
-        peer.look_count = 0
+        peer.hash_count = 0
         assert groups.remove(peer) == []
         assert not [name for name in groups.producer_groups() if name.startswith("p")]
-        return peer.look_count
+        return peer.hash_count
 
     # Each group used to be searched completely.
-    assert looks(400) < 6 * looks(100)
+    assert hashes_of_removal(400) < 6 * hashes_of_removal(100)
 
 
 def test_a_client_that_changes_its_id_leaves_no_entry() -> None:

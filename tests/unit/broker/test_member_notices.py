@@ -19,10 +19,10 @@ class Member:
     peer = "192.0.2.1:1"
 
     def __init__(self) -> None:
-        self.told: list[Command] = []
+        self.received: list[Command] = []
 
     def notify(self, notice: Command) -> bool:
-        self.told.append(notice)
+        self.received.append(notice)
         return True
 
 
@@ -46,14 +46,14 @@ async def test_a_group_gets_one_notice_per_turn() -> None:
         notices.notify_soon("g")
         notices.notify_soon("not there")
     await turns()
-    assert [len(member.told) for member in members] == [1, 1]
-    (notice,) = members[0].told
+    assert [len(member.received) for member in members] == [1, 1]
+    (notice,) = members[0].received
     assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert notice.is_oneway
     assert notice.ext_fields == {"consumerGroup": "g"}
     notices.notify_soon("g")
     await turns()
-    assert [len(member.told) for member in members] == [2, 2]
+    assert [len(member.received) for member in members] == [2, 2]
 
 
 async def test_a_group_without_notices_gets_none() -> None:
@@ -61,7 +61,7 @@ async def test_a_group_without_notices_gets_none() -> None:
     notices = MemberNotices(group_of([member]), lambda group: False, TimeSlices())
     notices.notify_soon("g")
     await turns()
-    assert member.told == []
+    assert member.received == []
 
 
 async def test_a_group_name_that_cannot_be_sent_blocks_no_other_notices(
@@ -75,15 +75,15 @@ async def test_a_group_name_that_cannot_be_sent_blocks_no_other_notices(
     notices.notify_soon("odd\ud800")
     notices.notify_soon("g")
     await turns()
-    assert (len(odd.told), len(member.told)) == (0, 1)
+    assert (len(odd.received), len(member.received)) == (0, 1)
     assert "odd\\ud800" in caplog.text
 
 
 async def test_after_an_error_groups_get_notices_again() -> None:
     class Broken(Member):
         def notify(self, notice: Command) -> bool:
-            member.told.append(notice)
-            if len(member.told) == 1:
+            member.received.append(notice)
+            if len(member.received) == 1:
                 raise ValueError("a bug")
             return True
 
@@ -96,7 +96,7 @@ async def test_after_an_error_groups_get_notices_again() -> None:
     await turns()
     notices.notify_soon("g")
     await turns()
-    assert len(member.told) == 2
+    assert len(member.received) == 2
     assert len(errors) == 1
 
 
@@ -105,14 +105,14 @@ async def test_a_large_group_gets_later_changes_after_a_pause() -> None:
     notices = MemberNotices(group_of(members), lambda group: True, TimeSlices())
     notices.notify_soon("g")
     await turns(100)
-    assert {len(member.told) for member in members} == {1}
+    assert {len(member.received) for member in members} == {1}
     loop = asyncio.get_running_loop()
     rested = loop.time() + len(members) / NOTICES_PER_S
     for _ in range(50):
         notices.notify_soon("g")
         await turns(3)
-    count = max(len(member.told) for member in members)
+    count = max(len(member.received) for member in members)
     assert count == 1 or loop.time() >= rested
-    while loop.time() < rested + 0.001 or min(len(member.told) for member in members) < 2:
+    while loop.time() < rested + 0.001 or min(len(member.received) for member in members) < 2:
         await asyncio.sleep(0.001)
-    assert {len(member.told) for member in members} == {2}
+    assert {len(member.received) for member in members} == {2}

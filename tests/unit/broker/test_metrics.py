@@ -226,7 +226,7 @@ async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
 
 def test_a_hanging_loop_is_red(tmp_path: Path) -> None:
     """The HTTP thread reports it, as the loop cannot."""
-    goes_on = threading.Event()
+    may_continue = threading.Event()
     answers: list[tuple[int, str]] = []
 
     async def hang() -> None:
@@ -239,11 +239,11 @@ def test_a_hanging_loop_is_red(tmp_path: Path) -> None:
 
             def ask() -> None:
                 answers.extend(get(server, path) for path in ("/health", "/metrics"))
-                goes_on.set()
+                may_continue.set()
 
             thread = threading.Thread(target=ask)
             thread.start()
-            goes_on.wait(60)  # runs on the loop, which cannot turn until it returns
+            may_continue.wait(60)  # runs on the loop, which cannot turn until it returns
             thread.join()
             await server.stop()
 

@@ -77,7 +77,7 @@ async def test_revived_messages_are_not_read_at_the_next_start(
         broker.store.flusher.commit()
         broker.store.sync()
 
-        def is_told() -> bool:
+        def is_published() -> bool:
             # The broker's own thread may be writing the table, and then finds it changed.
             broker.parts.topics.table.save(clock.now_ms())
             step(subject)
@@ -86,7 +86,7 @@ async def test_revived_messages_are_not_read_at_the_next_start(
             return {popped: end - 1 for popped, end in ends.items()} == done
 
         async with asyncio.timeout(GUARD_S):
-            await until(is_told)
+            await until(is_published)
 
 
 async def test_a_new_group_begins_near_the_end(tmp_path: Path) -> None:
@@ -131,13 +131,13 @@ async def test_one_message_does_not_wake_all_held_pops(
         pops = subject.parts.pops
         while len(pops.held) < len(subscriptions):
             await asyncio.sleep(0)
-        looks = []
-        look = pops.pop
-        monkeypatch.setattr(pops, "pop", lambda *call: looks.append(call) or look(*call))
+        calls = []
+        original_pop = pops.pop
+        monkeypatch.setattr(pops, "pop", lambda *call: calls.append(call) or original_pop(*call))
         await subject.send("T", b"new", queue_id=0, properties={"TAGS": "b"})
         replies = [await waiting[0], await waiting[20]]
         assert [[popped.body for popped in reply] for reply in replies] == [[b"new"]] * 2
-        assert len(looks) == 5, "of each kind one without a result"
+        assert len(calls) == 5, "of each kind one without a result"
         assert len(pops.held) == len(subscriptions) - 2
         for pop_task in waiting[1:]:
             pop_task.cancel()

@@ -41,17 +41,17 @@ class Subject:
 
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._reported: dict[str, tuple[int, int]] = {}
         self.stats = Stats("C", self._news)
         self.now_ms = START_MS
 
     def _news(self) -> list[tuple[str, int, int]]:
         news = []
         for topic, (messages, size) in self.puts.items():
-            known_messages, known_size = self._told.get(topic, (0, 0))
+            known_messages, known_size = self._reported.get(topic, (0, 0))
             if messages != known_messages:
                 news.append((topic, messages - known_messages, size - known_size))
-        self._told = dict(self.puts)
+        self._reported = dict(self.puts)
         return news
 
     def advance(self, duration_ms: int) -> None:
@@ -227,15 +227,15 @@ def test_thousands_of_new_topics_are_counted_in_small_steps() -> None:
 def test_concurrent_queries_count_once() -> None:
     topics = Topics(300)
     stats = Stats("C", topics.put_news)
-    looks = []
+    updates = []
     for turn in range(3):
         topics.put(1, 10)
-        looks.append(stats.update())
-        for look in looks[: turn + 1]:
-            next(look, None)
+        updates.append(stats.update())
+        for update in updates[: turn + 1]:
+            next(update, None)
     topics.hot_state.drop_topic(b"T299")
-    for look in looks:
-        run_whole(look)
+    for update in updates:
+        run_whole(update)
     run_whole(stats.update())
     assert stats.put_count == 299 * 3
     assert stats.values(TOPIC_PUT_NUMS) == {f"T{number}": 3 for number in range(299)}

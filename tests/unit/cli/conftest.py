@@ -1,4 +1,4 @@
-"""Fixtures of tests of commands that access a cluster: a cluster, and commands on it."""
+"""Fixtures of tests of commands that access a cluster: a cluster, and commands against it."""
 
 import os
 from collections.abc import Callable, Iterator

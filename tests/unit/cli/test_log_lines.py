@@ -1,4 +1,4 @@
-"""Log lines: one line an event, whatever its text."""
+"""Log lines: one line per event, whatever its text."""
 
 import io
 import json

@@ -1,6 +1,6 @@
 """``reput pipeline``: arguments become those of jobs, results become text, JSON and exit codes.
 
-What jobs do is tested beside them; here their tasks run in this process.
+tests/unit/spark tests the jobs; here their tasks run in this process.
 """
 
 import contextlib

@@ -109,7 +109,7 @@ def test_producers_are_listed(command: Command, rocketmq: LocalBroker) -> None:
         producer.send(Message("Orders", b"y"))
         asked = ["producer", "list", "--group", "Shop", "--topic", "Orders"]
         tries = (command.json(*asked)["producers"] for _ in range(1000))
-        (message,) = next(filter(None, tries))  # The first heartbeat is on its way.
+        (message,) = next(filter(None, tries))  # The first heartbeat is sent asynchronously.
         assert (message["group"], message["language"], message["version"]) == (
             "Shop",
             "PYTHON",

@@ -74,11 +74,11 @@ class Server:
 
     @property
     def logs(self) -> str:
-        """Its log so far; complete after the process has ended."""
+        """Log so far; complete after the process has ended."""
         return "".join(self._logs)
 
     def address(self, name: str) -> str:
-        """An address that ``reput up`` printed."""
+        """Address that ``reput up`` printed."""
         match = re.search(rf"^  {name} +(\S+)", self.printed, re.MULTILINE)
         assert match, self.printed
         return match[1]
@@ -120,7 +120,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(autouse=True)
 def logs_as_they_were() -> Iterator[None]:
-    """Commands that run in this process configure its logging; restore it."""
+    """Restore the logging configuration, which commands in this process change."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -210,7 +210,7 @@ def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert text.endswith("choose another: --metrics-port")
         assert server.stop() == 0
-    assert not (tmp_path / "other" / "abort").exists()  # it was closed again
+    assert not (tmp_path / "other" / "abort").exists()  # the listener was closed again
 
 
 def free_port() -> int:

@@ -208,27 +208,27 @@ def test_a_queue_dropped_while_waiting_for_its_file_leaves_none(tmp_path: Path) 
     queues.close()
 
 
-class LookingQueues(ConsumeQueues):
+class CountingQueues(ConsumeQueues):
     """Queues that count the checks for missing files."""
 
-    looks = 0
+    checks = 0
 
     def _file_to_make(self, queue: ConsumeQueue) -> str | None:
-        self.looks += 1
+        self.checks += 1
         return super()._file_to_make(queue)
 
 
 def test_queues_that_all_wait_for_their_files_are_not_checked_again(tmp_path: Path) -> None:
-    queues = LookingQueues(str(tmp_path), SIZE, HotState(), Disk())
+    queues = CountingQueues(str(tmp_path), SIZE, HotState(), Disk())
     for queue_id in range(20):
         fill(queues.make("T", queue_id), 1)
     assert queues.write_some(20) == 16
     assert not queues.is_waiting_for_files
     assert queues.write_some(16) == 16
     assert queues.is_waiting_for_files
-    looks = queues.looks
+    checks = queues.checks
     assert [queues.write_some(16) for _ in range(3)] == [16, 16, 16]
-    assert queues.looks == looks
+    assert queues.checks == checks
     queues.make_files()
     assert not queues.is_waiting_for_files
     assert queues.write_some(16) == 0
@@ -265,13 +265,13 @@ class SlowDisk(CountingDisk):
     def __init__(self) -> None:
         super().__init__()
         self.is_making = threading.Event()
-        self.may_go_on = threading.Event()
+        self.may_continue = threading.Event()
 
     def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
         descriptor = super().create(path, size, is_durable=is_durable)
         if not self.is_making.is_set():
             self.is_making.set()
-            assert self.may_go_on.wait(30)
+            assert self.may_continue.wait(30)
         return descriptor
 
 
@@ -293,7 +293,7 @@ def test_a_writer_waits_for_one_file_of_the_disk_thread_and_not_for_all(tmp_path
     writer.start()
     while not queues._turn.locked():
         assert writer.is_alive()
-    disk.may_go_on.set()
+    disk.may_continue.set()
     writer.join(30)
     thread.join(30)
     assert str(tmp_path / "consumequeue/T/63") in disk.made[before + 1]

@@ -25,7 +25,7 @@ from store_subject import batch_body
 LOG = f"{paths.COMMIT_LOG}/{paths.offset_name(0)}"
 
 
-def write_and_forget(stores: Stores, *messages: IncomingMessage) -> tuple[Path, list[int]]:
+def crashed_store(stores: Stores, *messages: IncomingMessage) -> tuple[Path, list[int]]:
     """Write a store that has only its log; return its root and its records' offsets."""
     store = stores.open()
     results = store.put_many(messages)
@@ -50,7 +50,7 @@ def ordinary(n: int, topic: str = "Topic") -> IncomingMessage:
 @pytest.mark.parametrize("lie", [1 << 60, (1 << 63) - 1, 10_000])
 def test_an_impossible_queue_offset_does_not_fill_the_disk(stores: Stores, lie: int) -> None:
     stores.allow(*FindingKind)
-    root, places = write_and_forget(stores, *map(ordinary, range(6)))
+    root, places = crashed_store(stores, *map(ordinary, range(6)))
     overwrite(root, places[3] + record.POSITION_QUEUE_OFFSET, struct.pack(">q", lie))
 
     store = stores.open()
@@ -67,7 +67,7 @@ def test_an_impossible_queue_offset_does_not_fill_the_disk(stores: Stores, lie: 
 @pytest.mark.parametrize("topic", ["../ab", "a/b/c", ".\0.."])
 def test_an_invalid_topic_name_creates_no_folder(stores: Stores, topic: str) -> None:
     stores.allow(*FindingKind)
-    root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
+    root, places = crashed_store(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
     data = (root / LOG).read_bytes()
     position = data.index(b"abcde"[: len(topic)], places[0])
     overwrite(root, position, topic.encode())

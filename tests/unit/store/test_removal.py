@@ -175,14 +175,14 @@ class GatedDisk(Disk):
     def __init__(self) -> None:
         super().__init__()
         self.is_gated = False
-        self.has_come = threading.Event()
+        self.has_arrived = threading.Event()
         self.may_go = threading.Event()
         self.failing_syncs: list[str] = []
         self.synced: list[str] = []
 
     def rename(self, source: str, target: str) -> None:
         if self.is_gated:
-            self.has_come.set()
+            self.has_arrived.set()
             assert self.may_go.wait(60)
         super().rename(source, target)
 
@@ -202,7 +202,7 @@ def test_a_deletion_begins_while_another_is_running(tmp_path: Path) -> None:
         disk.is_gated = True
         mover = threading.Thread(target=store.removals.finish)
         mover.start()
-        assert disk.has_come.wait(60)
+        assert disk.has_arrived.wait(60)
         # If it needed the disk, everything would wait forever.
         beginner = threading.Thread(
             target=lambda: (store.begin_deletion(["Other"]), put(store, "New", 0, b"new"))
@@ -227,7 +227,7 @@ def test_a_new_queue_of_the_topic_waits_until_its_folder_is_moved(tmp_path: Path
         disk.is_gated = True
         mover = threading.Thread(target=store.removals.finish)
         mover.start()
-        assert disk.has_come.wait(60)
+        assert disk.has_arrived.wait(60)
         finished: list[bool] = []
 
         def put_new() -> None:

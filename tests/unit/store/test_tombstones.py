@@ -50,11 +50,11 @@ def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[bytes]:
 # --- crashes -------------------------------------------------------------------------------------
 
 
-class Died(BaseException):
+class MachineStopped(BaseException):
     """The machine has stopped."""
 
 
-class MortalDisk(Disk):
+class StoppingDisk(Disk):
     """A disk on which a stop restores names that were deleted or replaced without a sync.
 
     Args:
@@ -72,7 +72,7 @@ class MortalDisk(Disk):
     def _tick(self) -> None:
         if self.left is not None:
             if self.left == 0:
-                raise Died
+                raise MachineStopped
             self.left -= 1
 
     def _put_aside(self, path: str) -> None:
@@ -108,7 +108,7 @@ class MortalDisk(Disk):
         super().sync_filesystem(path)
         self._unsynced.clear()
 
-    def go_down(self) -> None:
+    def stop_machine(self) -> None:
         """Undo the changes of names that were not synced."""
         for path, kept in reversed(self._unsynced):
             if kept is not None and kept.is_dir():
@@ -132,7 +132,7 @@ def test_a_crash_at_any_moment_of_a_deletion(tmp_path: Path) -> None:
     for moment in itertools.count():
         folder = tmp_path / str(moment)
         (folder / "kept").mkdir(parents=True)
-        disk = MortalDisk(folder / "kept")
+        disk = StoppingDisk(folder / "kept")
         config = store_fixture.config(folder / "store")
         store = MessageStore.open(config=config, disk=disk)
         put_old(store)
@@ -142,10 +142,10 @@ def test_a_crash_at_any_moment_of_a_deletion(tmp_path: Path) -> None:
         try:
             script_delete(store)
             has_died = False
-        except Died:
+        except MachineStopped:
             has_died = True
         store.abandon()
-        disk.go_down()
+        disk.stop_machine()
         with MessageStore.open(config=config) as after:
             old = bodies(after, "Doomed"), bodies(after, "Doomed", 1)
             assert old[0] == [b"old"] * 15 or old[0] == NEW[: len(old[0])]
@@ -167,7 +167,7 @@ def test_a_crash_at_any_moment_of_expiry_leaves_a_sound_store(tmp_path: Path) ->
     for moment in itertools.count():
         folder = tmp_path / str(moment)
         (folder / "kept").mkdir(parents=True)
-        disk = MortalDisk(folder / "kept")
+        disk = StoppingDisk(folder / "kept")
         clock = ManualClock(store_fixture.START_MS)
         config = store_fixture.config(folder / "store")
         store = MessageStore.open(config=config, disk=disk, clock=clock)
@@ -185,10 +185,10 @@ def test_a_crash_at_any_moment_of_expiry_leaves_a_sound_store(tmp_path: Path) ->
             while store.step():
                 pass
             has_died = False
-        except Died:
+        except MachineStopped:
             has_died = True
         store.abandon()
-        disk.go_down()
+        disk.stop_machine()
         with MessageStore.open(config=config, clock=clock) as after:
             assert after.recovery.rebuilt_queues == []
             starts.add(after.min_physical_offset // config.mapped_file_size_commit_log)

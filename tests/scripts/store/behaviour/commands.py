@@ -1,7 +1,7 @@
-"""Commands of scripts that hold for every kind of store: five kinds, one answer.
+"""Commands of scripts with the same output for all five kinds of store.
 
 Each put is followed by the background work that makes it readable, so that no script depends on
-when a kind flushes and dispatches.
+the times of flush and dispatch.
 """
 
 import os
@@ -19,7 +19,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
 }
 _BACKGROUND_MS = 200
-"""After this time a pool buffer is committed."""
+"""Time after which a pool buffer is committed."""
 
 
 class Commands(StoreCommands):
@@ -35,7 +35,7 @@ class Commands(StoreCommands):
                 setattr(hot, name, getattr(reference, name))
 
     def close(self) -> None:
-        """Close and verify the store, and give the kernels back."""
+        """Close and verify the store, and restore the kernels."""
         try:
             super().close()
         finally:
@@ -43,7 +43,7 @@ class Commands(StoreCommands):
                 setattr(hot, name, kernel)
 
     def open(self, **settings: str) -> Iterable[str]:
-        """Open a store; prints nothing, as what recovery does depends on the kind."""
+        """Open a store; print nothing, as the work of recovery depends on the kind."""
         self.settings |= _SETTINGS.get(self.subject, {})
         if self.subject == "memory":
             self.store = MemoryStore(self._config(settings), clock=self.clock)
@@ -52,14 +52,14 @@ class Commands(StoreCommands):
         return []
 
     def settle(self) -> None:
-        """Take all steps that are due some time later."""
+        """Run all steps that are due some time later."""
         now_ms = self.clock.now_ms()
         self.clock.advance(_BACKGROUND_MS)
         self.clock.set(now_ms)
         self.step()
 
     def expire_before(self, physical_offset: int) -> str:
-        """Delete the log files that end before an offset, and all that follows from it."""
+        """Delete the log files that end before an offset, and everything that depends on them."""
         if isinstance(self.store, MemoryStore):
             size = self.settings["mapped_file_size_commit_log"]
             self.store.expire(physical_offset // size * size)

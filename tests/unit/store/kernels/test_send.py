@@ -113,7 +113,7 @@ class Store:
             position += size
         return stored
 
-    def is_taken(self, frame: bytes) -> bool:
+    def is_answered(self, frame: bytes) -> bool:
         """Return whether the kernel answers this frame; if not, check that it left no trace."""
         answered = self.receive(frame)
         if not answered:
@@ -239,7 +239,7 @@ def test_frames_of_java(store: Store, version: str) -> None:
     names += ["rocketmq_send_v2_without_properties"]
     frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
     # The recorded requests have a negative opaque, so they fall back.
-    assert not store.is_taken(frames[1])
+    assert not store.is_answered(frames[1])
     frames[1] = frames[1].replace(b'"opaque":-1', b'"opaque":10')
     frames[2] = frames[2][:13] + b"\0\0\0\x0a" + frames[2][17:]
     assert store.receive(b"".join(frames)) == len(frames)
@@ -263,7 +263,7 @@ def test_frames_of_java_that_fall_back(
     store: Store, version: str, serialization: str, name: str
 ) -> None:
     """The first two have text that is not ASCII."""
-    assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
+    assert not store.is_answered((DATA / version / f"{serialization}_{name}.frame").read_bytes())
 
 
 # --- sends on the fast path -----------------------------------------------------
@@ -275,21 +275,21 @@ BOTH = pytest.mark.parametrize("serialization", list(Serialization))
 def test_code_10_has_long_names(store: Store, serialization: Serialization) -> None:
     names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
     fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
-    assert store.is_taken(send(code=10, ext_fields=fields, serialization=serialization))
-    assert not Store().is_taken(send(code=10, serialization=serialization))
-    assert not Store().is_taken(send(ext_fields=fields, serialization=serialization))
+    assert store.is_answered(send(code=10, ext_fields=fields, serialization=serialization))
+    assert not Store().is_answered(send(code=10, serialization=serialization))
+    assert not Store().is_answered(send(ext_fields=fields, serialization=serialization))
 
 
 @BOTH
 def test_keys_in_any_order(store: Store, serialization: Serialization) -> None:
     fields = dict(reversed(FIELDS.items())) | {"l": "16", "n": "broker-a"}
-    assert store.is_taken(send(ext_fields=fields, serialization=serialization))
+    assert store.is_answered(send(ext_fields=fields, serialization=serialization))
 
 
 def test_header_in_any_order(store: Store) -> None:
     header = json.loads(header_of(send()))
     backwards = json.dumps(dict(reversed(header.items())), separators=(",", ":"))
-    assert store.is_taken(json_send(backwards + "\n"))
+    assert store.is_answered(json_send(backwards + "\n"))
 
 
 COMMON: list[dict[str, str | None]] = [
@@ -305,15 +305,15 @@ COMMON: list[dict[str, str | None]] = [
 def test_sends_on_the_fast_path(
     store: Store, changes: dict[str, str | None], serialization: Serialization
 ) -> None:
-    assert store.is_taken(send(changes, serialization=serialization))
+    assert store.is_answered(send(changes, serialization=serialization))
 
 
 def test_escapes(store: Store) -> None:
-    assert store.is_taken(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
+    assert store.is_answered(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
     assert store.messages()[0].properties["q"] == '"\\/'
 
 
-def let_wait(store: Store) -> None:
+def allow_delays(store: Store) -> None:
     """Let the fast path take half messages and two delay levels; add queues for them."""
     store.hot.set_delays((1_000, 5_000))
     store.block[state.TAKES_HALVES] = 1
@@ -327,7 +327,7 @@ def let_wait(store: Store) -> None:
 @BOTH
 def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
     """Half and delayed messages are stored as the processors store them (compared with Java's)."""
-    let_wait(store)
+    allow_delays(store)
     half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
     delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
     assert store.receive(half + delayed) == 2
@@ -360,13 +360,13 @@ def test_half_and_delayed_messages(store: Store, serialization: Serialization) -
     ids=str,
 )
 def test_delays_that_fall_back(store: Store, changes: dict[str, str | None]) -> None:
-    let_wait(store)
-    assert not store.is_taken(send(changes))
+    allow_delays(store)
+    assert not store.is_answered(send(changes))
 
 
 def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
-    let_wait(store)
-    assert store.is_taken(send({"i": "TRAN_MSG\1true"}))
+    allow_delays(store)
+    assert store.is_answered(send({"i": "TRAN_MSG\1true"}))
     store.block[state.TAKES_HALVES] = 0
     assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
 
@@ -399,7 +399,7 @@ SLOW += [
 def test_sends_that_fall_back(
     store: Store, changes: dict[str, str | None], serialization: Serialization
 ) -> None:
-    assert not store.is_taken(send(changes, serialization=serialization))
+    assert not store.is_answered(send(changes, serialization=serialization))
 
 
 @BOTH
@@ -415,7 +415,7 @@ def test_sends_that_fall_back(
 def test_requests_that_fall_back(
     store: Store, about: dict[str, Any], serialization: Serialization
 ) -> None:
-    assert not store.is_taken(send(serialization=serialization, **about))
+    assert not store.is_answered(send(serialization=serialization, **about))
 
 
 HEADERS = {
@@ -446,15 +446,15 @@ def test_json_that_falls_back(store: Store, change: str) -> None:
     old, new = HEADERS[change]
     header = header_of(send())
     assert old in header
-    assert not store.is_taken(json_send(header.replace(old, new, 1)))
+    assert not store.is_answered(json_send(header.replace(old, new, 1)))
 
 
 def test_topics_and_times_that_fall_back(store: Store) -> None:
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 0
-    assert not store.is_taken(send())
+    assert not store.is_answered(send())
     store.topic.words[state.TOPIC_WRITE_QUEUES] = 4
     store.hot.set_slow(b"TopicTest", is_slow=True)
-    assert not store.is_taken(send())
+    assert not store.is_answered(send())
     store.hot.set_slow(b"TopicTest", is_slow=False)
     for word, value in (
         (state.RECEIVE_IS_ON, 0),
@@ -464,9 +464,9 @@ def test_topics_and_times_that_fall_back(store: Store) -> None:
     ):
         before = store.block[word]
         store.block[word] = value
-        assert not store.is_taken(send()), word
+        assert not store.is_answered(send()), word
         store.block[word] = before
-    assert store.is_taken(send())
+    assert store.is_answered(send())
 
 
 # --- stops ----------------------------------------------------------------------
@@ -478,9 +478,9 @@ def test_messages_with_many_properties_fall_back(
 ) -> None:
     """Each name is compared with those before it: thousands of names would take seconds."""
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
-    assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
+    assert store.is_answered(send({"i": most + "WAIT\1true"}, serialization=serialization))
     more = send({"i": most + "n\1v"}, serialization=serialization)
-    assert not Store().is_taken(more)
+    assert not Store().is_answered(more)
 
 
 def test_the_cost_of_many_properties_is_linear() -> None:
