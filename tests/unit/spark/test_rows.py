@@ -252,7 +252,7 @@ TOPICS = ["T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", *reading.HIDDEN
         ({"topic": "x", "includeDlq": False}, from_values("topic", ["%DLQ%g"]), ["%DLQ%g"]),
     ],
 )
-def test_wanted_topics(
+def test_topics_are_selected(
     options: dict[str, Any], constraint: Constraint | None, wanted: list[str]
 ) -> None:
     chosen = RowFilter(reading.parse("/store", **options), constraint or Constraint())
@@ -304,7 +304,7 @@ MESSAGES = [
         ({}, Constraint(tags=frozenset()), lambda m: False),
     ],
 )
-def test_wanted_rows(
+def test_rows_are_selected(
     options: dict[str, Any],
     constraint: Constraint | None,
     wants: Callable[[StoredMessage], bool],

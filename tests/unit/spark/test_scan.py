@@ -78,7 +78,7 @@ def test_every_undamaged_recovered_variant_equals_its_manifest(version: str) -> 
 
 
 @STORE
-def test_half_messages_are_hidden_unless_asked_for(version: str, name: str) -> None:
+def test_half_messages_are_hidden_by_default(version: str, name: str) -> None:
     store = golden.unpack(version, name)
     messages = golden.messages(version, name)
     shown = {

@@ -350,7 +350,7 @@ def test_new_topics_and_queues_are_read_from_their_start(tmp_path: Path) -> None
     assert end == {"TopicA": {"": {"0": 5, "2": 3}}, "TopicB": {"": {"0": 2}}}
 
 
-def test_a_new_queue_that_does_not_start_at_zero_is_read_again_the_same(tmp_path: Path) -> None:
+def test_a_repeated_batch_of_a_new_queue_above_zero_is_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "store"
     first = [store_builder.message("TopicA")]
     store_builder.build(root, first, is_crashed=True)

@@ -185,10 +185,10 @@ def test_audit_and_verify_agree_on_a_wrong_unit_of_a_light_queue(
 def test_audit_and_verify_agree_on_zeros_after_a_crash(
     queue_offset: int, pending: bool, tmp_path: Path
 ) -> None:
-    """A start overwrites zeros in the last three files of a queue, but for their first unit.
+    """A start overwrites zeros in the last three files of a queue, except for their first unit.
 
-    Seen with brokers of 4.9.7 and 5.5.0: zeros in earlier files stay, and pulls of them fail; into
-    zeros in the first unit of the three they put the unit of message 0.
+    Seen with brokers of 4.9.7 and 5.5.0: zeros in earlier files stay, and pulls of them fail. If
+    the first unit of the three files is zeros, the broker writes the unit of message 0 there.
     """
     messages = store_builder.messages(30, topics=1, queues=1)
     built = store_builder.build(tmp_path / "store", messages, queue_file_units=5)
