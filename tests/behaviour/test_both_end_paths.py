@@ -200,7 +200,7 @@ def test_copies_of_half_messages(both: Both) -> None:
     assert feed(both, end(halves(both)[8]) + end(places[7])) == 1
 
 
-def test_a_topic_that_was_deleted(both: Both) -> None:
+def test_ends_for_a_topic_that_was_deleted(both: Both) -> None:
     feed(both, half(topic="Narrow", queue_id=0))
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.topics.delete("Narrow", NOW_MS)

@@ -32,7 +32,7 @@ def test_commands_are_targets() -> None:
     assert commands <= targets
 
 
-def test_check_runs_what_it_promises() -> None:
+def test_make_check_runs_the_documented_steps() -> None:
     (recipe,) = re.findall(r"^check:(.*(?:\n\t.*)*)", MAKEFILE, re.MULTILINE)
     for part in ("lint", "types", "layers", "tests/unit", "tests/scripts", "tests/docs"):
         assert part in recipe

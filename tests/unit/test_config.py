@@ -156,7 +156,7 @@ def test_values(key: str, text: str, expected: Part) -> None:
         ("storeType", "defaultRocksDB", "default: files only"),
     ],
 )
-def test_a_wrong_value_names_key_value_and_what_is_allowed(
+def test_the_error_for_a_wrong_value_names_key_value_and_allowed_values(
     key: str, text: str, allowed: str
 ) -> None:
     with pytest.raises(InvalidOption) as refused:

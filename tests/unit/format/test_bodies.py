@@ -170,7 +170,7 @@ def test_raw_json_has_only_numbers_that_java_reads(value: Any) -> None:
         bodies.decode(SubscriptionGroupConfig, data)
 
 
-def test_a_long_standard_body_is_read_and_a_long_one_in_the_dialect_is_refused() -> None:
+def test_long_bodies_are_read_as_json_and_refused_in_the_dialect() -> None:
     topics = [{"subString": "*", "subVersion": 1, "topic": f"T{i}"} for i in range(10_000)]
     long = changed(["consumerDataSet", 0, "subscriptionDataSet"], topics)
     assert len(long) > limits.LENIENT_JSON_BYTES.maximum
