@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield opened
 
 
-@pytest.mark.parametrize("asked", GETS, ids=lambda row: f"{row['offset']}-{row['max']}")
+@pytest.mark.parametrize("java", GETS, ids=lambda row: f"{row['offset']}-{row['max']}")
 def test_gets_are_javas(store: MessageStore, java: dict[str, Any]) -> None:
     result = store.get(TOPIC, java["queueId"], java["offset"], java["max"])
     assert result.status.name == java["status"]
