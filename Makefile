@@ -49,6 +49,7 @@ run: jdk venv ## Install, then run a broker, send and consume, and report on its
 
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)
+	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.
 # Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
