@@ -49,7 +49,6 @@ run: jdk venv ## Install, then run a broker, send and consume, and report on its
 
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)
-	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.
 # Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
@@ -79,6 +78,7 @@ bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 
 soak: jdk-dev venv ## Run property, damage, kill and hostile tests for long (two hours or so)
 	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
+	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 	$(MAKE) hostile
 
 # Alone, one process: other tests would be the noise that stalls are measured against.

@@ -161,8 +161,8 @@ def test_every_ext_unit_equals_javas(version: str) -> None:
         start, data = queue_bytes(files, "consumequeue_ext", queue)
         assert start == 0
         position = 0
-        for unit in queue["units"]:
-            address = unit["unit"][2]
+        for expected in queue["units"]:
+            address = expected["unit"][2]
             place = cq_unit.ext_offset(address)
             assert cq_unit.ext_address(place) == address
             if place != position:  # The previous unit was the last of its file.
@@ -170,9 +170,10 @@ def test_every_ext_unit_equals_javas(version: str) -> None:
                 assert data[position : position + 2] == b"\xff\xff"
                 assert place == position + file_bytes - position % file_bytes
             unit = cq_unit.unpack_ext(data, place)
-            bit_map = bytes.fromhex(unit["ext"]["bitMap"] or "")
-            said = unit["ext"]
-            assert unit == ExtUnit(said["size"], said["tagsCode"], said["msgStoreTime"], bit_map)
+            ext = expected["ext"]
+            bit_map = bytes.fromhex(ext["bitMap"] or "")
+            assert unit == ExtUnit(ext["size"], ext["tagsCode"], ext["msgStoreTime"], bit_map)
+            assert unit is not None
             assert cq_unit.pack_ext(unit) == data[place : place + unit.size]
             position = place + unit.size
             sizes.add(unit.size)
