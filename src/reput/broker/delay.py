@@ -207,9 +207,8 @@ class DelaySchedule:
             units = units if is_due.all() else units[: int(is_due.argmin())]
             end, missing_count = self._deliver(level, units, now_ms)
         else:
-            end = min(
-                queue.following_file(begin), queue.max_offset
-            )  # the file of the consume queue is missing
+            # The file of the consume queue is missing.
+            end = min(queue.following_file(begin), queue.max_offset)
             missing_count = end - begin
         level.position = end
         if missing_count:

@@ -30,7 +30,6 @@ RETRY_MS = 1_000
 _SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 _CRC = props.CRC32.encode()
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
-_INT_MAX = (1 << 31) - 1
 _OTHER_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 _BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
 """Position of the body in a V1 record with IPv4 hosts."""
@@ -256,7 +255,6 @@ def copied_record(
     topic: bytes,
     queue_id: int,
     properties: bytes,
-    reconsume_more: int = 0,
 ) -> bytes | None:
     """Return a copy of a stored record for another queue, without offsets.
 
@@ -266,27 +264,24 @@ def copied_record(
         topic: Destination topic, in UTF-8.
         queue_id: Queue there.
         properties: All properties of the copy.
-        reconsume_more: Added to the number of times that it was consumed.
 
     Returns:
         None if the message must be decoded instead.
     """
     size = record.FIXED_BYTES_V1 + len(stored.body) + len(topic) + len(properties)
-    reconsume_times = stored.reconsume_times + reconsume_more
     if (
         config.enabled_append_prop_crc
         or len(topic) > record.TOPIC_BYTES_MAX_V1  # keeps long topics out of the cache
         or not _is_legal(topic, min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1))
         or len(properties) > props.LENGTH_MAX
         or size > config.record_bytes_max
-        or reconsume_times > _INT_MAX
         or _CRC in properties
         or (config.enable_multi_dispatch and _LIGHT in properties)
     ):
         return None
     head = bytearray(stored.head)
     _HEAD.pack_into(head, 0, size, record.MAGIC_V1, 0, queue_id)
-    _PREPARED.pack_into(head, _RECONSUME_AT, reconsume_times, 0)
+    _PREPARED.pack_into(head, _RECONSUME_AT, stored.reconsume_times, 0)
     topic_length = record.TOPIC_LENGTH_V1.pack(len(topic))
     length = record.PROPERTIES_LENGTH.pack(len(properties))
     return b"".join((head, stored.body, topic_length, topic, length, properties))

@@ -208,9 +208,8 @@ class Pops:
         for topic in self._retries.sources(wanted.topic, wanted.group):
             self._remember(topic, wanted)
             if self._topics.get(topic) is not None:
-                self._pop_all(
-                    popped, wanted, topic, EVERYTHING, draw
-                )  # matched the filter when first popped
+                # These messages matched the filter when they were first popped.
+                self._pop_all(popped, wanted, topic, EVERYTHING, draw)
 
     def _pop_all(
         self, popped: Popped, wanted: Wanted, topic: str, selection: Selection, draw: int

@@ -374,9 +374,8 @@ class Revive:
     def _save_acks(self, now_ms: int, count_max: int) -> bool:
         """Put records of acks; return whether there may be more."""
         for queue_id in self._read:
-            self.checkpoints.first_open(
-                queue_id
-            )  # drops checkpoints before it, whose acks need no record
+            # Drops the checkpoints before the first open one: their acks need no record.
+            self.checkpoints.first_open(queue_id)
         taken = self.checkpoints.take_unsaved(count_max)
         for number, checkpoint in enumerate(taken):
             key = checkpoint.key

@@ -117,9 +117,8 @@ def object_code(package: str) -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    origin = made_of(
-        package
-    )  # before compiling: after an edit meanwhile, the next build compiles again
+    # Before compiling: after an edit meanwhile, the next build compiles again.
+    origin = made_of(package)
     thunks, modules = module_text(package)
     triple = llvm.get_process_triple()
     target = llvm.Target.from_triple(triple)

@@ -229,9 +229,8 @@ class _Common:
             topic_ids, topics = self._topics()
             properties = self._properties()
             heads = self._heads()
-            queue_ids = heads["queue_id"] = self._queue_ids(
-                topic_ids, topics
-            )  # advances the round robin: last
+            # Last, since it advances the round robin.
+            queue_ids = heads["queue_id"] = self._queue_ids(topic_ids, topics)
         except _Uncommon:
             return None
         return self._join(heads, body, topic_ids, topics, properties, queue_ids)
