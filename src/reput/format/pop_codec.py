@@ -357,22 +357,23 @@ class BatchAck(Body, kw_only=True):
             InvalidBody: ``bits`` is not Base64.
             LimitExceeded: More messages, or larger distances, than a checkpoint can have.
         """
-        span = len(self.bits) // 4 * 3 * 8 - _PADDING_BITS
-        if span > limits.ACK_SPAN.maximum:
-            limits.ACK_SPAN.check(span, "b")
+        is_short = len(self.bits) <= _SHORT_BITS
+        if not is_short:
+            limits.ACK_SPAN.check(len(self.bits) // 4 * 3 * 8 - _PADDING_BITS, "b")
         try:
             bit_set = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
         except ValueError as error:
             raise InvalidBody(f"b is {self.bits[:_EXCERPT_MAX]!r}: {error}") from error
-        if bit_set.bit_length() > limits.ACK_SPAN.maximum:
+        if not is_short:
             limits.ACK_SPAN.check(bit_set.bit_length(), "b")
-        if bit_set.bit_count() > limits.ACK_MESSAGES.maximum:
             limits.ACK_MESSAGES.check(bit_set.bit_count(), "b")
         return bit_set
 
 
 _PADDING_BITS = 2 * 8
 """Number of bits that padding may take from the last four characters of Base64."""
+_SHORT_BITS = min(limits.ACK_SPAN.maximum, limits.ACK_MESSAGES.maximum) // 8 // 3 * 4
+"""Length of Base64 that cannot exceed a limit, characters."""
 
 
 def bit_numbers(bits: int) -> Iterator[int]:

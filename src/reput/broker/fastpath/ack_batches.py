@@ -9,7 +9,6 @@ from reput.format.codes import RequestCode
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE
 from reput.remoting.channel import Channel
 
-_BEGINNING = b'{"code":%d,' % RequestCode.BATCH_ACK_MESSAGE
 _KNOWN_MAX = 64
 _KNOWN_BYTES_MAX = 2048
 _BODY_BYTES_MAX = 32 * 1024
@@ -34,7 +33,7 @@ class FastAckBatches:
         Returns:
             The end of its frame; ``position`` if it falls back to the processor.
         """
-        request = find_request(view, position, end, _BEGINNING)
+        request = find_request(view, position, end)
         if request is None or request.end - request.body_position > _BODY_BYTES_MAX:
             return position
         try:

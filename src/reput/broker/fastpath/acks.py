@@ -9,7 +9,6 @@ import ctypes
 
 import numpy as np
 
-from reput.broker.fastpath.json_request import HEADER_POSITION
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
 from reput.remoting.channel import Channel
@@ -17,8 +16,6 @@ from reput.store.kernels import acks_args as words, hot
 
 _ROWS = 256
 _REPLIES_BYTES = 64 << 10
-_BEGINNING = b'{"code":%d,' % words.CODE
-"""The beginning of a header, as clients write it."""
 
 
 class FastAcks:
@@ -31,7 +28,6 @@ class FastAcks:
 
     def __init__(self, parts: Parts, buffer: bytearray) -> None:
         self._parts = parts
-        self._buffer = buffer
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._rows = np.zeros((_ROWS, words.ROW_WORDS), np.int64)
         self._block = np.zeros(words.WORDS, np.int64)
@@ -49,8 +45,6 @@ class FastAcks:
         Returns:
             The position of the first other frame; ``position`` if there is no acknowledgement.
         """
-        if not self._buffer.startswith(_BEGINNING, position + HEADER_POSITION):
-            return position
         block = self._words
         block[words.POSITION] = position
         block[words.END] = end

@@ -10,7 +10,7 @@ import ctypes
 
 from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
-from reput.broker.fastpath.json_request import HEADER_POSITION
+from reput.broker.fastpath.json_request import HEADER_POSITION, beginning_of
 from reput.broker.fastpath.pops import FastPops
 from reput.broker.fastpath.send_backs import FastSendBacks
 from reput.broker.fastpath.transaction_ends import FastTransactionEnds
@@ -27,6 +27,7 @@ from reput.store.send_ingest import Received
 
 _OF_POP = (b'{"code":2000', b'{"code":2001')
 """Beginnings of the headers of requests about pops: they are neither sends nor pulls."""
+_BEGINNING_BYTES = len(beginning_of(RequestCode.POP_MESSAGE))
 
 
 class Frontend:
@@ -44,8 +45,12 @@ class Frontend:
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._pops = FastPops(parts)
-        self._acks = FastAcks(parts, buffer)
-        self._ack_batches = FastAckBatches(parts)
+        self._of_pop = {
+            beginning_of(RequestCode.POP_MESSAGE): self._pops.serve,
+            beginning_of(RequestCode.ACK_MESSAGE): FastAcks(parts, buffer).serve,
+            beginning_of(RequestCode.BATCH_ACK_MESSAGE): FastAckBatches(parts).serve,
+        }
+        """Beginning of a header -> the shortcut of requests about pops."""
         self._transaction_ends = FastTransactionEnds(parts, buffer)
         self._send_backs = FastSendBacks(parts, buffer)
         parts.topics.on_change.append(self._topic_changed)
@@ -173,11 +178,9 @@ class Frontend:
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             frame_end = self._send_backs.serve(channel, view, position, end)
         else:
-            frame_end = self._pops.serve(channel, view, position, end)
-            if frame_end == position:
-                frame_end = self._acks.serve(channel, view, position, end)
-            if frame_end == position:
-                frame_end = self._ack_batches.serve(channel, view, position, end)
+            start = position + HEADER_POSITION
+            serve = self._of_pop.get(bytes(view[start : start + _BEGINNING_BYTES]))
+            frame_end = position if serve is None else serve(channel, view, position, end)
         if frame_end != position:
             return frame_end
         return channel.take_frames(view, position, end, 1)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from reput.errors import NotAFrame
 from reput.format import command as commands
+from reput.format.codes import RequestCode
 from reput.format.command import MARK, Command
 from reput.remoting.connection import find_frame
 
@@ -35,21 +36,23 @@ class JsonRequest(NamedTuple):
         return request
 
 
-def find_request(view: memoryview, position: int, end: int, beginning: bytes) -> JsonRequest | None:
-    """Return the request at a position of a buffer.
+def beginning_of(code: RequestCode) -> bytes:
+    """Return the beginning of the header of a request, as clients write it."""
+    return b'{"code":%d,' % code
+
+
+def find_request(view: memoryview, position: int, end: int) -> JsonRequest | None:
+    """Return the request at a position of a buffer, whose header begins with its code.
 
     Args:
         view: The buffer.
         position: The position of the frame.
         end: The end of the bytes in the buffer.
-        beginning: The text that the header must begin with.
 
     Returns:
         None if the frame is not complete, or its header is written in another way.
     """
     header_position = position + HEADER_POSITION
-    if view[header_position : header_position + len(beginning)] != beginning:
-        return None
     frame = find_frame(view, position, end)
     if frame is None or frame[1] > end:
         return None

@@ -14,7 +14,6 @@ from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 
-_BEGINNING = b'{"code":%d,' % RequestCode.POP_MESSAGE
 _TIME = b'"bornTime":"'
 _TIME_DIGITS_MAX = 18
 _KNOWN_MAX = 4096
@@ -44,7 +43,7 @@ class FastPops:
         Returns:
             The end of its frame; ``position`` if it falls back to the processor.
         """
-        request = find_request(view, position, end, _BEGINNING)
+        request = find_request(view, position, end)
         if request is None:
             return position
         key, born_ms = _without_time(request.key)

@@ -199,10 +199,11 @@ class Checkpoints:
         self._unsaved[checkpoint] = None
 
     def _settle(self, checkpoint: Checkpoint, bits: int) -> None:
-        if not checkpoint.is_over and (checkpoint.settled | bits) == checkpoint.all_bits:
+        before, after = checkpoint.settled, checkpoint.settled | bits
+        checkpoint.settled = after
+        if after == checkpoint.all_bits and before != after:
             self._open_count -= 1
             self._open_counts[checkpoint.revive_queue_id] -= 1
-        checkpoint.settled |= bits
 
     # Due checkpoints -----------------------------------------------------------------------------
 
