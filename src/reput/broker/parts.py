@@ -25,6 +25,7 @@ from reput.broker.pending_replies import PendingReplies
 from reput.broker.pop.pops import Pops
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
+from reput.broker.replication.replication import Replication
 from reput.broker.retries import Retries
 from reput.broker.settings.live import LiveConfig
 from reput.broker.tables.failures import WriteFailures
@@ -98,6 +99,7 @@ class Parts:
 
     registration: Registration
     """Registration with name servers."""
+    replication: Replication
     saved_tables: SavedTables
     table_writes: TableWrites
     topic_writes: TopicWrites

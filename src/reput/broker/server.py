@@ -43,6 +43,10 @@ from reput.broker.processors import pop, pull, transactions as transaction_ends
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
+from reput.broker.replication.follower import Follower
+from reput.broker.replication.metadata import MetadataSync
+from reput.broker.replication.replication import Replication
+from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.settings.live import Change, LiveConfig
@@ -87,7 +91,6 @@ from reput.store.table_files import (
 from reput.store.timer_table import TimerTable
 
 FAST_PORT_DISTANCE = 2
-HA_PORT_DISTANCE = 1
 _NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
@@ -136,6 +139,7 @@ class Broker:
         await self._open()
         self.parts.registration.start()
         self.loops.start()
+        await self.parts.replication.start()
         _log.info("broker %s serves %s", self.settings.broker.broker_name, self.identity.address)
 
     async def _open(self) -> None:
@@ -161,6 +165,7 @@ class Broker:
         self.store.pull_subscriptions.close()
         try:
             await parts.registration.stop()
+            await parts.replication.stop()
             await parts.table_writes.stop()
             parts.held_pulls.answer_all()
             parts.pops.held.answer_all()
@@ -277,6 +282,24 @@ class Broker:
         pops.revive.load()
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         topics.on_make = topic_writes.write_soon
+        registration = Registration(self.settings, self.identity, topics, clock)
+        follower = Follower(self.settings, self.identity, store, registration, clock)
+        replication = Replication(
+            self.identity,
+            SlavePort(self.settings, self.identity, store, pending_replies, clock),
+            follower,
+            MetadataSync(
+                self.settings,
+                follower.status,
+                topics,
+                subscription_groups,
+                deliveries,
+                delayed,
+                timers,
+                request_modes,
+                clock,
+            ),
+        )
         self.parts = Parts(
             settings=self.settings,
             identity=self.identity,
@@ -315,7 +338,8 @@ class Broker:
             delayed=delayed,
             timers=timers,
             transactions=transactions,
-            registration=Registration(self.settings, self.identity, topics, clock),
+            registration=registration,
+            replication=replication,
             saved_tables=SavedTables(
                 (
                     topic_table,
@@ -454,7 +478,6 @@ class Broker:
         port = identity.port = await self._listen_on(config.listen_port, is_fast=False)
         identity.fast_port = 0
         identity.address = f"{config.broker_ip1}:{port}"
-        identity.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
         identity.store_host = Host(_packed(config.broker_ip1), port)
         self.parts.transactions.store_host = identity.store_host
         self.parts.pops.revive.store_host = identity.store_host
@@ -467,6 +490,7 @@ class Broker:
                 if config.listen_port:
                     raise
                 # The port was chosen by the system: the fast port may be in use.
+        await self.parts.replication.listen()
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
         server = RemotingServer(

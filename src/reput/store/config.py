@@ -53,6 +53,20 @@ class BrokerRole(enum.StrEnum):
     SLAVE = "SLAVE"
 
 
+class DurableIn(enum.StrEnum):
+    """Where bytes must be before they count as replicated."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class DivergedPolicy(enum.StrEnum):
+    """What a slave does whose log differs from its master's."""
+
+    REFUSE = "refuse"
+    TRUNCATE = "truncate"
+
+
 def _keys_by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
     return {key: reason for reason, keys in reasons.items() for key in keys.split()}
 
@@ -104,14 +118,14 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             bitMapLengthConsumeQueueExt""",
         "RocketMQ does not use them either": """
             putMsgIndexHightWater maxBatchDeleteFilesNum pullBatchMaxMessageCount""",
-        "replication between brokers is not supported": """
-            duplicationEnable haListenPort haMasterAddress haSendHeartbeatInterval
-            haHousekeepingInterval haTransferBatchSize haMaxTimeSlaveNotCatchup haFlowControlEnable
-            maxHaTransferByteInSecond totalReplicas inSyncReplicas minInSyncReplicas
-            allAckInSyncStateSet enableAutoInSyncReplicas asyncLearner syncFromLastFile
+        "controllers are not supported (enableControllerMode is refused)": """
+            haMaxTimeSlaveNotCatchup allAckInSyncStateSet asyncLearner storePathEpochFile
+            storePathBrokerIdentity""",
+        "a slave compares its last record with its master's, and refuses to guess": """
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength maxChecksumRange
-            replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold disappearTimeAfterStart
-            storePathEpochFile storePathBrokerIdentity""",
+            disappearTimeAfterStart""",
+        "a store uses one folder, or several that it fills in turn": """
+            replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold""",
         "DLedger is not supported (enableDLegerCommitLog is refused)": """
             enableBatchPush dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
             storePathDLedgerCommitLog""",
@@ -152,6 +166,7 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "indexRocksDBEnable": ("false", _NO_ROCKSDB),
     "timerRocksDBEnable": ("false", _NO_ROCKSDB),
     "transRocksDBEnable": ("false", _NO_ROCKSDB),
+    "duplicationEnable": ("false", "messages are copied to slaves by replication"),
     "enableDLegerCommitLog": (
         "false",
         "DLedger frames records differently; use master and slave",
@@ -247,7 +262,44 @@ class StoreConfig:
     slave_timeout: Milliseconds = 3_000
     """Timeout of a put that waits for a slave; the message stays."""
     ha_slave_fallbehind_max: Annotated[int, Range(0)] = 256 * 1024 * 1024
-    """Maximum lag of a slave that counts as available, in bytes (5.x: haMaxGapNotInSync)."""
+    """Lag in bytes from which on a slave does not count as available (5.x: haMaxGapNotInSync)."""
+    total_replicas: Annotated[int, Range(1)] = 1
+    """Number of brokers with this name, the master included; for reports only."""
+    in_sync_replicas: Annotated[int, Range(0)] = 0
+    """Brokers, the master included, that must have a message before a SYNC_MASTER acknowledges its
+    put; 0: 2, as in 4.x."""
+    min_in_sync_replicas: Annotated[int, Range(1)] = 1
+    """Number of available brokers, the master included, below which puts are refused."""
+    enable_auto_in_sync_replicas: bool = False
+    """Require only as many brokers as are available, but not fewer than minInSyncReplicas."""
+
+    # --- replication ---------------------------------------------------------
+
+    ha_listen_port: Annotated[int, Range(-1, 65535)] = -1
+    """Port for slaves; 0 takes any free port; -1: listenPort + 1."""
+    ha_master_address: str = ""
+    """Address of the master's port for slaves; if empty, the one that name servers give."""
+    ha_send_heartbeat_interval: Annotated[int, Range(100)] = 5_000
+    """Time in ms without data after which master and slave send a heartbeat."""
+    ha_housekeeping_interval: Annotated[int, Range(200)] = 20_000
+    """Time in ms without a word of the other side after which the connection is closed."""
+    ha_transfer_batch_size: Annotated[int, Range(1024, 4 * 1024 * 1024 - 12)] = 1024 * 1024
+    """Maximum bytes of the log in a frame; Java's slaves can take 4 MiB - 12."""
+    ha_flow_control_enable: bool = False
+    """Limit the bytes that are sent to slaves."""
+    max_ha_transfer_byte_in_second: Annotated[int, Range(1024)] = 100 * 1024 * 1024
+    """Bytes per second to all slaves together, with haFlowControlEnable."""
+    sync_from_last_file: bool = False
+    """An empty slave begins at the last file of the log, as Java's do; false: at the first."""
+    ha_ack_after: DurableIn = DurableIn.MEMORY
+    """A slave acknowledges bytes once they are in its memory, or on its disk."""
+    ha_send_after: DurableIn = DurableIn.MEMORY
+    """A master sends bytes once they are in its memory, or on its disk."""
+    ha_diverged_policy: DivergedPolicy = DivergedPolicy.REFUSE
+    """A slave whose log differs from its master's refuses to follow, or cuts its own log where the
+    two begin to differ; the cut bytes are kept in the folder "cut"."""
+    ha_force_master: bool = False
+    """Start as master although another master of this name is alive."""
     os_page_cache_busy_time_out_mills: LongMilliseconds = 1_000
     """Duration of a put, in ms, after which other puts are refused as busy."""
 
@@ -395,6 +447,13 @@ class StoreConfig:
         return min(self.max_message_size + RECORD_ROOM_BYTES, room)
 
     @property
+    def replicas_needed(self) -> int:
+        """Number of brokers that must have a message before its put is acknowledged."""
+        if self.broker_role is not BrokerRole.SYNC_MASTER:
+            return 1
+        return self.in_sync_replicas or _IN_SYNC_REPLICAS_4X
+
+    @property
     def uses_transient_store_pool(self) -> bool:
         """True if appends go to the pool: only if no put waits for the disk."""
         is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
@@ -432,6 +491,8 @@ class StoreConfig:
         object.__setattr__(self, name, value)
 
 
+_IN_SYNC_REPLICAS_4X = 2
+"""Brokers that a SYNC_MASTER of 4.x requires: itself and one slave."""
 _TIMER_SLOTS_MAX = 7 * 24 * 3600 - 60
 """Number of usable slots of Java's wheel."""
 _CLAMPED = (

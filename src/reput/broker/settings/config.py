@@ -62,6 +62,8 @@ class BrokerConfig:
     """
     broker_ip1: str = field(default_factory=lambda: own_address())
     """Address in routes; clients must be able to reach it."""
+    broker_ip2: str = field(default_factory=lambda: own_address())
+    """Address that slaves connect to, with haListenPort."""
     bind_address: str = "0.0.0.0"
     """Address to listen on."""
     listen_port: Port = 10911
@@ -101,6 +103,8 @@ class BrokerConfig:
 
     broker_permission: Annotated[int, Range(0, 7)] = PERM_READ | PERM_WRITE
     """Permissions of the whole broker: 4 to read, 2 to write."""
+    slave_read_enable: bool = False
+    """Let consumers that lag far read from a slave."""
     auto_create_topic_enable: bool = True
     """Create a topic when a client sends to it."""
     default_topic_queue_nums: Count = 8

@@ -53,11 +53,9 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "name servers are those of namesrvAddr": """
             fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval updateNameServerAddrPeriod
             loadBalancePollNameServerInterval""",
-        "replication between brokers is not supported": """
-            brokerIP2 slaveReadEnable syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
-            brokerElectionPriority enableRemoteEscape forwardTimeout""",
         "controllers are not supported (enableControllerMode is refused)": """
-            controllerAddr controllerHeartBeatTimeoutMills checkSyncStateSetPeriod
+            controllerAddr brokerElectionPriority controllerHeartBeatTimeoutMills
+            syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod forwardTimeout checkSyncStateSetPeriod
             syncControllerMetadataPeriod fetchControllerAddrByDnsLookup brokerHeartbeatInterval
             brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
         "RocketMQ has no filter servers since 4.2": "filterServerNums",
@@ -150,6 +148,7 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "socksProxyConfig": ("{}", "proxies are not supported"),
     "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),
+    "enableRemoteEscape": ("false", "a slave never replaces its master"),
     "inBrokerContainer": ("false", "a process has one broker; start several processes"),
     "messageStorePlugIn": ("", "plug-ins are Java classes"),
     "fetchNamesrvAddrByAddressServer": ("false", "set the name servers in namesrvAddr"),

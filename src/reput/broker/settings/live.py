@@ -67,7 +67,7 @@ _STORE_AT_ONCE = frozenset(
 )
 """Fields of retention, and the one that stops the timer."""
 
-_EXTRA_SETTINGS = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+_EXTRA_SETTINGS = {"filterServerNums": "0", "useTLS": "false"}
 """Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
 
 _RENAMED = {**BrokerConfig.keys.renamed, **StoreConfig.keys.renamed}

@@ -1,0 +1,1 @@
+"""Replication of the log and the tables between a master and its slaves."""

@@ -1,0 +1,59 @@
+"""The offsets that the slaves of a master have acknowledged.
+
+Pure bookkeeping: the connections report, pending puts ask. A connection counts only after it has
+reported a physical offset that the log has, and no longer than it is open
+(https://github.com/apache/rocketmq/issues/3015).
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """The connection of a slave."""
+
+    address: str
+    """The slave's address, ``ip:port``."""
+    acked_offset: int | None = None
+    """Physical offset up to which the slave has the log; None until its first valid report."""
+    sent_offset: int = 0
+    """Physical offset after the last byte sent to it."""
+    sent_bytes: int = 0
+    """Number of bytes of the log sent to it."""
+    reported_ms: int = 0
+    """Time of its last report, monotonic ms."""
+
+
+@dataclass(slots=True)
+class ReplicaAcks:
+    """The connections of all slaves."""
+
+    replicas: list[Replica] = field(default_factory=list)
+    """The open connections."""
+
+    def add(self, replica: Replica) -> None:
+        """Add the connection of a slave."""
+        self.replicas.append(replica)
+
+    def remove(self, replica: Replica) -> None:
+        """Remove a connection, with what it has acknowledged."""
+        self.replicas.remove(replica)
+
+    def confirmed(self, count: int) -> int | None:
+        """Return the physical offset up to which ``count`` slaves have the log.
+
+        Returns:
+            None if fewer slaves have reported.
+        """
+        offsets = sorted(
+            (replica.acked_offset for replica in self.replicas if replica.acked_offset is not None),
+            reverse=True,
+        )
+        return offsets[count - 1] if 0 < count <= len(offsets) else None
+
+    def available(self, end: int, lag_max: int) -> int:
+        """Return the number of slaves that lag less than ``lag_max`` bytes; the log ends at ``end``."""
+        return sum(
+            replica.acked_offset is not None and end - replica.acked_offset < lag_max
+            for replica in self.replicas
+        )
