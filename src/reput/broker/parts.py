@@ -5,6 +5,7 @@ The server creates them. A function that needs a few parts takes those; one that
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from reput.broker.assignments import RequestModes
@@ -27,7 +28,7 @@ from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.replication import Replication
 from reput.broker.retries import Retries
-from reput.broker.settings.live import LiveConfig
+from reput.broker.settings.live import Change, LiveConfig
 from reput.broker.tables.failures import WriteFailures
 from reput.broker.tables.saved_tables import SavedTables
 from reput.broker.tables.topic_writes import TopicWrites
@@ -51,6 +52,8 @@ class Parts:
 
     settings: LiveConfig
     """The settings in force."""
+    change_settings: Callable[[Mapping[str, str]], Awaitable[Change]]
+    """Changes settings, given keys and texts of broker.conf; also the role."""
     identity: Identity
     """Addresses and role."""
     clock: Clock

@@ -11,9 +11,11 @@ import asyncio
 import functools
 import logging
 import socket
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from reput import descriptors, limits
+from reput.broker import master_guard
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -30,7 +32,9 @@ from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.held_requests import HeldPull, HeldRequests
 from reput.broker.identity import Identity
 from reput.broker.loops import Loops
+from reput.broker.master_guard import AnotherMaster
 from reput.broker.offset.commits import OffsetCommits
+from reput.broker.offset.ends import lower_offsets
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.parts import Parts
 from reput.broker.pending_replies import PendingReplies
@@ -48,7 +52,7 @@ from reput.broker.replication.metadata import MetadataSync
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
-from reput.broker.settings.config import BrokerConfig
+from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import Change, LiveConfig
 from reput.broker.sync_thread import SyncThread
 from reput.broker.tables import lost as lost_tables
@@ -74,7 +78,7 @@ from reput.remoting.connection import READ_BYTES
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import LongReply, RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
-from reput.store.config import StoreConfig
+from reput.store.config import BrokerRole, StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
 from reput.store.kernels import hot
@@ -90,7 +94,9 @@ from reput.store.table_files import (
 )
 from reput.store.timer_table import TimerTable
 
-FAST_PORT_DISTANCE = 2
+LAST_ACKS_MS = 1_000
+"""Time for which a master that stops waits for the slaves' acknowledgements."""
+_LOOK_S = 0.01
 _NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
@@ -123,7 +129,15 @@ class Broker:
         self.clock = clock or SystemClock()
         self.identity = Identity(self.settings, self.clock.now_ms())
         self.serving = ServerState(ConnectionLimits.of(config, descriptors.connections_max()))
+        self.failure: Exception | None = None
+        """Why the store could not be reopened; the broker is closed then."""
+        self.ended = asyncio.Event()
+        """Set when ``failure`` is set."""
         self._root = store_config.store_path_root_dir
+        self._changing = asyncio.Lock()
+        self._change_task: asyncio.Task[None] | None = None
+        self._is_stop_wanted = False
+        self._is_open = False
 
     # Starting and stopping ----------------------------------------------------------------------
 
@@ -131,16 +145,57 @@ class Broker:
         """Open the store, listen, and register with the name servers.
 
         Raises:
+            AnotherMaster: This broker is a master, and another one of its name is alive.
             StoreUnavailable: The folder is in use, or cannot be opened.
             InvalidOption: An address is wrong.
             OSError: The port is in use.
         """
-        self.identity.is_stopping = False
+        self._is_stop_wanted = False
+        self.failure = None
+        self.identity.port = 0
+        config = self.settings.broker
+        if self.identity.is_master:
+            await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
         await self._open()
+        await self._begin()
+
+    async def check_alone(self, own_address: str, *, is_forced: bool = False) -> None:
+        """Refuse to be master if another master of this broker's name is alive.
+
+        Args:
+            own_address: The address of this broker, as name servers list it.
+            is_forced: Only log it.
+
+        Raises:
+            AnotherMaster: There is one.
+        """
+        try:
+            await master_guard.check(self.settings.broker, own_address)
+        except AnotherMaster as error:
+            if not (is_forced or self.settings.store.ha_force_master):
+                raise
+            _log.warning("haForceMaster is set: %s", error)
+
+    async def _begin(self) -> None:
+        """Register, and begin the work of the role."""
+        self.identity.is_stopping = False
         self.parts.registration.start()
         self.loops.start()
         await self.parts.replication.start()
-        _log.info("broker %s serves %s", self.settings.broker.broker_name, self.identity.address)
+        config, identity, store = self.settings.broker, self.identity, self.store
+        _log.info(
+            "broker %s serves %s as %s with id %d; its log ends at physical offset %d",
+            config.broker_name,
+            identity.address,
+            store.config.broker_role,
+            config.broker_id,
+            store.max_physical_offset,
+        )
+        if identity.is_master:
+            needed = store.config.replicas_needed - 1
+            _log.info(
+                "slaves connect to %s; sends wait for %d of them", identity.ha_address, needed
+            )
 
     async def _open(self) -> None:
         """Open the store, create the parts, and listen."""
@@ -148,6 +203,10 @@ class Broker:
         self.store = MessageStore.open(
             config=self.settings.store, clock=self.clock, filters=by_group
         )
+        await self._serve_store(filters, by_group)
+
+    async def _serve_store(self, filters: Filters, by_group: ConsumerFilters) -> None:
+        """Create the parts of an open store, and listen; if that fails, close the store."""
         self._servers: list[RemotingServer] = []
         try:
             self._assemble(filters, by_group)
@@ -157,40 +216,78 @@ class Broker:
                 await server.stop()
             self.store.close()
             raise
+        self._is_open = True
 
     async def stop(self) -> None:
-        """Stop: unregister, answer the held requests, save and close everything."""
+        """Stop: unregister, answer the held requests, save and close everything.
+
+        A change of the role is finished before, or not begun.
+        """
+        self._is_stop_wanted = True
+        async with self._changing:
+            if not self._is_open:  # its store could not be reopened
+                return
+            try:
+                await self._close()
+            finally:
+                self._is_open = False
+                self.store.close()
+        _log.info("broker %s stopped", self.settings.broker.broker_name)
+
+    async def _close(self) -> None:
+        """Stop everything except the store."""
         parts = self.parts
         self.identity.is_stopping = True
         self.store.pull_subscriptions.close()
-        try:
-            await parts.registration.stop()
+        await parts.registration.stop()
+        if not self.identity.is_master:
             await parts.replication.stop()
-            await parts.table_writes.stop()
-            parts.held_pulls.answer_all()
-            parts.pops.held.answer_all()
-            await self.loops.stop()
-            self._settle()
-            # Together: a message that came in between would wait for a sync that never happens.
-            await asyncio.gather(*(server.stop() for server in self._servers))
-            parts.pops.revive.save_acks(self.clock.now_ms())
-            parts.delayed.close()
-            parts.timers.close(self.clock.now_ms())
-            parts.pops.publish_progress()
-            parts.transactions.close()
-            parts.saved_tables.save_all()
-        finally:
-            self.store.close()
-        _log.info("broker %s stopped", self.settings.broker.broker_name)
+        await parts.table_writes.stop()
+        parts.held_pulls.answer_all()
+        parts.pops.held.answer_all()
+        await self._await_slaves(lambda: not len(parts.pending_replies))
+        await self.loops.stop()
+        self._settle()
+        # Together: a message that came in between would wait for a sync that never happens.
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        await self._await_slaves(self._slaves_have_all)
+        await parts.replication.stop()
+        parts.pops.revive.save_acks(self.clock.now_ms())
+        parts.delayed.close()
+        parts.timers.close(self.clock.now_ms())
+        parts.pops.publish_progress()
+        parts.transactions.close()
+        parts.saved_tables.save_all()
+
+    def _slaves_have_all(self) -> bool:
+        """Return True if all connected slaves have acknowledged the whole log."""
+        end = self.store.max_physical_offset
+        acked = (replica.acked_offset for replica in self.store.replicas.replicas)
+        return all(offset is None or offset >= end for offset in acked)
+
+    async def _await_slaves(self, is_done: Callable[[], bool]) -> None:
+        """Wait a second at most for the slaves of a master that stops."""
+        port = self.parts.replication.slave_port
+        deadline_ms = self.clock.monotonic_ms() + LAST_ACKS_MS
+        while self.identity.is_master and self.store.replicas.replicas and not is_done():
+            if self.clock.monotonic_ms() >= deadline_ms:
+                return
+            port.pump()
+            await asyncio.sleep(_LOOK_S)
 
     def _settle(self) -> None:
-        """Make all puts durable, and send the replies that wait for it."""
+        """Make all puts durable, and send the replies that wait for it.
+
+        Puts that not enough slaves have acknowledged are late: whether they are replicated is
+        unknown.
+        """
         # The second step is needed if the disk fails.
         for step in (self.store.sync, self.store.step_memory):
             try:
                 step()
             except WriteFailed as error:
                 _log.error("%s", error)
+        self.store.end_waiting()
         topics = self.parts.topics
         try:
             topics.table.save(self.clock.now_ms(), is_durable=self.store.flusher.is_sync)
@@ -198,6 +295,99 @@ class Broker:
             _log.error("topics are not saved: %s", error)
         topics.written(topics.made_count)
         self.parts.pending_replies.settle_all()
+
+    # Roles --------------------------------------------------------------------------------------
+
+    async def change_role(self, role: BrokerRole, broker_id: int) -> None:
+        """Write a new role and id to broker.conf, and reopen the store in that role.
+
+        Args:
+            role: The new role.
+            broker_id: The new id: 0 for a master, 1 or more for a slave.
+
+        Raises:
+            AnotherMaster: The new role is that of a master, and another one is alive.
+            InvalidOption: The id contradicts the role.
+            WriteFailed: broker.conf cannot be written; nothing is changed.
+            ReputError: The store could not be reopened; the broker is closed.
+        """
+        changes = {"brokerRole": str(role), "brokerId": str(broker_id)}
+        await self.change_settings(changes)
+        if self._change_task is not None:
+            await asyncio.shield(self._change_task)
+        if self.failure is not None:
+            raise self.failure
+
+    async def change_settings(self, changes: Mapping[str, str]) -> Change:
+        """Check, write and apply a change of settings; one that changes the role begins after it.
+
+        Raises:
+            AnotherMaster: The broker would become a second master.
+            InvalidOption: A key is unknown, or a value not allowed.
+            WriteFailed: broker.conf cannot be written; nothing is changed.
+        """
+        live = self.settings
+        plan = live.plan(changes)
+        becomes_master = plan.store.broker_role is not BrokerRole.SLAVE
+        if live.changes_role(plan) and becomes_master and not self.identity.is_master:
+            await self.check_alone(self.identity.address, is_forced=plan.store.ha_force_master)
+        await asyncio.to_thread(live.write, plan)
+        change = live.apply(plan, self.clock.now_ms())
+        if change.role:
+            _log.warning("the role changes from %s to %s", live.store.broker_role, change.role)
+            self._begin_reopening(None)
+        return change
+
+    def _begin_reopening(self, cut_at: int | None) -> None:
+        """Reopen the store in a task: its callers are among the parts that are closed."""
+        if self._change_task is None or self._change_task.done():
+            self._change_task = asyncio.create_task(self.reopen(cut_at), name="reopening")
+
+    async def reopen(self, cut_at: int | None = None) -> None:
+        """Close the store and all parts, and open them again on the same ports, in the wanted role.
+
+        The recovery of the store cuts an incomplete record, dispatches all records, and computes
+        the next queue offsets before the first put. Clients connect again.
+
+        If that fails, ``failure`` is set, and the broker is closed.
+
+        Args:
+            cut_at: Physical offset from which on the log is cut; None: nothing.
+        """
+        async with self._changing:
+            if self._is_stop_wanted:
+                return
+            try:
+                await self._reopen(cut_at)
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+                _log.exception("the broker cannot continue")
+                self.failure = error
+                self.ended.set()
+
+    async def _reopen(self, cut_at: int | None) -> None:
+        begun_ms = self.clock.monotonic_ms()
+        try:
+            await self._close()
+        finally:
+            self._is_open = False
+            await asyncio.to_thread(self.store.close)
+        self.settings.enter_role()
+        if cut_at is not None:
+            report = await asyncio.to_thread(
+                cut_log, self.settings.store, cut_at, self.clock.now_ms(), Disk()
+            )
+            _log.warning("%s", report)
+        if self._is_stop_wanted:
+            return
+        filters, by_group = self._load_filters()
+        # In a thread: a signal must be able to end the process meanwhile.
+        self.store = await asyncio.to_thread(
+            MessageStore.open, config=self.settings.store, clock=self.clock, filters=by_group
+        )
+        await self._serve_store(filters, by_group)
+        await self._begin()
+        took_ms = self.clock.monotonic_ms() - begun_ms
+        _log.info("the store was reopened in %d ms", took_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -302,6 +492,7 @@ class Broker:
         )
         self.parts = Parts(
             settings=self.settings,
+            change_settings=self.change_settings,
             identity=self.identity,
             clock=clock,
             store=store,
@@ -366,6 +557,8 @@ class Broker:
             assignment_tasks=set(),
             start_warnings=tuple(warnings),
         )
+        if self.identity.is_master:
+            lower_offsets(offset_table, store)
         topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
         subscription_groups.add_built_in(now_ms)
         self._subscribe()
@@ -475,8 +668,9 @@ class Broker:
 
     async def _listen(self) -> None:
         config, identity = self.settings.broker, self.identity
-        port = identity.port = await self._listen_on(config.listen_port, is_fast=False)
-        identity.fast_port = 0
+        # A broker that reopens its store keeps its ports, which the system may have chosen.
+        port = await self._listen_on(identity.port or config.listen_port, is_fast=False)
+        identity.port, identity.fast_port = port, 0
         identity.address = f"{config.broker_ip1}:{port}"
         identity.store_host = Host(_packed(config.broker_ip1), port)
         self.parts.transactions.store_host = identity.store_host

@@ -38,6 +38,9 @@ _SMALLEST_RECORD_BYTES = 92
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+_ADDRESS = re.compile(r"[^\s:]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}")
+
+
 class FlushDiskType(enum.StrEnum):
     """When a put is acknowledged: before or after it is on disk."""
 
@@ -121,6 +124,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "controllers are not supported (enableControllerMode is refused)": """
             haMaxTimeSlaveNotCatchup allAckInSyncStateSet asyncLearner storePathEpochFile
             storePathBrokerIdentity""",
+        "the number of slaves is that of their connections": "totalReplicas",
         "a slave compares its last record with its master's, and refuses to guess": """
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength maxChecksumRange
             disappearTimeAfterStart""",
@@ -263,8 +267,6 @@ class StoreConfig:
     """Timeout of a put that waits for a slave; the message stays."""
     ha_slave_fallbehind_max: Annotated[int, Range(0)] = 256 * 1024 * 1024
     """Lag in bytes from which on a slave does not count as available (5.x: haMaxGapNotInSync)."""
-    total_replicas: Annotated[int, Range(1)] = 1
-    """Number of brokers with this name, the master included; for reports only."""
     in_sync_replicas: Annotated[int, Range(0)] = 0
     """Brokers, the master included, that must have a message before a SYNC_MASTER acknowledges its
     put; 0: 2, as in 4.x."""
@@ -422,6 +424,15 @@ class StoreConfig:
         if archive is not None and ("://" in archive or not archive):
             allowed = "a folder of this machine; expiry does not wait for a network"
             raise InvalidOption("reputExpireOnlyArchived", archive, allowed)
+        if self.ha_housekeeping_interval <= self.ha_send_heartbeat_interval:
+            allowed = (
+                f"more than haSendHeartbeatInterval, {self.ha_send_heartbeat_interval}: otherwise "
+                "idle connections are closed"
+            )
+            raise InvalidOption("haHousekeepingInterval", self.ha_housekeeping_interval, allowed)
+        if self.ha_master_address and not _ADDRESS.fullmatch(self.ha_master_address):
+            allowed = "host:port of the master's port for slaves, or nothing"
+            raise InvalidOption("haMasterAddress", self.ha_master_address, allowed)
         # Invalid texts are refused now, not at the first delayed message or hour.
         _ = self.delay_levels_ms, self.delete_hours
 

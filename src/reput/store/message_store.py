@@ -593,6 +593,12 @@ class MessageStore:
             has_failed=self.flusher.failure is not None,
         )
 
+    def end_waiting(self) -> None:
+        """Set the results of all pending puts; those that are not safe yet are late."""
+        self._waiting.settle(
+            self.log.flushed_offset, self._clock.monotonic_ms(), has_failed=True
+        )
+
     @property
     def _dispatch_limit(self) -> int:
         """Physical offset that dispatch must not pass (known-bugs.md#dispatch-before-flush)."""

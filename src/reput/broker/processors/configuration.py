@@ -21,16 +21,20 @@ _log = logging.getLogger(__name__)
 
 
 def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
-    """Change settings; the remark lists settings that require a restart."""
+    """Change settings; the remark lists settings that require a restart.
+
+    A new role begins after the reply, and closes all connections.
+    """
     limits.SETTINGS_BYTES.check(len(request.body))
     try:
         changes = config.parse_properties(request.body.decode())
     except UnicodeDecodeError as error:
         raise InvalidBody(f"settings are UTF-8: {error}") from error
-    parts.settings.check_remote(changes)
+    is_local = channel.host.address == channel.local_host.address
+    parts.settings.check_remote(changes, is_local=is_local)
 
     async def change_settings() -> str | None:
-        change = await parts.settings.change(changes, parts.clock)
+        change = await parts.change_settings(changes)
         # Logged as a dict, so that keys and values are escaped.
         known = {key: remote_settings.shown(key, text)[:_SHOWN] for key, text in changes.items()}
         _log.warning("settings changed by %s: %s; %s", channel.peer, known, change)

@@ -5,6 +5,7 @@ Java has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig
 docs/reference/broker-options.md.
 """
 
+import dataclasses
 import enum
 import socket
 from collections.abc import Mapping
@@ -16,13 +17,18 @@ from reput import config, limits
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
-from reput.format.codes import PERM_READ, PERM_WRITE
+from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.remote_settings import RemoteSettings
-from reput.store.config import StoreConfig
+from reput.store.config import BrokerRole, StoreConfig
 
 Milliseconds = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
 Port = Annotated[int, Range(0, 65535)]
+
+HA_PORT_DISTANCE = 1
+"""Distance of the port for slaves from the port for requests, by default."""
+FAST_PORT_DISTANCE = 2
+"""Distance of the fast port below the port for requests."""
 
 
 class MessageRequestMode(enum.StrEnum):
@@ -52,8 +58,8 @@ class BrokerConfig:
     """Name of the cluster; its brokers share the names of their topics."""
     broker_name: str = field(default_factory=socket.gethostname)
     """Name of the broker; master and slaves with the same name have the same messages."""
-    broker_id: Annotated[int, Range(0, JAVA_LONG_MAX)] = 0
-    """Id of the broker; 0 is the master."""
+    broker_id: Annotated[int, Range(0, JAVA_LONG_MAX)] = MASTER_ID
+    """Id of the broker; 0 is the master, whose other ids have no effect. Slaves have 1 or more."""
 
     # --- addresses ---------------------------------------------------------
 
@@ -304,10 +310,12 @@ def load(
     """Return the settings of a broker and its store; arguments as of ``config.Settings``.
 
     Raises:
-        InvalidOption: The file cannot be read, or a value is not allowed.
+        InvalidOption: The file cannot be read, a value is not allowed, or two contradict each
+            other.
     """
     settings = config.Settings(source, environment=environment, explicit=explicit)
-    broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+    given, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+    broker = for_role(given, store)
     honoured = pairs(broker, store).keys()
     warnings = [str(unknown) for unknown in settings.unknown()]
     warnings += [
@@ -315,7 +323,47 @@ def load(
         for key, reason in settings.without_effect.items()
         if key not in honoured  # a key without effect on the store may affect the broker
     ]
-    return BrokerSettings(broker, store, tuple(warnings))
+    if broker.broker_id != given.broker_id:
+        warnings.append(
+            f"brokerId={given.broker_id} has no effect: brokerRole is {store.broker_role}, and a "
+            f"master has id {MASTER_ID}"
+        )
+    return BrokerSettings(broker, store, (*warnings, *_role_warnings(store)))
+
+
+def for_role(broker: BrokerConfig, store: StoreConfig) -> BrokerConfig:
+    """Return a broker's settings with the id of its role, as RocketMQ's brokers start.
+
+    Raises:
+        InvalidOption: A slave has the master's id, or two ports are equal.
+    """
+    if store.broker_role is not BrokerRole.SLAVE:
+        broker = dataclasses.replace(broker, broker_id=MASTER_ID)
+    elif broker.broker_id == MASTER_ID:
+        allowed = "1 or more, because brokerRole is SLAVE: 0 is the id of the master"
+        raise InvalidOption("brokerId", MASTER_ID, allowed)
+    port, ha_port = broker.listen_port, store.ha_listen_port
+    if port and ha_port < 0 and port + HA_PORT_DISTANCE > 65535:
+        allowed = "at most 65534, or haListenPort set: slaves connect to the next port"
+        raise InvalidOption("listenPort", port, allowed)
+    used = {port, port - FAST_PORT_DISTANCE} if broker.fast_port_enable else {port}
+    if port and ha_port in used:
+        allowed = f"another port: clients use {' and '.join(map(str, sorted(used)))}"
+        raise InvalidOption("haListenPort", ha_port, allowed)
+    return broker
+
+
+def _role_warnings(store: StoreConfig) -> list[str]:
+    """Return a sentence for each setting that does not do what its name suggests in this role."""
+    role, needed = store.broker_role, store.in_sync_replicas
+    if role is BrokerRole.SYNC_MASTER and needed == 1:
+        return ["brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave, as in 5.x"]
+    if role is not BrokerRole.SYNC_MASTER and needed > 1:
+        return [
+            f"inSyncReplicas={needed} has no effect: brokerRole is {role}; only SYNC_MASTER waits "
+            "for slaves"
+        ]
+    return []
 
 
 def pairs(*parts: BrokerConfig | StoreConfig) -> dict[str, str]:

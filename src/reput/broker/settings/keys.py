@@ -48,7 +48,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "nothing is read from that path": "rocketmqHome brokerConfigPath",
         "all topics are registered together; between two periods only changes": """
             forceRegister compressedRegister enableSplitRegistration splitRegistrationSize
-            enableSingleTopicRegister skipPreOnline compatibleWithOldNameSrv enableSplitMetadata
+            enableSingleTopicRegister compatibleWithOldNameSrv enableSplitMetadata
             splitMetadataSize""",
         "name servers are those of namesrvAddr": """
             fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval updateNameServerAddrPeriod
@@ -87,7 +87,6 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             configManagerVersion useSingleRocksDBForAllConfigs""",
         "producers and system groups are always registered": """
             enableRegisterProducer enableCreateSysGroup""",
-        "queues are only on this broker": "lockInStrictMode",
         "subscriptions come from clients": """
             useStaticSubscription subscriptionExpiredTimeout""",
         "members are notified of each change at once": "realTimeNotifyConsumerChange",
@@ -149,6 +148,8 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),
     "enableRemoteEscape": ("false", "a slave never replaces its master"),
+    "skipPreOnline": ("false", "a slave never replaces its master"),
+    "lockInStrictMode": ("false", "queues are locked by this broker alone"),
     "inBrokerContainer": ("false", "a process has one broker; start several processes"),
     "messageStorePlugIn": ("", "plug-ins are Java classes"),
     "fetchNamesrvAddrByAddressServer": ("false", "set the name servers in namesrvAddr"),
@@ -158,3 +159,33 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "startAcceptSendRequestTimeStamp": ("0", "messages are accepted from the start on"),
 }
 """Keys with a single allowed value: this broker does not support others."""
+
+REPLICATION_DEFAULTS: Mapping[str, str] = {
+    "allAckInSyncStateSet": "false",
+    "asyncLearner": "false",
+    "brokerElectionPriority": str(2**31 - 1),
+    "brokerHeartbeatInterval": "1000",
+    "brokerNotActiveTimeoutMillis": "10000",
+    "checkSyncStateSetPeriod": "5000",
+    "compatibleWithOldNameSrv": "true",
+    "controllerHeartBeatTimeoutMills": "10000",
+    "disappearTimeAfterStart": "-1",
+    "duplicationEnable": "false",
+    "enableControllerMode": "false",
+    "enableRemoteEscape": "false",
+    "enableSlaveActingMaster": "false",
+    "fetchControllerAddrByDnsLookup": "false",
+    "forwardTimeout": "3000",
+    "haMaxTimeSlaveNotCatchup": "15000",
+    "lockInStrictMode": "false",
+    "maxChecksumRange": str(1 << 30),
+    "maxSlaveResendLength": str(256 << 20),
+    "sendHeartbeatTimeoutMillis": "1000",
+    "skipPreOnline": "false",
+    "syncBrokerMemberGroupPeriod": "1000",
+    "syncBrokerMetadataPeriod": "5000",
+    "syncControllerMetadataPeriod": "10000",
+    "syncMasterFlushOffsetWhenStartup": "false",
+    "totalReplicas": "1",
+}
+"""Keys of replication in 5.x that have no effect here -> RocketMQ's default, which is reported."""

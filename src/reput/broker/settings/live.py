@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from reput import config, remote_settings
-from reput.broker.settings.config import BrokerConfig, pairs
+from reput.broker.settings.config import HA_PORT_DISTANCE, BrokerConfig, for_role, pairs
+from reput.broker.settings.keys import REPLICATION_DEFAULTS
 from reput.clock import Clock
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.bodies import DataVersion
 from reput.format.codes import ResponseCode
+from reput.remote_settings import RemoteSettings
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
+
+_ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
+"""Keys whose change lets the broker reopen its store in the new role."""
+
+_LOCAL_KEYS = _ROLE_KEYS | {"haForceMaster"}
+"""Keys that clients on the broker's machine may change."""
 
 _ALWAYS_FIXED = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 
@@ -70,6 +78,12 @@ _STORE_AT_ONCE = frozenset(
 _EXTRA_SETTINGS = {"filterServerNums": "0", "useTLS": "false"}
 """Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
 
+_PATHS_OF_CONTROLLERS = {
+    "storePathEpochFile": "epochFileCheckpoint",
+    "storePathBrokerIdentity": "brokerIdentity",
+}
+"""Keys of files that only controllers need -> their names in the store's folder."""
+
 _RENAMED = {**BrokerConfig.keys.renamed, **StoreConfig.keys.renamed}
 """Alternative name of a key -> its field's name."""
 
@@ -85,13 +99,17 @@ class Change:
     after_restart: frozenset[str]
     is_written: bool
     """False if there is no file, so that the change is lost at the next start."""
+    role: str = ""
+    """The new role and id, which the broker takes after its reply; empty if they stay."""
 
     def __str__(self) -> str:
         """Return a message for the client; empty if everything is in force and written."""
         parts = []
+        if self.role:
+            parts.append(f"the role changes now to {self.role}")
         if self.after_restart:
             parts.append(f"in force after a restart: {', '.join(sorted(self.after_restart))}")
-        if not self.is_written and (self.at_once or self.after_restart):
+        if not self.is_written and (self.at_once or self.after_restart or self.role):
             parts.append("not written: the broker was started without a broker.conf")
         return "; ".join(parts)
 
@@ -114,10 +132,13 @@ class LiveConfig:
         broker: Settings of the broker at the start.
         store: Settings of the store at the start.
         path: Path of broker.conf, or None.
+
+    Raises:
+        InvalidOption: The id contradicts the role.
     """
 
     def __init__(self, broker: BrokerConfig, store: StoreConfig, path: str | None = None) -> None:
-        self.broker = broker
+        self.broker = broker = for_role(broker, store)
         """Current settings of the broker."""
         self.store = store
         """Current settings of the store."""
@@ -136,17 +157,26 @@ class LiveConfig:
 
     def _make_text(self) -> str:
         folders = ",".join(self._wanted_store.commit_log_folders)
-        known = _EXTRA_SETTINGS | pairs(self._wanted_broker, self._wanted_store)
+        store, port = self._wanted_store, self._wanted_broker.listen_port
+        known = _EXTRA_SETTINGS | REPLICATION_DEFAULTS | pairs(self._wanted_broker, store)
         known["storePathCommitLog"] = folders
+        for key, path in _PATHS_OF_CONTROLLERS.items():
+            known[key] = f"{store.store_path_root_dir}/{path}"
+        # The values in force, as Java reports them, where ours depend on the role or the port.
+        known["haMaxGapNotInSync"] = known["haSlaveFallbehindMax"]
+        known["inSyncReplicas"] = str(store.in_sync_replicas or store.replicas_needed)
+        if store.ha_listen_port < 0:
+            known["haListenPort"] = str(port + HA_PORT_DISTANCE if port else 0)
         return "".join(
             config.property_line(key, text) for key, text in sorted(known.items()) if text
         )
 
-    def check_remote(self, changes: Mapping[str, str]) -> None:
+    def check_remote(self, changes: Mapping[str, str], *, is_local: bool = False) -> None:
         """Refuse keys that cannot be changed over the network.
 
         Args:
             changes: Key of broker.conf -> text.
+            is_local: Whether the client runs on this machine: it may change the role.
 
         Raises:
             RequestRefused: A key is on the black list, or protected.
@@ -164,7 +194,10 @@ class LiveConfig:
                 f"Can not update config in black list. {', '.join(fixed)}: only in the file, and "
                 "with a restart",
             )
-        remote_settings.check(keys, self.broker.reput_remote_settings, file="broker.conf")
+        mode = self.broker.reput_remote_settings
+        if is_local and mode is not RemoteSettings.NONE:
+            keys -= _LOCAL_KEYS
+        remote_settings.check(keys, mode, file="broker.conf")
 
     def plan(self, changes: Mapping[str, str]) -> CheckedChange:
         """Check a change of settings; call ``write`` and ``apply`` before the next one is planned.
@@ -185,7 +218,24 @@ class LiveConfig:
                 else "see GET_BROKER_CONFIG"
             )
             raise InvalidOption(unknown.key, changes[unknown.key], f"a key that exists; {hint}")
-        return CheckedChange(changes, broker, store)
+        wanted = for_role(broker, store)
+        if "brokerId" in changes and wanted.broker_id != broker.broker_id:
+            allowed = f"{wanted.broker_id}, because brokerRole is {store.broker_role}"
+            raise InvalidOption("brokerId", changes["brokerId"], allowed)
+        if wanted.broker_id != self._wanted_broker.broker_id:
+            changes = {**changes, "brokerId": str(wanted.broker_id)}
+        return CheckedChange(changes, wanted, store)
+
+    def changes_role(self, plan: CheckedChange) -> bool:
+        """Return True if a change gives the broker another role or id than the one in force."""
+        before = self.store.broker_role, self.broker.broker_id
+        return before != (plan.store.broker_role, plan.broker.broker_id)
+
+    def enter_role(self) -> None:
+        """Put the wanted role and id in force; to be called while the store is closed."""
+        store = self._wanted_store
+        self.broker = dataclasses.replace(self.broker, broker_id=self._wanted_broker.broker_id)
+        self.store = dataclasses.replace(self.store, broker_role=store.broker_role)
 
     async def change(self, changes: Mapping[str, str], clock: Clock) -> Change:
         """Change settings in broker.conf and in the running broker; one change at a time.
@@ -223,8 +273,10 @@ class LiveConfig:
         in_force = _values(self.broker) | _values(self.store)
         wanted = _values(broker) | _values(store)
         at_once = frozenset(key for key in changed if in_force.get(key) == wanted.get(key))
+        role = f"{store.broker_role} with id {broker.broker_id}" if self.changes_role(plan) else ""
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
-        change = Change(at_once, changed - at_once, self._path is not None)
+        after_restart = changed - at_once - _ROLE_KEYS
+        change = Change(at_once, after_restart, self._path is not None, role)
         for subscriber in self.on_change:
             subscriber(change)
         return change
