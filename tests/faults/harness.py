@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -395,6 +395,22 @@ class Pair:
             return False
         return True
 
+    async def wait_in_sync_under_load(self, within_s: float = 10.0) -> bool:
+        """Wait until the slave has what the master had before; return whether it has."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        target: int | None = None
+        while loop.time() < deadline:
+            try:
+                if target is None:
+                    target = (await self.log_ends(self.master))[1]
+                elif (await self.log_ends(self.slave))[1] >= target:
+                    return True
+            except ReputError:
+                pass
+            await asyncio.sleep(POLL_S)
+        return False
+
     async def wait_in_sync(self, within_s: float) -> bool:
         """Wait until the slave has everything; return whether it has."""
         loop = asyncio.get_running_loop()
@@ -404,10 +420,6 @@ class Pair:
                 return False
             await asyncio.sleep(POLL_S)
         return True
-
-
-def names(nodes: Sequence[Node]) -> list[str]:
-    return [node.name for node in nodes]
 
 
 def text_of(value: Any) -> str:

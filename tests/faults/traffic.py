@@ -65,7 +65,6 @@ class Traffic:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self._positions: dict[int, int] = {}
-        self.stray_sends = 0
 
     def start(self) -> None:
         """Start all clients."""
@@ -90,13 +89,14 @@ class Traffic:
             failed = send.status in (Status.UNSENT, Status.UNKNOWN, Status.REFUSED)
             await asyncio.sleep(RETRY_S if failed else PAUSE_S)
 
-    async def send(self, producer: str, node: Node) -> Send:
-        """Send a message to a node, and record it."""
+    async def send(self, producer: str, node: Node, term: int | None = None) -> Send:
+        """Send a message to a node, which is master of a term (by default the current one)."""
         number = next(self._numbers)
         key = f"k{number}"
         size = self._chance.choice(BODY_BYTES)
         body = f"{key}:{number * 7919}".encode().ljust(size, b".")
-        queue_id, term = self._chance.randrange(QUEUE_COUNT), self._pair.term
+        queue_id = self._chance.randrange(QUEUE_COUNT)
+        term = self._pair.term if term is None else term
         start_ms = self._clock()
         status, reason = Status.UNKNOWN, "cancelled"
         queue_offset: int | None = None

@@ -1,0 +1,231 @@
+"""Run a pair of brokers with faults under load, and check the history; a seed decides everything.
+
+    cd tests
+    python -m faults.run --seeds 20                        # ours and ours
+    python -m faults.run --seeds 5 --pair reput 5.5.0      # our master, Java's slave
+    python -m faults.run --first 7 --seeds 1 --keep /tmp/run7 --steps promote kill_slave
+
+Prints a line for each seed; the exit code is 1 if a run breaks a rule. The faults and their
+durations follow from the seed; the speed of the machine decides how many messages pass meanwhile.
+"""
+
+import argparse
+import asyncio
+import itertools
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults import steps as faults
+from faults.harness import QUEUE_COUNT, REPUT, Pair, Settings, StartFailure, text_of
+from faults.history import Expectation, Fault, Guarantee, History, Problem, Rule, Status, summary
+from faults.steps import Run, Step
+from faults.traffic import Traffic
+from reput.errors import ReputError
+
+RUN_S = 90.0
+"""Limit of a run."""
+STEP_COUNT = 4
+CALM_S = (0.5, 2.0)
+HEAL_S = 25.0
+OFFSET_PERIOD_MS = {REPUT: 12_000, "4": 12_000, "5": 62_000}
+"""Time after which a slave of a kind has the offsets of its master."""
+
+
+@dataclass
+class Outcome:
+    """The result of a run."""
+
+    seed: int
+    pair: str
+    guarantee: Guarantee
+    steps: list[str]
+    history: History
+    problems: list[Problem]
+    took_s: float
+    notes: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the summary line."""
+        statuses = self.history.statuses()
+        counts = " ".join(f"{name}={count}" for name, count in sorted(statuses.items()))
+        state = "ok" if not self.problems else "BROKEN"
+        if self.problems:
+            broken = Counter(str(problem.rule) for problem in self.problems)
+            state += " " + " ".join(f"{rule}:{count}" for rule, count in broken.items())
+        lost = len(self.history.lost_keys())
+        text = f"seed {self.seed} {self.pair} {self.guarantee}: {state}; {counts};"
+        text += f" {len(self.history.reads)} reads, {lost} lost, {self.took_s:.0f} s;"
+        return " ".join([text, ", ".join(self.steps), *(f"[{note}]" for note in self.notes)])
+
+
+def offset_period_ms(kinds: Sequence[str]) -> int:
+    """Return the longest time that a node of these kinds takes to copy offsets."""
+    return max(OFFSET_PERIOD_MS[kind if kind == REPUT else kind[0]] for kind in kinds)
+
+
+async def play(
+    folder: Path,
+    seed: int,
+    kinds: tuple[str, str] = (REPUT, REPUT),
+    guarantee: Guarantee = Guarantee.SYNC,
+    *,
+    step_count: int = STEP_COUNT,
+    chosen: Sequence[Step] = (),
+    settings: Settings | None = None,
+    limit_s: float = RUN_S,
+) -> Outcome:
+    """Run a pair with faults, heal it, and check its history.
+
+    Args:
+        folder: Folder for all files; kept if the run breaks a rule.
+        seed: Seed of all choices.
+        kinds: Kinds of master and slave.
+        guarantee: The guarantee that is checked.
+        step_count: Number of faults.
+        chosen: Faults to play, instead of random ones.
+        settings: Further settings of the brokers.
+        limit_s: Time limit of the run.
+    """
+    chance = random.Random(seed)
+    steps = list(chosen) or faults.plan(chance, guarantee, step_count)
+    start_s = time.monotonic()
+
+    def clock() -> int:
+        return int((time.monotonic() - start_s) * 1000)
+
+    history = History(guarantee, sync_period_ms=offset_period_ms(kinds))
+    outcome = Outcome(
+        seed, "-".join(kinds), guarantee, [step.__name__ for step in steps], history, [], 0.0
+    )
+    stage = "start"
+    logs = ""
+    try:
+        async with asyncio.timeout(limit_s), Pair(folder, kinds, chance, guarantee, settings) as pair:
+            try:
+                history.replicas = [node.name for node in pair.nodes]
+                traffic = Traffic(pair, history, random.Random(chance.random()), clock)
+                run = Run(pair, traffic, history, chance, clock)
+                history.faults.append(Fault("start", 0, clock()))
+                history.expectations.append(Expectation("start", clock(), faults.SERVE_AGAIN_MS))
+                stage = "first synchronisation"
+                await traffic.send("first", pair.master)
+                if not await pair.wait_in_sync(HEAL_S):
+                    outcome.notes.append("never in sync")
+                traffic.start()
+                try:
+                    await run.last(*CALM_S)
+                    for step in steps:
+                        stage = step.__name__
+                        if step in faults.PROMOTIONS or chance.random() < 0.6:
+                            await pair.wait_in_sync_under_load()
+                        await faults.play(run, step)
+                        await run.last(*CALM_S)
+                    stage = "heal"
+                    await _serve_again(run)
+                finally:
+                    await traffic.stop()
+                await _settle(run, outcome)
+                history.term = pair.term
+            except BaseException:
+                logs = _logs(pair)
+                raise
+            if not history.logs:
+                logs = _logs(pair)
+        outcome.problems = history.check()
+    except (TimeoutError, ReputError, *StartFailure) as error:
+        outcome.problems.append(Problem(Rule.LATE, f"{stage}: {text_of(error)}"[:4000]))
+    outcome.took_s = time.monotonic() - start_s
+    if outcome.problems:
+        history.save(folder / "history.jsonl")
+        (folder / "problems.txt").write_text(f"{summary(outcome.problems)}\n{logs}\n")
+    return outcome
+
+
+def _logs(pair: Pair) -> str:
+    return "\n".join(f"=== {node.name} ({node.kind})\n{node.log()}" for node in pair.nodes)
+
+
+async def _serve_again(run: Run) -> None:
+    """Wait until sends succeed after the last fault, or until their time is over."""
+    expected = run.history.expectations[-1]
+    while run.clock() < expected.start_ms + expected.within_ms:
+        if any(
+            send.status is Status.OK and send.ended_ms >= expected.start_ms
+            for send in reversed(run.history.sends[-200:])
+        ):
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _settle(run: Run, outcome: Outcome) -> None:
+    """Wait until both replicas are equal, and read everything from both."""
+    pair, history = run.pair, run.history
+    if not await pair.wait_in_sync(HEAL_S):
+        slave = pair.slave
+        ends = [await pair.log_ends(node) for node in pair.nodes]
+        outcome.notes.append(f"ends {ends}")
+        if not slave.is_ours and not pair.master.is_ours:
+            pass  # What Java's pair does with its logs is the result.
+        elif not slave.is_ours:
+            # Java's slave cannot cut its log: its operator copies the master.
+            outcome.notes.append(f"rebuilt {slave.kind}")
+            await pair.kill(slave)
+            slave.wipe()
+            await pair.start(slave, is_master=False)
+            if not await pair.wait_in_sync(HEAL_S):
+                outcome.notes.append("still not in sync")
+    for node in pair.nodes:
+        await run.traffic.read_all(node)
+        for queue_id in range(QUEUE_COUNT):
+            await run.traffic.observe(node, queue_id)
+        history.logs.append(await asyncio.to_thread(node.log_copy, *await pair.log_ends(node)))
+
+
+# --- the command --------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Run some seeds; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds")
+    parser.add_argument("--pair", nargs=2, default=[REPUT, REPUT], metavar=("MASTER", "SLAVE"))
+    parser.add_argument("--guarantee", choices=list(Guarantee), default=Guarantee.SYNC)
+    parser.add_argument("--faults", type=int, default=STEP_COUNT, help="number of faults of a run")
+    parser.add_argument("--steps", nargs="*", default=[], help="faults to play, by name")
+    parser.add_argument("--keep", type=Path, help="folder for the files of broken runs")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="faults-"))
+    broken = 0
+    for seed in itertools.islice(itertools.count(options.first), options.seeds):
+        folder = root / f"{seed}"
+        outcome = asyncio.run(
+            play(
+                folder,
+                seed,
+                tuple(options.pair),
+                Guarantee(options.guarantee),
+                step_count=options.faults,
+                chosen=[getattr(faults, name) for name in options.steps],
+            )
+        )
+        print(outcome.line(), flush=True)  # noqa: T201 - a command
+        if outcome.problems:
+            broken += 1
+            print(summary(outcome.problems), flush=True)  # noqa: T201 - a command
+            if options.keep:
+                shutil.copytree(folder, options.keep / folder.name, dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
