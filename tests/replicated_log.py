@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reput.store.commit_log import LogPiece
 from reput.store.replica_acks import ReplicaAcks
 
 GUARD_S = 20.0
@@ -72,11 +73,13 @@ class LogFiles:
             return None
         return View(memoryview(bytes(self.data[physical_offset : physical_offset + size])), self)
 
-    def log_file(self, physical_offset: int) -> tuple[str, int, int] | None:
+    def log_file(self, physical_offset: int) -> LogPiece | None:
         if physical_offset < self.min_offset:
             return None
-        start = self._file_end(physical_offset) - self.file_size
-        return str(self.folder / f"{start:020}"), start, self.file_size
+        end = self._file_end(physical_offset)
+        start = end - self.file_size
+        size = min(self.replication_limit, end) - physical_offset
+        return LogPiece(str(self.folder / f"{start:020}"), physical_offset - start, size)
 
     def replicas_changed(self) -> None:
         self.settled.append([replica.acked_offset for replica in self.replicas.replicas])

@@ -16,6 +16,7 @@ from reput.broker.replication.flow import FlowControl
 from reput.clock import Clock
 from reput.descriptors import open_descriptor
 from reput.format import ha_frames
+from reput.store.commit_log import LogPiece
 from reput.store.replica_acks import Replica
 
 BEGIN_BYTES = 16 * 1024 * 1024
@@ -33,8 +34,8 @@ class LogFiles(Protocol):
     def replication_limit(self) -> int:
         """Physical offset up to which slaves may have the log."""
 
-    def log_file(self, physical_offset: int) -> tuple[str, int, int] | None:
-        """Return path, start and size of the file with an offset; None if there is none."""
+    def log_file(self, physical_offset: int) -> LogPiece | None:
+        """Return where bytes of the log are on disk; None if there are none."""
 
 
 class CatchUp:
@@ -101,22 +102,18 @@ class CatchUp:
 
     def _send_file(self) -> None:
         """Send frames from the file with the next byte, until it ends or the slave is near."""
-        replica = self._replica
-        found = self._files.log_file(replica.sent_offset)
-        if found is None:
-            raise FileNotFoundError(f"no file has physical offset {replica.sent_offset}")
-        path, start, size = found
-        descriptor = open_descriptor(path, os.O_RDONLY)
+        piece = self._files.log_file(self._replica.sent_offset)
+        if piece is None:
+            raise FileNotFoundError(f"no file has physical offset {self._replica.sent_offset}")
+        descriptor = open_descriptor(piece.path, os.O_RDONLY)
         try:
-            while not self._stopping.is_set():
-                left = start + size - replica.sent_offset
-                lag = self._lag()
-                if not left or lag < END_BYTES:
-                    return
-                wanted = min(left, lag, self._data_bytes_max)
+            position, end = piece.start, piece.start + piece.size
+            while position < end and self._lag() >= END_BYTES and not self._stopping.is_set():
+                wanted = min(end - position, self._data_bytes_max)
                 granted = self._flow_control.take(wanted, self._clock.monotonic_ms())
                 if granted:
-                    self._send_frame(descriptor, replica.sent_offset - start, granted)
+                    self._send_frame(descriptor, position, granted)
+                    position += granted
                 else:
                     self._stopping.wait(flow.PAUSE_MS / 1000)
         finally:

@@ -47,7 +47,7 @@ class ReportRefused(Exception):
 
     Args:
         reason: The kind.
-        text: The sentence for the log; it names the value and what is allowed.
+        text: The sentence for the log; it has the value and the allowed ones.
     """
 
     def __init__(self, reason: Reason, text: str) -> None:

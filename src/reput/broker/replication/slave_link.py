@@ -19,6 +19,7 @@ from reput.clock import Clock
 from reput.errors import ReputError
 from reput.format import ha_frames
 from reput.format.ha_frames import ReportParser
+from reput.store.commit_log import LogView
 from reput.store.interface import BrokerStore
 from reput.store.replica_acks import Replica
 
@@ -28,15 +29,6 @@ ROUND_BYTES = 4 * 1024 * 1024
 """Bytes that are sent to a slave before the event loop serves others."""
 
 _NO_BYTES = b""
-
-
-class LogView(Protocol):
-    """Bytes of the log, held in memory."""
-
-    data: memoryview
-
-    def release(self) -> object:
-        """End the hold."""
 
 
 class LinkOwner(Protocol):

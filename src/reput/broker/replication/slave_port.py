@@ -151,7 +151,7 @@ class SlavePort:
             link.close("the broker stops")
         ending, self._ending = self._ending, []
         if ending:
-            await asyncio.to_thread(lambda: [link.join() for link in ending])
+            await asyncio.to_thread(_join, ending)
 
     # Connections --------------------------------------------------------------------------------
 
@@ -351,6 +351,11 @@ class SlavePort:
             if link.is_heartbeat_due(now_ms, self._heartbeat_ms):
                 link.send_heartbeat(now_ms)
         self.counts.ack_times.step(now_ms)
+
+
+def _join(links: Sequence[SlaveLink]) -> None:
+    for link in links:
+        link.join()
 
 
 def _connection_info(link: SlaveLink, end: int, lag_max: int) -> HaConnectionInfo:

@@ -214,7 +214,7 @@ async def test_a_slave_that_does_not_read_holds_no_file_and_gets_all_later(start
 
 async def test_a_blocked_slave_delays_no_other(start: Start) -> None:
     master: Master = await start(mapped_file_size_commit_log=16 << 20)
-    slow, fast = await master.slave(0), await master.slave(0, host="127.0.0.2")
+    _slow, fast = await master.slave(0), await master.slave(0, host="127.0.0.2")
     await master.until(lambda: len(master.port.slaves) == 2)
     data = master.put(8 << 20)
     assert await fast.receive(0, len(data)) == data
@@ -276,9 +276,9 @@ async def test_a_file_that_is_sent_may_expire(start: Start) -> None:
     master: Master = await start(mapped_file_size_commit_log=size)
     data = master.put(size + 200_000)
     slave = await master.slave(0)
-    begin, piece = await slave.frame()
+    _, piece = await slave.frame()
     while not piece:
-        begin, piece = await slave.frame()
+        _, piece = await slave.frame()
     master.log.delete_before(size)
     rest = await slave.receive(len(piece), len(data))
     assert piece + rest == data
@@ -319,7 +319,7 @@ def split(stream: bytes) -> list[bytes]:
 async def test_the_port_can_stop_while_a_thread_waits_for_its_slave(start: Start) -> None:
     master: Master = await start(mapped_file_size_commit_log=64 << 20)
     master.put(48 << 20)
-    slave = await master.slave(0)
+    await master.slave(0)
     await master.until(lambda: master.port.slaves and master.port.slaves[0].is_catching_up)
     async with asyncio.timeout(GUARD_S):
         await master.port.stop()
