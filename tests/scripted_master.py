@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from broker_subject import CLUSTER, NAME
-from scripted_cluster import ScriptedServer
-
 from reput.format import bodies, command, headers
 from reput.format.bodies import KvTable
 from reput.format.codes import RequestCode, ResponseCode
@@ -24,6 +22,7 @@ from reput.format.headers import ViewMessageHeader
 from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
+from scripted_cluster import ScriptedServer
 
 FILE_SIZE = 64 * 1024
 FRAME_BYTES_MAX = 32 * 1024

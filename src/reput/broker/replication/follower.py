@@ -9,6 +9,7 @@ reason in ``status`` depends on the last one.
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterator
 
@@ -47,7 +48,7 @@ class Refused(ReputError):
     """The master must not be followed.
 
     Args:
-        state: What is wrong.
+        state: The kind of the problem.
         reason: Details, with the values of both sides.
         diverged_offset: Physical offset up to which the logs are equal, if known.
     """
@@ -234,7 +235,7 @@ class Follower:
             self._registration.begin()
             return False
         if status.state is SlaveState.SEARCHING:
-            self._set_state(SlaveState.CHECKING, "")
+            status.state = SlaveState.CHECKING
         master = MasterRequests(self._client, addresses.address)
         try:
             problem = await self._check(master)
@@ -266,7 +267,7 @@ class Follower:
         self, state: SlaveState, reason: str, diverged_offset: int | None = None
     ) -> None:
         status = self.status
-        if (state, reason) != (status.state, status.reason) and reason:
+        if reason != status.reason:
             _log.warning("this slave does not follow, %s: %s", state, reason)
         status.state, status.reason, status.diverged_offset = state, reason, diverged_offset
 
@@ -410,7 +411,7 @@ class Follower:
             raise Disconnected(f"no answer in {CONNECT_TIMEOUT_MS} ms") from error
         except OSError as error:
             self._unanswered_count = 0
-            raise Disconnected(error.strerror or str(error)) from error
+            raise Disconnected(_text_of(error)) from error
 
     def _received(self) -> None:
         """Continue after bytes were received."""
@@ -455,6 +456,13 @@ class Follower:
                 self.status.master_max_offset = (await master.log_range()).max_offset
             except Unanswered as error:
                 _log.debug("%s", error)
+
+
+def _text_of(error: OSError) -> str:
+    """Return the system's text: asyncio's is the same for any cause."""
+    # Errors of name resolution have negative numbers.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 async def _open_socket(host: str, port: int) -> socket.socket:

@@ -1,7 +1,7 @@
 """Receives the log of a master over a connection, straight into the files of the own log.
 
-One call per readable event: it receives what is there, publishes whole frames, and acknowledges
-once. Nothing is copied: the system writes the bytes of a frame into the mapped file, and with the
+One call per readable event: it receives all available bytes, publishes whole frames, and
+acknowledges once. Nothing is copied: the system writes the bytes of a frame into the mapped file, and with the
 same call the header of the next frame.
 """
 
@@ -170,7 +170,7 @@ class LogReceiver:
     # Receiving --------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Receive what is there, and acknowledge it."""
+        """Receive the available bytes, and acknowledge them."""
         self._read_ms, self._status.read_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             try:
@@ -255,7 +255,7 @@ class LogReceiver:
         self._on_received()
 
     def synced(self) -> None:
-        """Report what is durable now."""
+        """Report the durable part of the log."""
         if self._acks_durable and self._log.durable_end != self._reported:
             self._report(self._log.durable_end)
 

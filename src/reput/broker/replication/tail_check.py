@@ -2,7 +2,7 @@
 
 The protocol between master and slave has neither an identity nor a checksum: a slave whose log has
 other bytes, or more, would follow without an error (https://github.com/apache/rocketmq/issues/3349).
-So the slave requests the last record of its own log from its master. If the master has another one,
+So the slave requests from its master the last record that it has itself. If the master has another one,
 the slave goes back over its own records in growing strides, until both have the same record, and
 then searches for the first that differs.
 """
@@ -115,7 +115,7 @@ def may_be_blank(data: bytes) -> bool:
     """Return True if bytes begin a blank, or are too few to judge; masters do not return blanks."""
     if len(data) < record.SIZE_AND_MAGIC.size:
         return True
-    _, magic = record.SIZE_AND_MAGIC.unpack_from(data)
+    magic: int = record.SIZE_AND_MAGIC.unpack_from(data)[1]
     return magic == record.MAGIC_BLANK
 
 

@@ -7,12 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import broker_subject
 import pytest
-from broker_subject import NAME, Subject
-from scripted_cluster import ScriptedServer
-from scripted_master import FILE_SIZE, SIZES, ScriptedMaster
 
+import broker_subject
+from broker_subject import NAME, Subject
 from reput.broker.replication import follower
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.errors import DiskFull
@@ -21,6 +19,8 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import RegisterBrokerReplyHeader
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn, FlushDiskType
+from scripted_cluster import ScriptedServer
+from scripted_master import FILE_SIZE, SIZES, ScriptedMaster
 
 DEADLINE_S = 20.0
 
@@ -126,7 +126,7 @@ async def test_an_empty_slave_gets_all_files_of_its_master(
     tmp_path: Path, has_expired: bool
 ) -> None:
     async with ScriptedMaster(tmp_path / "master") as master:
-        await master.put(120)
+        await master.put(160)
         if has_expired:
             master.expire_first_file()
         assert master.end - master.store.min_physical_offset > 2 * FILE_SIZE
@@ -300,7 +300,7 @@ async def test_the_configured_address_is_used_instead_of_the_registered_one(
     async with ScriptedMaster(tmp_path / "master") as master:
         await master.put(5)
         proxy = await asyncio.start_server(master._serve, "127.0.0.1", 0)
-        address = "127.0.0.1:{}".format(proxy.sockets[0].getsockname()[1])
+        address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         await master.close_ha()
         async with running(tmp_path / "slave", master, ha_master_address=address) as pair:
             await assert_equal(master, pair)
@@ -515,7 +515,7 @@ async def test_bytes_that_are_no_record_stop_the_slave(tmp_path: Path) -> None:
         await assert_equal(master, pair)
         end = master.end
         read = master.store.log.read
-        master.store.log.read = lambda at, size: b"?" * len(read(at, size) or b"")  # type: ignore
+        master.store.log.read = lambda at, size: b"?" * len(read(at, size) or b"")  # type: ignore[method-assign]
         await master.put(3)
         reason = await pair.until_refused(SlaveState.DIVERGED)
         assert f"physical offset {end}" in reason

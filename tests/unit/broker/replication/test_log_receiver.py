@@ -147,9 +147,9 @@ def frame(physical_offset: int, data: bytes = b"") -> bytes:
 
 
 async def test_a_slave_reports_at_once() -> None:
-    async with running(Log(12_345)) as one:
-        assert await one.reports(1) == [12_345]
-        assert one.status.written_ms == NOW_MS
+    async with running(Log(12_345)) as slave:
+        assert await slave.reports(1) == [12_345]
+        assert slave.status.written_ms == NOW_MS
 
 
 async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
@@ -160,60 +160,60 @@ async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
         part = source.randbytes(size)
         stream += frame(FILE_SIZE + len(data), part)
         data += part
-    async with running(log) as one:
+    async with running(log) as slave:
         sent = 0
         while sent < len(stream):
             size = source.choice([1, 3, 12, 13, 500, 40_000])
-            await one.send(stream[sent : sent + size])
+            await slave.send(stream[sent : sent + size])
             await asyncio.sleep(0)
             sent += size
-        await one.report_of(FILE_SIZE + len(data))
+        await slave.report_of(FILE_SIZE + len(data))
         assert log.data == data
-        assert one.status.received_bytes == len(data)
-        assert one.status.master_max_offset == FILE_SIZE + len(data)
+        assert slave.status.received_bytes == len(data)
+        assert slave.status.master_max_offset == FILE_SIZE + len(data)
 
 
 async def test_only_whole_frames_are_published_and_reported() -> None:
-    async with running(Log()) as one:
-        await one.send(frame(0, b"abc") + frame(3, b"defgh")[:-1])
-        assert await one.reports(2) == [0, 3]
-        assert one.log.data == b"abc"
-        await one.send(b"h")
-        assert await one.reports(1) == [8]
-        assert one.log.data == b"abcdefgh"
+    async with running(Log()) as slave:
+        await slave.send(frame(0, b"abc") + frame(3, b"defgh")[:-1])
+        assert await slave.reports(2) == [0, 3]
+        assert slave.log.data == b"abc"
+        await slave.send(b"h")
+        assert await slave.reports(1) == [8]
+        assert slave.log.data == b"abcdefgh"
 
 
 async def test_all_frames_of_a_read_have_one_acknowledgement() -> None:
-    async with running(Log()) as one:
-        assert await one.reports(1) == [0]
-        one.master.send(b"".join(frame(number, b"x") for number in range(1000)))
-        assert await one.reports(1) == [1000]
-        assert one.received_count == 1
+    async with running(Log()) as slave:
+        assert await slave.reports(1) == [0]
+        slave.master.send(b"".join(frame(number, b"x") for number in range(1000)))
+        assert await slave.reports(1) == [1000]
+        assert slave.received_count == 1
 
 
 async def test_heartbeats_of_any_number_change_nothing() -> None:
-    async with running(Log(50)) as one:
+    async with running(Log(50)) as slave:
         for _ in range(20):
-            await one.send(frame(50) * 5000)
-        await one.send(frame(50, b"x"))
-        assert await one.reports(2) == [50, 51]
+            await slave.send(frame(50) * 5000)
+        await slave.send(frame(50, b"x"))
+        assert await slave.reports(2) == [50, 51]
 
 
 async def test_a_frame_may_be_longer_than_what_is_received_at_once() -> None:
     size = FILE_SIZE
     assert size >= RECEIVED_AT_ONCE
-    async with running(Log()) as one:
+    async with running(Log()) as slave:
         data = random.Random(1).randbytes(size)
-        await one.send(frame(0, data))
-        await one.send(frame(size, b"x"))
-        await one.report_of(size + 1)
-        assert one.log.data == data + b"x"
+        await slave.send(frame(0, data))
+        await slave.send(frame(size, b"x"))
+        await slave.report_of(size + 1)
+        assert slave.log.data == data + b"x"
 
 
 async def test_an_empty_log_begins_where_an_unchecked_master_begins() -> None:
-    async with running(Log()) as one:
-        await one.send(frame(3 * FILE_SIZE, b"abc"))
-        await one.report_of(3 * FILE_SIZE + 3)
+    async with running(Log()) as slave:
+        await slave.send(frame(3 * FILE_SIZE, b"abc"))
+        await slave.report_of(3 * FILE_SIZE + 3)
 
 
 # --- the end of the connection ----------------------------------------------------------------
@@ -237,114 +237,114 @@ async def test_a_frame_that_does_not_continue_the_log_ends_the_connection(
     log: Log, data: bytes, words: list[str]
 ) -> None:
     end = log.end
-    async with running(log) as one:
-        await one.send(data)
-        reason = await one.task
+    async with running(log) as slave:
+        await slave.send(data)
+        reason = await slave.task
         assert [word for word in words if word not in str(reason)] == []
         assert reason.state is SlaveState.SEARCHING
         assert log.end == end
-        assert await one.reports(1) == [end]
-        assert one.is_disconnected()
+        assert await slave.reports(1) == [end]
+        assert slave.is_disconnected()
 
 
 async def test_what_came_before_a_bad_frame_is_kept_and_acknowledged() -> None:
-    async with running(Log()) as one:
-        await one.send(frame(0, b"abc") + frame(7, b"x"))
-        assert "physical offset 7" in str(await one.task)
-        assert one.log.data == b"abc"
-        assert await one.reports(2) == [0, 3]
+    async with running(Log()) as slave:
+        await slave.send(frame(0, b"abc") + frame(7, b"x"))
+        assert "physical offset 7" in str(await slave.task)
+        assert slave.log.data == b"abc"
+        assert await slave.reports(2) == [0, 3]
 
 
 async def test_a_master_that_closes_ends_the_connection() -> None:
-    async with running(Log()) as one:
-        await one.send(frame(0, b"abc") + frame(3, b"de")[:-1])
-        one.master.shutdown(socket.SHUT_WR)
-        assert "closed" in str(await one.task)
-        assert one.log.data == b"abc"
+    async with running(Log()) as slave:
+        await slave.send(frame(0, b"abc") + frame(3, b"de")[:-1])
+        slave.master.shutdown(socket.SHUT_WR)
+        assert "closed" in str(await slave.task)
+        assert slave.log.data == b"abc"
 
 
 async def test_a_full_disk_ends_the_connection_as_failed() -> None:
     log = Log()
     log.failure = DiskFull("/log", 5, "no space")
-    async with running(log) as one:
-        await one.send(frame(0, b"abcde"))
-        reason = await one.task
+    async with running(log) as slave:
+        await slave.send(frame(0, b"abcde"))
+        reason = await slave.task
         assert reason.state is SlaveState.FAILED
         assert "/log" in str(reason)
 
 
 async def test_a_connection_can_be_ended_from_outside() -> None:
-    async with running(Log()) as one:
-        await one.reports(1)
-        one.receiver.disconnect(Disconnected("there is another master"))
-        assert str(await one.task) == "there is another master"
-        assert one.is_disconnected()
+    async with running(Log()) as slave:
+        await slave.reports(1)
+        slave.receiver.disconnect(Disconnected("there is another master"))
+        assert str(await slave.task) == "there is another master"
+        assert slave.is_disconnected()
 
 
 # --- time -------------------------------------------------------------------------------------
 
 
 async def test_a_silent_master_is_left() -> None:
-    async with running(Log(), ha_housekeeping_interval=20_000) as one:
-        await one.reports(1)
-        one.clock.advance(19_000)
-        await one.send(frame(0, b"abc"))
-        await one.report_of(3)
-        one.clock.advance(20_000)
-        one.receiver.tick(one.clock.monotonic_ms())
-        assert not one.task.done()
-        one.clock.advance(1)
-        one.receiver.tick(one.clock.monotonic_ms())
-        reason = str(await one.task)
+    async with running(Log(), ha_housekeeping_interval=20_000) as slave:
+        await slave.reports(1)
+        slave.clock.advance(19_000)
+        await slave.send(frame(0, b"abc"))
+        await slave.report_of(3)
+        slave.clock.advance(20_000)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        assert not slave.task.done()
+        slave.clock.advance(1)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        reason = str(await slave.task)
         assert "20001 ms" in reason
         assert "haHousekeepingInterval" in reason
 
 
 async def test_a_heartbeat_follows_the_last_report_after_its_interval() -> None:
-    async with running(Log(7), ha_send_heartbeat_interval=5_000) as one:
-        assert await one.reports(1) == [7]
-        one.clock.advance(4_999)
-        one.receiver.tick(one.clock.monotonic_ms())
-        one.clock.advance(1)
-        one.receiver.tick(one.clock.monotonic_ms())
-        one.receiver.tick(one.clock.monotonic_ms())
-        assert await one.reports(1) == [7]
-        assert one.status.written_ms == NOW_MS + 5_000
-        await one.send(frame(7, b"x"))
-        assert await one.reports(1) == [8]
+    async with running(Log(7), ha_send_heartbeat_interval=5_000) as slave:
+        assert await slave.reports(1) == [7]
+        slave.clock.advance(4_999)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        slave.clock.advance(1)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        assert await slave.reports(1) == [7]
+        assert slave.status.written_ms == NOW_MS + 5_000
+        await slave.send(frame(7, b"x"))
+        assert await slave.reports(1) == [8]
 
 
 async def test_the_rate_is_that_of_the_last_second() -> None:
-    async with running(Log()) as one:
-        await one.send(frame(0, bytes(5000)))
-        await one.report_of(5000)
-        one.clock.advance(1000)
-        one.receiver.tick(one.clock.monotonic_ms())
-        assert one.status.bytes_per_second == 5000
-        one.clock.advance(1000)
-        one.receiver.tick(one.clock.monotonic_ms())
-        assert one.status.bytes_per_second == 0
+    async with running(Log()) as slave:
+        await slave.send(frame(0, bytes(5000)))
+        await slave.report_of(5000)
+        slave.clock.advance(1000)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        assert slave.status.bytes_per_second == 5000
+        slave.clock.advance(1000)
+        slave.receiver.tick(slave.clock.monotonic_ms())
+        assert slave.status.bytes_per_second == 0
 
 
 # --- acknowledgements -------------------------------------------------------------------------
 
 
 async def test_what_is_only_in_memory_is_not_acknowledged_with_ack_after_disk() -> None:
-    async with running(Log(5), ha_ack_after=DurableIn.DISK) as one:
-        assert await one.reports(1) == [5]
-        one.master.send(frame(5, b"abc") + frame(8, b"de"))
-        while not one.sync_count:
+    async with running(Log(5), ha_ack_after=DurableIn.DISK) as slave:
+        assert await slave.reports(1) == [5]
+        slave.master.send(frame(5, b"abc") + frame(8, b"de"))
+        while not slave.sync_count:
             await asyncio.sleep(0)
-        one.receiver.synced()
-        assert one.sync_count == 1
-        one.log.durable_end = 8
-        one.receiver.synced()
-        one.log.durable_end = 10
-        one.receiver.synced()
-        one.receiver.synced()
-        assert await one.reports(2) == [8, 10]
+        slave.receiver.synced()
+        assert slave.sync_count == 1
+        slave.log.durable_end = 8
+        slave.receiver.synced()
+        slave.log.durable_end = 10
+        slave.receiver.synced()
+        slave.receiver.synced()
+        assert await slave.reports(2) == [8, 10]
         with pytest.raises(BlockingIOError):
-            one.master.recv(1)
+            slave.master.recv(1)
 
 
 class Script:
@@ -386,14 +386,14 @@ async def test_a_master_that_does_not_read_gets_whole_reports_and_the_newest_las
     takes: list[int | None],
 ) -> None:
     connection = Script(takes)
-    one = Subject(connection, Log())
+    slave = Subject(connection, Log())
     for number in range(20):
         connection.input = frame(number, b"x")
-        one.receiver.on_readable()
+        slave.receiver.on_readable()
     async with asyncio.timeout(DEADLINE_S):
         while not connection.sent.endswith(struct.pack(">q", 20)):
             await asyncio.sleep(0)
     reports = [value for (value,) in struct.iter_unpack(">q", connection.sent)]
     assert reports == sorted(set(reports))
     assert len(reports) <= 20
-    one.receiver.disconnect(Disconnected("done"))
+    slave.receiver.disconnect(Disconnected("done"))
