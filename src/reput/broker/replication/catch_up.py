@@ -5,7 +5,9 @@
 The file that is sent is open meanwhile: expiry may delete it.
 """
 
+import functools
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -25,6 +27,8 @@ END_BYTES = 4 * 1024 * 1024
 """Lag in bytes below which the event loop serves it again."""
 DATA_BYTES_MAX = 1024 * 1024
 """Maximum bytes of the log in a frame of a thread."""
+_MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+_POLL_MS = 1_000
 
 
 class LogFiles(Protocol):
@@ -42,7 +46,7 @@ class CatchUp:
     """Sends frames to one slave until it is near the end of the log.
 
     Args:
-        connection: The connection, in blocking mode; nothing else writes to it meanwhile.
+        connection: The connection, not blocking; nothing else writes to it meanwhile.
         replica: What was sent; kept up to date.
         files: The log.
         flow_control: Limit of bytes per second.
@@ -74,6 +78,9 @@ class CatchUp:
         self._on_sent = on_sent
         self._on_end = on_end
         self._stopping = threading.Event()
+        # Not blocking calls: uvloop makes each descriptor non-blocking that it watches.
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
         self._thread = threading.Thread(target=self._run, name="reput-catch-up", daemon=True)
 
     def start(self) -> None:
@@ -81,7 +88,7 @@ class CatchUp:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end soon. A thread that waits for the slave ends with the connection."""
+        """Let the thread end soon: at once, if the connection is shut down."""
         self._stopping.set()
 
     def join(self) -> None:
@@ -123,12 +130,25 @@ class CatchUp:
         header = ha_frames.encode_header(self._replica.sent_offset, size)
         # Before it is sent: the slave may acknowledge it before this thread runs again.
         self._replica.sent_offset += size
-        self._connection.sendall(header, socket.MSG_MORE)
-        end = position + size
+        while header:
+            send = functools.partial(self._connection.send, header, _MORE_FOLLOWS)
+            header = header[self._write(send) :]
+        out, end = self._connection.fileno(), position + size
         while position < end:
-            sent = os.sendfile(self._connection.fileno(), descriptor, position, end - position)
+            send = functools.partial(os.sendfile, out, descriptor, position, end - position)
+            sent = self._write(send)
             if not sent:
                 raise FileNotFoundError(f"the file ends at {position}, before {end}")
             position += sent
         self._replica.sent_bytes += size
         self._on_sent(size)
+
+    def _write(self, write: Callable[[], int]) -> int:
+        """Return the result of a write, repeated until the connection takes bytes."""
+        while True:
+            try:
+                return write()
+            except BlockingIOError:
+                self._writable.poll(_POLL_MS)
+            if self._stopping.is_set():
+                raise ConnectionAbortedError("the connection was closed")

@@ -60,8 +60,7 @@ class SlaveLink:
     """A connection to the port for slaves.
 
     Args:
-        connection: The connection, in blocking mode: calls on the loop pass MSG_DONTWAIT, and a
-            thread that catches up blocks.
+        connection: The connection, not blocking.
         host: The peer's IP address.
         address: The peer's address, ``ip:port``.
         owner: The port.
@@ -104,7 +103,7 @@ class SlaveLink:
 
     def _readable(self) -> None:
         try:
-            data = self._connection.recv(READ_BYTES, socket.MSG_DONTWAIT)
+            data = self._connection.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -217,7 +216,7 @@ class SlaveLink:
             parts.append(view.data)
         count = 0
         try:
-            count = self._connection.sendmsg(parts, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            count = self._connection.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:

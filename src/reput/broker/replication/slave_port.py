@@ -177,7 +177,7 @@ class SlavePort:
 
     def _opened(self, connection: socket.socket, host: str, port: int) -> None:
         self.counts.accepted += 1
-        connection.setblocking(True)  # calls on the loop pass MSG_DONTWAIT
+        connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._silence_ms)
