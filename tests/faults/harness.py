@@ -5,7 +5,7 @@
         await pair.kill(pair.master)
         await pair.promote(pair.slave)
 
-The name server is ours, in this process. It gives each slave the addresses of its own proxies.
+The name server is ours, in this process. It gives each slave the addresses of the slave's proxies.
 """
 
 import asyncio
@@ -106,6 +106,14 @@ def _rewritten(reply: Command, routes: Mapping[str, str]) -> Command:
     return reply
 
 
+class LossyCluster(ReputCluster):
+    """Our broker on a disk that loses power on SIGUSR1; a seed decides what is lost."""
+
+    def __init__(self, folder: Path, settings: Settings, *, namesrv: str, seed: int) -> None:
+        self.program = (str(Path(__file__).with_name("lossy_broker.py")), str(seed))
+        super().__init__(folder, settings, namesrv=namesrv)
+
+
 class Node:
     """A broker and its folder, over several processes.
 
@@ -113,10 +121,18 @@ class Node:
         is_master: Role of the current or next process.
         is_frozen: Whether it is stopped by SIGSTOP.
         settings: Further settings of each process.
+        loss: Source of the losses of power cuts; None: it cannot lose power.
     """
 
     def __init__(
-        self, name: str, kind: str, folder: Path, namesrv: str, settings: Settings
+        self,
+        name: str,
+        kind: str,
+        folder: Path,
+        namesrv: str,
+        settings: Settings,
+        *,
+        loss: random.Random | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -125,6 +141,7 @@ class Node:
         self.is_master = False
         self.is_frozen = False
         self.settings = settings
+        self.loss = loss
         self._namesrv = namesrv
         self._cluster: ReputCluster | JavaCluster | None = None
 
@@ -152,7 +169,12 @@ class Node:
         """Start a process; it is registered on return. Raises one of ``StartFailure``."""
         known: Settings = {**COMMON, "listenPort": self.port, **self.settings, **settings}
         if self.is_ours:
-            self._cluster = ReputCluster(self.folder, known, namesrv=self._namesrv)
+            if self.loss is None:
+                self._cluster = ReputCluster(self.folder, known, namesrv=self._namesrv)
+            else:
+                self._cluster = LossyCluster(
+                    self.folder, known, namesrv=self._namesrv, seed=self.loss.randrange(1 << 32)
+                )
         else:
             self._cluster = JavaCluster(
                 self.kind, self.folder, known, heap_megabytes=256, namesrv=self._namesrv
@@ -175,6 +197,14 @@ class Node:
             self._cluster.kill_broker()
         else:
             self._cluster.stop_broker()
+        self._cluster = None
+
+    def cut_power(self) -> None:
+        """End the process as a power cut of its machine would."""
+        assert self.loss is not None
+        assert isinstance(self._cluster, ReputCluster)
+        self.signal(signal.SIGUSR1)
+        self._cluster.wait()
         self._cluster = None
 
     def wipe(self) -> None:
@@ -208,6 +238,7 @@ class Pair:
         chance: Source of choices of the proxies.
         guarantee: Guarantee of acknowledgements: the role and settings of masters.
         settings: Further settings of both.
+        is_lossy: Whether our brokers can lose power.
     """
 
     def __init__(
@@ -217,8 +248,11 @@ class Pair:
         chance: random.Random,
         guarantee: Guarantee = Guarantee.SYNC,
         settings: Settings | None = None,
+        *,
+        is_lossy: bool = False,
     ) -> None:
         self.guarantee = guarantee
+        self.is_lossy = is_lossy
         self._folder = folder
         self._kinds = kinds
         self._chance = chance
@@ -263,7 +297,9 @@ class Pair:
                 settings["haDivergedPolicy"] = "truncate"
                 if self.guarantee is Guarantee.DISK:
                     settings |= {"haAckAfter": "disk", "flushDiskType": "SYNC_FLUSH"}
-            self.nodes.append(Node(name, kind, self._folder / name, namesrv, settings))
+            loss = random.Random(self._chance.random()) if self.is_lossy else None
+            node = Node(name, kind, self._folder / name, namesrv, settings, loss=loss)
+            self.nodes.append(node)
         self.master = self.nodes[0]
         for node, other in zip(self.nodes, reversed(self.nodes), strict=True):
             await self._add_links(node, other)
@@ -329,6 +365,10 @@ class Pair:
     async def kill(self, node: Node) -> None:
         """Kill a node's process."""
         await asyncio.to_thread(node.end, is_kill=True)
+
+    async def cut_power(self, *nodes: Node) -> None:
+        """Cut the power of nodes at the same time."""
+        await asyncio.gather(*(asyncio.to_thread(node.cut_power) for node in nodes))
 
     async def stop(self, node: Node) -> None:
         """Stop a node as an operator would."""

@@ -24,6 +24,7 @@ time. Reads after healing, of every replica, are final. Checking is pure. The ru
 import dataclasses
 import enum
 import hashlib
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -373,14 +374,14 @@ class History:
     # --- rule 6 -----------------------------------------------------------------
 
     def _diverged(self) -> Iterator[Problem]:
-        for first, other in zip(self.logs, self.logs[1:], strict=False):
+        for first, other in itertools.pairwise(self.logs):
             yield from _different_logs(first, other)
         queues: dict[str, dict[Place, str]] = {broker: {} for broker in self.replicas}
         for read in self._final():
             place = read.topic, read.queue_id, read.queue_offset
             queues.setdefault(read.broker, {})[place] = read.key
         names = list(queues)
-        for first_name, other_name in zip(names, names[1:], strict=False):
+        for first_name, other_name in itertools.pairwise(names):
             mine, theirs = queues[first_name], queues[other_name]
             for place in sorted(mine.keys() | theirs.keys()):
                 if mine.get(place) != theirs.get(place):
@@ -506,7 +507,9 @@ def _different_logs(first: LogCopy, other: LogCopy) -> Iterator[Problem]:
     if start > end:
         yield Problem(Rule.DIVERGED, f"the logs of {names} have no byte in both")
     elif mine != theirs:
-        differs = next(i for i, pair in enumerate(zip(mine, theirs, strict=True)) if len({*pair}) > 1)
+        differs = next(
+            i for i, pair in enumerate(zip(mine, theirs, strict=True)) if len({*pair}) > 1
+        )
         yield Problem(Rule.DIVERGED, f"the logs of {names} differ at {start + differs}")
 
 

@@ -78,6 +78,8 @@ async def play(
     *,
     step_count: int = STEP_COUNT,
     chosen: Sequence[Step] = (),
+    promotes: bool = True,
+    is_lossy: bool = False,
     settings: Settings | None = None,
     limit_s: float = RUN_S,
 ) -> Outcome:
@@ -90,11 +92,13 @@ async def play(
         guarantee: The guarantee that is checked.
         step_count: Number of faults.
         chosen: Faults to play, instead of random ones.
+        promotes: Whether the slave is promoted at least once; if not, it never is.
+        is_lossy: Whether most faults are power cuts.
         settings: Further settings of the brokers.
         limit_s: Time limit of the run.
     """
     chance = random.Random(seed)
-    steps = list(chosen) or faults.plan(chance, guarantee, step_count)
+    steps = list(chosen) or faults.plan(chance, guarantee, step_count, promotes=promotes)
     start_s = time.monotonic()
 
     def clock() -> int:
@@ -107,7 +111,10 @@ async def play(
     stage = "start"
     logs = ""
     try:
-        async with asyncio.timeout(limit_s), Pair(folder, kinds, chance, guarantee, settings) as pair:
+        async with (
+            asyncio.timeout(limit_s),
+            Pair(folder, kinds, chance, guarantee, settings, is_lossy=is_lossy) as pair,
+        ):
             try:
                 history.replicas = [node.name for node in pair.nodes]
                 traffic = Traffic(pair, history, random.Random(chance.random()), clock)
@@ -199,6 +206,8 @@ def main() -> int:
     parser.add_argument("--pair", nargs=2, default=[REPUT, REPUT], metavar=("MASTER", "SLAVE"))
     parser.add_argument("--guarantee", choices=list(Guarantee), default=Guarantee.SYNC)
     parser.add_argument("--faults", type=int, default=STEP_COUNT, help="number of faults of a run")
+    parser.add_argument("--calm", action="store_true", help="never promote the slave")
+    parser.add_argument("--power", action="store_true", help="most faults are power cuts")
     parser.add_argument("--steps", nargs="*", default=[], help="faults to play, by name")
     parser.add_argument("--keep", type=Path, help="folder for the files of broken runs")
     options = parser.parse_args()
@@ -213,6 +222,8 @@ def main() -> int:
                 tuple(options.pair),
                 Guarantee(options.guarantee),
                 step_count=options.faults,
+                promotes=not options.calm,
+                is_lossy=options.power,
                 chosen=[getattr(faults, name) for name in options.steps],
             )
         )

@@ -213,6 +213,40 @@ async def promote_beside_old_master(run: Run) -> None:
     await run.pair.start(old, is_master=False)
 
 
+async def cut_power_of_slave(run: Run) -> None:
+    """Cut the slave's power, and start it again."""
+    slave = run.pair.slave
+    await run.pair.cut_power(slave)
+    await run.last(0.1, 1.0)
+    await run.pair.start(slave, is_master=False)
+
+
+async def cut_power_of_master(run: Run) -> None:
+    """Cut the master's power, promote the slave, let the old master return as slave."""
+    old = run.pair.master
+    await run.pair.cut_power(old)
+    await run.pair.promote(run.pair.slave)
+    await run.last(0.2, 1.5)
+    await run.pair.start(old, is_master=False)
+
+
+async def cut_power_of_both(run: Run) -> None:
+    """Cut the power of both at the same time, and start them again in the same roles."""
+    master, slave = run.pair.master, run.pair.slave
+    await run.pair.cut_power(master, slave)
+    run.pair.term += 1
+    await run.pair.start(master, is_master=True)
+    await run.pair.start(slave, is_master=False)
+
+
+async def cut_power_of_both_and_promote(run: Run) -> None:
+    """Cut the power of both at the same time, and start them again with exchanged roles."""
+    master, slave = run.pair.master, run.pair.slave
+    await run.pair.cut_power(master, slave)
+    await run.pair.promote(slave)
+    await run.pair.start(master, is_master=False)
+
+
 CALM_STEPS: tuple[Step, ...] = (
     cut_link,
     stop_frames,
@@ -231,16 +265,46 @@ CALM_STEPS: tuple[Step, ...] = (
     kill_master,
 )
 """Faults after which the master is the same."""
+POWER_CUTS: dict[Guarantee, tuple[Step, ...]] = {
+    Guarantee.SYNC: (cut_power_of_slave, cut_power_of_master),
+    Guarantee.ASYNC: (cut_power_of_slave, cut_power_of_master),
+    Guarantee.DISK: (
+        cut_power_of_slave,
+        cut_power_of_master,
+        cut_power_of_both,
+        cut_power_of_both_and_promote,
+    ),
+}
+"""Power cuts that a guarantee survives."""
 PROMOTIONS: tuple[Step, ...] = (promote, promote_without_link, promote_beside_old_master)
 
 
-def plan(chance: random.Random, guarantee: Guarantee, count: int) -> list[Step]:
-    """Return the faults of a run; at least one is a promotion."""
+def plan(
+    chance: random.Random,
+    guarantee: Guarantee,
+    count: int,
+    *,
+    promotes: bool = True,
+    is_lossy: bool = False,
+) -> list[Step]:
+    """Return the faults of a run.
+
+    Args:
+        chance: Source of the choices.
+        guarantee: Guarantee that all faults together do not exceed.
+        count: Number of faults.
+        promotes: Whether the slave is promoted at least once; if not, it never is.
+        is_lossy: Whether most faults are power cuts.
+    """
+    if not promotes:
+        return [chance.choice(CALM_STEPS) for _ in range(count)]
     promotions = PROMOTIONS
     if guarantee is Guarantee.ASYNC:
         # Nothing keeps a continued ASYNC_MASTER from acknowledging.
         promotions = PROMOTIONS[:2]
     steps = [chance.choice((*CALM_STEPS, *promotions)) for _ in range(count)]
+    if is_lossy:
+        return [chance.choice((step, *POWER_CUTS[guarantee])) for step in steps]
     if not set(steps) & set(promotions):
         steps[chance.randrange(count)] = chance.choice(promotions)
     return steps

@@ -126,9 +126,7 @@ def change_sends(history: History, key: str, **changes: object) -> None:
     ]
 
 
-def change_reads(
-    history: History, is_meant: Callable[[Read], bool], **changes: object
-) -> None:
+def change_reads(history: History, is_meant: Callable[[Read], bool], **changes: object) -> None:
     history.reads = [
         dataclasses.replace(read, **changes) if is_meant(read) else read  # type: ignore[arg-type]
         for read in history.reads

@@ -168,9 +168,7 @@ class Traffic:
             header = headers.UpdateConsumerOffsetHeader(
                 consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, commit_offset=consumer_offset
             )
-            request = Command(
-                RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=headers.encode(header)
-            )
+            request = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=headers.encode(header))
             start_ms = self._clock()
             reply = await self._pair.client.invoke(node.address, request, PULL_TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
@@ -275,7 +273,9 @@ class Traffic:
             while position < end:
                 following, _ = await self.read(node, queue_id, position, is_final=True)
                 if following == position:
-                    raise ReputError(f"queue {queue_id} of {node.name} ends at {position}, not {end}")
+                    raise ReputError(
+                        f"queue {queue_id} of {node.name} ends at {position}, not {end}"
+                    )
                 position = following
 
 
