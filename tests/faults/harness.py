@@ -107,7 +107,7 @@ def _rewritten(reply: Command, routes: Mapping[str, str]) -> Command:
 
 
 class LossyCluster(ReputCluster):
-    """Our broker on a disk that loses power on SIGUSR1; a seed decides what is lost."""
+    """Our broker on a disk that loses power on SIGUSR1; a seed decides the loss."""
 
     def __init__(self, folder: Path, settings: Settings, *, namesrv: str, seed: int) -> None:
         self.program = (str(Path(__file__).with_name("lossy_broker.py")), str(seed))
