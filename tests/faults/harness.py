@@ -9,6 +9,7 @@ The name server is ours, in this process. It gives each slave the addresses of t
 """
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -44,6 +45,11 @@ MASTER_ID, SLAVE_ID = 0, 1
 VIP_DISTANCE = 2
 """Slaves ask their master for some tables at its port minus this."""
 POLL_S = 0.1
+RETURN_S = 5.0
+"""Time in which an old master finds whether it can follow."""
+REFUSALS = ("does not follow, ahead", "does not follow, diverged")
+FOLLOWS = "INFO reput.broker.replication.follower following"
+"""Words in the log of a slave of ours."""
 ADMIN_TIMEOUT_MS = 5_000
 
 Settings = dict[str, str | int | bool]
@@ -144,6 +150,7 @@ class Node:
         self.loss = loss
         self._namesrv = namesrv
         self._cluster: ReputCluster | JavaCluster | None = None
+        self._log_start = 0
 
     @property
     def address(self) -> str:
@@ -167,6 +174,8 @@ class Node:
 
     def start(self, settings: Settings) -> None:
         """Start a process; it is registered on return. Raises one of ``StartFailure``."""
+        log = self.folder / "broker.log"
+        self._log_start = log.stat().st_size if log.exists() else 0
         known: Settings = {**COMMON, "listenPort": self.port, **self.settings, **settings}
         if self.is_ours:
             if self.loss is None:
@@ -212,6 +221,22 @@ class Node:
         assert not self.is_running
         shutil.rmtree(self.store)
 
+    def write_topic(self) -> None:
+        """Let a slave have the topic from its first moment: copying tables is another test."""
+        path = self.store / "config/topics.json"
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        topic = {"topicName": TOPIC, "readQueueNums": QUEUE_COUNT, "writeQueueNums": QUEUE_COUNT}
+        topic |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+        version = {"counter": 1, "timestamp": 1}
+        path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {TOPIC: topic}}))
+
+    def new_log(self) -> str:
+        """Return the log of the current process of ours."""
+        path = self.folder / "broker.log"
+        return path.read_bytes()[self._log_start :].decode() if path.exists() else ""
+
     def log(self) -> str:
         """Return the end of the log of the current process."""
         return "" if self._cluster is None else self._cluster.log()
@@ -239,6 +264,7 @@ class Pair:
         guarantee: Guarantee of acknowledgements: the role and settings of masters.
         settings: Further settings of both.
         is_lossy: Whether our brokers can lose power.
+        diverged_policy: What a slave of ours does whose log differs from its master's.
     """
 
     def __init__(
@@ -250,7 +276,10 @@ class Pair:
         settings: Settings | None = None,
         *,
         is_lossy: bool = False,
+        diverged_policy: str = "refuse",
     ) -> None:
+        self.diverged_policy = diverged_policy
+        self.rebuilt_count = 0
         self.guarantee = guarantee
         self.is_lossy = is_lossy
         self._folder = folder
@@ -294,7 +323,7 @@ class Pair:
         for name, kind in zip("ab", self._kinds, strict=True):
             settings = dict(self._settings)
             if kind == REPUT:
-                settings["haDivergedPolicy"] = "truncate"
+                settings["haDivergedPolicy"] = self.diverged_policy
                 if self.guarantee is Guarantee.DISK:
                     settings |= {"haAckAfter": "disk", "flushDiskType": "SYNC_FLUSH"}
             loss = random.Random(self._chance.random()) if self.is_lossy else None
@@ -359,6 +388,8 @@ class Pair:
     async def start(self, node: Node, *, is_master: bool) -> None:
         """Start a node in a role. Raises one of ``StartFailure``."""
         node.is_master = is_master
+        if not is_master and node.is_ours:
+            node.write_topic()
         await asyncio.to_thread(node.start, self.role_settings(node, is_master=is_master))
         await self._create_topic(node)
 
@@ -381,6 +412,31 @@ class Pair:
         await self.start(node, is_master=True)
         self.master = node
         self.term += 1
+
+    async def return_as_slave(self, node: Node) -> None:
+        """Start an old master as slave; rebuild it if it refuses to follow.
+
+        With ``haDivergedPolicy=refuse`` that is what its operator does.
+        """
+        await self.start(node, is_master=False)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETURN_S
+        while node.is_ours and loop.time() < deadline:
+            states = node.new_log()
+            if any(text in states for text in REFUSALS):
+                if self.diverged_policy == "refuse":
+                    await self.rebuild(node)
+                return
+            if FOLLOWS in states:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def rebuild(self, node: Node) -> None:
+        """Let a slave begin with an empty store."""
+        await self.kill(node)
+        node.wipe()
+        self.rebuilt_count += 1
+        await self.start(node, is_master=False)
 
     async def _create_topic(self, node: Node) -> None:
         """Create the topic, which a slave of Java's would copy a minute later."""

@@ -88,6 +88,7 @@ async def play(
     chosen: Sequence[Step] = (),
     promotes: bool = True,
     is_lossy: bool = False,
+    diverged_policy: str = "refuse",
     settings: Settings | None = None,
     limit_s: float = RUN_S,
 ) -> Outcome:
@@ -102,6 +103,8 @@ async def play(
         chosen: Faults to play, instead of random ones.
         promotes: Whether the slave is promoted at least once; if not, it never is.
         is_lossy: Whether most faults are power cuts.
+        diverged_policy: What a slave of ours does whose log differs from its master's; with
+            "refuse" it is rebuilt.
         settings: Further settings of the brokers.
         limit_s: Time limit of the run.
     """
@@ -121,12 +124,20 @@ async def play(
     try:
         async with (
             asyncio.timeout(limit_s),
-            Pair(folder, kinds, chance, guarantee, settings, is_lossy=is_lossy) as pair,
+            Pair(
+                folder,
+                kinds,
+                chance,
+                guarantee,
+                settings,
+                is_lossy=is_lossy,
+                diverged_policy=diverged_policy,
+            ) as pair,
         ):
             try:
                 history.replicas = [node.name for node in pair.nodes]
                 traffic = Traffic(pair, history, random.Random(chance.random()), clock)
-                run = Run(pair, traffic, history, chance, clock)
+                run = Run(pair, traffic, history, chance, clock, probes_java=REPUT not in kinds)
                 history.faults.append(Fault("start", 0, clock()))
                 history.expectations.append(Expectation("start", clock(), faults.SERVE_AGAIN_MS))
                 stage = "first synchronisation"
@@ -147,7 +158,9 @@ async def play(
                 finally:
                     await traffic.stop()
                 await _settle(run, outcome)
-                if guarantee.may_lose_end and not is_lossy and set(kinds) == {REPUT}:
+                if pair.rebuilt_count:
+                    outcome.notes.append(f"{pair.rebuilt_count} rebuilt")
+                if guarantee.may_lose_end and not is_lossy and diverged_policy == "truncate":
                     outcome.problems += _not_kept(pair, history)
             except BaseException:
                 logs = _logs(pair)
@@ -192,9 +205,7 @@ async def _settle(run: Run, outcome: Outcome) -> None:
         elif not slave.is_ours:
             # Java's slave cannot cut its log: its operator copies the master.
             outcome.notes.append(f"rebuilt {slave.kind}")
-            await pair.kill(slave)
-            slave.wipe()
-            await pair.start(slave, is_master=False)
+            await pair.rebuild(slave)
             if not await pair.wait_in_sync(HEAL_S):
                 outcome.notes.append("still not in sync")
     history.term = pair.term
@@ -230,6 +241,7 @@ def main() -> int:
         "--guarantee", choices=list(Guarantee), help="by default the seed chooses it"
     )
     parser.add_argument("--faults", type=int, default=STEP_COUNT, help="number of faults of a run")
+    parser.add_argument("--diverged", choices=["refuse", "truncate"], default="refuse")
     parser.add_argument("--calm", action="store_true", help="never promote the slave")
     parser.add_argument("--power", action="store_true", help="most faults are power cuts")
     parser.add_argument("--steps", nargs="*", default=[], help="faults to play, by name")
@@ -250,6 +262,7 @@ def main() -> int:
                 guarantee,
                 step_count=options.faults,
                 promotes=not options.calm,
+                diverged_policy=options.diverged,
                 is_lossy=is_ours
                 and (options.power or seed % 8 == 7 or guarantee is Guarantee.DISK),
                 chosen=[getattr(faults, name) for name in options.steps],

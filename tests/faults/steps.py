@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from faults.harness import Node, Pair
+from faults.harness import Pair
 from faults.history import Expectation, Fault, Guarantee, History
 from faults.traffic import Traffic
 
@@ -25,13 +25,19 @@ HUGE = 1 << 60
 
 @dataclass(slots=True)
 class Run:
-    """A running pair with its clients, and the choices of its faults."""
+    """A running pair with its clients, and the choices of its faults.
+
+    Attributes:
+        probes_java: Whether garbage is written to the ports of Java's masters, too; they take it as
+            acknowledgements, and lose messages.
+    """
 
     pair: Pair
     traffic: Traffic
     history: History
     chance: random.Random
     clock: Callable[[], int]
+    probes_java: bool = False
 
     async def last(self, shortest_s: float, longest_s: float) -> None:
         """Let a fault last."""
@@ -104,12 +110,15 @@ async def stop_requests(run: Run) -> None:
 
 async def probe_port(run: Run) -> None:
     """Connect to the master's port for slaves, and write what no slave would."""
-    await probe(run.pair.master, run.chance)
+    await probe(run)
     await run.last(0.1, 0.5)
 
 
-async def probe(node: Node, chance: random.Random) -> None:
-    """Write garbage to the port for slaves of a node, over some connections."""
+async def probe(run: Run) -> None:
+    """Write garbage to the master's port for slaves, over some connections."""
+    node, chance = run.pair.master, run.chance
+    if not node.is_ours and not run.probes_java:
+        return
     host, _, port = node.ha_address.rpartition(":")
     writers = []
     for data in (
@@ -177,7 +186,7 @@ async def promote(run: Run) -> None:
     await run.pair.kill(old)
     await run.pair.promote(run.pair.slave)
     await run.last(0.2, 1.5)
-    await run.pair.start(old, is_master=False)
+    await run.pair.return_as_slave(old)
 
 
 async def promote_without_link(run: Run) -> None:
@@ -188,7 +197,7 @@ async def promote_without_link(run: Run) -> None:
     link = run.pair.slave_link
     link.stop_traffic(up=True, down=run.chance.random() < 0.7)
     await run.last(0.3, 1.0)
-    await probe(run.pair.master, run.chance)
+    await probe(run)
     await run.last(0.3, 1.0)
     old = run.pair.master
     await run.pair.kill(old)
@@ -196,7 +205,7 @@ async def promote_without_link(run: Run) -> None:
     link.heal()
     await run.pair.promote(run.pair.slave)
     await run.last(0.2, 1.0)
-    await run.pair.start(old, is_master=False)
+    await run.pair.return_as_slave(old)
 
 
 async def promote_beside_old_master(run: Run) -> None:
@@ -210,7 +219,7 @@ async def promote_beside_old_master(run: Run) -> None:
     for _ in range(3):
         await run.traffic.send("stray", old, old_term)
     await run.pair.kill(old)
-    await run.pair.start(old, is_master=False)
+    await run.pair.return_as_slave(old)
 
 
 async def cut_power_of_slave(run: Run) -> None:
@@ -227,7 +236,7 @@ async def cut_power_of_master(run: Run) -> None:
     await run.pair.cut_power(old)
     await run.pair.promote(run.pair.slave)
     await run.last(0.2, 1.5)
-    await run.pair.start(old, is_master=False)
+    await run.pair.return_as_slave(old)
 
 
 async def cut_power_of_both(run: Run) -> None:
@@ -236,7 +245,7 @@ async def cut_power_of_both(run: Run) -> None:
     await run.pair.cut_power(master, slave)
     run.pair.term += 1
     await run.pair.start(master, is_master=True)
-    await run.pair.start(slave, is_master=False)
+    await run.pair.return_as_slave(slave)
 
 
 async def cut_power_of_both_and_promote(run: Run) -> None:
@@ -244,7 +253,7 @@ async def cut_power_of_both_and_promote(run: Run) -> None:
     master, slave = run.pair.master, run.pair.slave
     await run.pair.cut_power(master, slave)
     await run.pair.promote(slave)
-    await run.pair.start(master, is_master=False)
+    await run.pair.return_as_slave(master)
 
 
 CALM_STEPS: tuple[Step, ...] = (

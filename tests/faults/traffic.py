@@ -59,7 +59,7 @@ class Traffic:
         self, pair: Pair, history: History, chance: random.Random, clock: Callable[[], int]
     ) -> None:
         self._pair = pair
-        self._history = history
+        self.history = history
         self._chance = chance
         self._clock = clock
         self._numbers = itertools.count()
@@ -130,7 +130,7 @@ class Traffic:
                 physical_offset=physical_offset,
                 reason=reason,
             )
-            self._history.sends.append(send)
+            self.history.sends.append(send)
         return send
 
     # --- consumers ---------------------------------------------------------------
@@ -173,7 +173,7 @@ class Traffic:
             reply = await self._pair.client.invoke(node.address, request, PULL_TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
                 commit = Commit(node.name, GROUP, TOPIC, queue_id, consumer_offset, start_ms)
-                self._history.commits.append(commit)
+                self.history.commits.append(commit)
 
     async def _look_at(self, slave: Node) -> None:
         """Read the offsets and the end of a queue of the slave; it may be dead."""
@@ -201,7 +201,7 @@ class Traffic:
         elif reply.code != ResponseCode.QUERY_NOT_FOUND:
             raise ReputError(reply.remark or f"code {reply.code}")
         queue_end = await self._pair.queue_end(node, queue_id)
-        self._history.observations.append(
+        self.history.observations.append(
             Observation(
                 node.name,
                 GROUP,
@@ -251,7 +251,7 @@ class Traffic:
         fields = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
         if reply.code == ResponseCode.SUCCESS:
             for message in messages_in(reply.body):
-                self._history.reads.append(
+                self.history.reads.append(
                     Read(
                         node.name,
                         message.topic,
