@@ -45,8 +45,9 @@ MASTER_ID, SLAVE_ID = 0, 1
 VIP_DISTANCE = 2
 """Slaves ask their master for some tables at its port minus this."""
 POLL_S = 0.1
-RETURN_S = 5.0
-"""Time in which an old master finds whether it can follow."""
+RETURN_S = 22.0
+"""Time in which an old master finds whether it can follow. If it has taken the new one's place at
+the name server, that registers again within 10 s, and the old one asks every 10 s."""
 REFUSALS = ("does not follow, ahead", "does not follow, diverged")
 FOLLOWS = "INFO reput.broker.replication.follower following"
 """Words in the log of a slave of ours."""

@@ -33,6 +33,8 @@ from reput.errors import ReputError
 RUN_S = 90.0
 """Limit of a run."""
 STEP_COUNT = 4
+JAVA_STEP_COUNT = 2
+"""Faults of a run with Java's brokers, which start, stop and connect in seconds each."""
 CALM_S = (0.5, 2.0)
 HEAL_S = 25.0
 OFFSET_PERIOD_MS = {REPUT: 12_000, "4": 12_000, "5": 62_000}
@@ -84,7 +86,7 @@ async def play(
     kinds: tuple[str, str] = (REPUT, REPUT),
     guarantee: Guarantee = Guarantee.SYNC,
     *,
-    step_count: int = STEP_COUNT,
+    step_count: int | None = None,
     chosen: Sequence[Step] = (),
     promotes: bool = True,
     is_lossy: bool = False,
@@ -109,7 +111,11 @@ async def play(
         limit_s: Time limit of the run.
     """
     chance = random.Random(seed)
-    steps = list(chosen) or faults.plan(chance, guarantee, step_count, promotes=promotes)
+    if step_count is None:
+        step_count = STEP_COUNT if set(kinds) == {REPUT} else JAVA_STEP_COUNT
+    steps = list(chosen) or faults.plan(
+        chance, guarantee, step_count, promotes=promotes, is_lossy=is_lossy
+    )
     start_s = time.monotonic()
 
     def clock() -> int:
@@ -240,7 +246,7 @@ def main() -> int:
     parser.add_argument(
         "--guarantee", choices=list(Guarantee), help="by default the seed chooses it"
     )
-    parser.add_argument("--faults", type=int, default=STEP_COUNT, help="number of faults of a run")
+    parser.add_argument("--faults", type=int, help="number of faults of a run")
     parser.add_argument("--diverged", choices=["refuse", "truncate"], default="refuse")
     parser.add_argument("--calm", action="store_true", help="never promote the slave")
     parser.add_argument("--power", action="store_true", help="most faults are power cuts")
