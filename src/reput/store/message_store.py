@@ -253,7 +253,7 @@ class MessageStore:
     def _set_limits(self) -> None:
         config, block = self.config, self._block
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        block[state.MEMORY_BYTES] = memory * config.access_message_in_memory_max_ratio // 100
+        block[state.MEMORY_BYTES] = memory * config.memory_ratio // 100
         block[state.BYTES_IN_MEMORY_MAX] = config.max_transfer_bytes_on_message_in_memory
         block[state.COUNT_IN_MEMORY_MAX] = config.max_transfer_count_on_message_in_memory
         block[state.BYTES_ON_DISK_MAX] = config.max_transfer_bytes_on_message_in_disk

@@ -152,8 +152,11 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
     """Return the destination of a message; create the topic if necessary.
 
     Raises:
-        RequestRefused: There is no such topic or queue, or it cannot be written.
+        RequestRefused: This is a slave; or there is no such topic or queue, or it cannot be
+            written.
     """
+    if not parts.identity.is_master:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,
