@@ -27,11 +27,11 @@ async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
         "in_sync_replicas": 1,
         "min_in_sync_replicas": 2,
     }
-    async with broker_subject.running(tmp_path, store=store) as one:
-        slave = add_slave(one)
-        assert (await one.send("T", b"first", queue_id=3)).code == ResponseCode.SUCCESS
-        one.broker.store.replicas.remove(slave)
-        yield one
+    async with broker_subject.running(tmp_path, store=store) as running:
+        slave = add_slave(running)
+        assert (await running.send("T", b"first", queue_id=3)).code == ResponseCode.SUCCESS
+        running.broker.store.replicas.remove(slave)
+        yield running
 
 
 def add_slave(subject: Subject) -> Replica:
