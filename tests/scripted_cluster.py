@@ -108,13 +108,25 @@ class ScriptedCluster:
     Args:
         topics: Topic -> broker name -> number of queues.
         brokers: Number of brokers.
+        slaves: Number of slaves of each broker; ``replicas`` has them.
     """
 
-    def __init__(self, topics: Mapping[str, Mapping[str, int]], brokers: int = 1) -> None:
+    def __init__(
+        self, topics: Mapping[str, Mapping[str, int]], brokers: int = 1, slaves: int = 0
+    ) -> None:
         self.topics = {topic: dict(queues) for topic, queues in topics.items()}
         self.name_server = ScriptedServer()
         self.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = self._route
         self.brokers = [ScriptedBroker(f"broker-{chr(ord('a') + i)}") for i in range(brokers)]
+        self.replicas: dict[str, dict[int, ScriptedBroker]] = {
+            broker.name: {0: broker} | {i + 1: ScriptedBroker(broker.name) for i in range(slaves)}
+            for broker in self.brokers
+        }
+        """Broker name -> broker id -> broker, as in routes. A test may remove and add brokers."""
+        self._servers = [
+            self.name_server,
+            *(broker for replicas in self.replicas.values() for broker in replicas.values()),
+        ]
 
     @property
     def namesrv(self) -> str:
@@ -125,12 +137,12 @@ class ScriptedCluster:
         return self.brokers[0]
 
     async def __aenter__(self) -> Self:
-        for server in (self.name_server, *self.brokers):
+        for server in self._servers:
             await server.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for server in (self.name_server, *self.brokers):
+        for server in self._servers:
             await server.stop()
 
     def _route(self, request: Command) -> Command:
@@ -140,9 +152,13 @@ class ScriptedCluster:
             return command.reply(request, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
         route = TopicRouteData(
             broker_datas=[
-                BrokerData(broker_addrs={0: one.address}, broker_name=one.name, cluster="c")
-                for one in self.brokers
-                if one.name in queues
+                BrokerData(
+                    broker_addrs={number: one.address for number, one in replicas.items()},
+                    broker_name=name,
+                    cluster="c",
+                )
+                for name, replicas in self.replicas.items()
+                if name in queues
             ],
             queue_datas=[
                 QueueData(broker_name=name, perm=6, read_queue_nums=count, write_queue_nums=count)

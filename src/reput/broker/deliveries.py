@@ -8,6 +8,7 @@ from reput import limits
 from reput.broker.counters.stats import Stats
 from reput.broker.settings.live import LiveConfig
 from reput.limits import Refusals
+from reput.store.config import BrokerRole
 from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.table_files import ConsumerOffsetTable
 
@@ -55,9 +56,11 @@ class Deliveries:
             return
         table = self._consumer_offsets
         count_max = self._settings.broker.reput_consumer_offsets_max
+        # As the processor: a slave stores only the offsets that are committed by themselves.
+        is_slave = self._settings.store.broker_role is BrokerRole.SLAVE
         for delivery in self._pull_subscriptions.take():
             self._stats.delivered(delivery)
-            if delivery.consumer_offset is None or delivery.consumer_offset < 0:
+            if is_slave or delivery.consumer_offset is None or delivery.consumer_offset < 0:
                 continue
             queue = delivery.topic, delivery.group, delivery.queue_id
             if table.count < count_max or table.get(*queue) is not None:

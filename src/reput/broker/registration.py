@@ -8,12 +8,14 @@ deletes the topic. Only name servers of 5.x with ``deleteTopicWithBrokerRegistra
 registration as complete, also those of Java's brokers; there the other topics return with the next
 period. Source: rocketmq 4.9.7 ``BrokerController.registerIncrementBrokerData``,
 ``RouteInfoManager``.
+
+The replies to a slave contain the addresses of its master.
 """
 
 import asyncio
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +29,12 @@ from reput.format import bodies, headers
 from reput.format.bodies import DataVersion, KvTable, TopicRouteData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import FRAME_BYTES_MAX, Command
-from reput.format.headers import RegisterBrokerHeader, RouteHeader, UnregisterBrokerHeader
+from reput.format.headers import (
+    RegisterBrokerHeader,
+    RegisterBrokerReplyHeader,
+    RouteHeader,
+    UnregisterBrokerHeader,
+)
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import chunks
@@ -43,7 +50,19 @@ _UNREGISTER_TIMEOUT_MS = 1_000
 _ROUTE_TIMEOUT_MS = 2_000
 """Less than the 3 s that consumers wait for their reply."""
 
+MASTER_ID = 0
+"""The broker id of a master."""
+
 _log = logging.getLogger(__name__)
+
+
+class MasterAddresses(NamedTuple):
+    """The addresses of a master; empty if no master is registered."""
+
+    address: str = ""
+    """Address for requests, ``ip:port``."""
+    ha_address: str = ""
+    """Address of the port for slaves, ``ip:port``."""
 
 
 class _Body(NamedTuple):
@@ -96,6 +115,11 @@ class Registration:
         """Topic that cannot be encoded -> the reason."""
         self.problems: dict[str, str] = {}
         """Name server -> why the registration failed; empty if all are up to date."""
+        self.master = MasterAddresses()
+        """The master of a slave: of the name server whose answer was the last one to change."""
+        self.on_master: Callable[[], object] = lambda: None
+        """Called when ``master`` has changed."""
+        self._masters: dict[str, MasterAddresses] = {}  # by name server
 
     def start(self) -> None:
         """Create the client; to be called within the event loop."""
@@ -149,6 +173,8 @@ class Registration:
         self.problems = {
             server_name: why for server_name, why in self.problems.items() if server_name in servers
         }
+        for gone in self._masters.keys() - set(servers):
+            del self._masters[gone]
         for server in servers:
             pending = self._pending.get(server, set())
             self._pending[server] = None if topics is None or pending is None else pending | topics
@@ -215,6 +241,27 @@ class Registration:
         if reply.body:
             ordered = bodies.decode(KvTable, reply.body).table
             self._topics.take_ordered(ordered, self._clock.now_ms())
+        if config.broker_id != MASTER_ID:
+            self._take_master(server, headers.decode(RegisterBrokerReplyHeader, reply.ext_fields))
+
+    def _take_master(self, server: str, header: RegisterBrokerReplyHeader) -> None:
+        """Use the master in a name server's reply if it is another one than in its last reply.
+
+        After a failover some name servers may list the old master for a while.
+        """
+        known = self._masters.get(server)
+        master = MasterAddresses(header.master_addr or "", header.ha_server_addr or "")
+        self._masters[server] = master
+        if master in (known, self.master) or not master.ha_address:
+            return
+        _log.info(
+            "name server %s: the master is %s, its port for slaves %s",
+            server,
+            master.address,
+            master.ha_address,
+        )
+        self.master = master
+        self.on_master()
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return the route of a topic from the first name server that replies; None if it has none.

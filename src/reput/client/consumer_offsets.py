@@ -14,7 +14,7 @@ from reput.client.core import offset_table, requests
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import NoRoute
 from reput.client.instance import ClientInstance
-from reput.errors import BrokerError, InvalidBody, RemotingError, WriteFailed
+from reput.errors import BrokerError, InvalidBody, RemotingError, ReputError, WriteFailed
 from reput.format import headers
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -50,6 +50,9 @@ class ConsumerOffsets(Protocol):
 class BrokerOffsets:
     """Consumer offsets of a group, stored by the brokers of the queues.
 
+    While a master is away, a slave stores them: another member may begin there. They do not count
+    as saved then, so that the master gets them when it is back.
+
     Args:
         instance: Client instance for requests.
         group: The consumer group, by its full name.
@@ -65,14 +68,15 @@ class BrokerOffsets:
         self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the broker's offset. See ``ConsumerOffsets``."""
+        """Return the offset of the master, or of a slave while it is away."""
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
         )
         try:
-            return await ask_offset(
-                self._instance, queue, RequestCode.QUERY_CONSUMER_OFFSET, header
-            )
+            route = await self._instance.route(queue.topic)
+            address = route.any_address(queue.broker_name)
+            code = RequestCode.QUERY_CONSUMER_OFFSET
+            return await _ask_offset(self._instance, address, code, header)
         except BrokerError as answer:
             if answer.response_code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -101,10 +105,22 @@ class BrokerOffsets:
         # One by one: if Java's broker handles the first offsets of a group and topic concurrently,
         # it keeps those of one request and loses the others (``ConsumerOffsetManager.commitOffset``
         # creates a new map for each).
+        is_refreshed = False
         for queue in queues:
-            await self._save(queue, unsaved[queue])
+            error = await self._save(queue, unsaved[queue])
+            if error is not None and error.refresh_route and not is_refreshed:
+                is_refreshed = True
+                await self._refresh(queue.topic)
 
-    async def _save(self, queue: MessageQueue, consumer_offset: int) -> None:
+    async def _refresh(self, topic: str) -> None:
+        """Fetch a route: if the master is away, the next offsets go to a slave."""
+        try:
+            await self._instance.route(topic, refresh=True)
+        except (RemotingError, NoRoute, InvalidBody) as error:
+            log.warning("route of topic %s: %s", topic, error)
+
+    async def _save(self, queue: MessageQueue, consumer_offset: int) -> ReputError | None:
+        """Save one offset; return the error if that failed."""
         header = headers.UpdateConsumerOffsetHeader(
             consumer_group=self._group,
             topic=queue.topic,
@@ -114,11 +130,14 @@ class BrokerOffsets:
         request = requests.make(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         try:
             route = await self._instance.route(queue.topic)
-            await self._instance.ask(route.master(queue.broker_name), request)
+            address = route.any_address(queue.broker_name)
+            await self._instance.ask(address, request)
         except (RemotingError, NoRoute, InvalidBody) as error:
             log.warning("offset %d of %s is not saved yet: %s", consumer_offset, queue, error)
-        else:
+            return error
+        if address == route.address(queue.broker_name):
             self.table.note_saved(queue, consumer_offset)
+        return None
 
 
 class FileOffsets:
@@ -190,7 +209,13 @@ async def ask_offset(
         RemotingError: No reply arrived.
     """
     route = await instance.route(queue.topic)
-    reply = await instance.ask(route.master(queue.broker_name), requests.make(code, header))
+    return await _ask_offset(instance, route.master(queue.broker_name), code, header)
+
+
+async def _ask_offset(
+    instance: ClientInstance, address: str, code: RequestCode, header: headers.Header
+) -> int:
+    reply = await instance.ask(address, requests.make(code, header))
     return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
 

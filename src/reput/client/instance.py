@@ -30,6 +30,7 @@ from reput.client.core.route_cache import (
     RouteCache,
     TopicRoute,
     default_route,
+    no_publish_queues,
     topic_route,
 )
 from reput.clock import Clock, SystemClock
@@ -349,7 +350,7 @@ class ClientInstance:
             route = default_route(topic, template, queue_count_max)
             self._learn(route)
         if not route.publish_queues:
-            raise NoRoute(topic, "none of its queues can be written to")
+            raise no_publish_queues(route)
         return route
 
     async def _fetch(self, topic: str) -> TopicRoute:

@@ -27,6 +27,8 @@ FLOW_CONTROL_MS = 20
 """Delay after a pull that a busy broker rejected, in ms."""
 NOT_HEARD_MS = 1_000
 """Delay after a pull whose subscription the broker did not know, in ms; it was sent since."""
+LAGGING_SLAVE_MS = 100
+"""Delay after a pull from a slave that lacks the messages, in ms."""
 MIB = 1 << 20
 _NOT_HEARD = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -174,6 +176,9 @@ class QueuePulls(Generic[Q]):
             return
         if brought.status is PullStatus.ILLEGAL_OFFSET:
             await self._correct(pulled, brought)
+            return
+        if brought.status is PullStatus.NO_MATCH and brought.next_offset == messages.next_offset:
+            await asyncio.sleep(LAGGING_SLAVE_MS / 1000)
             return
         now_ms = self._clock.now_ms()
         count = messages.put(brought.messages, brought.next_offset, now_ms)

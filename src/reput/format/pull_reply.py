@@ -5,19 +5,22 @@ cut out of replies built here.
 """
 
 from reput.format import codes, command
+from reput.format.codes import MASTER_ID
 from reput.format.command import Command, Serialization
 from reput.format.send_reply import cut
 
 FOUND = "FOUND"
 """Remark of the reply: Java's ``GetMessageStatus``."""
-SUGGESTED_BROKER = 0
-"""Broker id that consumers should read from: the master."""
+SUGGESTED_MAX = 9
+"""Largest broker id in replies of the kernel: it writes one digit."""
 
 
-def fields(next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
-    """Return the fields of a reply, from queue offsets."""
+def fields(
+    next_offset: int, min_offset: int, max_offset: int, suggested_broker: int
+) -> dict[str, str]:
+    """Return the fields of a reply, from queue offsets and the id of the suggested broker."""
     return {
-        "suggestWhichBrokerId": str(SUGGESTED_BROKER),
+        "suggestWhichBrokerId": str(suggested_broker),
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),
@@ -31,6 +34,7 @@ def pull_reply(
     min_offset: int,
     max_offset: int,
     records: bytes,
+    suggested_broker: int = MASTER_ID,
 ) -> bytes:
     """Return the frame that answers a pull.
 
@@ -41,9 +45,10 @@ def pull_reply(
         min_offset: Queue offset of the first message of the queue.
         max_offset: Queue offset after the last message of the queue.
         records: Concatenated records.
+        suggested_broker: Id of the broker that the consumer should read from.
     """
     request = Command(codes.RequestCode.PULL_MESSAGE, opaque, serialization=serialization)
-    answer = fields(next_offset, min_offset, max_offset)
+    answer = fields(next_offset, min_offset, max_offset, suggested_broker)
     return command.encode(command.reply(request, remark=FOUND, ext_fields=answer, body=records))
 
 
@@ -70,3 +75,7 @@ JSON_PIECES = _json_pieces()
 BINARY_PIECES = _binary_pieces()
 """Parts of a binary header: before the opaque; from it to the size of the fields; before next
 offset, minimum and maximum offset, each with its size; the rest."""
+JSON_SUGGESTED = 1, JSON_PIECES[1].index(b'"suggestWhichBrokerId":"') + 24
+"""Place of the digit of the suggested broker: number of the piece, position in it."""
+BINARY_SUGGESTED = 2, BINARY_PIECES[2].index(b"suggestWhichBrokerId\0\0\0\x01") + 24
+"""The same, in ``BINARY_PIECES``."""

@@ -8,7 +8,7 @@ blank, and keeps the offsets up to which the log is written, committed and durab
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,44 @@ _FOREIGN_RECORD_BYTES_MAX = 16 * 1024 * 1024
 """Maximum size of a record written with another configuration: no longer one fits in a reply."""
 
 _T = TypeVar("_T")
+
+
+class LogView:
+    """Bytes of the log in memory, which stay valid until ``release``.
+
+    Args:
+        file: The log file; it is held.
+        physical_offset: Physical offset of the first byte.
+        size: Number of bytes, all in this file.
+    """
+
+    __slots__ = ("_file", "data", "physical_offset")
+
+    def __init__(self, file: MappedFile, physical_offset: int, size: int) -> None:
+        self._file = file
+        self.physical_offset = physical_offset
+        position = physical_offset - file.start
+        self.data = file.view(position, position + size)
+        """The bytes, without a copy."""
+
+    def release(self) -> bool:
+        """End the use of the bytes.
+
+        Returns:
+            False if the file was deleted and held for too long: the bytes may have been zeros.
+        """
+        self.data = self.data[:0]
+        return self._file.release()
+
+
+class LogPiece(NamedTuple):
+    """A range of one log file, to be read from the file itself."""
+
+    path: str
+    start: int
+    """Position of the first byte in the file."""
+    size: int
+    """Number of bytes."""
 
 
 class CommitLog:
@@ -159,6 +197,67 @@ class CommitLog:
             self._write_to(self.files.roll(), 0)
         self._point_at_files()
 
+    def begin_at(self, physical_offset: int, now_ms: int) -> None:
+        """Create the first file of an empty log, from a file boundary on.
+
+        Raises:
+            DiskFull: There is no space.
+            WriteFailed: The disk failed.
+        """
+        assert physical_offset % self.file_size == 0
+        assert self.written_offset == self.min_offset, "the log is empty"
+        self._release_all()
+        self._block[state.LOG_ADDRESS] = 0
+        self.files.clear(now_ms)
+        with self._rolling:
+            self._write_to(self.files.roll(physical_offset), 0)
+            self.flushed_offset = physical_offset
+        self._point_at_files()
+
+    def room(self, size: int) -> memoryview:
+        """Return the next ``size`` bytes of the current file, with space on disk, to be filled.
+
+        Raises:
+            DiskFull: There is no space.
+        """
+        block = self._block
+        position = block[state.LOG_POSITION]
+        if position + size > block[state.LOG_LIMIT]:
+            self.reserve(size)
+        last = self.files.last
+        assert last is not None
+        return last.view(position, position + size)
+
+    def extend(self, size: int) -> None:
+        """Add bytes that were written to ``room`` to the log."""
+        block = self._block
+        assert block[state.LOG_POSITION] + size <= block[state.LOG_SIZE]
+        block[state.LOG_POSITION] += size
+
+    def cut_part(self, physical_offset: int, *, has_more: bool) -> bool:
+        """Cut what follows the last whole record of a slave's log, durably.
+
+        Args:
+            physical_offset: Physical offset of the end of that record.
+            has_more: Whether the file has bytes after the end of the log.
+
+        Returns:
+            False if the offset is not in the current file; nothing has changed.
+
+        Raises:
+            WriteFailed: The disk failed; also ``DiskFull``.
+        """
+        if physical_offset == self.written_offset and not has_more:
+            return True
+        last = self._update_written()
+        if last is None or physical_offset < last.start:
+            return False
+        last.cut(physical_offset - last.start)
+        with self._rolling:
+            self._write_to(last, physical_offset - last.start)
+            self.flushed_offset = physical_offset
+        return True
+
     def _free_a_buffer(self, last: MappedFile, room: int) -> int:
         """Commit the buffers to free one; return the bytes left in the last file.
 
@@ -255,6 +354,30 @@ class CommitLog:
             return None
         data = hot.bytes_at(file.address + physical_offset - file.start, size)
         return data if file.release() else None
+
+    def view(self, physical_offset: int, size_max: int, limit: int) -> LogView | None:
+        """Return bytes of one file without a copy; None if there are none to read.
+
+        Args:
+            physical_offset: Physical offset of the first byte.
+            size_max: Maximum number of bytes.
+            limit: Physical offset after the last byte that may be read.
+        """
+        file = self.files.file_at(physical_offset)
+        if file is None:
+            return None
+        size = min(size_max, limit - physical_offset, file.end - physical_offset)
+        if size <= 0 or not file.hold():
+            return None
+        return LogView(file, physical_offset, size)
+
+    def piece(self, physical_offset: int, limit: int) -> LogPiece | None:
+        """Return the rest of the file with an offset, as ``view``; the file may expire any time."""
+        file = self.files.file_at(physical_offset)
+        if file is None or physical_offset >= limit:
+            return None
+        start = physical_offset - file.start
+        return LogPiece(file.path, start, min(limit, file.end) - physical_offset)
 
     def read_all(self, places: Iterable[tuple[int, int]]) -> list[bytes | None]:
         """Return the bytes at each (physical offset, size); faster than ``read`` for few files."""

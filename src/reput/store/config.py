@@ -465,6 +465,14 @@ class StoreConfig:
         return self.in_sync_replicas or _IN_SYNC_REPLICAS_4X
 
     @property
+    def memory_ratio(self) -> int:
+        """Percentage of the memory whose messages are read without the disk; a slave has less."""
+        ratio = self.access_message_in_memory_max_ratio
+        if self.broker_role is BrokerRole.SLAVE:
+            return max(ratio - _SLAVE_MEMORY_DIFFERENCE, 0)
+        return ratio
+
+    @property
     def uses_transient_store_pool(self) -> bool:
         """True if appends go to the pool: only if no put waits for the disk."""
         is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
@@ -502,6 +510,8 @@ class StoreConfig:
         object.__setattr__(self, name, value)
 
 
+_SLAVE_MEMORY_DIFFERENCE = 10
+"""Percentage by which accessMessageInMemoryMaxRatio is lower on a slave, as in 5.x."""
 _IN_SYNC_REPLICAS_4X = 2
 """Brokers that a SYNC_MASTER of 4.x requires: itself and one slave."""
 _TIMER_SLOTS_MAX = 7 * 24 * 3600 - 60

@@ -125,6 +125,12 @@ class Dispatcher:
         """Ranges that were skipped since the store was opened."""
         self.refilled_units = 0
         """Number of units that replace messages lost from the log."""
+        self.is_replica = False
+        """True if the log is received from a master: its end may be inside a record, for which
+        dispatch waits, and damage stops dispatch instead of being skipped."""
+        self.problem = ""
+        """Why dispatch of a replica has stopped; empty if it has not."""
+        self._awaited = 0  # end of the log at which a replica's dispatch waits for more bytes
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
 
@@ -142,6 +148,7 @@ class Dispatcher:
         ``put_slowly`` until dispatch has passed its tombstone.
         """
         self._block[state.DISPATCHED] = physical_offset
+        self._awaited = 0
         self._torn = deque(torn)
         self._pending_tombstones = sorted(
             (tombstone, topic)
@@ -179,6 +186,11 @@ class Dispatcher:
 
     # Steps ------------------------------------------------------------------------------------
 
+    def can_step(self, limit: int) -> bool:
+        """Return True if there is something before ``limit`` to be dispatched now."""
+        is_stuck = self.is_replica and (bool(self.problem) or limit <= self._awaited)
+        return self.dispatched_offset < limit and not is_stuck
+
     def step(self, limit: int, now_ms: int) -> bool:
         """Dispatch some records between ``dispatched_offset`` and ``limit``.
 
@@ -190,7 +202,7 @@ class Dispatcher:
             QueueGap: See ``is_strict``.
         """
         start = self.dispatched_offset
-        if start >= limit:
+        if not self.can_step(limit):
             return False
         if self._lacks_keys:
             self.finish_keys(now_ms)
@@ -233,6 +245,9 @@ class Dispatcher:
     def _dispatch_file(self, file: MappedFile, stop: int, limit: int, now_ms: int) -> None:
         block = self._block
         end = min(limit, file.end) - file.start
+        # Of a replica's blank, the head can be there and the rest not: it must not match the file.
+        is_cut = self.is_replica and end < file.size
+        file_end = file.size + 1 if is_cut else file.size
         block[state.INPUT_POSITION] = self.dispatched_offset - file.start
         slow_work = 0
         while block[state.INPUT_POSITION] < min(stop - file.start, end):
@@ -243,12 +258,15 @@ class Dispatcher:
                 file.address,
                 min(stop - file.start, end),
                 end,
-                file.size,
+                file_end,
                 file.start,
             )
             reason = block[state.STOP]
             position = block[state.INPUT_POSITION]
             if reason == state.STOP_DONE:
+                break
+            if self.is_replica and reason in (state.STOP_DAMAGE, state.STOP_PART):
+                self._stop_at(file, position, end)
                 break
             if reason in (state.STOP_DAMAGE, state.STOP_PART):
                 block[state.INPUT_POSITION] = self._skip_damage(file, position, end)
@@ -295,6 +313,23 @@ class Dispatcher:
         hole = Hole(file.start + position, length, "not a record, or one of another offset")
         self._report(hole)
         return next_position
+
+    def _stop_at(self, file: MappedFile, position: int, end: int) -> None:
+        """Wait for the rest of the record at a position, or stop if it cannot be a record."""
+        physical_offset = file.start + position
+        verdict, _ = record.classify(
+            file.view(position, end),
+            0,
+            physical_offset,
+            file_end=file.size - position,
+            check_crc=False,
+        )
+        if verdict is Verdict.TRUNCATED or (verdict is Verdict.BLANK and end < file.size):
+            self._awaited = file.start + end
+            return
+        reason = record.REASONS.get(verdict, "zeros where records should be")
+        self.problem = f"the log has no record at physical offset {physical_offset}: {reason}"
+        _log.error("%s; dispatch stops there", self.problem)
 
     def _report(self, hole: Hole) -> None:
         self.holes.append(hole)

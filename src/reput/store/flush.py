@@ -13,7 +13,7 @@ a sync, since no descriptor was free, has lost nothing: its sync is tried again.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,8 +28,11 @@ from reput.store.incoming import PutResult, PutStatus
 from reput.store.index_file import IndexFiles
 from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues
+from reput.store.replica_acks import ReplicaAcks
 
 PAGE_BYTES = 4096
+HEARTBEATS_MISSED_MAX = 2
+"""Heartbeats without a report after which a slave does not count as available."""
 _NEVER_MS = -(1 << 62)
 _CHECKPOINT_INTERVAL_MS = 1000
 
@@ -50,15 +53,17 @@ class _WrittenOut:
 
 @dataclass(slots=True)
 class PendingPut:
-    """A put that is in the log and waits for the disk or a slave."""
+    """A put that is in the log and waits for the disk or slaves."""
 
     stored: PutResult
     deadline_ms: int
     """End of the wait for the disk, in ms of monotonic time."""
     slave_deadline_ms: int
-    """End of the wait for a slave, in ms of monotonic time."""
+    """End of the wait for slaves, in ms of monotonic time."""
     result: PutResult | None = None
     """Result for the producer; None while it is unknown."""
+    slaves_needed: int = 0
+    """Number of slaves that must have the message."""
 
 
 @dataclass(slots=True)
@@ -74,25 +79,62 @@ class GroupCommit:
     """The pending puts, in the order of the log.
 
     Under SYNC_FLUSH they wait for the disk: all pending puts share the next sync. On a SYNC_MASTER
-    they wait for a slave.
+    they wait for slaves, unless fewer than needed are available.
 
     Args:
-        config: Flush type, broker role and timeouts.
+        config: Flush type, broker role, numbers of replicas and timeouts.
+        replicas: The slaves, and what they have acknowledged.
     """
 
-    def __init__(self, config: StoreConfig) -> None:
+    def __init__(self, config: StoreConfig, replicas: ReplicaAcks) -> None:
         self._config = config
+        self._replicas = replicas
         self._needs_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._needs_slave = config.broker_role is BrokerRole.SYNC_MASTER
-        self.is_needed = self._needs_disk or self._needs_slave
-        """True if puts wait for the disk or a slave."""
-        self.slave_offset: int | None = None
-        """Physical offset up to which a slave has the log, set by replication; None while no slave
-        is connected."""
+        self._is_sync_master = config.broker_role is BrokerRole.SYNC_MASTER
+        self._silence_ms_max = HEARTBEATS_MISSED_MAX * config.ha_send_heartbeat_interval
+        self._replicas_min = config.min_in_sync_replicas if self._is_sync_master else 1
+        may_need_slaves = config.replicas_needed > 1 or (
+            config.enable_auto_in_sync_replicas and self._replicas_min > 1
+        )
+        self.is_needed = self._needs_disk or may_need_slaves
+        """True if puts wait for the disk or slaves."""
         self._pending: deque[PendingPut] = deque()
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def available(self, end: int, monotonic_ms: int) -> int:
+        """Return the number of slaves that count as available for a put that ends at ``end``."""
+        config = self._config
+        heard_since_ms = monotonic_ms - self._silence_ms_max
+        return self._replicas.available(end, config.ha_slave_fallbehind_max, heard_since_ms)
+
+    @property
+    def may_lack_replicas(self) -> bool:
+        """True if ``lacks_replicas`` can be true at all."""
+        return self._replicas_min > 1
+
+    def lacks_replicas(self, end: int, monotonic_ms: int) -> bool:
+        """Return True if puts are refused, since too few brokers are available.
+
+        Args:
+            end: Physical offset of the log's end.
+            monotonic_ms: The time, monotonic ms.
+        """
+        if self._replicas_min == 1:
+            return False
+        return 1 + self.available(end, monotonic_ms) < self._replicas_min
+
+    def slaves_needed(self, end: int, monotonic_ms: int) -> int:
+        """Return the number of slaves that must have a put which ends at ``end``."""
+        config = self._config
+        if not self._is_sync_master:
+            return 0
+        needed = config.replicas_needed
+        if config.enable_auto_in_sync_replicas:
+            needed = min(needed, 1 + self.available(end, monotonic_ms))
+            needed = max(needed, self._replicas_min)
+        return needed - 1
 
     def add(self, stored: PutResult, monotonic_ms: int) -> PendingPut:
         """Add a put that has to wait."""
@@ -100,6 +142,7 @@ class GroupCommit:
             stored,
             monotonic_ms + self._config.sync_flush_timeout,
             monotonic_ms + self._config.slave_timeout,
+            slaves_needed=self.slaves_needed(stored.end_offset, monotonic_ms),
         )
         self._pending.append(pending)
         return pending
@@ -108,40 +151,68 @@ class GroupCommit:
         self, flushed_offset: int, monotonic_ms: int, *, has_failed: bool = False
     ) -> list[PendingPut]:
         """Set the results of pending puts that are safe or late, and return these puts."""
-        settled = []
+        settled: list[PendingPut] = []
+        if not self._pending:
+            return settled
+        acked_offsets = self._replicas.acked_offsets()
         while self._pending:
             first = self._pending[0]
-            first.result = self.judge(
-                first.stored,
+            first.result = self._judge(
+                first,
                 flushed_offset,
+                acked_offsets,
+                monotonic_ms,
                 is_late=has_failed or first.deadline_ms <= monotonic_ms,
-                is_late_for_slave=has_failed or first.slave_deadline_ms <= monotonic_ms,
+                is_late_for_slaves=has_failed or first.slave_deadline_ms <= monotonic_ms,
             )
             if first.result is None:
                 break
             settled.append(self._pending.popleft())
         return settled
 
-    def judge(
-        self, stored: PutResult, flushed_offset: int, *, is_late: bool, is_late_for_slave: bool
+    def judge_now(self, stored: PutResult, flushed_offset: int, monotonic_ms: int) -> PutResult:
+        """Return the result for the producer of a stored message that waits no longer."""
+        needed = self.slaves_needed(stored.end_offset, monotonic_ms)
+        pending = PendingPut(stored, monotonic_ms, monotonic_ms, slaves_needed=needed)
+        acked_offsets = self._replicas.acked_offsets()
+        result = self._judge(
+            pending,
+            flushed_offset,
+            acked_offsets,
+            monotonic_ms,
+            is_late=True,
+            is_late_for_slaves=True,
+        )
+        assert result is not None
+        return result
+
+    def _judge(
+        self,
+        put: PendingPut,
+        flushed_offset: int,
+        acked_offsets: Sequence[int],
+        monotonic_ms: int,
+        *,
+        is_late: bool,
+        is_late_for_slaves: bool,
     ) -> PutResult | None:
         """Return the result for the producer of a stored message; None while it must wait.
 
-        The slave's status has precedence over the disk's, as in Java.
+        The slaves' status has precedence over the disk's, as in Java.
         """
+        stored, needed = put.stored, put.slaves_needed
         end = stored.end_offset
         status = PutStatus.PUT_OK
         if self._needs_disk and end > flushed_offset:
             if not is_late:
                 return None
             status = PutStatus.FLUSH_DISK_TIMEOUT
-        if self._needs_slave:
-            slave_offset = self.slave_offset
-            if slave_offset is None or end - slave_offset > self._config.ha_slave_fallbehind_max:
+        if needed and (needed > len(acked_offsets) or end > acked_offsets[needed - 1]):
+            if self.available(end, monotonic_ms) < needed:
                 status = PutStatus.SLAVE_NOT_AVAILABLE
-            elif end > slave_offset:
-                if not is_late_for_slave:
-                    return None
+            elif not is_late_for_slaves:
+                return None
+            else:
                 status = PutStatus.FLUSH_SLAVE_TIMEOUT
         return stored if status is PutStatus.PUT_OK else stored._replace(status=status)
 

@@ -42,6 +42,8 @@ class PutStatus(enum.Enum):
     """Stored, but no slave is available."""
     SERVICE_NOT_AVAILABLE = enum.auto()
     """The store is closed, is a slave's, or cannot write."""
+    IN_SYNC_REPLICAS_NOT_ENOUGH = enum.auto()
+    """Not stored: fewer brokers are available than minInSyncReplicas."""
     CREATE_MAPPED_FILE_FAILED = enum.auto()
     MESSAGE_ILLEGAL = enum.auto()
     PROPERTIES_SIZE_EXCEEDED = enum.auto()
@@ -131,6 +133,12 @@ class IncomingMessage:
     def properties(self) -> dict[str, str]:
         """Copy of the properties."""
         return props.decode(self.property_bytes)
+
+
+NOT_ENOUGH_REPLICAS = PutResult(
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, reason="in-sync replicas not enough"
+)
+"""Result of a put that ``minInSyncReplicas`` refuses, with the text of 5.x."""
 
 
 class Refused(Exception):

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 from reput.errors import WriteFailed
 from reput.format.message import Host
 from reput.store.batch_queue import BatchQueue
+from reput.store.commit_log import LogPiece, LogView
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
 from reput.store.consume_queue import ConsumeQueue
@@ -23,6 +24,8 @@ from reput.store.pop_reader import PopReader
 from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.reader import END_OF_TIME_MS, Boundary
 from reput.store.removal import Removal
+from reput.store.replica_acks import ReplicaAcks
+from reput.store.replica_log import ReplicaLog
 from reput.store.send_ingest import Received
 
 
@@ -373,6 +376,33 @@ class BrokerStore(Store, Protocol):
 
     def notify(self) -> None:
         """Notify the listeners of readable messages now."""
+
+    # Replication ------------------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> ReplicaAcks:
+        """The slaves of a master."""
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """True if puts that wait are refused: too few brokers are available."""
+
+    def replicas_changed(self) -> None:
+        """Settle the puts that are safe or late, after slaves have acknowledged or left."""
+
+    @property
+    def replication_limit(self) -> int:
+        """Physical offset up to which slaves may have the log."""
+
+    def log_view(self, physical_offset: int, size_max: int) -> LogView | None:
+        """Return bytes of the log without a copy, to be released; None if there are none."""
+
+    def log_file(self, physical_offset: int) -> LogPiece | None:
+        """Return where bytes of the log are on disk; None if there are none."""
+
+    @property
+    def replica_log(self) -> ReplicaLog:
+        """The log of a slave, for its master's bytes."""
 
     # Getting ----------------------------------------------------------------------------------
 

@@ -255,6 +255,11 @@ class MappedFile:
                 return data
         raise NotInStore(f"{self.path} was deleted or closed meanwhile")
 
+    def view(self, start: int, stop: int) -> memoryview:
+        """Return bytes of the file without a copy, to be used only while it is held."""
+        assert self._map is not None, f"{self.path} is not held"
+        return self._map.view[start:stop]
+
     def zero(self, start: int, stop: int) -> None:
         """Overwrite a range with zeros where it has others. Durable after ``flush`` or ``cut``.
 

@@ -231,15 +231,19 @@ class MappedFileQueue:
             WriteFailed: The disk failed; also ``DiskFull``. Call it again.
         """
         self.drop_prepared()
-        folders = set()
-        while self.files and self.files[-1].start > physical_offset:
-            folders.add(os.path.dirname(self.files[-1].path))  # noqa: PTH120
-            self._destroy(self.files[-1], now_ms, FORCED_AFTER_MS)
-        for folder in folders:
-            self._disk.sync_folder(folder)
+        self._delete_from(physical_offset + 1, now_ms)
         if self.files:
             last = self.files[-1]
             last.cut(min(physical_offset - last.start, last.size))
+
+    def clear(self, now_ms: int) -> None:
+        """Delete all files, durably; the sequence has no bytes.
+
+        Raises:
+            WriteFailed: The disk failed. Call it again.
+        """
+        self.drop_prepared()
+        self._delete_from(0, now_ms)
 
     def delete_first(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> MappedFile:
         """Delete the oldest file and return it. The last file is never deleted.
@@ -278,6 +282,15 @@ class MappedFileQueue:
             self.files, self._prepared = (), None
 
     # --- private --------------------------------------------------------------
+
+    def _delete_from(self, start: int, now_ms: int) -> None:
+        """Delete the files that begin at ``start`` or later, newest first, durably."""
+        folders = set()
+        while self.files and self.files[-1].start >= start:
+            folders.add(os.path.dirname(self.files[-1].path))  # noqa: PTH120
+            self._destroy(self.files[-1], now_ms, FORCED_AFTER_MS)
+        for folder in folders:
+            self._disk.sync_folder(folder)
 
     def _unfinished(self) -> tuple[MappedFile, ...]:
         """Return the files from the oldest one that is not fully durable; at least the last."""

@@ -24,11 +24,11 @@ from reput.descriptors import spares
 from reput.errors import DiskFull, WriteFailed
 from reput.format import java, names
 from reput.format.message import Host
-from reput.store import config_tables, paths
+from reput.store import config_tables, log_cut, paths
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
-from reput.store.commit_log import CommitLog
-from reput.store.config import BrokerRole, StoreConfig
+from reput.store.commit_log import CommitLog, LogPiece, LogView
+from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.copying import Copier
 from reput.store.disk import Disk
@@ -39,7 +39,7 @@ from reput.store.folder_lock import FolderLock
 from reput.store.folder_watch import FolderWatch
 from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.incoming import NOT_ENOUGH_REPLICAS, IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
 from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues
@@ -49,6 +49,8 @@ from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
 from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.removal import Removal, Removals
+from reput.store.replica_acks import ReplicaAcks
+from reput.store.replica_log import ReplicaLog
 from reput.store.retention import Retention
 from reput.store.send_ingest import Received, SendIngest
 from reput.store.summary import Summary
@@ -56,6 +58,9 @@ from reput.store.tombstones import Tombstones
 
 if TYPE_CHECKING:
     from reput.store.filter_bits import Filters
+
+_STEPS_AFTER_RECEIVING = 8
+"""Steps of dispatch after bytes from the master were added: 4 MiB, some ms."""
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +151,11 @@ class MessageStore:
         self._getter = Getter(
             config, self._hot, self.log, self.queues, self.index, self._batch_queues
         )
-        self._waiting = GroupCommit(config)
+        self.replicas = ReplicaAcks()
+        """The slaves of a master."""
+        self._waiting = GroupCommit(config, self.replicas)
+        self._is_replica = config.broker_role is BrokerRole.SLAVE
+        self._replica_log = ReplicaLog(self.log, self.dispatcher, self._take_bytes)
         self.recovery: RecoveryReport
         """Report of the recovery that ran when the store was opened."""
         self._is_open = False
@@ -190,7 +199,9 @@ class MessageStore:
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
             lock.add_folders([name for name in config.commit_log_folders if name not in read_only])
-            store = cls(config, clock or SystemClock(), disk, lock)
+            clock = clock or SystemClock()
+            log_cut.finish_cut(config, disk, clock.now_ms())
+            store = cls(config, clock, disk, lock)
             if filters is not None and config.enable_calc_filter_bit_map:
                 # Not at the top: the library that compiles filters takes long to import.
                 from reput.store.filter_bits import FilterBits
@@ -218,6 +229,7 @@ class MessageStore:
             dispatcher=self.dispatcher,
             known_queues=self._known_queues,
             tombstones=self._tombstones,
+            is_replica=self._is_replica,
         )
         try:
             recovery.load()
@@ -226,6 +238,7 @@ class MessageStore:
                 self._disk.keep_open(path)
             self._write_abort()
             self.recovery = recovery.run(self._clock.now_ms(), progress)
+            self.dispatcher.is_replica = self._is_replica
             self._go_live()
             self._set_limits()
             self._disk.defer_discards()
@@ -240,7 +253,7 @@ class MessageStore:
     def _set_limits(self) -> None:
         config, block = self.config, self._block
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        block[state.MEMORY_BYTES] = memory * config.access_message_in_memory_max_ratio // 100
+        block[state.MEMORY_BYTES] = memory * config.memory_ratio // 100
         block[state.BYTES_IN_MEMORY_MAX] = config.max_transfer_bytes_on_message_in_memory
         block[state.COUNT_IN_MEMORY_MAX] = config.max_transfer_count_on_message_in_memory
         block[state.BYTES_ON_DISK_MAX] = config.max_transfer_bytes_on_message_in_disk
@@ -287,6 +300,11 @@ class MessageStore:
             while self.dispatcher.step(self._dispatch_limit, self._clock.now_ms()):
                 pass
             self.dispatcher.notify()
+            if self._is_replica and not self.log.cut_part(
+                self.dispatcher.dispatched_offset, has_more=self._replica_log.has_unpublished
+            ):
+                _log.warning("not a clean stop: %s", self.dispatcher.problem)
+                return
             self.flusher.flush_all()
             self.log.files.drop_prepared()
             self.removals.finish()  # after everything that messages need: it may fail
@@ -339,6 +357,8 @@ class MessageStore:
             message: The message.
             now_ms: Store time; by default the clock's.
         """
+        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+            return NOT_ENOUGH_REPLICAS
         result = self._putter.put(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
             return self._finish_puts([result])[0]
@@ -351,6 +371,10 @@ class MessageStore:
 
         Each has its own result; under SYNC_FLUSH one sync serves all.
         """
+        if self._waiting.may_lack_replicas and self.lacks_replicas:
+            rest = [message for message in messages if not message.waits]
+            stored = iter(self._putter.put_many(rest, now_ms))
+            return [NOT_ENOUGH_REPLICAS if message.waits else next(stored) for message in messages]
         results = self._putter.put_many(messages, now_ms)
         if self._waiting.is_needed and any(message.waits for message in messages):
             return self._finish_puts(results)
@@ -363,6 +387,8 @@ class MessageStore:
         later do: they include a unique key, which all messages would get. A message with the system
         flag ``INNER_BATCH`` is stored as one record, and goes to a batch queue of 5.x.
         """
+        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+            return NOT_ENOUGH_REPLICAS
         result = self._putter.put_batch(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
             return self._finish_puts([result])[0]
@@ -401,9 +427,11 @@ class MessageStore:
 
         For owners that ``sync`` in a thread: puts that wait together share a sync.
         """
+        monotonic_ms = self._clock.monotonic_ms()
+        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+            return PendingPut(NOT_ENOUGH_REPLICAS, monotonic_ms, monotonic_ms, NOT_ENOUGH_REPLICAS)
         put = self._putter.put_batch if is_batch else self._putter.put
         result = put(message, now_ms)
-        monotonic_ms = self._clock.monotonic_ms()
         if result.status is PutStatus.PUT_OK and self._waiting.is_needed and message.waits:
             return self._waiting.add(result, monotonic_ms)
         return PendingPut(result, monotonic_ms, monotonic_ms, result)
@@ -444,8 +472,9 @@ class MessageStore:
         Returns:
             The result, and the pending put that its replies wait for, as with ``begin_put``.
         """
+        takes_sends = not (self._waiting.may_lack_replicas and self.lacks_replicas)
         received = self._send_ingest.receive(
-            address, position, end, born_host, takes_pulls=takes_pulls
+            address, position, end, born_host, takes_pulls=takes_pulls, takes_sends=takes_sends
         )
         if not received.send_count or not self._waiting.is_needed:
             return received, None
@@ -463,23 +492,71 @@ class MessageStore:
         # These puts do not need space for queues and index: ``step`` tries again and reports it.
         with contextlib.suppress(DiskFull):
             self._dispatch()
-        flushed_offset = self.log.flushed_offset
+        flushed_offset, monotonic_ms = self.log.flushed_offset, self._clock.monotonic_ms()
         return [
-            self._waiting.judge(result, flushed_offset, is_late=True, is_late_for_slave=True)
-            or result
+            self._waiting.judge_now(result, flushed_offset, monotonic_ms)
             if result.status is PutStatus.PUT_OK
             else result
             for result in results
         ]
 
-    @property
-    def slave_offset(self) -> int | None:
-        """Physical offset up to which a slave has the log; None while no slave is connected."""
-        return self._waiting.slave_offset
+    # Replication: a master --------------------------------------------------------------------
 
-    @slave_offset.setter
-    def slave_offset(self, physical_offset: int | None) -> None:
-        self._waiting.slave_offset = physical_offset
+    @property
+    def lacks_replicas(self) -> bool:
+        """True if puts that wait are refused: too few brokers are available (minInSyncReplicas)."""
+        return self._waiting.lacks_replicas(self.log.written_offset, self._clock.monotonic_ms())
+
+    def replicas_changed(self) -> None:
+        """Settle the puts that are safe or late, after slaves have acknowledged or left."""
+        self._settle()
+
+    @property
+    def replication_limit(self) -> int:
+        """Physical offset up to which slaves may have the log; see ``haSendAfter``."""
+        if self.config.ha_send_after is DurableIn.DISK:
+            return self.log.flushed_offset
+        return self.log.readable_offset
+
+    def log_view(self, physical_offset: int, size_max: int) -> LogView | None:
+        """Return bytes of the log without a copy, to be released; for one thread.
+
+        Args:
+            physical_offset: Physical offset of the first byte.
+            size_max: Maximum number of bytes.
+
+        Returns:
+            Bytes of one log file before ``replication_limit``; None if there are none.
+        """
+        return self.log.view(physical_offset, size_max, self.replication_limit)
+
+    def log_file(self, physical_offset: int) -> LogPiece | None:
+        """Return where bytes of the log are on disk; for slow reads in another thread.
+
+        Returns:
+            The rest of one log file before ``replication_limit``; None if there are no bytes. The
+            file may be deleted before it is opened.
+        """
+        return self.log.piece(physical_offset, self.replication_limit)
+
+    # Replication: a slave ---------------------------------------------------------------------
+
+    @property
+    def replica_log(self) -> ReplicaLog:
+        """The log of a slave, for its master's bytes."""
+        assert self._is_replica, "only a slave receives its log"
+        return self._replica_log
+
+    def _take_bytes(self) -> None:
+        """Dispatch bytes that a slave has received."""
+        block = self._block
+        try:
+            for _ in range(_STEPS_AFTER_RECEIVING):
+                if not self.dispatcher.step(self._dispatch_limit, self._clock.now_ms()):
+                    break
+        finally:
+            block[state.LOG_TIMESTAMP] = block[state.LAST_STORE_TIMESTAMP]
+            self.dispatcher.notify()
 
     def is_page_cache_busy(self) -> bool:
         """Return True if a put has taken longer than ``osPageCacheBusyTimeOutMills``."""
@@ -607,12 +684,11 @@ class MessageStore:
     @property
     def has_more_to_do(self) -> bool:
         """True if the last ``step_memory`` left work that the next one can do at once."""
-        lags = self.dispatcher.dispatched_offset < self._dispatch_limit
-        return lags or self.flusher.can_write_more
+        return self.dispatcher.can_step(self._dispatch_limit) or self.flusher.can_write_more
 
     def _go_live(self) -> None:
         """Let puts be dispatched in the same pass, if dispatch is up to date and need not wait."""
-        is_allowed = not self.flusher.is_sync and self.log.pool is None
+        is_allowed = not (self.flusher.is_sync or self.log.pool is not None or self._is_replica)
         lags = self.dispatcher.dispatched_offset < self.log.written_offset
         self._block[state.IS_LIVE] = is_allowed and not lags
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, names
+from reput.format.codes import MASTER_ID
+from reput.format.pull_reply import SUGGESTED_MAX
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, hot, tables
@@ -42,6 +44,10 @@ class Reader(NamedTuple):
     """Hashes of the wanted tags; empty: all messages."""
     queue_count: int
     """Number of queues that may be read."""
+    broker_id: int = MASTER_ID
+    """Id of the broker that replies suggest."""
+    far_broker_id: int = MASTER_ID
+    """Id of the broker that replies suggest if the messages are far from the end of the log."""
 
 
 class Delivery(NamedTuple):
@@ -96,6 +102,8 @@ class _ReaderRow:
         row[state.READER_CODE_COUNT] = len(self._codes)
         row[state.READER_DELIVERIES] = hot.address_of(deliveries.rows)
         row[state.READER_QUEUES] = len(deliveries.rows)
+        row[state.READER_BROKER] = reader.broker_id
+        row[state.READER_FAR_BROKER] = reader.far_broker_id
 
     def slot(self, slot_count: int) -> int:
         """Return the first slot of the table to try for it."""
@@ -157,6 +165,11 @@ class PullSubscriptions:
         if reader.tags_codes and any(queue.extension is not None for queue in queues):
             return  # units have addresses instead of tags codes
         if reader.queue_count > _ROWS_MAX:
+            return
+        if not all(
+            0 <= broker_id <= SUGGESTED_MAX
+            for broker_id in (reader.broker_id, reader.far_broker_id)
+        ):
             return
         if len(reader.tags_codes) > _CODES_MAX or len(reader.subscription or "") > _TEXT_MAX:
             return  # thousands of such readers would take gigabytes

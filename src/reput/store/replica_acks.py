@@ -39,21 +39,34 @@ class ReplicaAcks:
         """Remove a connection, with what it has acknowledged."""
         self.replicas.remove(replica)
 
+    def acked_offsets(self) -> list[int]:
+        """Return the offsets of all slaves that have reported, descending."""
+        acked = [
+            replica.acked_offset for replica in self.replicas if replica.acked_offset is not None
+        ]
+        return sorted(acked, reverse=True)
+
     def confirmed(self, count: int) -> int | None:
         """Return the physical offset up to which ``count`` slaves have the log.
 
         Returns:
             None if fewer slaves have reported.
         """
-        offsets = sorted(
-            (replica.acked_offset for replica in self.replicas if replica.acked_offset is not None),
-            reverse=True,
-        )
+        offsets = self.acked_offsets()
         return offsets[count - 1] if 0 < count <= len(offsets) else None
 
-    def available(self, end: int, lag_max: int) -> int:
-        """Return the number of slaves that lag less than ``lag_max`` bytes; the log ends at ``end``."""
+    def available(self, end: int, lag_max: int, heard_since_ms: int) -> int:
+        """Return the number of slaves that are likely to acknowledge soon.
+
+        Args:
+            end: Physical offset of the log's end.
+            lag_max: Lag in bytes from which on a slave does not count, as in Java.
+            heard_since_ms: Slaves that have not reported since do not count, monotonic ms: the
+                other side of their connection may be gone.
+        """
         return sum(
-            replica.acked_offset is not None and end - replica.acked_offset < lag_max
+            replica.acked_offset is not None
+            and end - replica.acked_offset < lag_max
+            and replica.reported_ms >= heard_since_ms
             for replica in self.replicas
         )

@@ -111,7 +111,14 @@ class SendIngest:
             block[state.STORE_PORT] = store_host.port
 
     def receive(
-        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
+        self,
+        address: int,
+        position: int,
+        end: int,
+        born_host: Host,
+        *,
+        takes_pulls: bool = True,
+        takes_sends: bool = True,
     ) -> Received:
         """Handle the sends, or the pulls, that a buffer begins with, up to the first other frame.
 
@@ -121,11 +128,13 @@ class SendIngest:
             end: The end of the bytes; the last frame may be incomplete.
             born_host: The connection's other side.
             takes_pulls: Whether pulls may be answered.
+            takes_sends: Whether sends may be stored.
         """
         if not self._is_open:
             return Received(position, 0, 0, b"", has_frame=True, code=0, has_more=False)
         block = self._block
-        takes_sends = self._takes_sends and not self._putter.refusal and len(born_host.address) == 4
+        is_v4 = len(born_host.address) == 4
+        takes_sends = takes_sends and self._takes_sends and not self._putter.refusal and is_v4
         block[state.RECEIVE_IS_ON] = takes_sends
         block[state.DELIVER_IS_ON] = takes_pulls
         block[state.READABLE] = self._commit_log.readable_offset

@@ -1,6 +1,7 @@
 """Flushing: which puts wait, the results of producers, and each step called by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from reput.store.flush import GroupCommit, PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.removal import Removal
+from reput.store.replica_acks import Replica, ReplicaAcks
 
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 1 << 16}
@@ -30,7 +32,7 @@ def status(pending: PendingPut) -> PutStatus | None:
 
 
 def test_a_sync_completes_all_puts_that_it_covers() -> None:
-    waiting = GroupCommit(StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    waiting = GroupCommit(StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH), ReplicaAcks())
     puts = [waiting.add(stored(end), 0) for end in (100, 200, 300)]
     assert waiting.settle(200, 0) == puts[:2]
     assert [status(put) for put in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
@@ -39,7 +41,8 @@ def test_a_sync_completes_all_puts_that_it_covers() -> None:
 
 def test_a_late_put_gets_a_timeout() -> None:
     waiting = GroupCommit(
-        StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=5000)
+        StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=5000),
+        ReplicaAcks(),
     )
     put = waiting.add(stored(100), 1000)
     assert waiting.settle(0, 5999) == []
@@ -47,30 +50,181 @@ def test_a_late_put_gets_a_timeout() -> None:
     assert status(put) is PutStatus.FLUSH_DISK_TIMEOUT
 
 
+def sync_master(**settings: Any) -> tuple[GroupCommit, ReplicaAcks]:
+    replicas = ReplicaAcks()
+    settings = {"slave_timeout": 3000, "ha_slave_fallbehind_max": 50} | settings
+    config = StoreConfig(broker_role=BrokerRole.SYNC_MASTER, **settings)
+    return GroupCommit(config, replicas), replicas
+
+
+def slave(acked_offset: int | None, reported_ms: int = 0) -> Replica:
+    return Replica("10.0.0.2:40000", acked_offset=acked_offset, reported_ms=reported_ms)
+
+
 @pytest.mark.parametrize(
-    ("slave_offset", "after_ms", "expected"),
+    ("acked", "after_ms", "expected"),
     [
-        (None, 0, PutStatus.SLAVE_NOT_AVAILABLE),
-        (99, 0, None),
-        (99, 2999, None),
-        (99, 3000, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (100, 0, PutStatus.PUT_OK),
-        (100 - 50 - 1, 0, PutStatus.SLAVE_NOT_AVAILABLE),  # its lag is too large to count
-        (100 - 50, 0, None),
+        ([], 0, PutStatus.SLAVE_NOT_AVAILABLE),
+        ([None], 0, PutStatus.SLAVE_NOT_AVAILABLE),  # it has reported nothing valid so far
+        ([99], 0, None),
+        ([99], 2999, None),
+        ([99], 3000, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        ([100], 0, PutStatus.PUT_OK),
+        # Java: HAService.isSlaveOK requires a gap less than haSlaveFallbehindMax.
+        ([100 - 50], 0, PutStatus.SLAVE_NOT_AVAILABLE),
+        ([100 - 49], 0, None),
+        ([100 - 50, 99], 0, None),
+        ([100, None], 0, PutStatus.PUT_OK),
     ],
 )
 def test_a_sync_master_waits_for_a_slave(
-    slave_offset: int | None, after_ms: int, expected: PutStatus | None
+    acked: list[int | None], after_ms: int, expected: PutStatus | None
 ) -> None:
-    waiting = GroupCommit(
-        StoreConfig(
-            broker_role=BrokerRole.SYNC_MASTER, slave_timeout=3000, ha_slave_fallbehind_max=50
-        )
-    )
+    waiting, replicas = sync_master()
     put = waiting.add(stored(100), 0)
-    waiting.slave_offset = slave_offset
+    for offset in acked:
+        replicas.add(slave(offset))
     waiting.settle(0, after_ms)
     assert status(put) is expected
+
+
+@pytest.mark.parametrize(
+    ("acked", "expected"),
+    [
+        ([100, 99, 98], None),
+        ([100, 100, 0], PutStatus.PUT_OK),
+        ([0, 100, 100], PutStatus.PUT_OK),
+        ([100], PutStatus.SLAVE_NOT_AVAILABLE),
+        ([100, None], PutStatus.SLAVE_NOT_AVAILABLE),
+        ([100, 99], None),
+        ([100, 50], PutStatus.SLAVE_NOT_AVAILABLE),
+    ],
+)
+def test_three_replicas_are_the_master_and_two_slaves(
+    acked: list[int | None], expected: PutStatus | None
+) -> None:
+    waiting, replicas = sync_master(in_sync_replicas=3)
+    put = waiting.add(stored(100), 0)
+    for offset in acked:
+        replicas.add(slave(offset))
+    waiting.settle(0, 0)
+    assert status(put) is expected
+
+
+def test_one_replica_is_the_master_alone() -> None:
+    waiting, _ = sync_master(in_sync_replicas=1)
+    assert not waiting.is_needed
+
+
+def test_an_async_master_waits_for_no_slave() -> None:
+    config = StoreConfig(broker_role=BrokerRole.ASYNC_MASTER, in_sync_replicas=3)
+    assert not GroupCommit(config, ReplicaAcks()).is_needed
+
+
+def test_an_acknowledgement_settles_the_puts_before_it_and_no_later_ones() -> None:
+    waiting, replicas = sync_master()
+    replica = slave(0)
+    replicas.add(replica)
+    puts = [waiting.add(stored(end), 0) for end in (10, 20, 30)]
+    replica.acked_offset = 29
+    assert waiting.settle(0, 0) == puts[:2]
+    assert [status(put) for put in puts] == [PutStatus.PUT_OK, PutStatus.PUT_OK, None]
+
+
+def test_acknowledgements_end_with_their_connection() -> None:
+    waiting, replicas = sync_master()
+    replica = slave(100)
+    replicas.add(replica)
+    replicas.remove(replica)
+    put = waiting.add(stored(100), 0)
+    waiting.settle(0, 0)
+    assert status(put) is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_a_slave_that_missed_two_heartbeats_is_not_available() -> None:
+    waiting, replicas = sync_master(ha_send_heartbeat_interval=5000)
+    replicas.add(slave(0, reported_ms=1000))
+    early, late = waiting.add(stored(10), 11_000), waiting.add(stored(20), 11_001)
+    waiting.settle(0, 11_000)
+    assert [status(early), status(late)] == [None, None]
+    waiting.settle(0, 11_001)
+    assert status(early) is status(late) is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("is_durable", "acked", "expected"),
+    [
+        (False, 100, None),
+        (True, 99, None),
+        (True, 100, PutStatus.PUT_OK),
+        (True, None, PutStatus.SLAVE_NOT_AVAILABLE),
+    ],
+)
+def test_disk_and_slave_are_both_waited_for(
+    is_durable: bool, acked: int | None, expected: PutStatus | None
+) -> None:
+    waiting, replicas = sync_master(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    replicas.add(slave(acked))
+    put = waiting.add(stored(100), 0)
+    waiting.settle(100 if is_durable else 0, 0)
+    assert status(put) is expected
+
+
+def test_the_slaves_status_has_precedence_over_the_disks() -> None:
+    """As in Java, ``CommitLog.submitFlushRequest`` before ``submitReplicaRequest``."""
+    waiting, replicas = sync_master(
+        flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=3000
+    )
+    replicas.add(slave(0))
+    late, lonely = waiting.add(stored(49), 0), waiting.add(stored(50), 0)
+    waiting.settle(0, 3000)
+    assert status(late) is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert status(lonely) is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("acked", "minimum", "expected"),
+    [
+        ([], 1, PutStatus.PUT_OK),
+        ([99], 1, None),
+        ([99, 98], 1, None),
+        ([100, 98], 1, None),
+        ([100, 100], 1, PutStatus.PUT_OK),
+        ([], 2, PutStatus.SLAVE_NOT_AVAILABLE),
+    ],
+)
+def test_automatic_replicas_are_those_that_are_available(
+    acked: list[int], minimum: int, expected: PutStatus | None
+) -> None:
+    waiting, replicas = sync_master(
+        in_sync_replicas=3, enable_auto_in_sync_replicas=True, min_in_sync_replicas=minimum
+    )
+    for offset in acked:
+        replicas.add(slave(offset))
+    put = waiting.add(stored(100), 0)
+    waiting.settle(0, 0)
+    assert status(put) is expected
+
+
+@pytest.mark.parametrize(
+    ("minimum", "acked", "lacks"),
+    [
+        (1, [], False),
+        (2, [], True),
+        (2, [None], True),
+        (2, [50], True),  # as far from the end as haSlaveFallbehindMax
+        (2, [51], False),
+        (3, [100], True),
+        (3, [100, 51], False),
+    ],
+)
+def test_puts_are_refused_while_too_few_brokers_are_available(
+    minimum: int, acked: list[int | None], lacks: bool
+) -> None:
+    waiting, replicas = sync_master(min_in_sync_replicas=minimum)
+    for offset in acked:
+        replicas.add(slave(offset))
+    assert waiting.lacks_replicas(100, 0) is lacks
 
 
 # --- paces of a store ---------------------------------------------------------

@@ -1,6 +1,7 @@
 """Codes 11, 361: pulls, and held pulls.
 
-The order of the checks and the codes are those of Java's ``PullMessageProcessor``.
+The order of the checks and the codes are those of Java's ``PullMessageProcessor`` of 4.9.7: a slave
+serves pulls, and replies name the broker that consumers should read from.
 """
 
 from msgspec import structs
@@ -10,10 +11,11 @@ from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
 from reput.broker.held_requests import HeldPull
 from reput.broker.parts import Parts
+from reput.broker.replication.state import SlaveState
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names, properties as props
 from reput.format.bodies import MessageQueue, OffsetMovedEvent
-from reput.format.codes import ForbiddenType, PullFlag, ResponseCode
+from reput.format.codes import MASTER_ID, ForbiddenType, PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
@@ -31,6 +33,13 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+_MOVED = (
+    GetStatus.NO_MESSAGE_IN_QUEUE,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.OFFSET_TOO_SMALL,
+)
+"""Results for offsets outside of a queue."""
 
 
 def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
@@ -49,8 +58,9 @@ def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         )
     if result.status is GetStatus.FOUND:
         _let_kernel_answer(parts, header, topic, wanted)
-    code = _code(result, header.queue_offset)
-    if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
+    code = _code(parts, result, header.queue_offset)
+    waits = code is ResponseCode.PULL_NOT_FOUND or _waits_for_master(parts, result)
+    if waits and header.sys_flag & PullFlag.SUSPEND:
         is_long = parts.settings.broker.long_polling_enable
         wait_ms = (
             header.suspend_timeout_millis
@@ -90,7 +100,7 @@ def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
         return moved
     begun_ms = parts.clock.monotonic_ms()
     result = _get(parts, held.header, held.selection, held.queue_offset)
-    code = _code(result, held.queue_offset)
+    code = _code(parts, result, held.queue_offset)
     if result.status is GetStatus.NO_MATCHED_MESSAGE:
         held.queue_offset = result.next_offset  # do not read filtered messages again
     has_nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -113,7 +123,7 @@ def _moved(parts: Parts, request: Command, header: PullMessageHeader) -> Command
     if next_offset is None:
         return None
     fields = PullMessageReplyHeader(
-        suggest_which_broker_id=0,
+        suggest_which_broker_id=MASTER_ID,
         next_begin_offset=next_offset,
         min_offset=parts.store.min_offset(topic, queue_id),
         max_offset=parts.store.max_offset(topic, queue_id),
@@ -224,7 +234,7 @@ def _let_kernel_answer(
     parts: Parts, header: PullMessageHeader, topic: TopicConfig, wanted: Selection
 ) -> None:
     """Let the kernel answer the following pulls of this group, if it can."""
-    if wanted.message_filter is not None or not parts.identity.is_master:
+    if wanted.message_filter is not None:
         return
     if parts.resets.is_waiting(header.topic, header.consumer_group):
         return  # the kernel would bypass the resets of its queues
@@ -236,6 +246,7 @@ def _let_kernel_answer(
         0 if has_subscription else wanted.version,
         wanted.tags_codes,
         topic.read_queue_count,
+        *_suggested_brokers(parts, header.consumer_group),
     )
     parts.store.pull_subscriptions.add(reader)
 
@@ -253,11 +264,52 @@ def _get(
     )
 
 
-def _code(result: GetResult, queue_offset: int) -> ResponseCode:
+def _code(parts: Parts, result: GetResult, queue_offset: int) -> ResponseCode:
     if result.status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE):
         is_moved = queue_offset != 0
-        return ResponseCode.PULL_OFFSET_MOVED if is_moved else ResponseCode.PULL_NOT_FOUND
-    return _CODES[result.status]
+        code = ResponseCode.PULL_OFFSET_MOVED if is_moved else ResponseCode.PULL_NOT_FOUND
+    else:
+        code = _CODES[result.status]
+    if code is ResponseCode.PULL_OFFSET_MOVED and _keeps_offsets(parts):
+        return ResponseCode.PULL_RETRY_IMMEDIATELY
+    return code
+
+
+def _keeps_offsets(parts: Parts) -> bool:
+    """Return whether offsets outside of a queue are left to the master, as a slave may lag."""
+    return not parts.identity.is_master and not parts.settings.store.offset_check_in_slave
+
+
+def _waits_for_master(parts: Parts, result: GetResult) -> bool:
+    """Return whether a pull from an offset outside of a queue is held.
+
+    While the master is away, consumers would repeat such pulls without a pause.
+    """
+    return (
+        result.status in _MOVED
+        and _keeps_offsets(parts)
+        and parts.replication.follower.status.state is not SlaveState.FOLLOWING
+    )
+
+
+def _suggested_brokers(parts: Parts, group_name: str) -> tuple[int, int]:
+    """Return the ids of the brokers that a group should read from.
+
+    Returns:
+        The id for messages near the end of the log, and the id for messages far from it.
+    """
+    group = parts.subscription_groups.get(group_name)
+    if group is None or not parts.settings.broker.slave_read_enable:
+        return MASTER_ID, MASTER_ID
+    return group.broker_id, group.slow_broker_id
+
+
+def _suggested_broker(parts: Parts, group_name: str, result: GetResult, code: ResponseCode) -> int:
+    """Return the id of the broker that a group should read from after this result."""
+    if result.status in _MOVED and code is ResponseCode.PULL_RETRY_IMMEDIATELY:
+        group = parts.subscription_groups.get(group_name)
+        return MASTER_ID if group is None else group.broker_id
+    return _suggested_brokers(parts, group_name)[result.suggests_slave]
 
 
 def _reply(
@@ -283,7 +335,9 @@ def _reply(
         result.status.name,
         headers.encode(
             PullMessageReplyHeader(
-                suggest_which_broker_id=0,
+                suggest_which_broker_id=_suggested_broker(
+                    parts, header.consumer_group, result, code
+                ),
                 next_begin_offset=result.next_offset,
                 min_offset=result.min_offset,
                 max_offset=result.max_offset,

@@ -34,6 +34,7 @@ CODES = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_ERROR,
@@ -151,8 +152,11 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
     """Return the destination of a message; create the topic if necessary.
 
     Raises:
-        RequestRefused: There is no such topic or queue, or it cannot be written.
+        RequestRefused: This is a slave; or there is no such topic or queue, or it cannot be
+            written.
     """
+    if not parts.identity.is_master:
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,

@@ -26,6 +26,11 @@ _log = logging.getLogger(__name__)
 
 def send_back(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Put a copy of a message into its group's retry topic or dead-letter topic."""
+    if not parts.identity.is_master:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{PutStatus.SERVICE_NOT_AVAILABLE.name}: {parts.store.refusal}",
+        )
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,

@@ -1,11 +1,106 @@
-"""A slave's connection to its master: checks the log, receives it, and acknowledges it."""
+"""A slave's connection to its master: finds it, checks the log, receives it, and acknowledges it.
+
+    search -> check -> receive -> the connection ends -> search
+
+A master is refused, and not followed, if it is not the master of this broker, or if its log is not
+the continuation of the own one. All attempts are repeated every few seconds: nothing but the
+reason in ``status`` depends on the last one.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
 
 from reput.broker.identity import Identity
-from reput.broker.registration import Registration
-from reput.broker.replication.state import SlaveStatus
+from reput.broker.registration import MasterAddresses, Registration
+from reput.broker.replication import tail_check
+from reput.broker.replication.log_receiver import Disconnected, LogReceiver, PlainConnection
+from reput.broker.replication.master_requests import LogRange, MasterRequests, Unanswered
+from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.settings.live import LiveConfig
+from reput.broker.sync_thread import SyncThread
 from reput.clock import Clock
+from reput.errors import InvalidOption, ReputError, WriteFailed
+from reput.format import message as record
+from reput.remoting.client import RemotingClient, split_address
+from reput.store.config import BrokerRole, DivergedPolicy, DurableIn
 from reput.store.interface import BrokerStore
+
+RETRY_MS = 5_000
+"""Time between two attempts."""
+DIVERGED_RETRY_MS = 30_000
+"""The same after logs were compared that differ: that takes many requests."""
+CONNECT_TIMEOUT_MS = 3_000
+UNCHECKED_AFTER = 3
+"""Consecutive attempts in which the master accepts slaves, but does not answer requests, after
+which it is followed unchecked: a master that starts opens its port for slaves first."""
+HA_PORT_DISTANCE = 1
+"""Distance of Java's port for slaves from the port for requests, by default."""
+_RANGE_INTERVAL_MS = 5_000
+"""Time between two requests for the end of the master's log."""
+
+_log = logging.getLogger(__name__)
+
+
+class Refused(ReputError):
+    """The master must not be followed.
+
+    Args:
+        state: The kind of the problem.
+        reason: Details, with the values of both sides.
+        diverged_offset: Physical offset up to which the logs are equal, if known.
+    """
+
+    def __init__(self, state: SlaveState, reason: str, diverged_offset: int | None = None) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.diverged_offset = diverged_offset
+
+
+class OwnLog:
+    """The log of the own store, for the comparison with the master's.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: BrokerStore) -> None:
+        self._store = store
+        self._log = store.replica_log
+
+    @property
+    def end(self) -> int:
+        """Physical offset after the last byte."""
+        return self._log.end
+
+    def last_record(self) -> tuple[int, bytes] | None:
+        """Return physical offset and bytes of the last whole record; None if there is none."""
+        return self._log.last_record()
+
+    def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
+        """Yield physical offset and bytes of the records before an offset, newest first."""
+        return self._log.records_before(physical_offset)
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """Return the record at a physical offset; None if there is none."""
+        return self._store.record_at(physical_offset)
+
+    def rest(self) -> tuple[int, bytes]:
+        """Return physical offset and bytes of the record that is not whole yet; maybe no bytes.
+
+        Of a blank only the first bytes are returned, which show what it is.
+        """
+        log = self._store.log
+        end, last = self._log.end, self._log.last_record()
+        begin = log.min_offset if last is None else last[0] + len(last[1])
+        begin = max(begin, end - end % self._store.config.mapped_file_size_commit_log)
+        head_bytes = min(end - begin, record.SIZE_AND_MAGIC.size)
+        (data,) = log.read_all([(begin, head_bytes)])
+        if data and not tail_check.may_be_blank(data):
+            (data,) = log.read_all([(begin, end - begin)])
+        return begin, data or b""
 
 
 class Follower:
@@ -34,9 +129,360 @@ class Follower:
         self._clock = clock
         self.status = SlaveStatus()
         """The state, as of now."""
+        self.on_cut: Callable[[int], object] | None = None
+        """Called with the physical offset at which the log must be cut before the slave can
+        follow; the follower has ended then. None if the log cannot be cut."""
+        self._client: RemotingClient | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._range_task: asyncio.Task[None] | None = None
+        self._receiver: LogReceiver | None = None
+        self._sync_thread = SyncThread(store.sync, self._synced)
+        self._has_new_master = asyncio.Event()
+        self._followed = MasterAddresses()  # of the current attempt
+        self._unanswered_count = 0
+        self._is_unchecked = False  # whether the log says that the master is followed unchecked
+
+    # Starting and stopping --------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to follow."""
+        self._client = RemotingClient()
+        self._sync_thread.start()
+        self._registration.on_master = self._master_changed
+        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Close the connection."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._registration.on_master = lambda: None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._sync_thread.stop()
+        if self._client is not None:
+            await self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            began_ms = self._clock.monotonic_ms()
+            self._has_new_master.clear()
+            try:
+                if await self._attempt():
+                    return
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+                _log.exception("following the master failed")
+                self._set_state(SlaveState.FAILED, f"{type(error).__name__}: {error}")
+            has_compared = self.status.state in (SlaveState.DIVERGED, SlaveState.AHEAD)
+            pause_ms = DIVERGED_RETRY_MS if has_compared else RETRY_MS
+            await self._pause(began_ms + pause_ms - self._clock.monotonic_ms())
+
+    async def _pause(self, duration_ms: int) -> None:
+        """Wait, but not longer than until another master is known."""
+        if duration_ms > 0:
+            try:
+                async with asyncio.timeout(duration_ms / 1000):
+                    await self._has_new_master.wait()
+            except TimeoutError:
+                pass
+
+    def _master_changed(self) -> None:
+        """Leave a master that is not the registered one any more."""
+        if self._addresses() == self._followed:
+            return
+        self._has_new_master.set()
+        if self._receiver is not None:
+            address = self._addresses().ha_address
+            self._receiver.disconnect(Disconnected(f"the master is {address} now"))
+
+    def _addresses(self) -> MasterAddresses:
+        """Return the addresses of the master; the one for slaves is empty if none is known."""
+        known, configured = self._registration.master, self._settings.store.ha_master_address
+        if not configured:
+            return known
+        if known.address:
+            return MasterAddresses(known.address, configured)
+        host, port = split_address(configured)
+        host = f"[{host}]" if ":" in host else host
+        return MasterAddresses(f"{host}:{port - HA_PORT_DISTANCE}", configured)
+
+    # An attempt -------------------------------------------------------------------------------
+
+    async def _attempt(self) -> bool:
+        """Follow the master until the connection ends.
+
+        Returns:
+            True if the log must be cut, so that this follower ends.
+        """
+        assert self._client is not None
+        failure = self._store.flusher.failure
+        if failure is not None:
+            self._set_state(SlaveState.FAILED, f"the disk failed: {failure}")
+            return False
+        if self._store.replica_log.problem:
+            self._set_state(SlaveState.DIVERGED, self._store.replica_log.problem)
+            return False
+        try:
+            addresses = self._followed = self._addresses()
+        except InvalidOption as error:
+            self._set_state(SlaveState.REFUSED, f"haMasterAddress: {error}")
+            return False
+        status = self.status
+        status.master_address, status.master_ha_address = addresses
+        if not addresses.ha_address:
+            name = self._settings.broker.broker_name
+            self._set_state(SlaveState.SEARCHING, f"no name server has a master of {name!r}")
+            self._registration.begin()
+            return False
+        if status.state is SlaveState.SEARCHING:
+            status.state = SlaveState.CHECKING
+        master = MasterRequests(self._client, addresses.address)
+        try:
+            problem = await self._check(master)
+            await self._receive(master, problem)
+        except Refused as error:
+            self._set_state(error.state, str(error), error.diverged_offset)
+            return self._has_cut(error)
+        except WriteFailed as error:
+            self._set_state(SlaveState.FAILED, str(error))
+        except Disconnected as error:
+            self._set_state(error.state, f"not connected to {addresses.ha_address}: {error}")
+            self._registration.begin()
+        return False
+
+    def _has_cut(self, refused: Refused) -> bool:
+        """Have the log cut where it begins to differ, if that is the policy."""
+        policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
+        if policy is not DivergedPolicy.TRUNCATE or physical_offset is None or self.on_cut is None:
+            return False
+        _log.warning(
+            "haDivergedPolicy is truncate: this log is cut at physical offset %d, its end is %d",
+            physical_offset,
+            self._store.replica_log.end,
+        )
+        self.on_cut(physical_offset)
+        return True
+
+    def _set_state(
+        self, state: SlaveState, reason: str, diverged_offset: int | None = None
+    ) -> None:
+        status = self.status
+        if reason != status.reason:
+            _log.warning("this slave does not follow, %s: %s", state, reason)
+        status.state, status.reason, status.diverged_offset = state, reason, diverged_offset
+
+    # Checking ---------------------------------------------------------------------------------
+
+    async def _check(self, master: MasterRequests) -> str:
+        """Check that this broker may follow, and prepare an empty log for the first bytes.
+
+        Returns:
+            Why nothing is known; empty if all is well.
+
+        Raises:
+            Refused: It may not follow.
+            WriteFailed: The disk failed.
+        """
+        try:
+            await self._check_identity(master)
+            master_log = await master.log_range()
+            self.status.master_max_offset = master_log.max_offset
+            if self._store.replica_log.end:
+                await self._check_log(master, master_log)
+            else:
+                await self._begin_log(master, master_log)
+        except Unanswered as error:
+            return str(error)
+        return ""
+
+    def _accept_unchecked(self, problem: str) -> None:
+        """Follow a master that could not be checked, but only if that does not seem to change.
+
+        Raises:
+            Disconnected: It is to be tried again first.
+        """
+        self._unanswered_count = self._unanswered_count + 1 if problem else 0
+        if not problem:
+            self._is_unchecked = False
+        elif self._unanswered_count < UNCHECKED_AFTER:
+            raise Disconnected(problem)
+        elif not self._is_unchecked:
+            self._is_unchecked = True
+            _log.warning("the master is followed unchecked, as RocketMQ's slaves do: %s", problem)
+
+    async def _check_identity(self, master: MasterRequests) -> None:
+        theirs = await master.identity()
+        broker, store = self._settings.broker, self._settings.store
+        for what, own, other in (
+            ("brokerClusterName", broker.broker_cluster_name, theirs.cluster),
+            ("brokerName", broker.broker_name, theirs.broker_name),
+            ("mappedFileSizeCommitLog", store.mapped_file_size_commit_log, theirs.file_size),
+        ):
+            if own != other:
+                raise Refused(
+                    SlaveState.REFUSED,
+                    f"{what} is {own} here, and {other} on the master {master.address}",
+                )
+        if theirs.role == BrokerRole.SLAVE:
+            raise Refused(
+                SlaveState.REFUSED, f"{master.address} is no master: its brokerRole is SLAVE"
+            )
+
+    async def _check_log(self, master: MasterRequests, master_log: LogRange) -> None:
+        finding = await tail_check.check(OwnLog(self._store), master, master_log)
+        if finding.state is not SlaveState.FOLLOWING:
+            raise Refused(finding.state, finding.reason, finding.diverged_offset)
+
+    async def _begin_log(self, master: MasterRequests, master_log: LogRange) -> None:
+        """Prepare an empty log so that the master sends all that it has.
+
+        A report of 0 makes Java's masters begin at their last file.
+
+        Raises:
+            Unanswered: The master does not answer.
+            WriteFailed: The disk failed.
+        """
+        log, config = self._store.replica_log, self._settings.store
+        if config.sync_from_last_file:
+            file_size = config.mapped_file_size_commit_log
+            begin = max(master_log.max_offset - 1, 0) // file_size * file_size
+        else:
+            begin = master_log.min_offset
+        if begin:
+            log.begin_at(begin, self._clock.now_ms())
+        elif master_log.max_offset:
+            first = await master.record_at(0)
+            if first is None:
+                raise Unanswered(f"{master.address} has no record at physical offset 0")
+            with log.buffer(len(first)) as room:
+                room[:] = first
+            log.publish(len(first))
+
+    # Receiving --------------------------------------------------------------------------------
+
+    async def _receive(self, master: MasterRequests, problem: str) -> None:
+        """Receive until the connection ends.
+
+        Args:
+            master: The master.
+            problem: Why it could not be checked; empty if it was.
+
+        Raises:
+            Disconnected: The connection has ended.
+            WriteFailed: The disk failed.
+        """
+        config, ha_address = self._settings.store, self._followed.ha_address
+        if config.ha_ack_after is DurableIn.DISK:
+            await asyncio.to_thread(self._store.sync)
+        connection = PlainConnection(await self._connect(ha_address))
+        try:
+            self._accept_unchecked(problem)
+        except Disconnected:
+            connection.close()
+            raise
+        receiver = self._receiver = LogReceiver(
+            connection,
+            config,
+            self._store.replica_log,
+            self.status,
+            self._clock,
+            on_received=self._received,
+            sync_soon=self._sync_thread.request,
+        )
+        self._range_task = asyncio.create_task(self._watch_master(master))
+        try:
+            if self.status.state is not SlaveState.FAILED:
+                self.status.state, self.status.reason = SlaveState.FOLLOWING, ""
+            _log.info(
+                "following %s from physical offset %d on", ha_address, self._store.replica_log.end
+            )
+            raise await receiver.run()
+        finally:
+            self._receiver = None
+            self._range_task.cancel()
+
+    async def _connect(self, address: str) -> socket.socket:
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                return await _open_socket(host, port)
+        except TimeoutError as error:
+            self._unanswered_count = 0
+            raise Disconnected(f"no answer in {CONNECT_TIMEOUT_MS} ms") from error
+        except OSError as error:
+            self._unanswered_count = 0
+            raise Disconnected(_text_of(error)) from error
+
+    def _received(self) -> None:
+        """Continue after bytes were received."""
+        status = self.status
+        if status.state is SlaveState.FAILED:
+            status.state, status.reason = SlaveState.FOLLOWING, ""
+        if self._store.flusher.is_sync:
+            self._sync_thread.request()  # messages are dispatched once they are durable
+        self._end_if_bad()
+
+    def _synced(self, problem: Exception | None) -> None:
+        """Report after a sync, and dispatch what had to wait for it."""
+        if problem is not None:
+            self._end(Disconnected(f"the disk failed: {problem}", SlaveState.FAILED))
+            return
+        if self._receiver is not None:
+            self._receiver.synced()
+        if self._store.flusher.is_sync:
+            try:
+                self._store.step_memory()
+            except WriteFailed as error:
+                self._end(Disconnected(str(error), SlaveState.FAILED))
+            self._end_if_bad()
+
+    def _end_if_bad(self) -> None:
+        problem = self._store.replica_log.problem
+        if problem:
+            self._end(Disconnected(problem, SlaveState.DIVERGED))
+
+    def _end(self, reason: Disconnected) -> None:
+        if self._receiver is not None:
+            self._receiver.disconnect(reason)
+
+    async def _watch_master(self, master: MasterRequests) -> None:
+        """Keep the end of the master's log up to date, for the lag, and watch the own disk."""
+        while True:
+            await asyncio.sleep(_RANGE_INTERVAL_MS / 1000)
+            failure = self._store.flusher.failure
+            if failure is not None:
+                self._end(Disconnected(f"the disk failed: {failure}", SlaveState.FAILED))
+            try:
+                self.status.master_max_offset = (await master.log_range()).max_offset
+            except Unanswered as error:
+                _log.debug("%s", error)
+
+
+def _text_of(error: OSError) -> str:
+    """Return the system's text: asyncio's is the same for any cause."""
+    # Errors of name resolution have negative numbers.
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
+async def _open_socket(host: str, port: int) -> socket.socket:
+    """Connect to the first address of a host that accepts. Raises ``OSError``."""
+    loop = asyncio.get_running_loop()
+    failure = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            failure = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure

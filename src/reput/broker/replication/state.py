@@ -44,6 +44,8 @@ class SlaveStatus:
     """Physical offset up to which the master's log is on its disk."""
     received_bytes: int = 0
     """Number of bytes of the log received since the start."""
+    bytes_per_second: int = 0
+    """Bytes of the log received per second, over the last second."""
     read_ms: int = 0
     """Time of the last byte from the master, ms since 1970."""
     written_ms: int = 0

@@ -46,6 +46,7 @@ _BROKER_AT_ONCE = frozenset(
         "register_broker_timeout_mills",
         "reject_transaction_message",
         "short_polling_time_mills",
+        "slave_read_enable",
         "store_reply_message_enable",
         "transaction_check_interval",
         "transaction_check_max",

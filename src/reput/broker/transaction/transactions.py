@@ -345,6 +345,8 @@ class Transactions:
         if self._is_decided(first, waiting):
             self.repeated_count += 1
             return PutResult(PutStatus.PUT_OK)
+        if self._store.lacks_replicas:
+            return incoming.NOT_ENOUGH_REPLICAS  # the half message stays, as if nothing was asked
         if is_commit:
             result = self._put(_final(half), now_ms)
             if not result.status.is_stored:
@@ -364,6 +366,8 @@ class Transactions:
         Returns:
             The number of leading ends that are decided.
         """
+        if self._store.lacks_replicas:
+            return 0
         ends = ends[: self._undecided_count(ends)]
         count, data, placed = self._decided(ends, now_ms) if ends else (0, b"", _NOTHING)
         sizes = placed[placed > 0].tolist()

@@ -54,20 +54,40 @@ class TopicRoute:
         """Return the address of a master. Raises ``NoRoute`` if there is none."""
         address = self.address(broker_name)
         if address is None:
-            raise NoRoute(self.topic, f"broker {broker_name!r} has no master at the moment")
+            raise NoRoute(self.topic, _no_master(broker_name))
         return address
 
+    @property
+    def brokers_without_master(self) -> list[str]:
+        """The names of brokers of which only slaves are there."""
+        return [name for name, addresses in self.brokers.items() if MASTER_ID not in addresses]
+
     def any_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return the address of the broker with this id, else of the master, else of any slave.
+        """Return the address of the broker with this id, else of another one that has its messages.
+
+        That is the broker with the following id if a slave is wanted, else the one with the lowest
+        id: the master, if it is there.
 
         Raises:
             NoRoute: There is no broker of this name.
         """
         addresses = self.brokers.get(broker_name, {})
-        for wanted in (broker_id, MASTER_ID, *sorted(addresses)):
+        following = () if broker_id == MASTER_ID else (broker_id + 1,)
+        for wanted in (broker_id, *following, *sorted(addresses)):
             if wanted in addresses:
                 return addresses[wanted]
         raise NoRoute(self.topic, f"broker {broker_name!r} is not there at the moment")
+
+
+def no_publish_queues(route: TopicRoute) -> NoRoute:
+    """Return the error of a send to a topic without queues that can be written to."""
+    reason = "none of its queues can be written to"
+    reasons = [reason, *map(_no_master, sorted(route.brokers_without_master))]
+    return NoRoute(route.topic, "; ".join(reasons))
+
+
+def _no_master(broker_name: str) -> str:
+    return f"broker {broker_name!r} has no master at the moment"
 
 
 def topic_route(topic: str, data: TopicRouteData, *, is_default: bool = False) -> TopicRoute:

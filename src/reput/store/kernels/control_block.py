@@ -420,6 +420,14 @@ READER_DELIVERIES = READER_ROW.word(
 READER_QUEUES = READER_ROW.word(
     "READER_QUEUES", "count", "Delivery rows: pulls of other queues fall back"
 )
+READER_BROKER = READER_ROW.word(
+    "READER_BROKER", "number", "Id of the broker suggested in replies, 0 to 9"
+)
+READER_FAR_BROKER = READER_ROW.word(
+    "READER_FAR_BROKER",
+    "number",
+    "The same, in replies with records that are far from the end of the log",
+)
 READER_WORDS = READER_ROW.size
 
 # --- a delivery row: what a group got from a queue since the counts were last collected

@@ -219,6 +219,15 @@ def find_messages(block, reader, row, units, unit_count):
 
 
 @njit(**COMPILE_OPTIONS)
+def suggested_broker(block, reader):
+    """Return the id of the broker that should serve the next pull."""
+    distance = word(block, state.READABLE) - word(block, state.RESULT_LAST_OFFSET)
+    if distance > word(block, state.MEMORY_BYTES):
+        return word(reader, state.READER_FAR_BROKER)
+    return word(reader, state.READER_BROKER)
+
+
+@njit(**COMPILE_OPTIONS)
 def count_delivery(block, reader):
     """Count what the pull got, and record the consumer offset in it."""
     number = value_of(block, QUEUE_ID)
@@ -270,6 +279,7 @@ def deliver(block):
         value_of(block, QUEUE_OFFSET) + word(block, state.RESULT_SCANNED),
         word(row, state.QUEUE_MIN_OFFSET),
         word(row, state.QUEUE_MAX_OFFSET),
+        suggested_broker(block, reader),
         body_size,
     )
     set_word(block, state.REPLIES_BYTES, used + head + body_size)

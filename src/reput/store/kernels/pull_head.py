@@ -9,7 +9,7 @@ length give heads of the same size.
 from numba import njit
 
 from reput.format import pull_reply
-from reput.format.kernels.memory import COMPILE_OPTIONS, store_i32, text_writer
+from reput.format.kernels.memory import COMPILE_OPTIONS, put_u8, store_i32, text_writer
 from reput.store.kernels.reply import (
     BINARY_MARK,
     HEAD_BYTES,
@@ -31,6 +31,10 @@ BINARY_0, BINARY_1, BINARY_2, BINARY_3, BINARY_4, BINARY_5 = map(len, pull_reply
 BINARY_TEXT = sum(map(len, pull_reply.BINARY_PIECES))
 assert not BINARY_5, "fields end with a value"
 INT_BYTES = 4
+ZERO_DIGIT = ord("0")
+JSON_PIECE, JSON_SUGGESTED = pull_reply.JSON_SUGGESTED
+BINARY_PIECE, BINARY_SUGGESTED = pull_reply.BINARY_SUGGESTED
+assert (JSON_PIECE, BINARY_PIECE) == (1, 2), "the digit is in the piece that is written before it"
 
 
 @njit(**COMPILE_OPTIONS)
@@ -44,12 +48,13 @@ def pull_head_size(serialization, opaque, next_offset, min_offset, max_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_json_head(start, opaque, next_offset, min_offset, max_offset):
+def put_json_head(start, opaque, next_offset, min_offset, max_offset, broker_id):
     """Write a JSON head without its sizes; return its end."""
     address = start + HEAD_BYTES
     put_json_0(address)
     address = put_decimal(address + JSON_0, opaque)
     put_json_1(address)
+    put_u8(address + JSON_SUGGESTED, ZERO_DIGIT + broker_id)
     address = put_decimal(address + JSON_1, next_offset)
     put_json_2(address)
     address = put_decimal(address + JSON_2, min_offset)
@@ -60,7 +65,7 @@ def put_json_head(start, opaque, next_offset, min_offset, max_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_binary_head(start, opaque, next_offset, min_offset, max_offset):
+def put_binary_head(start, opaque, next_offset, min_offset, max_offset, broker_id):
     """Write a binary head without its sizes; return its end."""
     address = start + HEAD_BYTES
     put_binary_0(address)
@@ -69,6 +74,7 @@ def put_binary_head(start, opaque, next_offset, min_offset, max_offset):
     put_binary_1(address)
     fields = address + BINARY_1 + INT_BYTES
     put_binary_2(fields)
+    put_u8(fields + BINARY_SUGGESTED, ZERO_DIGIT + broker_id)
     address = put_sized_decimal(fields + BINARY_2, next_offset)
     put_binary_3(address)
     address = put_sized_decimal(address + BINARY_3, min_offset)
@@ -79,13 +85,18 @@ def put_binary_head(start, opaque, next_offset, min_offset, max_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_pull_head(start, serialization, opaque, next_offset, min_offset, max_offset, body_size):
-    """Write the head of a reply with ``body_size`` bytes of records."""
+def put_pull_head(
+    start, serialization, opaque, next_offset, min_offset, max_offset, broker_id, body_size
+):
+    """Write the head of a reply with ``body_size`` bytes of records.
+
+    ``broker_id``, 0 to 9, is the broker that the consumer should read from.
+    """
     if serialization == JSON:
         mark = 0
-        end = put_json_head(start, opaque, next_offset, min_offset, max_offset)
+        end = put_json_head(start, opaque, next_offset, min_offset, max_offset, broker_id)
     else:
         mark = BINARY_MARK
-        end = put_binary_head(start, opaque, next_offset, min_offset, max_offset)
+        end = put_binary_head(start, opaque, next_offset, min_offset, max_offset, broker_id)
     store_i32(start, end - start - INT_BYTES + body_size)
     store_i32(start + INT_BYTES, mark | end - start - HEAD_BYTES)

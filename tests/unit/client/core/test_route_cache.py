@@ -77,10 +77,21 @@ def test_addresses() -> None:
     assert topic_route_of_t.any_address("b", 1) == "b:10921"
     assert topic_route_of_t.any_address("a", 1) == "a:10911"
     assert topic_route_of_t.any_address("slave-only") == "s:10911"
+    assert topic_route_of_t.any_address("slave-only", 2) == "s:10911"
     with pytest.raises(NoRoute, match=r"'T'.*'slave-only' has no master"):
         topic_route_of_t.master("slave-only")
     with pytest.raises(NoRoute, match="'not-there' is not there"):
         topic_route_of_t.any_address("not-there")
+
+
+def test_another_broker_replaces_a_missing_one() -> None:
+    """As Java's ``findBrokerAddressInSubscribe``: the next id of a slave, else the lowest."""
+    topic_route_of_t = topic_route(
+        "T",
+        TopicRouteData(broker_datas=[broker("a", id1="a:1", id3="a:3", id4="a:4")], queue_datas=[]),
+    )
+    ids = [(number, topic_route_of_t.any_address("a", number)) for number in range(6)]
+    assert ids == [(0, "a:1"), (1, "a:1"), (2, "a:3"), (3, "a:3"), (4, "a:4"), (5, "a:1")]
 
 
 def test_a_default_route_has_the_queues_of_its_template_up_to_a_limit() -> None:

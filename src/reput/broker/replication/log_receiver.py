@@ -1,0 +1,327 @@
+"""Receives the log of a master over a connection, straight into the files of the own log.
+
+One call per readable event: it receives all available bytes, publishes whole frames, and
+acknowledges once. Nothing is copied: the system writes the bytes of a frame into the mapped file, and with the
+same call the header of the next frame.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.clock import Clock
+from reput.errors import NotAFrame, ReputError, WriteFailed
+from reput.format.ha_frames import HEADER_BYTES, FrameHeader, HeaderParser, encode_report
+from reput.store.config import DurableIn, StoreConfig
+from reput.store.replica_log import ReplicaLog
+
+RECEIVED_AT_ONCE = 1 << 20
+"""Bytes after which the event loop turns, although there is more."""
+_TICKS_PER_INTERVAL = 5
+
+_log = logging.getLogger(__name__)
+
+
+class Disconnected(ReputError):
+    """The connection is over.
+
+    Args:
+        reason: Why.
+        state: The state that it leaves the slave in.
+    """
+
+    def __init__(self, reason: str, state: SlaveState = SlaveState.SEARCHING) -> None:
+        super().__init__(reason)
+        self.state = state
+
+
+class Connection(Protocol):
+    """A connection to a master that never blocks."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch."""
+
+    def receive(self, buffers: Sequence[memoryview]) -> int:
+        """Receive into buffers, in order; return the number of bytes.
+
+        Fewer bytes than there is room for mean that no more are there at present.
+
+        Raises:
+            BlockingIOError: Nothing is there.
+            Disconnected: The peer has closed the connection.
+            OSError: The connection broke.
+        """
+
+    def send(self, data: bytes) -> int:
+        """Send bytes; return how many were taken. Raises ``BlockingIOError`` or ``OSError``."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class PlainConnection:
+    """A connection without encryption.
+
+    Args:
+        sock: A connected, non-blocking socket.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.fileno = sock.fileno
+        self.send = sock.send
+        self.close = sock.close
+
+    def receive(self, buffers: Sequence[memoryview]) -> int:
+        """Receive into buffers; see ``Connection``."""
+        count, _, _, _ = self._socket.recvmsg_into(buffers)
+        if not count:
+            raise Disconnected("it closed the connection")
+        return count
+
+
+class LogReceiver:
+    """Receives the log over one connection, until it ends.
+
+    Args:
+        connection: The connection.
+        config: Intervals, and what an acknowledgement means.
+        log: The own log.
+        status: The slave's state, which this keeps up to date.
+        clock: The clock.
+        on_received: Called after bytes were published and acknowledged.
+        sync_soon: Requests that the log is made durable; ``synced`` is called after that.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: StoreConfig,
+        log: ReplicaLog,
+        status: SlaveStatus,
+        clock: Clock,
+        *,
+        on_received: Callable[[], object],
+        sync_soon: Callable[[], object],
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self._log = log
+        self._status = status
+        self._clock = clock
+        self._on_received = on_received
+        self._sync_soon = sync_soon
+        self._acks_durable = config.ha_ack_after is DurableIn.DISK
+        self._parser = HeaderParser(config.mapped_file_size_commit_log)
+        self._header = memoryview(bytearray(HEADER_BYTES))
+        self._room: memoryview | None = None  # of the log, for the current frame
+        self._filled = 0  # bytes of the room
+        self._has_published = False
+        self._unsent = b""  # the rest of a report that the system did not take whole
+        self._is_report_due = False
+        self._is_reading = False
+        self._is_writing = False
+        self._reported = -1
+        self._read_ms = self._written_ms = clock.monotonic_ms()
+        self._rated_ms = self._read_ms
+        self._rated_bytes = status.received_bytes
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[Disconnected] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> Disconnected:
+        """Report, and receive until the connection ends; return why.
+
+        Before this the own log must be durable if acknowledgements mean that: the first report is
+        the physical offset at which the master begins.
+        """
+        try:
+            self._report(self._log.end)
+            if not self._ended.done():
+                self._is_reading = True
+                self._loop.add_reader(self._connection.fileno(), self.on_readable)
+                self._on_timer()
+            return await self._ended
+        finally:
+            self._close()
+
+    def disconnect(self, reason: Disconnected) -> None:
+        """End the connection."""
+        if not self._ended.done():
+            self._ended.set_result(reason)
+        self._close()
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._connection.fileno())
+        self._watch_writes(is_on=False)
+        if self._room is not None:
+            self._room.release()
+            self._room = None
+        self._connection.close()
+
+    # Receiving --------------------------------------------------------------------------------
+
+    def on_readable(self) -> None:
+        """Receive the available bytes, and acknowledge them."""
+        self._read_ms, self._status.read_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        try:
+            try:
+                self._receive_all()
+            finally:
+                if self._has_published:
+                    self._has_published = False
+                    self._acknowledge()
+        except Disconnected as error:
+            self.disconnect(error)
+        except NotAFrame as error:
+            self.disconnect(Disconnected(str(error)))
+        except WriteFailed as error:
+            self.disconnect(Disconnected(str(error), SlaveState.FAILED))
+        except ReputError as error:
+            self.disconnect(Disconnected(str(error)))
+        except OSError as error:
+            self.disconnect(Disconnected(f"the connection broke: {error.strerror or error}"))
+
+    def _receive_all(self) -> None:
+        left = RECEIVED_AT_ONCE
+        while left > 0:
+            if self._room is None:
+                buffers = [self._header[: self._parser.missing]]
+            else:
+                buffers = [self._room[self._filled :], self._header]
+            asked = sum(map(len, buffers))
+            try:
+                count = self._connection.receive(buffers)
+            except BlockingIOError:
+                return
+            self._take(count)
+            if count < asked:
+                return
+            left -= count
+
+    def _take(self, count: int) -> None:
+        """Process received bytes: the rest of a frame, then a part of the next one's header."""
+        if self._room is not None:
+            size = min(count, len(self._room) - self._filled)
+            self._filled += size
+            count -= size
+            if self._filled == len(self._room):
+                self._publish()
+        if count:
+            header = self._parser.feed(self._header[:count])
+            if header is not None:
+                self._begin_frame(header)
+
+    def _begin_frame(self, header: FrameHeader) -> None:
+        log, status = self._log, self._status
+        if not log.end and header.physical_offset % self._config.mapped_file_size_commit_log == 0:
+            # A master that could not be checked begins at its last file.
+            log.begin_at(header.physical_offset, self._clock.now_ms())
+        if header.physical_offset != log.end:
+            raise Disconnected(
+                f"it sends the log from physical offset {header.physical_offset} on, but this log "
+                f"ends at {log.end}"
+            )
+        end = header.physical_offset + header.size
+        status.master_max_offset = max(status.master_max_offset, end)
+        if header.size:
+            self._room = log.buffer(header.size)
+            self._filled = 0
+
+    def _publish(self) -> None:
+        assert self._room is not None
+        size = len(self._room)
+        self._room.release()
+        self._room = None
+        self._has_published = True
+        self._status.received_bytes += size
+        self._log.publish(size)
+
+    # Reporting --------------------------------------------------------------------------------
+
+    def _acknowledge(self) -> None:
+        if self._acks_durable:
+            self._sync_soon()
+        else:
+            self._report(self._log.end)
+        self._on_received()
+
+    def synced(self) -> None:
+        """Report the durable part of the log."""
+        if self._acks_durable and self._log.durable_end != self._reported:
+            self._report(self._log.durable_end)
+
+    def _report(self, physical_offset: int) -> None:
+        """Send a report. One that the system does not take is replaced by a later one."""
+        if self._ended.done():
+            return
+        self._reported = physical_offset
+        if self._unsent:
+            self._is_report_due = True
+            return
+        self._unsent = encode_report(physical_offset)
+        self._written_ms = self._clock.monotonic_ms()
+        self._status.written_ms = self._clock.now_ms()
+        self._on_writable()
+
+    def _on_writable(self) -> None:
+        try:
+            self._unsent = self._unsent[self._connection.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.disconnect(Disconnected(f"the connection broke: {error.strerror or error}"))
+            return
+        self._watch_writes(is_on=bool(self._unsent))
+        if self._is_report_due and not self._unsent:
+            self._is_report_due = False
+            self._report(self._reported)
+
+    def _watch_writes(self, *, is_on: bool) -> None:
+        if is_on and not self._is_writing:
+            self._loop.add_writer(self._connection.fileno(), self._on_writable)
+        elif self._is_writing and not is_on:
+            self._loop.remove_writer(self._connection.fileno())
+        self._is_writing = is_on
+
+    # Time -------------------------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
+        self.tick(self._clock.monotonic_ms())
+        if not self._ended.done():
+            config = self._config
+            interval_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval)
+            delay_s = min(1.0, interval_ms / _TICKS_PER_INTERVAL / 1000)
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Send a heartbeat if it is due, and disconnect from a silent master.
+
+        Args:
+            monotonic_ms: The time.
+        """
+        config, status = self._config, self._status
+        silent_ms = monotonic_ms - self._read_ms
+        if silent_ms > config.ha_housekeeping_interval:
+            self.disconnect(
+                Disconnected(
+                    f"it has sent nothing for {silent_ms} ms; haHousekeepingInterval is "
+                    f"{config.ha_housekeeping_interval}"
+                )
+            )
+            return
+        if monotonic_ms - self._written_ms >= config.ha_send_heartbeat_interval:
+            self._report(self._log.durable_end if self._acks_durable else self._log.end)
+        passed_ms = monotonic_ms - self._rated_ms
+        if passed_ms >= 1000:
+            received = status.received_bytes - self._rated_bytes
+            status.bytes_per_second = received * 1000 // passed_ms
+            self._rated_ms, self._rated_bytes = monotonic_ms, status.received_bytes
