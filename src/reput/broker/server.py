@@ -34,7 +34,7 @@ from reput.broker.identity import Identity
 from reput.broker.loops import Loops
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.offset.commits import OffsetCommits
-from reput.broker.offset.ends import lower_offsets
+from reput.broker.offset.ends import lower_offsets, mark_slave
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.parts import Parts
 from reput.broker.pending_replies import PendingReplies
@@ -83,6 +83,7 @@ from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
 from reput.store.kernels import hot
 from reput.store.light_offsets import LightConsumerOffsetTable
+from reput.store.log_cut import cut_log
 from reput.store.message_store import MessageStore
 from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
 from reput.store.table_files import (
@@ -474,6 +475,7 @@ class Broker:
         topics.on_make = topic_writes.write_soon
         registration = Registration(self.settings, self.identity, topics, clock)
         follower = Follower(self.settings, self.identity, store, registration, clock)
+        follower.on_cut = self._begin_reopening
         replication = Replication(
             self.identity,
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
@@ -558,7 +560,9 @@ class Broker:
             start_warnings=tuple(warnings),
         )
         if self.identity.is_master:
-            lower_offsets(offset_table, store)
+            lower_offsets(self._root, disk, offset_table, store, now_ms)
+        else:
+            mark_slave(self._root, disk)
         topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
         subscription_groups.add_built_in(now_ms)
         self._subscribe()

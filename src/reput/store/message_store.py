@@ -671,10 +671,8 @@ class MessageStore:
         )
 
     def end_waiting(self) -> None:
-        """Set the results of all pending puts; those that are not safe yet are late."""
-        self._waiting.settle(
-            self.log.flushed_offset, self._clock.monotonic_ms(), has_failed=True
-        )
+        """Set the results of all pending puts: they are safe or late."""
+        self._waiting.settle(self.log.flushed_offset, self._clock.monotonic_ms(), has_failed=True)
 
     @property
     def _dispatch_limit(self) -> int:

@@ -22,6 +22,8 @@ DELETED_QUEUES = "queues.deleted"
 """File of reput only: folder of deleted queues, until their files are deleted."""
 CUT_BYTES = "cut"
 """Folder of reput only: bytes that were cut from the end of a slave's log."""
+SLAVE = "slave"
+"""File of reput only: marks the store of a slave, until it is opened as that of a master."""
 BULK_APPENDS = "appends.json"
 """File of reput only: the last import, and the last batch of each stream in the log."""
 

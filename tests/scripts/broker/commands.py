@@ -65,6 +65,7 @@ _SETTINGS = {
     "brokerIP1": "192.0.2.1",
     "bindAddress": "127.0.0.1",
     "listenPort": str(PORT),
+    "haListenPort": "0",
     "mappedFileSizeCommitLog": "1048576",
     "maxMessageSize": "65536",
     "mappedFileSizeConsumeQueue": "20000",

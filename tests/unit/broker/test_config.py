@@ -17,20 +17,21 @@ SOURCES = Path(broker_config.__file__).parents[1]
 def test_one_file_configures_broker_and_store(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName = b\nbrokerIP1=10.0.0.7\nflushDiskType=SYNC_FLUSH\n")
-    loaded = load(conf, environment={"REPUT_BROKER_IP1": "10.0.0.8"}, explicit={"broker_id": 2})
+    loaded = load(conf, environment={"REPUT_BROKER_IP1": "10.0.0.8"}, explicit={"listen_port": 7})
     assert (loaded.broker.broker_name, loaded.broker.broker_ip1) == ("b", "10.0.0.8")
-    assert loaded.broker.broker_id == 2
+    assert loaded.broker.listen_port == 7
     assert loaded.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert loaded.warnings == ()
 
 
 def test_warnings_name_unknown_keys_and_keys_without_effect() -> None:
-    source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "haListenPort": "10912"}
+    source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "asyncLearner": "true"}
     warnings = load(source).warnings
     assert warnings == (
         "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
         "sendMessageThreadPoolNums has no effect: one thread serves all connections",
-        "haListenPort has no effect: replication between brokers is not supported",
+        "asyncLearner has no effect: controllers are not supported (enableControllerMode is "
+        "refused)",
     )
 
 
@@ -55,6 +56,14 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
         ("listenPort", "70000", "0 to 65535"),
         ("listenPort", "2", "3 to 65535"),
         ("brokerId", "-1", "0 to"),
+        ("haListenPort", "10911", "clients use 10909 and 10911"),
+        ("haListenPort", "10909", "clients use 10909 and 10911"),
+        ("haMasterAddress", "10.0.0.1", "host:port"),
+        ("haHousekeepingInterval", "5000", "more than haSendHeartbeatInterval, 5000"),
+        ("haTransferBatchSize", "4194304", "to 4194292"),
+        ("duplicationEnable", "true", "false"),
+        ("skipPreOnline", "true", "false"),
+        ("lockInStrictMode", "true", "false"),
         ("brokerPermission", "8", "0 to 7"),
         ("brokerName", " ", "a name"),
         ("defaultTopicQueueNums", "0", "1 to"),
@@ -68,6 +77,20 @@ def test_wrong_values_are_refused_with_the_allowed_ones(key: str, value: str, te
     with pytest.raises(InvalidOption, match=re.escape(text)) as raised:
         load({key: value})
     assert key in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}, "waits for no slave"),
+        ({"inSyncReplicas": "2"}, "inSyncReplicas=2 has no effect: brokerRole is ASYNC_MASTER"),
+    ],
+)
+def test_settings_that_promise_more_than_they_do_cause_a_warning(
+    source: dict[str, str], text: str
+) -> None:
+    (warning,) = load(source).warnings
+    assert text in warning
 
 
 @pytest.mark.parametrize("value", ["false", "FALSE"])

@@ -159,7 +159,7 @@ class LiveConfig:
     def _make_text(self) -> str:
         folders = ",".join(self._wanted_store.commit_log_folders)
         store, port = self._wanted_store, self._wanted_broker.listen_port
-        known = _EXTRA_SETTINGS | REPLICATION_DEFAULTS | pairs(self._wanted_broker, store)
+        known = {**_EXTRA_SETTINGS, **REPLICATION_DEFAULTS, **pairs(self._wanted_broker, store)}
         known["storePathCommitLog"] = folders
         for key, path in _PATHS_OF_CONTROLLERS.items():
             known[key] = f"{store.store_path_root_dir}/{path}"
