@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from os import kill
 from pathlib import Path
@@ -17,12 +17,25 @@ from interop.clusters import until
 from interop.java_cluster import JavaClient, JavaMessage, Queue, Settings
 from interop.other_clients import ClientUnavailable, GoClient
 from interop.pairs import Pair
+from interop.wire import Remote
 from reput.client import blocking
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.message import Message, ReceivedMessage
-from reput.format.bodies import MessageQueue
-from reput.format.codes import ResponseCode
+from reput.format.bodies import LockBody, MessageQueue
+from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import (
+    EndTransactionHeader,
+    Header,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    SendBackHeader,
+    UpdateConsumerOffsetHeader,
+    ViewMessageHeader,
+)
+from reput_cluster import ReputCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_slave_reads")]
 
@@ -347,3 +360,85 @@ def test_a_producer_gets_the_status_of_each_message(kinds: str, tmp_path: Path) 
             until(lambda: status() == "SLAVE_NOT_AVAILABLE")
             pair.slave.start()
             until(lambda: status() == "SEND_OK")
+
+
+# --- requests to a slave -------------------------------------------------------------------------
+
+ENDS = QueueHeader(topic=TOPIC, queue_id=0)
+Question = Callable[[Remote], Awaitable[Command]]
+
+
+def asks(code: RequestCode, header: Header) -> Question:
+    return lambda remote: remote.ask(code, header)
+
+
+def pulls(queue_id: int, queue_offset: int, topic: str = TOPIC, **fields: int) -> Question:
+    return lambda remote: remote.pull(topic, queue_id, queue_offset, consumer_group=GROUP, **fields)
+
+
+def sends(topic: str, code: RequestCode) -> Question:
+    return lambda remote: remote.send(topic, code=code)
+
+
+HAS_TEXT = int(PullFlag.HAS_SUBSCRIPTION)
+OFFSET = {"consumer_group": GROUP, "topic": TOPIC, "queue_id": 0}
+QUESTIONS: dict[str, Question] = {
+    "pull": pulls(0, 0),
+    "pull from the middle": pulls(0, 20),
+    "pull at the end": pulls(0, 50),
+    "pull after the end": pulls(0, 51),
+    "pull before the start": pulls(0, -1),
+    "pull of a queue that is missing": pulls(QUEUES, 0),
+    "pull of a topic that is missing": pulls(0, 0, "Missing"),
+    "pull with an offset": pulls(0, 0, sys_flag=HAS_TEXT | PullFlag.COMMIT_OFFSET, commit_offset=9),
+    "the offset of the pull": asks(
+        RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(**OFFSET)
+    ),
+    "commit": asks(
+        RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(**OFFSET, commit_offset=7)
+    ),
+    "the committed offset": asks(
+        RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(**OFFSET)
+    ),
+    "end": asks(RequestCode.GET_MAX_OFFSET, ENDS),
+    "start": asks(RequestCode.GET_MIN_OFFSET, ENDS),
+    "earliest time": asks(RequestCode.GET_EARLIEST_MSG_STORETIME, ENDS),
+    "time": asks(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetHeader(topic=TOPIC, queue_id=0, timestamp=1 << 42),
+    ),
+    "view": asks(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=0)),
+    "send": sends(TOPIC, RequestCode.SEND_MESSAGE),
+    "send of a newer client": sends(TOPIC, RequestCode.SEND_MESSAGE_V2),
+    "send to a new topic": sends("New", RequestCode.SEND_MESSAGE_V2),
+    "send back": asks(
+        RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset=0, group=GROUP, delay_level=0)
+    ),
+    "end of a transaction": asks(
+        RequestCode.END_TRANSACTION,
+        EndTransactionHeader(
+            producer_group="p", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8
+        ),
+    ),
+    "lock": lambda remote: remote.tell(
+        RequestCode.LOCK_BATCH_MQ,
+        LockBody(client_id="me", consumer_group=GROUP, mq_set=[MessageQueue(TOPIC, "broker-a", 0)]),
+    ),
+}
+
+
+def test_slaves_answer_alike(tmp_path: Path) -> None:
+    """Ours and that of 4.9.7, both of the same master."""
+    settings = {**pairs.SLAVE, "brokerId": 2}
+    with Pair("4.9.7", "4.9.7", tmp_path / "theirs") as pair:
+        publisher = Publisher(pair)
+        publisher.send(100)
+        with ReputCluster(tmp_path / "ours", settings, namesrv=pair.namesrv) as ours:
+            addresses = (pair.slave.address, ours.address)
+            for address in addresses:
+                pair.until_synced(lambda one=address: pairs.serves(one, TOPIC, 1, 50))
+            for name, question in QUESTIONS.items():
+                theirs, our = (pairs.asked(address, question) for address in addresses)
+                assert our.code == theirs.code, (name, our.remark, theirs.remark)
+                assert our.ext_fields == theirs.ext_fields, name
+                assert our.body == theirs.body, name
