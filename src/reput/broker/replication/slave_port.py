@@ -295,7 +295,8 @@ class SlavePort:
         self._loop.call_soon(self._pump)
 
     def _are_replies_held(self) -> bool:
-        return self._is_sync_master and len(self._pending_replies) > 0
+        is_open = self._listening is not None
+        return self._is_sync_master and is_open and len(self._pending_replies) > 0
 
     def pump_later(self, pause_ms: int) -> None:
         """Send after a pause.
