@@ -40,6 +40,7 @@ TOPIC = "Faults"
 QUEUE_COUNT = 3
 LOG_FILE_BYTES = 1 << 20
 HEARTBEAT_MS = 1_000
+SELDOM_MS = 30_000
 SLAVE_TIMEOUT_MS = 1_500
 MASTER_ID, SLAVE_ID = 0, 1
 VIP_DISTANCE = 2
@@ -325,8 +326,6 @@ class Pair:
             settings = dict(self._settings)
             if kind == REPUT:
                 settings["haDivergedPolicy"] = self.diverged_policy
-                if self.guarantee is Guarantee.DISK:
-                    settings |= {"haAckAfter": "disk", "flushDiskType": "SYNC_FLUSH"}
             loss = random.Random(self._chance.random()) if self.is_lossy else None
             node = Node(name, kind, self._folder / name, namesrv, settings, loss=loss)
             self.nodes.append(node)
@@ -377,10 +376,18 @@ class Pair:
 
     def role_settings(self, node: Node, *, is_master: bool) -> Settings:
         """Return the settings of a role."""
+        keys: Settings
         if not is_master:
-            return dict(SLAVE_KEYS)
+            keys = dict(SLAVE_KEYS)
+            if self.guarantee is Guarantee.DISK:
+                # Nothing but its acknowledgements makes the slave's log durable.
+                keys |= {"haAckAfter": "disk", "flushDiskType": "ASYNC_FLUSH"}
+                keys |= {"flushIntervalCommitLog": SELDOM_MS}
+            return keys
         role = "ASYNC_MASTER" if self.guarantee is Guarantee.ASYNC else "SYNC_MASTER"
-        keys: Settings = {"brokerRole": role, "brokerId": MASTER_ID}
+        keys = {"brokerRole": role, "brokerId": MASTER_ID}
+        if self.guarantee is Guarantee.DISK:
+            keys["flushDiskType"] = "SYNC_FLUSH"
         if node.kind.startswith("5"):
             keys["inSyncReplicas"] = 1 if self.guarantee is Guarantee.ASYNC else 2
             keys["totalReplicas"] = 2

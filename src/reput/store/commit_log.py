@@ -234,8 +234,12 @@ class CommitLog:
         assert block[state.LOG_POSITION] + size <= block[state.LOG_SIZE]
         block[state.LOG_POSITION] += size
 
-    def cut_part(self, physical_offset: int) -> bool:
+    def cut_part(self, physical_offset: int, *, has_more: bool) -> bool:
         """Cut what follows the last whole record of a slave's log, durably.
+
+        Args:
+            physical_offset: Physical offset of the end of that record.
+            has_more: Whether the file has bytes after the end of the log.
 
         Returns:
             False if the offset is not in the current file; nothing has changed.
@@ -243,7 +247,7 @@ class CommitLog:
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``.
         """
-        if physical_offset == self.written_offset:
+        if physical_offset == self.written_offset and not has_more:
             return True
         last = self._update_written()
         if last is None or physical_offset < last.start:

@@ -300,7 +300,9 @@ class MessageStore:
             while self.dispatcher.step(self._dispatch_limit, self._clock.now_ms()):
                 pass
             self.dispatcher.notify()
-            if self._is_replica and not self.log.cut_part(self.dispatcher.dispatched_offset):
+            if self._is_replica and not self.log.cut_part(
+                self.dispatcher.dispatched_offset, has_more=self._replica_log.has_unpublished
+            ):
                 _log.warning("not a clean stop: %s", self.dispatcher.problem)
                 return
             self.flusher.flush_all()

@@ -110,6 +110,11 @@ class ReplicaLog:
         if last is None or last.start < physical_offset:
             self._commit_log.roll()
 
+    @property
+    def has_unpublished(self) -> bool:
+        """True if bytes that ``buffer`` has given out are not part of the log."""
+        return self._touched > self.end
+
     def publish(self, size: int) -> None:
         """Add the first ``size`` bytes of the last ``buffer`` to the log; dispatch whole records.
 

@@ -352,13 +352,14 @@ def test_a_restart_at_the_end_of_a_file_continues(stores: Stores, is_clean: bool
     assert_same(master, slave)
 
 
-def test_a_frame_that_did_not_end_is_not_part_of_the_log(stores: Stores) -> None:
+@pytest.mark.parametrize("size", [300, 798, 799, 800])
+def test_a_frame_that_did_not_end_is_not_part_of_the_log(stores: Stores, size: int) -> None:
     master, slave = pair(stores)
     put_some(master, 20)
     ends = ends_of(master)
     copy_log(master, slave, stop=ends[4])
-    half = log_bytes(master, ends[4], ends[4] + 300)
-    slave.replica_log.buffer(5_000)[:300] = half
+    half = log_bytes(master, ends[4], ends[4] + size)
+    slave.replica_log.buffer(5_000)[:size] = half
     assert slave.replica_log.end == ends[4]
     slave.close()
     slave = reopen(slave, stores)
@@ -505,3 +506,23 @@ def test_a_body_that_looks_like_a_record_is_none(stores: Stores) -> None:
     assert log_bytes(master, body_start, body_start + len(big)) == big
     assert slave.replica_log.last_record() == (first, log_bytes(master, first, end))
     assert len(list(slave.replica_log.records_before(end))) == 2
+
+
+def test_a_damaged_log_is_cut_and_its_bytes_are_kept(stores: Stores) -> None:
+    """A power failure can take a sector from the middle: the master sends it again."""
+    master, slave = pair(stores)
+    put_some(master, 40)
+    ends = ends_of(master)
+    copy_log(master, slave)
+    slave.abandon()
+    with Path(slave.root, "commitlog", "0" * 20).open("r+b") as file:
+        file.seek(ends[19])
+        file.write(bytes(512))
+    slave = reopen(slave, stores)
+    assert slave.replica_log.end == ends[19]
+    (kept,) = Path(slave.root, "cut").iterdir()
+    assert kept.name.startswith(f"{ends[19]:020d}-")
+    assert kept.read_bytes() == bytes(512) + log_bytes(master, ends[19] + 512)
+    copy_log(master, slave)
+    assert_same(master, slave)
+    assert not slave.dispatcher.holes
