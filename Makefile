@@ -18,6 +18,9 @@ KERNELS := src/reput/*/kernels
 # Duration of attacks by hostile clients: half with default settings, half with everything switched on.
 REPUT_HOSTILE_SECONDS ?= 3600
 
+# Number of runs of replication with faults.
+REPUT_FAULT_SEEDS ?= 200
+
 # Spark workers run this Python, not the first one on PATH.
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -76,10 +79,15 @@ layers: venv ## Check who imports whom
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
-soak: jdk-dev venv ## Run property, damage, kill and hostile tests for long (two hours or so)
+soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (four hours or so)
 	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
+	$(MAKE) faults
 	$(MAKE) hostile
+
+# A line for each seed: a pair of brokers with faults under load, and the check of its history.
+faults: venv ## Play replication with faults for REPUT_FAULT_SEEDS seeds (200), 25 s each
+	cd tests && $(abspath $(BIN))/python -m faults.run --seeds $(REPUT_FAULT_SEEDS)
 
 # Alone, one process: other tests would be the noise that stalls are measured against.
 hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
@@ -93,4 +101,4 @@ clean: ## Remove caches and build output; .venv stays
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test check fmt lint types layers bench soak hostile interop-all clean
+.PHONY: help venv jdk jdk-dev run test check fmt lint types layers bench soak faults hostile interop-all clean

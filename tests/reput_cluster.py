@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,9 @@ class ReputCluster:
     Raises:
         DidNotStart: A process ended while it started.
     """
+
+    program: Sequence[str] = ("-m", "reput")
+    """Arguments of Python that run the command ``reput``."""
 
     def __init__(
         self, folder: Path, settings: Settings | None = None, *, namesrv: str | None = None
@@ -115,6 +118,14 @@ class ReputCluster:
         """Kill only the broker; ``start`` starts it again."""
         self._broker_process = _ended(self._broker_process, is_kill=True)
 
+    def wait(self) -> None:
+        """Wait until the broker has ended on a signal."""
+        process, self._broker_process = self._broker_process, None
+        assert process is not None
+        assert process.stdout is not None
+        with process.stdout:
+            process.wait(STOP_S)
+
     def log(self) -> str:
         """Return the end of the processes' logs."""
         return "\n".join(
@@ -137,7 +148,7 @@ class ReputCluster:
     def _launch(self, name: str, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         path = self.folder / f"{name}.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        command = [sys.executable, "-m", "reput", name, "-c", str(path)]
+        command = [sys.executable, *self.program, name, "-c", str(path)]
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,

@@ -103,6 +103,26 @@ class CheckpointFile:
                 queue_physical_offset=min(fields.queue_physical_offset, physical_offset),
             )
 
+    def limit_to(self, physical_offset: int, store_timestamp: int) -> None:
+        """Decrease offsets and times that are after the last record of a truncated log.
+
+        The next records may be another broker's and have earlier times: with later times here,
+        they would count as durable before they are.
+
+        Args:
+            physical_offset: Physical offset of the record; 0 without one.
+            store_timestamp: Its store time, in ms; 0 without one.
+        """
+        self.cut(physical_offset)
+        with self._lock:
+            fields = self.fields
+            self.fields = dataclasses.replace(
+                fields,
+                physical_timestamp=min(fields.physical_timestamp, store_timestamp),
+                queue_timestamp=min(fields.queue_timestamp, store_timestamp),
+                index_timestamp=min(fields.index_timestamp, store_timestamp),
+            )
+
     def distrust_queues(self, *, keeps_time: bool = False, is_final: bool = False) -> None:
         """Reset the fields of queues, before queues lose units; ``flush`` it before they do.
 

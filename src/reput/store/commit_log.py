@@ -234,18 +234,29 @@ class CommitLog:
         assert block[state.LOG_POSITION] + size <= block[state.LOG_SIZE]
         block[state.LOG_POSITION] += size
 
-    def cut_part(self, physical_offset: int) -> None:
-        """Cut the last bytes of the current file durably.
+    def cut_part(self, physical_offset: int, *, has_more: bool) -> bool:
+        """Cut what follows the last whole record of a slave's log, durably.
+
+        Args:
+            physical_offset: Physical offset of the end of that record.
+            has_more: Whether the file has bytes after the end of the log.
+
+        Returns:
+            False if the offset is not in the current file; nothing has changed.
 
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``.
         """
+        if physical_offset == self.written_offset and not has_more:
+            return True
         last = self._update_written()
-        assert last is not None
+        if last is None or physical_offset < last.start:
+            return False
         last.cut(physical_offset - last.start)
         with self._rolling:
             self._write_to(last, physical_offset - last.start)
-            self.flushed_offset = min(self.flushed_offset, physical_offset)
+            self.flushed_offset = physical_offset
+        return True
 
     def _free_a_buffer(self, last: MappedFile, room: int) -> int:
         """Commit the buffers to free one; return the bytes left in the last file.

@@ -24,7 +24,7 @@ from reput.descriptors import spares
 from reput.errors import DiskFull, WriteFailed
 from reput.format import java, names
 from reput.format.message import Host
-from reput.store import config_tables, paths
+from reput.store import config_tables, log_cut, paths
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog, LogPiece, LogView
@@ -199,7 +199,9 @@ class MessageStore:
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
             lock.add_folders([name for name in config.commit_log_folders if name not in read_only])
-            store = cls(config, clock or SystemClock(), disk, lock)
+            clock = clock or SystemClock()
+            log_cut.finish_cut(config, disk, clock.now_ms())
+            store = cls(config, clock, disk, lock)
             if filters is not None and config.enable_calc_filter_bit_map:
                 # Not at the top: the library that compiles filters takes long to import.
                 from reput.store.filter_bits import FilterBits
@@ -227,6 +229,7 @@ class MessageStore:
             dispatcher=self.dispatcher,
             known_queues=self._known_queues,
             tombstones=self._tombstones,
+            is_replica=self._is_replica,
         )
         try:
             recovery.load()
@@ -297,7 +300,9 @@ class MessageStore:
             while self.dispatcher.step(self._dispatch_limit, self._clock.now_ms()):
                 pass
             self.dispatcher.notify()
-            if self._is_replica and not self._cut_part():
+            if self._is_replica and not self.log.cut_part(
+                self.dispatcher.dispatched_offset, has_more=self._replica_log.has_unpublished
+            ):
                 _log.warning("not a clean stop: %s", self.dispatcher.problem)
                 return
             self.flusher.flush_all()
@@ -316,15 +321,6 @@ class MessageStore:
             self._disk.sync_folder(self.root)
         finally:
             self._release()
-
-    def _cut_part(self) -> bool:
-        """Cut the incomplete record at the end of a slave's log; return False if it is damaged."""
-        end = self.dispatcher.dispatched_offset
-        if end < self.log.written_offset:
-            if self.dispatcher.problem:
-                return False
-            self.log.cut_part(end)
-        return True
 
     def abandon(self) -> None:
         """Release the folder as it is, as a crash would; nothing more is written or flushed."""

@@ -20,6 +20,8 @@ TOMBSTONES = "topics.deleted"
 """File of reput only: physical offsets before which messages of deleted topics are in no queue."""
 DELETED_QUEUES = "queues.deleted"
 """File of reput only: folder of deleted queues, until their files are deleted."""
+CUT_BYTES = "cut"
+"""Folder of reput only: bytes that were cut from the end of a slave's log."""
 BULK_APPENDS = "appends.json"
 """File of reput only: the last import, and the last batch of each stream in the log."""
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import message as record
 from reput.format.checkpoint_page import Checkpoint
+from reput.store import log_cut
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
@@ -42,10 +43,11 @@ from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
 from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues, QueueKey
+from reput.store.newest_records import records_before
 from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
-from reput.store.torn_records import find_torn_records
+from reput.store.torn_records import find_torn_records, first_damage
 
 _SEARCHED_BYTES = 16 * 1024 * 1024
 """Bytes of the log that are searched for a message missing at the start of a queue."""
@@ -96,8 +98,10 @@ class Recovery:
         dispatcher: Dispatcher,
         known_queues: KnownQueues,
         tombstones: Tombstones,
+        is_replica: bool,
     ) -> None:
         self._root = root
+        self._is_replica = is_replica
         self._disk = disk
         self._block = hot_state.block
         self._commit_log = log
@@ -165,8 +169,13 @@ class Recovery:
         saved = self._checkpoint.fields
         tail, was_clean = self._tail, self._was_clean
         end = max(tail.end_offset, log_min)
+        kept = ""
+        if self._is_replica and not was_clean:
+            kept, end = self._cut_replica(saved, end, now_ms)
         report = RecoveryReport(was_clean, end, end, tail.torn, tail.stale)
         self._commit_log.start_at(end, now_ms)
+        if kept:
+            log_cut.note_finished(kept, self._disk)
         if not was_clean:
             self._sync_log()
         self._checkpoint.cut(end)
@@ -201,6 +210,28 @@ class Recovery:
             if os.stat(folder).st_dev != os.stat(self._root).st_dev:  # noqa: PTH116
                 self._disk.sync_filesystem(folder)
 
+    def _cut_replica(self, saved: Checkpoint, end: int, now_ms: int) -> tuple[str, int]:
+        """Find the end of a slave's log after a crash: its master sends it again from there.
+
+        It is before the first damage, and before a blank, of which only a part may have come.
+
+        Returns:
+            Path of the bytes that are cut, empty without any; and the end.
+        """
+        start = self._synced_start(saved, end)
+        if start is None:
+            start = self._first_before(saved, end)
+        kept, log = "", self._commit_log
+        damaged = first_damage(self._reader.log, start, end)
+        if damaged is not None:
+            _log.error("the log is damaged at physical offset %d and is cut there", damaged)
+            kept = log_cut.keep_bytes(self._root, log.files.files, damaged, end, now_ms, self._disk)
+            end = damaged
+        if end > log.min_offset and end % log.file_size == 0:
+            last, data = next(records_before(log.files.files, end), (0, b""))
+            end = max(last + len(data), end - log.file_size)
+        return kept, end
+
     # The start of dispatch --------------------------------------------------------------------
 
     def _clean_start(self, end: int) -> int:
@@ -217,14 +248,20 @@ class Recovery:
         The checkpoint's offset is one, unless there is no record: then it is damaged, or belongs to
         another log.
         """
-        log_min = self._commit_log.min_offset
-        start = saved.queue_physical_offset
-        if log_min < start < end and self._commit_log.record(start) is not None:
+        start = self._synced_start(saved, end)
+        if start is not None:
             return start
-        if start > log_min:
+        start = saved.queue_physical_offset
+        if start > self._commit_log.min_offset:
             _log.warning("the checkpoint names %d, where there is no record", start)
             self._checkpoint.distrust_queues(keeps_time=True)
         return self._first_before(saved, end)
+
+    def _synced_start(self, saved: Checkpoint, end: int) -> int | None:
+        """Return the checkpoint's offset of a record with a durable unit; None without one."""
+        start = saved.queue_physical_offset
+        is_inside = self._commit_log.min_offset < start < end
+        return start if is_inside and self._commit_log.record(start) is not None else None
 
     def _first_before(self, saved: Checkpoint, end: int) -> int:
         """Return the start of the newest log file whose first record was certainly dispatched."""

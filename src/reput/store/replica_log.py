@@ -8,14 +8,9 @@ its master then without a notice.
 from collections.abc import Callable, Iterator
 
 from reput.errors import StoreUnavailable
-from reput.format import kernels
-from reput.format.message import Verdict
 from reput.store.commit_log import CommitLog
 from reput.store.dispatch import Dispatcher
-from reput.store.mapped_file import MappedFile
-
-_SEARCH_BYTES = 64 * 1024
-"""Bytes before an offset that are searched first for the record before it."""
+from reput.store.newest_records import records_before
 
 
 class ReplicaLog:
@@ -115,6 +110,11 @@ class ReplicaLog:
         if last is None or last.start < physical_offset:
             self._commit_log.roll()
 
+    @property
+    def has_unpublished(self) -> bool:
+        """True if bytes that ``buffer`` has given out are not part of the log."""
+        return self._touched > self.end
+
     def publish(self, size: int) -> None:
         """Add the first ``size`` bytes of the last ``buffer`` to the log; dispatch whole records.
 
@@ -133,74 +133,5 @@ class ReplicaLog:
         return next(self.records_before(self.end), None)
 
     def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the records that end at an offset or before it, newest first.
-
-        Args:
-            physical_offset: Any physical offset.
-
-        Yields:
-            Physical offset and bytes of each record.
-        """
-        for file in reversed(self._commit_log.files.files):
-            if file.start >= physical_offset:
-                continue
-            yield from self._records_of(file, min(physical_offset, file.end, self.end))
-
-    def _records_of(self, file: MappedFile, stop: int) -> Iterator[tuple[int, bytes]]:
-        high = stop - file.start
-        while high > 0:
-            starts, high = self._find_before(file, high)
-            for start, size in reversed(starts):
-                data = self._commit_log.read(file.start + start, size)
-                if data is None:
-                    return  # the file has expired
-                yield file.start + start, data
-
-    @staticmethod
-    def _find_before(file: MappedFile, high: int) -> tuple[list[tuple[int, int]], int]:
-        """Find records of a file that end at a position or before it.
-
-        Returns:
-            Position and size of consecutive records, and the position of the first of them; 0 if
-            there are none.
-        """
-        span = _SEARCH_BYTES
-        while True:
-            low = max(high - span, 0)
-            if not file.hold():
-                return [], 0
-            try:
-                records = _records_in(
-                    file.view(low, high), file.start + low, file.size - low, is_start=not low
-                )
-            finally:
-                file.release()
-            if records or not low:
-                records = [(low + position, size) for position, size in records]
-                return records, records[0][0] if records else 0
-            span *= 4
-
-
-def _records_in(
-    data: memoryview, physical_offset: int, file_end: int, *, is_start: bool
-) -> list[tuple[int, int]]:
-    """Return position and size of the records of a part of a log file.
-
-    Where a part begins, the bytes of a body may look like a record. No record follows such bytes,
-    so records before damage are left out, unless the part is the start of its file.
-    """
-    place = {"physical_offset": physical_offset, "file_end": file_end}
-    position = 0 if is_start else kernels.find_record(data, 0, **place)
-    segments = kernels.scan(data, position, len(data), **place, check_crc=False)
-    records: list[tuple[int, int]] = []
-    for start, size, verdict in zip(
-        segments.positions.tolist(),
-        segments.sizes.tolist(),
-        segments.verdicts.tolist(),
-        strict=True,
-    ):
-        if verdict == Verdict.MESSAGE:
-            records.append((start, size))
-        elif verdict != Verdict.BLANK and not is_start:
-            records.clear()
-    return records
+        """Yield the records that end at any offset or before it; see ``newest_records``."""
+        return records_before(self._commit_log.files.files, min(physical_offset, self.end))

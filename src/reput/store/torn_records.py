@@ -34,6 +34,21 @@ def find_torn_records(log: CommitLogView, start: int, stop: int) -> list[Damage]
     return sorted(torn, key=lambda damage: damage.physical_offset)
 
 
+def first_damage(log: CommitLogView, start: int, stop: int) -> int | None:
+    """Return the physical offset of the first damage in ``[start, stop)``; None without any.
+
+    Args:
+        log: The log after a crash.
+        start: Physical offset of a record; everything before it was synced.
+        stop: Physical offset of the log's end.
+    """
+    for batch in log.walk(start, stop):
+        damage = [*batch.damage, *_cut_short(log, batch)]
+        if damage:
+            return min(one.physical_offset for one in damage)
+    return None
+
+
 def _cut_short(log: CommitLogView, batch: LogBatch) -> list[Damage]:
     data = np.frombuffer(batch.buffer, np.uint8)
     ends = batch.positions + batch.sizes
