@@ -16,6 +16,10 @@ TIMEOUT_S = 60.0
 class Refused(RuntimeError):
     """A reply whose code is not success."""
 
+    def __init__(self, code: int, remark: str | None) -> None:
+        self.code = code
+        super().__init__(f"code {code}: {remark}")
+
 
 class BrokerConnection:
     """A connection to a broker.
@@ -70,7 +74,7 @@ class BrokerConnection:
             if not reply.is_reply:
                 continue
             if reply.code != ResponseCode.SUCCESS:
-                raise Refused(f"code {reply.code}: {reply.remark}")
+                raise Refused(reply.code, reply.remark)
             return reply
 
     def ask(self, requests: list[bytes]) -> list[Command]:

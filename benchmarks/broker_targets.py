@@ -18,6 +18,7 @@ from benchmarks import java
 from benchmarks.broker_connection import BrokerConnection, Refused, queue_end
 from benchmarks.broker_process import Usage
 from reput.cli import load_frames
+from reput.format.codes import ResponseCode
 
 JAVA = "java_4_9_7"
 OURS = "reput"
@@ -101,7 +102,7 @@ def ours(folder: Path, settings: Settings) -> Iterator[Target]:
     """Run reput's name server and broker."""
     root = folder / OURS
     root.mkdir(parents=True)
-    port, namesrv_port = _free_port(4), _free_port(1)
+    port, namesrv_port = free_port(4), free_port(1)
     namesrv = f"127.0.0.1:{namesrv_port}"
     conf = {
         "brokerClusterName": "DefaultCluster",
@@ -111,45 +112,50 @@ def ours(folder: Path, settings: Settings) -> Iterator[Target]:
         "storePathRootDir": root / "store",
         **settings,
     }
-    _write(root / "broker.conf", conf)
-    _write(root / "namesrv.conf", {"listenPort": namesrv_port})
+    write_settings(root / "broker.conf", conf)
+    write_settings(root / "namesrv.conf", {"listenPort": namesrv_port})
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_process(root, "namesrv", "-c", "namesrv.conf"))
+        stack.enter_context(process(root, "namesrv", "-c", "namesrv.conf"))
         _await(lambda: _connects(namesrv), "reput namesrv", root)
         start = time.perf_counter()
-        process = stack.enter_context(_process(root, "broker", "-c", "broker.conf", "-n", namesrv))
+        broker = stack.enter_context(process(root, "broker", "-c", "broker.conf", "-n", namesrv))
         address = f"127.0.0.1:{port}"
         try:
-            await_send(address, process)
+            await_send(address, broker)
         except TimeoutError as error:
             tail = (root / "broker.out").read_text(errors="replace")[-500:]
             raise BrokerMissing(f"reput's broker: {error} {tail}") from error
-        yield Target(OURS, address, namesrv, process.pid, time.perf_counter() - start)
+        yield Target(OURS, address, namesrv, broker.pid, time.perf_counter() - start)
 
 
 @contextlib.contextmanager
-def _process(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of reput; it is killed at the end. Its output is in ``<first word>.out``."""
     with (root / f"{words[0]}.out").open("wb") as out:
-        process = subprocess.Popen(
+        running = subprocess.Popen(
             [sys.executable, "-m", "reput", *words], cwd=root, stdout=out, stderr=out
         )
     try:
-        yield process
+        yield running
     finally:
-        process.kill()
-        process.wait()
+        running.kill()
+        running.wait()
 
 
 def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until a broker acknowledges a message. Raises ``TimeoutError``."""
+    """Wait until a broker stores a message. Raises ``TimeoutError``."""
 
     def is_sent() -> bool:
         if process is not None and process.poll() is not None:
             raise TimeoutError(f"ended with {process.returncode}.")
-        with contextlib.suppress(OSError, Refused), BrokerConnection(address, 5) as connection:
-            connection.ask([load_frames.send("bench-first", 0, b"x")])
-            return True
-        return False
+        try:
+            with BrokerConnection(address, 5) as connection:
+                connection.ask([load_frames.send("bench-first", 0, b"x")])
+        except Refused as refusal:
+            return refusal.code == ResponseCode.SLAVE_NOT_AVAILABLE  # a SYNC_MASTER has stored it
+        except OSError:
+            return False
+        return True
 
     deadline = time.monotonic() + START_S
     while not is_sent():
@@ -262,14 +268,15 @@ def _connects(address: str) -> bool:
     return True
 
 
-def _free_port(count: int) -> int:
+def free_port(count: int) -> int:
     """Return a free port; with 4, a port such that the two below and the one above are free."""
     cluster_ports = java.ports()
     port: int = cluster_ports.free_triple() if count == 4 else cluster_ports.free_port()
     return port
 
 
-def _write(path: Path, conf: Mapping[str, object]) -> None:
+def write_settings(path: Path, conf: Mapping[str, object]) -> None:
+    """Write a file of settings."""
     lines = [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}\n"
         for key, value in conf.items()

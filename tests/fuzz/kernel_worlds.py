@@ -136,6 +136,16 @@ class World:
         block[state.LOG_POSITION] = position
         block[state.LOG_LIMIT] = random.choice([size, size, position, position + (size >> 3)])
 
+    def leave_room(self, room: int, *, is_file: bool) -> None:
+        """Leave room up to the end of the log file, or of its reserved part, if they have it."""
+        block = self.block
+        size = block[state.LOG_SIZE]
+        if is_file:
+            block[state.LOG_POSITION] = max(0, size - room)
+            block[state.LOG_LIMIT] = size
+        else:
+            block[state.LOG_LIMIT] = min(size, block[state.LOG_POSITION] + room)
+
     def _make_index(self, random: Random) -> None:
         block = self.block
         slots, entries = random.choice([1, 7, 50]), random.choice([2, 10, 60])
@@ -208,7 +218,11 @@ class World:
 
 
 class SendWorld(World):
-    """A world with all that ``receive`` needs."""
+    """A world with all that ``receive`` needs.
+
+    A complete one has no lack but of room in its scratch, for its notes and its replies: some
+    records do not fit the scratch at all, others not together.
+    """
 
     def __init__(self, random: Random, data: bytes, *, is_complete: bool = False) -> None:
         super().__init__(random)
@@ -223,7 +237,8 @@ class SendWorld(World):
         self.received.write(0, data)
         room, scratch, replies, body, size = map(
             random.choice,
-            ([40], [5_000, 70_000, 70_000], [1_500, 3_000, 8_000], [4000], [400, 40_000, 40_000])
+            ([2, 40, 40], [700, 2_000, 5_000, 70_000, 70_000], [1_500, 3_000, 8_000], [4000],
+             [400, 40_000, 40_000])
             if is_complete
             else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
                   [250, 40_000]),

@@ -204,19 +204,27 @@ def with_odd_field(random: Random, odd: float, fields: dict[str, str]) -> dict[s
 
 
 def some_properties(random: Random, odd: float, now_ms: int) -> str:
-    """Return a property string: a few pairs without a repeated name, and perhaps an odd one."""
+    """Return a property string: mostly a few pairs without a repeated name.
+
+    Two properties that wait, and a repeated name, are also in messages that are not odd otherwise:
+    in odd ones, something else often makes the message fall back.
+    """
     pairs = random.sample(PROPERTIES[:10], random.choice([0, 1, 3, 5, 8]))
     waiting = [*WAITING, f"TIMER_DELIVER_MS\1{now_ms + 1000}"]
     if random.random() < 0.4:
-        pairs.insert(random.randint(0, len(pairs)), random.choice(waiting))
+        for _ in range(random.choice([1] * 7 + [2])):
+            pairs.insert(random.randint(0, len(pairs)), random.choice(waiting))
+    if random.random() < 0.05:
+        pairs.insert(random.randint(0, len(pairs)), "long\1" + "v" * random.choice([300, 900]))
+    if random.random() < 0.05 and pairs:
+        name, _, value = random.choice(pairs).partition("\1")
+        pairs.append(f"{name}\1{random.choice([value, value, 'other'])}")
     if random.random() < 0.3 * odd:
         deliver_ms = now_ms + random.choice([-1, 0, 1, TIMER_MAX_MS, TIMER_MAX_MS + 1])
         waiting += [*ODD_WAITING, *[f"TIMER_DELIVER_MS\1{deliver_ms}"] * 9]
         pairs.insert(random.randint(0, len(pairs)), random.choice(waiting))
     if random.random() < 0.5 * odd:
         pairs.insert(random.randint(0, len(pairs)), random.choice(PROPERTIES + ODD_PROPERTIES))
-    if random.random() < 0.1 * odd and pairs:
-        pairs.append(random.choice(pairs))
     return "\2".join(pairs) + random.choice(["", "\2"] if pairs else [""])
 
 

@@ -105,12 +105,18 @@ def test_append(seed: int) -> None:
 def check_append(seed: int) -> None:
     random = Random(seed)
     has_crc = random.random() < 0.2
-    data = b"".join(
-        some_record(random, has_crc=has_crc) for _ in range(random.choice([1, 1, 2, 8]))
-    )
+    records = [some_record(random, has_crc=has_crc) for _ in range(random.choice([1, 1, 2, 8]))]
+    data = b"".join(records)
+    # Often a record ends near the end of the file, or of the part of it that is reserved.
+    size = sum(map(len, records[: random.randint(1, len(records))]))
+    room = random.choice([None, size + random.choice([-1, 0, 1, 7, 8, 9])])
+    is_file = random.random() < 0.5
 
     def make() -> World:
-        return World(Random(seed), HAS_RECORD_CRC=has_crc, INPUT_SIZE=len(data))
+        world = World(Random(seed), HAS_RECORD_CRC=has_crc, INPUT_SIZE=len(data))
+        if room is not None:
+            world.leave_room(room, is_file=is_file)
+        return world
 
     after = assert_alike(
         make,

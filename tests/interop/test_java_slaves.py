@@ -128,15 +128,14 @@ class Pair:
             assert time.monotonic() < deadline, log[-5000:]
             await asyncio.sleep(0.1)
 
-    async def acknowledged_more(self, guard_s: float = 40) -> None:
-        """Wait until a slave is receiving: it has acknowledged two different offsets."""
+    async def acknowledged_after(self, physical_offset: int, guard_s: float = 40) -> None:
+        """Wait until the slave has acknowledged more than a physical offset."""
         deadline = time.monotonic() + guard_s
-        seen: set[int] = set()
-        while len(seen) < 3:
+        while True:
             infos = (await self.status()).ha_connection_info
-            seen |= {info.slave_ack_offset for info in infos}
+            if any(info.slave_ack_offset > physical_offset for info in infos):
+                return
             assert time.monotonic() < deadline, self.master.log()
-            await asyncio.sleep(0.02)
 
     async def caught_up(self, guard_s: float = 40, slave_count: int = 1) -> HaRuntimeInfo:
         """Wait until slaves have acknowledged the whole log."""
@@ -271,10 +270,10 @@ async def test_a_slave_killed_while_it_receives_continues(
     """Anywhere: inside of records, headers and blanks."""
     pair = start_pair(version)
     for seed in range(3):
-        sending = asyncio.ensure_future(send_many(pair.master.address, 400, seed=seed))
-        await asyncio.sleep(0)
-        await pair.acknowledged_more()
-        await asyncio.to_thread(pair.slave.kill_broker)
+        end = (await pair.caught_up()).master_commit_log_max_offset
+        sending = asyncio.ensure_future(send_many(pair.master.address, 2_000, seed=seed))
+        await pair.acknowledged_after(end)
+        pair.slave.kill_broker()
         await sending
         pair.slave.start()
         await assert_equal_logs(pair)
@@ -507,6 +506,18 @@ async def test_two_slaves_of_different_versions(start_pair: StartPair, tmp_path:
             end = (await pair.caught_up(slave_count=2)).master_commit_log_max_offset
             ours = log_of(pair.master.store, end)
             assert log_of(pair.slave.store, end) == ours == log_of(folder / "store", end)
+
+
+async def test_our_slave_beside_an_official_one(start_pair: StartPair, tmp_path: Path) -> None:
+    pair = start_pair(SLAVES[-1], master={**SYNC, "inSyncReplicas": 3})
+    settings = {**SLAVE, "brokerId": 2}
+    with ReputCluster(tmp_path / "ours", settings, namesrv=pair.master.namesrv) as ours:
+        await pair.caught_up(slave_count=2)
+        codes = await send_many(pair.master.address, 500)
+        assert set(codes) == {ResponseCode.SUCCESS}
+        end = (await pair.caught_up(slave_count=2)).master_commit_log_max_offset
+        expected = log_of(pair.master.store, end)
+        assert log_of(pair.slave.store, end) == expected == log_of(ours.store, end)
 
 
 # --- mqadmin --------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import chunks
 from reput.store.config_tables import TopicConfig
+from reput.store.table_files import DataVersion as TableVersion
 
 PERIOD_MS_MIN = 10_000
 PERIOD_MS_MAX = 60_000
@@ -108,7 +109,7 @@ class Registration:
         self._is_due = False
         self._texts: dict[str, _EncodedTopic] = {}  # by topic
         self._making = asyncio.Lock()
-        self._all: tuple[int, list[_Body]] | None = (
+        self._all: tuple[TableVersion, list[_Body]] | None = (
             None  # version of the topics, and the bodies of all
         )
         self.unencodable: dict[str, str] = {}
@@ -293,8 +294,8 @@ class Registration:
         """Return all topics: a megabyte for 10,000 of them, encoded once per change."""
         topics = self._topics
         async with self._making:  # once for all name servers
-            counter = topics.table.version.counter
-            if self._all is not None and self._all[0] == counter:
+            version = topics.table.version
+            if self._all is not None and self._all[0] == version:
                 return self._all[1]
             known = topics.all()
             for gone in self._texts.keys() - known.keys():
@@ -302,7 +303,7 @@ class Registration:
             for gone in self.unencodable.keys() - known.keys():
                 del self.unencodable[gone]
             all_bodies = await self._bodies(known.values())
-            self._all = counter, all_bodies
+            self._all = version, all_bodies
             return all_bodies
 
     async def _bodies(self, topics: Iterable[TopicConfig]) -> list[_Body]:

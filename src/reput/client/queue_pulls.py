@@ -28,7 +28,8 @@ FLOW_CONTROL_MS = 20
 NOT_HEARD_MS = 1_000
 """Delay after a pull whose subscription the broker did not know, in ms; it was sent since."""
 LAGGING_SLAVE_MS = 100
-"""Delay after a pull from a slave that lacks the messages, in ms."""
+"""Delay after a pull from a slave that lacks the messages, in ms
+(known-bugs.md#pulls-without-pause)."""
 MIB = 1 << 20
 _NOT_HEARD = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,

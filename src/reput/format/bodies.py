@@ -842,6 +842,7 @@ class TopicConfigList(RequestBody, kw_only=True):
 class OffsetTable(Body, kw_only=True):
     """Reply to 45: delay level to queue offset."""
 
+    data_version: DataVersion | None = None  # 5.x
     offset_table: dict[Int, Long]
 
 
@@ -854,6 +855,7 @@ class CorrectionOffsets(Body, kw_only=True):
 class ConsumerOffsetTable(Body, kw_only=True):
     """Reply to 43: ``topic@group`` to queue id to consumer offset."""
 
+    data_version: DataVersion | None = None  # 5.x
     offset_table: dict[str, dict[Int, Long]]
 
 

@@ -721,3 +721,9 @@ class PollingInfoReplyHeader(Header, kw_only=True):
     """Reply to 200055."""
 
     polling_num: Int
+
+
+class ResetMasterFlushOffsetHeader(Header, kw_only=True):
+    """Request 908."""
+
+    master_flush_offset: Long

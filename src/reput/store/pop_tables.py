@@ -55,6 +55,7 @@ class RequestModeTable(SavedTable):
         groups[mode.group] = mode
         self._changed.add(mode.topic)
         self.is_dirty = True
+        self.change_count += 1
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the modes of a topic, of a group, or of both."""
@@ -66,6 +67,7 @@ class RequestModeTable(SavedTable):
                 self.count -= len(doomed)
                 self._changed.add(name)
                 self.is_dirty = True
+                self.change_count += 1
             if not groups:
                 del self._modes[name]
 
@@ -152,6 +154,7 @@ class ConsumerOrderTable(SavedTable):
         blocks[queue_id] = block
         self._changed.add(key)
         self.is_dirty = True
+        self.change_count += 1
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the entries of a topic, of a group, or of both."""
@@ -162,6 +165,7 @@ class ConsumerOrderTable(SavedTable):
             self.count -= len(self._blocks.pop(key))
             self._changed.add(key)
             self.is_dirty = True
+            self.change_count += 1
 
     def _decode(self, entries: Table) -> None:
         self._blocks: dict[tuple[str, str], dict[int, OrderBlock]] = {}

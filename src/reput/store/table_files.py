@@ -262,6 +262,8 @@ class DataVersion:
 
     counter: int
     timestamp_ms: int
+    state_version: int = 0
+    """Epoch of the master that made the changes, under a controller of 5.x."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +361,12 @@ class SavedTable:
         self._saved_ms: int | None = None
         self._members: Table = {}
         self._version = DataVersion(0, 0)
+        self.change_count = 0
+        """Number of changes of entries since the table was loaded."""
+        self._versioned_changes = 0
+        """Number of changes that the version includes, if not each change has one."""
+        self._is_compared = False
+        """True if other brokers have got the version."""
         self._changed: set[Any] = set()  # keys of entries whose text is not up to date
         self._texts: dict[str, bytes] = {}
         """Name of an entry -> its text with the name; sorted, except for new names."""
@@ -407,7 +415,8 @@ class SavedTable:
         entries = config_tables.member(members, cls.entries_member, cls.path)
         with config_tables.expected_kind(cls.path):
             counter, timestamp_ms = version.get("counter", 0), version.get("timestamp", 0)
-            table._version = DataVersion(int(counter), int(timestamp_ms))
+            state_version = int(version.get("stateVersion", 0))
+            table._version = DataVersion(int(counter), int(timestamp_ms), state_version)
             table._decode(entries)
         table._members = {key: value for key, value in members.items() if key != cls.entries_member}
         for _ in table.prepare():  # now rather than with the first change
@@ -489,10 +498,22 @@ class SavedTable:
         self._texts.update((name, texts[name]) for name in new_names)
         self._has_new_names = bool(new_names)
 
+    def current_version(self, now_ms: int) -> DataVersion:
+        """Return the data version; it has risen if anything changed since the last call.
+
+        Tables that change with each message have no version for each change: all changes between
+        two calls share one.
+        """
+        self._is_compared = True
+        if self._versioned_changes != self.change_count:
+            self._versioned_changes = self.change_count
+            self._bump(now_ms)
+        return self._version
+
     def take(self, now_ms: int) -> Draft:
         """Return the current text of the table for ``write``."""
-        if self.is_dirty and not self.is_versioned and "dataVersion" in self._members:
-            self._bump(now_ms)
+        if not self.is_versioned and self._has_version:
+            self.current_version(now_ms)
         while self._changed:
             self._make_text(self._changed.pop())
         self.is_dirty = False
@@ -521,16 +542,27 @@ class SavedTable:
 
     def _version_changed(self, now_ms: int) -> None:
         self.is_dirty = True
+        self.change_count += 1
+        self._versioned_changes = self.change_count
         self._bump(now_ms)
 
     def _bump(self, now_ms: int) -> None:
-        self._version = DataVersion(self._version.counter + 1, now_ms)
+        version = self._version
+        self._version = DataVersion(version.counter + 1, now_ms, version.state_version)
 
     def _decode(self, entries: Table) -> None:
         """Decode the entries of a file, and mark all of them as changed: there is no text yet."""
         raise NotImplementedError
 
     # The text ---------------------------------------------------------------------------------
+
+    @property
+    def _has_version(self) -> bool:
+        """True if the file has the version: also once brokers compare it, as in 5.x.
+
+        4.x ignores it in tables where it has none.
+        """
+        return self.is_versioned or self._is_compared or "dataVersion" in self._members
 
     def _lines(self) -> list[bytes]:
         """Return the text as ``json`` would write it with sorted keys, split at separators."""
@@ -553,11 +585,13 @@ class SavedTable:
         return lines
 
     def _other_members(self) -> Table:
-        if not self.is_versioned and "dataVersion" not in self._members:
+        if not self._has_version:
             return self._members
         old = config_tables.member(self._members, "dataVersion", self.path)
         counter, timestamp_ms = self._version.counter, self._version.timestamp_ms
         version = {**old, "counter": counter, "timestamp": timestamp_ms}
+        if self._version.state_version or "stateVersion" in old:
+            version["stateVersion"] = self._version.state_version
         return {**self._members, "dataVersion": version}
 
     def _sort_texts(self) -> None:
@@ -756,6 +790,7 @@ class ConsumerOffsetTable(SavedTable):
         queues[queue_id] = consumer_offset
         self._changed.add(key)
         self.is_dirty = True
+        self.change_count += 1
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> bool:
         """Remove the offsets of a topic, of a group, or of both; return whether there were any."""
@@ -768,6 +803,7 @@ class ConsumerOffsetTable(SavedTable):
             self.count -= len(self._queues.pop(key))
         self._changed.update(doomed)
         self.is_dirty |= bool(doomed)
+        self.change_count += len(doomed)
         return bool(doomed)
 
     def delete_queue(self, topic: str, group: str, queue_id: int) -> bool:
@@ -781,6 +817,7 @@ class ConsumerOffsetTable(SavedTable):
         self.count -= 1
         self._changed.add(key)
         self.is_dirty = True
+        self.change_count += 1
         return True
 
     def _decode(self, entries: Table) -> None:
@@ -826,6 +863,7 @@ class DelayOffsetTable(SavedTable):
         self._offsets[level] = queue_offset
         self._changed.add(level)
         self.is_dirty = True
+        self.change_count += 1
 
     def _decode(self, entries: Table) -> None:
         self._offsets = {int(level): int(value) for level, value in entries.items()}
@@ -868,6 +906,7 @@ class ConsumerFilterTable(SavedTable):
         self._filters.setdefault(entry.topic, {})[entry.group] = entry
         self._changed.add(entry.topic)
         self.is_dirty = True
+        self.change_count += 1
 
     def delete(self, topic: str, group: str) -> bool:
         """Remove a filter; return whether it was there."""
@@ -879,6 +918,7 @@ class ConsumerFilterTable(SavedTable):
         del self._stored[topic, group]
         self._changed.add(topic)
         self.is_dirty = True
+        self.change_count += 1
         return True
 
     def _decode(self, entries: Table) -> None:

@@ -59,6 +59,7 @@ class TimerTable(SavedTable):
         self._java = self._java if java is None else java
         self._changed.update(self._fields())
         self.is_dirty = True
+        self.change_count += 1
 
     def _fields(self) -> dict[str, int]:
         progress = {} if self._progress is None else self._progress._asdict()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,29 @@ async def test_a_slave_that_follows_sends_such_pulls_to_its_master(slave: Subjec
     slave.parts.replication.follower.status.state = SlaveState.FOLLOWING
     reply = await slave.pull("T", 0, COUNT + 1, sys_flag=SUSPEND, suspend_timeout_millis=15_000)
     assert place(reply) == (ResponseCode.PULL_RETRY_IMMEDIATELY, str(COUNT + 1), "0")
+
+
+async def test_records_of_the_master_wake_held_pulls(tmp_path: Path) -> None:
+    async with slave_of(tmp_path / "slave"):
+        pass
+    shutil.copytree(tmp_path / "slave", tmp_path / "master")
+    async with slave_of(tmp_path / "slave") as slave:
+        waiting = asyncio.ensure_future(
+            slave.pull("T", 0, COUNT, sys_flag=SUSPEND, suspend_timeout_millis=600_000)
+        )
+        while not len(slave.parts.held_pulls):
+            await asyncio.sleep(0)
+        end = slave.broker.store.max_physical_offset
+        async with broker_subject.running(tmp_path / "master", clock=ManualClock(NOW_MS)) as master:
+            await master.send("T", b"new")
+            record = master.broker.store.record_at(end)
+        assert record is not None
+        log = slave.broker.store.replica_log
+        log.buffer(len(record))[:] = record
+        log.publish(len(record))
+        reply = await waiting
+        assert place(reply) == (ResponseCode.SUCCESS, str(COUNT + 1), "0")
+        assert [message.body for message in messages_in(reply.body)] == [b"new"]
 
 
 # --- consumer offsets ---------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Codes 11, 361: pulls, and held pulls.
 
 The order of the checks and the codes are those of Java's ``PullMessageProcessor`` of 4.9.7: a slave
-serves pulls, and replies name the broker that consumers should read from.
+serves pulls (known-bugs.md#unreadable-slave), and replies name the broker to read from.
 """
 
 from msgspec import structs
@@ -283,7 +283,8 @@ def _keeps_offsets(parts: Parts) -> bool:
 def _waits_for_master(parts: Parts, result: GetResult) -> bool:
     """Return whether a pull from an offset outside of a queue is held.
 
-    While the master is away, consumers would repeat such pulls without a pause.
+    While the master is away, consumers would repeat such pulls without a pause
+    (known-bugs.md#pulls-without-pause).
     """
     return (
         result.status in _MOVED

@@ -156,7 +156,9 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
             written.
     """
     if not parts.identity.is_master:
-        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
+        refused = RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
+        refused.reply_fields = trace_fields(parts)
+        raise refused
     if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,

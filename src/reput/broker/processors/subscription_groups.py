@@ -12,11 +12,11 @@ from reput.broker.parts import Parts
 from reput.broker.processors import table_lists
 from reput.broker.processors.topics import refuse_on_slave
 from reput.broker.topic import attributes
+from reput.broker.topic.topics import data_version
 from reput.config import JAVA_INT_MAX, JAVA_LONG_MAX
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers
 from reput.format.bodies import (
-    DataVersion,
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -141,9 +141,8 @@ def delete_group(parts: Parts, channel: Channel, request: Command) -> None:
 
 def all_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all groups with their settings."""
-    version = parts.subscription_groups.table.version
     template = {
-        "dataVersion": DataVersion(counter=version.counter, timestamp=version.timestamp_ms),
+        "dataVersion": data_version(parts.subscription_groups.table.version),
         "subscriptionGroupTable": {},
         "forbiddenTable": parts.subscription_groups.table.all_forbidden(),
     }

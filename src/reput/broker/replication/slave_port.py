@@ -22,6 +22,7 @@ from reput.broker.replication.reports import LogRange, Reason, ReportRefused, Sl
 from reput.broker.replication.slave_link import SlaveLink
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
+from reput.errors import InvalidOption
 from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
 from reput.remoting.client_faults import ClientFaults
 from reput.store.config import BrokerRole, DurableIn
@@ -29,6 +30,7 @@ from reput.store.interface import BrokerStore
 
 PORT_DISTANCE = 1
 """Distance of the port for slaves from the port for requests, by default."""
+_PORT_MAX = 65_535
 _BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 1.0
@@ -114,11 +116,20 @@ class SlavePort:
     # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen. Raises ``OSError`` if the port is in use."""
+        """Listen.
+
+        Raises:
+            OSError: The port is in use.
+            InvalidOption: There is no port after the one for requests.
+        """
         self._loop = asyncio.get_running_loop()
         broker, port = self._settings.broker, self._settings.store.ha_listen_port
+        wanted = self._identity.port + PORT_DISTANCE if port < 0 else port
+        if wanted > _PORT_MAX:
+            allowed = f"a port up to {_PORT_MAX}, since listenPort is {self._identity.port}"
+            raise InvalidOption("haListenPort", port, allowed)
         try:
-            self._listening = self._open(self._identity.port + PORT_DISTANCE if port < 0 else port)
+            self._listening = self._open(wanted)
         except OSError:
             if port >= 0 or broker.listen_port:
                 raise

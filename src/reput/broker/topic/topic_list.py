@@ -1,6 +1,6 @@
 """The reply with all topics: megabytes for 10,000 of them, so encoded once per change."""
 
-from reput.broker.topic.topics import Topics, topic_data
+from reput.broker.topic.topics import Topics, data_version, topic_data
 from reput.format.bodies import DataVersion, TopicConfigTable
 from reput.remoting.long_replies import LongBody, chunks
 from reput.remoting.time_slices import Steps
@@ -27,8 +27,7 @@ class TopicList:
         Raises:
             LimitExceeded: There are too many topics for one reply.
         """
-        known = self._topics.table.version
-        version = DataVersion(counter=known.counter, timestamp=known.timestamp_ms)
+        version = data_version(self._topics.table.version)
         if self._body and version == self._version:
             return self._body
         self._body = b""

@@ -13,6 +13,7 @@ from reput.errors import LimitExceeded, RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
+from reput.store import table_files
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import TopicTable
 
@@ -400,9 +401,8 @@ class Topics:
 
     def describe(self) -> TopicConfigTable:
         """Return all topics in the form of a reply."""
-        version = self.table.version
         return TopicConfigTable(
-            data_version=DataVersion(counter=version.counter, timestamp=version.timestamp_ms),
+            data_version=data_version(self.table.version),
             topic_config_table={
                 name: topic_data(topic) for name, topic in self.table.all().items()
             },
@@ -425,6 +425,15 @@ def _topic(name: str, queue_count: int, perm: int, filter_type: str = "SINGLE_TA
         write_queue_count=queue_count,
         perm=perm,
         filter_type=filter_type,
+    )
+
+
+def data_version(version: table_files.DataVersion) -> DataVersion:
+    """Return the version of a table in the form of a message body."""
+    return DataVersion(
+        counter=version.counter,
+        state_version=version.state_version,
+        timestamp=version.timestamp_ms,
     )
 
 

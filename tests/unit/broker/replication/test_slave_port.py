@@ -20,6 +20,7 @@ from reput.broker.replication.slave_port import SlavePort
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.settings.live import LiveConfig
 from reput.clock import ManualClock
+from reput.errors import InvalidOption
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.interface import BrokerStore
 
@@ -595,6 +596,13 @@ async def test_the_port_follows_that_for_requests(start: Start, tmp_path: Path) 
     await master.port.start()
     assert master.port.port == port
     await master.port.stop()
+
+
+async def test_there_may_be_no_port_after_that_for_requests(tmp_path: Path) -> None:
+    master = Master(tmp_path, ha_listen_port=-1)
+    master.identity.port = 65_535
+    with pytest.raises(InvalidOption, match="a port up to 65535, since listenPort is 65535"):
+        await master.port.start()
 
 
 async def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
