@@ -28,7 +28,7 @@ ENVIRONMENT_PREFIX = "REPUT_"
 JAVA_INT_MAX = (1 << 31) - 1
 JAVA_LONG_MAX = (1 << 63) - 1
 
-_ACRONYMS = ("CRC", "IP1")
+_ACRONYMS = ("CRC", "IP1", "IP2")
 """Words in capitals in RocketMQ's keys, with which the mapping is exact in both directions."""
 
 _SPACE = " \t\f"

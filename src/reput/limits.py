@@ -508,6 +508,19 @@ KV_CHANGES_WAITING = Limit(
     response_code=SYSTEM_BUSY,
 )
 
+# --- replication -------------------------------------------------------------------------------
+
+HA_UNREPORTED = Limit(
+    "ha_unreported", "connections to the port for slaves without a report", 64, scope="server"
+)
+HA_UNREPORTED_PER_ADDRESS = Limit(
+    "ha_unreported_per_address",
+    "connections from one address to the port for slaves, without a report",
+    16,
+    scope="address",
+)
+HA_SLAVES = Limit("ha_slaves", "slaves of a master", 64, scope="server")
+
 # --- metrics over HTTP -------------------------------------------------------------------------
 
 HTTP_CONNECTIONS = Limit(

@@ -105,6 +105,7 @@ class Loops:
         while True:
             is_busy = self._step_memory()
             parts.pending_replies.settle()
+            parts.replication.slave_port.pump()  # of puts that no request has made
             if parts.topic_writes.are_pending:
                 parts.topic_writes.write_soon()  # its task may have failed while replies wait
             self._turn("store")
@@ -133,6 +134,7 @@ class Loops:
                 is_busy = False
             else:
                 self._parts.write_failures.clear("disk")
+            self._parts.replication.slave_port.pump()  # of bytes that were in the pool's buffers
             self._turn("disk")
             growth = store.max_physical_offset - written
             written += growth
@@ -153,6 +155,7 @@ class Loops:
         elif problem is not None:
             self.failures["sync"] = f"{type(problem).__name__}: {problem}"
             _log.error("the log could not be made durable", exc_info=problem)
+        self._parts.replication.slave_port.pump()  # with haSendAfter=disk
         self._step_memory()
         self._parts.pending_replies.settle()
 
@@ -167,6 +170,7 @@ class Loops:
                 if parts.store.flusher.is_sync:
                     parts.pending_replies.sync_soon()  # before that clients cannot read them
                 parts.store.notify()
+                parts.replication.slave_port.pump()
             self._turn("delayed")
             times = (parts.delayed.next_due_ms(now_ms), parts.timers.next_due_ms(now_ms))
             due_ms = min(
@@ -179,8 +183,10 @@ class Loops:
         while True:
             end = parts.transactions.put_end
             is_busy = parts.identity.is_master and parts.transactions.step(parts.clock.now_ms())
-            if parts.transactions.put_end != end and parts.store.flusher.is_sync:
-                parts.pending_replies.sync_soon()
+            if parts.transactions.put_end != end:
+                parts.replication.slave_port.pump()
+                if parts.store.flusher.is_sync:
+                    parts.pending_replies.sync_soon()
             self._turn("transactions")
             await self._wait(0 if is_busy else TRANSACTIONS_MS)
 
@@ -194,6 +200,7 @@ class Loops:
                 if parts.store.flusher.is_sync:
                     parts.pending_replies.sync_soon()  # before that clients cannot read them
                 parts.store.notify()
+                parts.replication.slave_port.pump()
             self._turn("pops")
             due_ms = parts.pops.next_due_ms()
             left_ms = POPS_MS if due_ms is None else due_ms - now_ms

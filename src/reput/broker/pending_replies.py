@@ -1,10 +1,10 @@
-"""Replies to sends that wait for the disk, in the order of their messages.
+"""Replies to sends that wait for the disk or slaves, in the order of their messages.
 
     put -> durable already?   yes -> the reply
-                              no  -> held here -> sync -> settle -> the reply
+                              no  -> held here -> sync or acks -> settle -> the reply
 
-Under SYNC_FLUSH a message is acknowledged when the log is durable. A send that has created a topic
-is acknowledged when the topic is in its file, too.
+Under SYNC_FLUSH a message is acknowledged when the log is durable, by a SYNC_MASTER when enough
+slaves have it. A send that has created a topic is acknowledged when the topic is in its file, too.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ Answer = Callable[[PutResult], Command]
 
 @dataclass(slots=True)
 class _Pending:
-    """Replies that wait for the disk."""
+    """Replies that wait for the disk or slaves."""
 
     put: PendingPut
     channel: Channel
@@ -132,7 +132,7 @@ class PendingReplies:
                     made_count=topics.made_count,
                 )
             )
-        if put.result is None:
+        if put.result is None and self._store.flusher.is_sync:
             self.sync_soon()
         return None
 
@@ -155,7 +155,8 @@ class PendingReplies:
         """
         self.has_put = True
         self._pending.append(_Pending(put, channel, encode, begun_ms, send_count))
-        self.sync_soon()
+        if self._store.flusher.is_sync:  # else the put waits for slaves only
+            self.sync_soon()
 
     def count_puts(self, begun_ms: int, count: int) -> None:
         """Count requests whose messages were stored elsewhere.

@@ -530,6 +530,7 @@ class _Port:
             return self._frontend.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
         finally:
             parts = self._parts
+            parts.replication.slave_port.pump()
             if parts.pending_replies.has_put:
                 parts.pending_replies.has_put = False
                 if len(parts.held_pulls) or len(parts.pops.held):

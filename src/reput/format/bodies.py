@@ -446,11 +446,36 @@ class ConsumeStatsInBroker(Body, kw_only=True):
     total_diff: Long
 
 
-class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
-    """Reply to 907, from a master."""
+class HaClientInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """Connection of a slave to its master, in ``HaRuntimeInfo``."""
 
-    ha_connection_info: tuple[()] = ()
-    """Connections of slaves."""
+    last_read_timestamp: Long = 0
+    last_write_timestamp: Long = 0
+    master_addr: str | msgspec.UnsetType = msgspec.UNSET
+    """Address of the master's port for slaves; Java omits null."""
+    master_flush_offset: Long = 0
+    max_offset: Long = 0
+    transferred_byte_in_second: Long = 0
+
+
+class HaConnectionInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """Connection of a master to a slave, in ``HaRuntimeInfo``."""
+
+    addr: str
+    diff: Long
+    in_sync: bool
+    slave_ack_offset: Long
+    transfer_from_where: Long
+    transferred_byte_in_second: Long
+
+
+class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """Reply to 907."""
+
+    ha_client_runtime_info: HaClientInfo = msgspec.field(default_factory=HaClientInfo)
+    """Connection to the master, of a slave."""
+    ha_connection_info: tuple[HaConnectionInfo, ...] = ()
+    """Connections of slaves, of a master."""
     in_sync_slave_nums: Int = 0
     master: bool = True
     master_commit_log_max_offset: Long

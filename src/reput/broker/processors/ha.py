@@ -1,22 +1,17 @@
-"""Codes 907, 908 of 5.x: the master's state of replication.
-
-There are no slaves: RocketMQ's slaves copy a master's log over a separate port, on which this
-broker does not listen.
-"""
+"""Codes 907, 908 of 5.x: the state of replication."""
 
 from reput.broker.parts import Parts
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands
-from reput.format.bodies import HaRuntimeInfo
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 
 
 def ha_status(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the end of the log, without slaves."""
+    """Return the slaves of a master, and how far they lag."""
     _check_master(parts)
-    info = HaRuntimeInfo(master_commit_log_max_offset=parts.store.max_physical_offset)
+    info = parts.replication.slave_port.slaves_status()
     return commands.reply(request, body=bodies.encode(info))
 
 

@@ -1,13 +1,43 @@
-"""The port for slaves: sends them the log, and takes their acknowledgements."""
+"""The port for slaves: sends them the log, and takes their acknowledgements.
 
+    put -> pump, once per turn of the event loop -> frames -> slaves
+    slaves -> reports -> the table of acknowledgements -> held replies
+
+All on the event loop: an acknowledgement that another thread takes waits for the interpreter,
+milliseconds. Only a slave that lags far is served by a thread (``catch_up``).
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Sequence
+
+from reput import limits
 from reput.broker.identity import Identity
 from reput.broker.pending_replies import PendingReplies
+from reput.broker.replication.counts import ReplicationCounts
+from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.reports import LogRange, Reason, ReportRefused, SlaveReports
+from reput.broker.replication.slave_link import SlaveLink
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
+from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
+from reput.remoting.client_faults import ClientFaults
+from reput.store.config import BrokerRole, DurableIn
 from reput.store.interface import BrokerStore
 
 PORT_DISTANCE = 1
 """Distance of the port for slaves from the port for requests, by default."""
+_BACKLOG = 1024
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_PAUSE_S = 1.0
+_STEP_MS_MIN = 25
+_STEP_MS_MAX = 1_000
+_NO_ACK = -1
+"""Acknowledged offset of a slave that has confirmed nothing, as in Java."""
+
+_log = logging.getLogger(__name__)
 
 
 class SlavePort:
@@ -31,19 +61,311 @@ class SlavePort:
     ) -> None:
         self._settings = settings
         self._identity = identity
-        self._store = store
         self._pending_replies = pending_replies
-        self._clock = clock
+        config = settings.store
+        self.store = store
+        self.clock = clock
+        self.counts = ReplicationCounts()
+        """Counts since the start."""
+        self.flow_control = FlowControl(
+            config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else None
+        )
+        """Limit of bytes per second."""
+        self.batch_bytes = config.ha_transfer_batch_size
+        """Maximum bytes of the log in a frame."""
+        self.port = 0
+        """The port; 0 while it is closed."""
+        self._is_sync_master = config.broker_role is BrokerRole.SYNC_MASTER
+        self._needs_sync = config.ha_send_after is DurableIn.DISK
+        self._silence_ms = config.ha_housekeeping_interval
+        self._heartbeat_ms = config.ha_send_heartbeat_interval
+        self._step_ms = max(
+            _STEP_MS_MIN, min(self._silence_ms, self._heartbeat_ms, 4 * _STEP_MS_MAX) // 4
+        )
+        self._unreported: dict[SlaveLink, None] = {}  # oldest first
+        self._slaves: dict[SlaveLink, None] = {}
+        self._is_pumping = False
+        self._faults = ClientFaults(_log, time.monotonic)
+        self._listening: socket.socket | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._ending: list[SlaveLink] = []
+
+    @property
+    def slaves(self) -> list[SlaveLink]:
+        """The connections that have reported."""
+        return list(self._slaves)
+
+    @property
+    def unreported_count(self) -> int:
+        """Number of connections that have not reported so far."""
+        return len(self._unreported)
+
+    def slaves_status(self) -> HaRuntimeInfo:
+        """Return the reply to 907: what the slaves have, and how far they lag."""
+        end = self.store.max_physical_offset
+        lag_max = self._settings.store.ha_slave_fallbehind_max
+        connections = tuple(_connection_info(link, end, lag_max) for link in self._slaves)
+        return HaRuntimeInfo(
+            ha_connection_info=connections,
+            in_sync_slave_nums=sum(connection.in_sync for connection in connections),
+            master_commit_log_max_offset=end,
+        )
+
+    # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` if the port is in use."""
-        port = self._settings.store.ha_listen_port
-        if port < 0:
-            port = self._identity.port + PORT_DISTANCE
-        self._identity.ha_address = f"{self._settings.broker.broker_ip2}:{port}"
+        self._loop = asyncio.get_running_loop()
+        broker, port = self._settings.broker, self._settings.store.ha_listen_port
+        try:
+            self._listening = self._open(self._identity.port + PORT_DISTANCE if port < 0 else port)
+        except OSError:
+            if port >= 0 or broker.listen_port:
+                raise
+            # The port for requests was chosen by the system: the next one may be in use.
+            self._listening = self._open(0)
+        self.port = self._listening.getsockname()[1]
+        self._identity.ha_address = f"{broker.broker_ip2}:{self.port}"
+        self._accept_again()
+        self._schedule_step()
+
+    def _open(self, port: int) -> socket.socket:
+        host = self._settings.broker.bind_address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening.setblocking(False)
+        return listening
 
     async def stop(self) -> None:
         """Close the port and all connections."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        listening, self._listening = self._listening, None
+        if listening is None:
+            return
+        self._loop.remove_reader(listening.fileno())
+        listening.close()
+        self.port = 0
+        for link in [*self._unreported, *self._slaves]:
+            link.close("the broker stops")
+        ending, self._ending = self._ending, []
+        if ending:
+            await asyncio.to_thread(_join, ending)
+
+    # Connections --------------------------------------------------------------------------------
+
+    def _accept_again(self) -> None:
+        if self._listening is not None:
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        listening = self._listening
+        if listening is None:
+            return
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                connection, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._faults.warn("accept", "no slave can connect: %s", error.strerror)
+                self._loop.remove_reader(listening.fileno())
+                self._timers["accept"] = self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
+                return
+            self._opened(connection, peer[0], peer[1])
+
+    def _opened(self, connection: socket.socket, host: str, port: int) -> None:
+        self.counts.accepted += 1
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._silence_ms)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        link = SlaveLink(connection, host, address, self, self.clock.monotonic_ms())
+        self._unreported[link] = None
+        from_host = [other for other in self._unreported if other.host == host]
+        if len(from_host) > limits.HA_UNREPORTED_PER_ADDRESS.maximum:
+            self._refuse_excess(from_host[0], limits.HA_UNREPORTED_PER_ADDRESS)
+        elif len(self._unreported) > limits.HA_UNREPORTED.maximum:
+            self._refuse_excess(link, limits.HA_UNREPORTED)
+
+    def _refuse_excess(self, link: SlaveLink, limit: limits.Limit) -> None:
+        self.refuse(link, Reason.TOO_MANY, str(limit.exceeded()))
+
+    def refuse(self, link: SlaveLink, reason: Reason, text: str) -> None:
+        """Close a connection, count it and log why.
+
+        Args:
+            link: The connection.
+            reason: The kind of reason.
+            text: The sentence for the log.
+        """
+        self.counts.refused[reason] += 1
+        self._faults.warn(reason, "slave %s refused: %s", link.replica.address, text)
+        link.close(text)
+
+    def gone(self, link: SlaveLink, problem: str) -> None:
+        """Remove a connection that has ended, with what it has acknowledged.
+
+        Args:
+            link: The connection.
+            problem: The reason, for the log.
+        """
+        if link.is_catching_up:
+            self._ending = [other for other in self._ending if other.is_catching_up]
+            self._ending.append(link)
+        self._unreported.pop(link, None)
+        if link in self._slaves:
+            del self._slaves[link]
+            _log.info("slave %s is gone: %s", link.replica.address, problem)
+            self.store.replicas.remove(link.replica)
+            self._settle()
+
+    # Reports ------------------------------------------------------------------------------------
+
+    def reported(self, link: SlaveLink, values: Sequence[int]) -> None:
+        """Judge the reports of a read, oldest first; release the replies that they allow.
+
+        Args:
+            link: The connection.
+            values: The values, oldest first.
+        """
+        now_ms = self.clock.monotonic_ms()
+        try:
+            reports = link.reports
+            if reports is None:
+                reports = self._begin(link, values[0], now_ms)
+                values = values[1:]
+            reports.add(values, link.replica.sent_offset)
+        except ReportRefused as error:
+            self.refuse(link, error.reason, str(error))
+            return
+        self.counts.reports += len(values)
+        link.acknowledge(now_ms)
+        self._settle()
+
+    def _begin(self, link: SlaveLink, value: int, now_ms: int) -> SlaveReports:
+        """Judge the first report of a connection, and begin to send."""
+        log, config = self.store.log, self._settings.store
+        maximum = log.readable_offset
+        file_size = config.mapped_file_size_commit_log
+        minimum = log.min_offset
+        last_file = max(minimum, (maximum - 1) // file_size * file_size)
+        reports = SlaveReports.begin(
+            value,
+            LogRange(minimum, maximum, last_file),
+            from_last_file=config.sync_from_last_file,
+        )
+        limit = limits.HA_SLAVES
+        if len(self._slaves) >= limit.maximum:
+            raise ReportRefused(Reason.TOO_MANY, str(limit.exceeded()))
+        self._unreported.pop(link, None)
+        for other in self._slaves:
+            if other.host == link.host:
+                # Possibly the same slave, whose old connection is not known to be dead: two
+                # connections of one slave must not count twice.
+                other.replica.acked_offset = None
+        self._slaves[link] = None
+        link.begin(reports, now_ms)
+        self.store.replicas.add(link.replica)
+        self.counts.reports += 1
+        _log.info(
+            "slave %s has the log up to physical offset %d; it gets the bytes from %d on",
+            link.replica.address,
+            value,
+            reports.start,
+        )
+        # At once: the slave learns that it was accepted.
+        link.send_heartbeat(now_ms)
+        self.pump()
+        return reports
+
+    def _settle(self) -> None:
+        self.store.replicas_changed()
+        self._pending_replies.settle()
+
+    # Sending ------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send all slaves what the log has; to be called after puts."""
+        """Send all slaves what the log has, once per turn of the loop; to be called after puts."""
+        if self._is_pumping or not (self._slaves or self._are_replies_held()):
+            return
+        self._is_pumping = True
+        self._loop.call_soon(self._pump)
+
+    def _are_replies_held(self) -> bool:
+        return self._is_sync_master and len(self._pending_replies) > 0
+
+    def pump_later(self, pause_ms: int) -> None:
+        """Send after a pause.
+
+        Args:
+            pause_ms: The pause, in ms.
+        """
+        if "pump" not in self._timers:
+            self._timers["pump"] = self._loop.call_later(pause_ms / 1000, self._pump_after_pause)
+
+    def _pump_after_pause(self) -> None:
+        del self._timers["pump"]
+        self.pump()
+
+    def _pump(self) -> None:
+        self._is_pumping = False
+        limit, now_ms = self.store.replication_limit, self.clock.monotonic_ms()
+        if self._needs_sync and limit < self.store.log.readable_offset:
+            self._pending_replies.sync_soon()
+        has_more = False
+        for link in list(self._slaves):
+            has_more = link.send(limit, now_ms) or has_more
+        if has_more:
+            self.pump()
+        if self._are_replies_held():
+            self._settle()  # at once, if no slave is available
+
+    # Housekeeping -------------------------------------------------------------------------------
+
+    def _schedule_step(self) -> None:
+        self._timers["step"] = self._loop.call_later(self._step_ms / 1000, self._run_step)
+
+    def _run_step(self) -> None:
+        self._schedule_step()
+        self.step(self.clock.monotonic_ms())
+
+    def step(self, now_ms: int) -> None:
+        """Send heartbeats, close silent connections, and sample rates.
+
+        Args:
+            now_ms: The time, monotonic ms.
+        """
+        silence_ms = self._silence_ms
+        for link in list(self._unreported):
+            if now_ms - link.opened_ms < silence_ms:
+                break  # the others are younger
+            self.refuse(link, Reason.UNREPORTED, f"no report within {silence_ms} ms")
+        for link in list(self._slaves):
+            if now_ms - link.replica.reported_ms >= silence_ms:
+                self.refuse(link, Reason.SILENT, f"no report for {silence_ms} ms")
+                continue
+            link.sample_rate(now_ms)
+            if link.is_heartbeat_due(now_ms, self._heartbeat_ms):
+                link.send_heartbeat(now_ms)
+        self.counts.ack_times.step(now_ms)
+
+
+def _join(links: Sequence[SlaveLink]) -> None:
+    for link in links:
+        link.join()
+
+
+def _connection_info(link: SlaveLink, end: int, lag_max: int) -> HaConnectionInfo:
+    replica = link.replica
+    acked_offset = _NO_ACK if replica.acked_offset is None else replica.acked_offset
+    return HaConnectionInfo(
+        addr=replica.address,
+        diff=end - acked_offset,
+        in_sync=replica.acked_offset is not None and end - acked_offset < lag_max,
+        slave_ack_offset=acked_offset,
+        transfer_from_where=replica.sent_offset,
+        transferred_byte_in_second=link.bytes_per_s,
+    )

@@ -1,0 +1,154 @@
+"""Sends old parts of the log to a slave, in a thread: page faults and disk reads take their time.
+
+    thread: header, sendfile, header, sendfile, ... until the slave is near the end of the log
+
+The file that is sent is open meanwhile: expiry may delete it.
+"""
+
+import functools
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from reput.broker.replication import flow
+from reput.broker.replication.flow import FlowControl
+from reput.clock import Clock
+from reput.descriptors import open_descriptor
+from reput.format import ha_frames
+from reput.store.commit_log import LogPiece
+from reput.store.replica_acks import Replica
+
+BEGIN_BYTES = 16 * 1024 * 1024
+"""Lag in bytes from which on a thread serves a slave."""
+END_BYTES = 4 * 1024 * 1024
+"""Lag in bytes below which the event loop serves it again."""
+DATA_BYTES_MAX = 1024 * 1024
+"""Maximum bytes of the log in a frame of a thread."""
+_MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+_POLL_MS = 1_000
+
+
+class LogFiles(Protocol):
+    """The files of the log."""
+
+    @property
+    def replication_limit(self) -> int:
+        """Physical offset up to which slaves may have the log."""
+
+    def log_file(self, physical_offset: int) -> LogPiece | None:
+        """Return where bytes of the log are on disk; None if there are none."""
+
+
+class CatchUp:
+    """Sends frames to one slave until it is near the end of the log.
+
+    Args:
+        connection: The connection, not blocking; nothing else writes to it meanwhile.
+        replica: What was sent; kept up to date.
+        files: The log.
+        flow_control: Limit of bytes per second.
+        clock: The clock.
+        data_bytes_max: Maximum bytes of the log in a frame.
+        on_sent: Called in the thread with the bytes of each frame that was sent.
+        on_end: Called in the thread at the end, with the error or None; FileNotFoundError if the
+            bytes to be sent next were deleted.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        replica: Replica,
+        files: LogFiles,
+        flow_control: FlowControl,
+        clock: Clock,
+        *,
+        data_bytes_max: int,
+        on_sent: Callable[[int], object],
+        on_end: Callable[[Exception | None], object],
+    ) -> None:
+        self._connection = connection
+        self._replica = replica
+        self._files = files
+        self._flow_control = flow_control
+        self._clock = clock
+        self._data_bytes_max = min(data_bytes_max, DATA_BYTES_MAX)
+        self._on_sent = on_sent
+        self._on_end = on_end
+        self._stopping = threading.Event()
+        # Not blocking calls: uvloop makes each descriptor non-blocking that it watches.
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
+        self._thread = threading.Thread(target=self._run, name="reput-catch-up", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end soon: at once, if the connection is shut down."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        problem: Exception | None = None
+        try:
+            while self._lag() >= END_BYTES and not self._stopping.is_set():
+                self._send_file()
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a thread
+            problem = error
+        self._on_end(problem)
+
+    def _lag(self) -> int:
+        return self._files.replication_limit - self._replica.sent_offset
+
+    def _send_file(self) -> None:
+        """Send frames from the file with the next byte, until it ends or the slave is near."""
+        piece = self._files.log_file(self._replica.sent_offset)
+        if piece is None:
+            raise FileNotFoundError(f"no file has physical offset {self._replica.sent_offset}")
+        descriptor = open_descriptor(piece.path, os.O_RDONLY)
+        try:
+            position, end = piece.start, piece.start + piece.size
+            while position < end and self._lag() >= END_BYTES and not self._stopping.is_set():
+                wanted = min(end - position, self._data_bytes_max)
+                granted = self._flow_control.take(wanted, self._clock.monotonic_ms())
+                if granted:
+                    self._send_frame(descriptor, position, granted)
+                    position += granted
+                else:
+                    self._stopping.wait(flow.PAUSE_MS / 1000)
+        finally:
+            os.close(descriptor)
+
+    def _send_frame(self, descriptor: int, position: int, size: int) -> None:
+        header = ha_frames.encode_header(self._replica.sent_offset, size)
+        # Before it is sent: the slave may acknowledge it before this thread runs again.
+        self._replica.sent_offset += size
+        while header:
+            send = functools.partial(self._connection.send, header, _MORE_FOLLOWS)
+            header = header[self._write(send) :]
+        out, end = self._connection.fileno(), position + size
+        while position < end:
+            send = functools.partial(os.sendfile, out, descriptor, position, end - position)
+            sent = self._write(send)
+            if not sent:
+                raise FileNotFoundError(f"the file ends at {position}, before {end}")
+            position += sent
+        self._replica.sent_bytes += size
+        self._on_sent(size)
+
+    def _write(self, write: Callable[[], int]) -> int:
+        """Return the result of a write, repeated until the connection takes bytes."""
+        while True:
+            try:
+                return write()
+            except BlockingIOError:
+                self._writable.poll(_POLL_MS)
+            if self._stopping.is_set():
+                raise ConnectionAbortedError("the connection was closed")

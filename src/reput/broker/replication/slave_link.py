@@ -1,0 +1,366 @@
+"""The connection of a slave: reads its reports, and sends it the log without blocking the loop.
+
+first report -> sending  <-------------------.
+                  | lag of 16 MiB            | lag below 4 MiB
+                  `-> catching up (thread) --'
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from reput.broker.replication import catch_up, flow
+from reput.broker.replication.catch_up import CatchUp
+from reput.broker.replication.counts import ReplicationCounts
+from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.reports import Reason, SlaveReports
+from reput.clock import Clock
+from reput.errors import ReputError
+from reput.format import ha_frames
+from reput.format.ha_frames import ReportParser
+from reput.store.commit_log import LogView
+from reput.store.interface import BrokerStore
+from reput.store.replica_acks import Replica
+
+READ_BYTES = 64 * 1024
+"""Bytes that are read from a slave at once."""
+ROUND_BYTES = 4 * 1024 * 1024
+"""Bytes that are sent to a slave before the event loop serves others."""
+
+_NO_BYTES = b""
+
+
+class LinkOwner(Protocol):
+    """The port that a connection belongs to."""
+
+    store: BrokerStore
+    clock: Clock
+    counts: ReplicationCounts
+    flow_control: FlowControl
+    batch_bytes: int
+
+    def reported(self, link: "SlaveLink", values: Sequence[int]) -> None:
+        """Judge the reports of a read, oldest first."""
+
+    def refuse(self, link: "SlaveLink", reason: Reason, text: str) -> None:
+        """Close a connection, count it and log why."""
+
+    def pump(self) -> None:
+        """Send soon."""
+
+    def pump_later(self, pause_ms: int) -> None:
+        """Send after a pause."""
+
+    def gone(self, link: "SlaveLink", problem: str) -> None:
+        """Remove a connection that has ended."""
+
+
+class SlaveLink:
+    """A connection to the port for slaves.
+
+    Args:
+        connection: The connection, not blocking.
+        host: The peer's IP address.
+        address: The peer's address, ``ip:port``.
+        owner: The port.
+        now_ms: The time, monotonic ms.
+    """
+
+    def __init__(
+        self, connection: socket.socket, host: str, address: str, owner: LinkOwner, now_ms: int
+    ) -> None:
+        self.host = host
+        self.opened_ms = now_ms
+        """The time of the connect, monotonic ms."""
+        self.replica = Replica(address)
+        """What the slave has."""
+        self.reports: SlaveReports | None = None
+        """The slave's reports; None until the first one."""
+        self.bytes_per_s = 0
+        """Bytes of the log that were sent in the last second."""
+        self.is_closed = False
+        self._connection = connection
+        self._descriptor = connection.fileno()
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._parser = ReportParser()
+        self._header = _NO_BYTES  # the part of a frame's header that is not sent yet
+        self._left = 0  # bytes of that frame that are not sent yet
+        self._is_blocked = False
+        self._written_ms = now_ms
+        self._catch_up: CatchUp | None = None
+        self._sampled = (now_ms, 0)  # time and sent bytes of the last sample of the rate
+        self._awaited: tuple[int, int] | None = None  # end and time of a frame without its ack
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True while a thread sends."""
+        return self._catch_up is not None
+
+    # Reports ------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            data = self._connection.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"cannot be read: {error.strerror}")
+            return
+        if not data:
+            self.close("closed by the slave")
+            return
+        values = self._parser.feed(data)
+        if values:
+            self._owner.reported(self, values)
+
+    def begin(self, reports: SlaveReports, now_ms: int) -> None:
+        """Begin to send, after the first report.
+
+        Args:
+            reports: The report.
+            now_ms: The time, monotonic ms.
+        """
+        self.reports = reports
+        replica = self.replica
+        replica.sent_offset = reports.start
+        replica.acked_offset = reports.acked_offset
+        replica.reported_ms = now_ms
+
+    def acknowledge(self, now_ms: int) -> None:
+        """Record what the last report acknowledges.
+
+        Args:
+            now_ms: The time, monotonic ms.
+        """
+        assert self.reports is not None
+        replica = self.replica
+        replica.acked_offset = self.reports.acked_offset
+        replica.reported_ms = now_ms
+        awaited = self._awaited
+        if awaited is not None and self.reports.last >= awaited[0]:
+            self._owner.counts.ack_times.add(now_ms - awaited[1])
+            self._awaited = None
+
+    # Sending ------------------------------------------------------------------------------------
+
+    def send(self, limit: int, now_ms: int) -> bool:
+        """Send what the log has.
+
+        Args:
+            limit: Physical offset up to which the log may be sent.
+            now_ms: The time, monotonic ms.
+
+        Returns:
+            True if there is more that could be sent now.
+        """
+        replica = self.replica
+        begun = replica.sent_offset
+        while not (self._is_blocked or self.is_closed or self._catch_up is not None):
+            if self._header or self._left:
+                self._write(self._view(self._left), now_ms)
+                continue
+            lag = limit - replica.sent_offset
+            if lag <= 0:
+                return False
+            if lag >= catch_up.BEGIN_BYTES:
+                self._begin_catch_up()
+                return False
+            if replica.sent_offset - begun >= ROUND_BYTES:
+                return True
+            view = self._begin_frame(lag, now_ms)
+            if view is None:
+                return False
+            self._write(view, now_ms)
+        return False
+
+    def _begin_frame(self, lag: int, now_ms: int) -> LogView | None:
+        """Make the header of the next frame; return its data, or None if nothing may be sent."""
+        owner = self._owner
+        granted = owner.flow_control.take(min(lag, owner.batch_bytes), now_ms)
+        if not granted:
+            owner.pump_later(flow.PAUSE_MS)
+            return None
+        view = self._view(granted)
+        size = 0 if view is None else len(view.data)
+        owner.flow_control.give_back(granted - size)
+        self._header = ha_frames.encode_header(self.replica.sent_offset, size)
+        self._left = size
+        return view
+
+    def _view(self, size: int) -> LogView | None:
+        """Return bytes to be sent next; None, with the connection closed, if they are gone."""
+        if not size:
+            return None  # the rest of a heartbeat
+        owner = self._owner
+        try:
+            view = owner.store.log_view(self.replica.sent_offset, size)
+        except ReputError as error:
+            owner.refuse(self, Reason.FAILED, str(error))
+            return None
+        if view is None:
+            self._refuse_expired()
+        return view
+
+    def _write(self, view: LogView | None, now_ms: int) -> None:
+        """Write what the connection takes of the current frame.
+
+        The view is not kept for the next turn: a slow slave must not hold a file.
+        """
+        if self.is_closed:
+            return
+        parts: list[bytes | memoryview] = [self._header]
+        if view is not None:
+            parts.append(view.data)
+        count = 0
+        try:
+            count = self._connection.sendmsg(parts)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(f"cannot be written: {error.strerror}")
+            return
+        finally:
+            parts.clear()
+            if view is not None:
+                view.release()
+        self._sent(count, now_ms)
+
+    def _sent(self, count: int, now_ms: int) -> None:
+        """Record that the connection has taken bytes."""
+        if count:
+            self._written_ms = now_ms
+        header_count = min(count, len(self._header))
+        self._header = self._header[header_count:]
+        data_count = count - header_count
+        self._left -= data_count
+        replica, counts = self.replica, self._owner.counts
+        replica.sent_offset += data_count
+        replica.sent_bytes += data_count
+        counts.sent_bytes += data_count
+        if self._header or self._left:
+            self._is_blocked = True
+            self._loop.add_writer(self._descriptor, self._writable)
+        elif data_count:
+            counts.sent_frames += 1
+            if self._awaited is None:
+                self._awaited = (replica.sent_offset, now_ms)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._descriptor)
+        self._is_blocked = False
+        self._owner.pump()
+
+    def _refuse_expired(self) -> None:
+        offset = self.replica.sent_offset
+        self._owner.refuse(
+            self, Reason.EXPIRED, f"the log no longer has physical offset {offset}: it was deleted"
+        )
+
+    def send_heartbeat(self, now_ms: int) -> None:
+        """Send a frame without data, unless a frame is under way.
+
+        Args:
+            now_ms: The time, monotonic ms.
+        """
+        if self.is_closed or self._is_blocked or self._header or self._left or self._catch_up:
+            return
+        self._header = ha_frames.encode_header(self.replica.sent_offset, 0)
+        self._owner.counts.heartbeats += 1
+        self._write(None, now_ms)
+
+    # Catching up --------------------------------------------------------------------------------
+
+    def _begin_catch_up(self) -> None:
+        owner, loop = self._owner, self._loop
+        owner.counts.catch_ups += 1
+        self._awaited = None
+        self._catch_up = CatchUp(
+            self._connection,
+            self.replica,
+            owner.store,
+            owner.flow_control,
+            owner.clock,
+            data_bytes_max=owner.batch_bytes,
+            on_sent=lambda size: loop.call_soon_threadsafe(self._file_sent, size),
+            on_end=lambda problem: loop.call_soon_threadsafe(self._caught_up, problem),
+        )
+        self._catch_up.start()
+
+    def _file_sent(self, size: int) -> None:
+        counts = self._owner.counts
+        counts.sent_frames += 1
+        counts.sent_bytes += size
+
+    def _caught_up(self, problem: Exception | None) -> None:
+        self._catch_up = None
+        if self.is_closed:
+            self._connection.close()
+            return
+        self._written_ms = self._owner.clock.monotonic_ms()
+        if isinstance(problem, FileNotFoundError):
+            self._refuse_expired()
+        elif isinstance(problem, ConnectionError | TimeoutError):
+            self.close(f"cannot be written: {problem.strerror}")
+        elif problem is not None:
+            self._owner.refuse(self, Reason.FAILED, f"{type(problem).__name__}: {problem}")
+        else:
+            self._owner.pump()
+
+    # Housekeeping -------------------------------------------------------------------------------
+
+    def is_heartbeat_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Return True if nothing was written for an interval.
+
+        Args:
+            now_ms: The time, monotonic ms.
+            interval_ms: The interval, in ms.
+        """
+        return now_ms - self._written_ms >= interval_ms
+
+    def sample_rate(self, now_ms: int) -> None:
+        """Compute the bytes per second since the last sample, at most once a second.
+
+        Args:
+            now_ms: The time, monotonic ms.
+        """
+        sampled_ms, sent_bytes = self._sampled
+        since_ms = now_ms - sampled_ms
+        if since_ms >= 1000:
+            self.bytes_per_s = (self.replica.sent_bytes - sent_bytes) * 1000 // since_ms
+            self._sampled = (now_ms, self.replica.sent_bytes)
+
+    def close(self, problem: str) -> None:
+        """Close the connection.
+
+        Args:
+            problem: The reason, for the log.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._descriptor)
+        if self._is_blocked:
+            self._loop.remove_writer(self._descriptor)
+        if self._catch_up is None:
+            self._connection.close()
+        else:
+            # The thread uses the descriptor; this wakes it.
+            self._catch_up.stop()
+            _shut_down(self._connection)
+        self._owner.gone(self, problem)
+
+    def join(self) -> None:
+        """Wait for the thread of a closed connection; in another thread than the loop's."""
+        running = self._catch_up
+        if running is not None:
+            running.join()
+
+
+def _shut_down(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # the slave has closed it
