@@ -2,7 +2,7 @@
 
 One call per readable event: it receives all available bytes, publishes whole frames, and
 acknowledges once. Nothing is copied: the system writes the bytes of a frame into the mapped file,
-and with the same call the header of the next frame.
+and with the same call receives the header of the next frame.
 """
 
 import asyncio
