@@ -297,6 +297,11 @@ class Broker:
         topics.written(topics.made_count)
         self.parts.pending_replies.settle_all()
 
+    @property
+    def is_open(self) -> bool:
+        """False before the start, after the end, and while the store is reopened."""
+        return self._is_open
+
     # Roles --------------------------------------------------------------------------------------
 
     async def change_role(self, role: BrokerRole, broker_id: int) -> None:

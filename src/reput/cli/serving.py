@@ -307,9 +307,24 @@ async def _serve(
         async with _monitored(server, option):
             _print_now(greeting())
             await asyncio.to_thread(server.parts.filters.load_compiler)
-            await stop.wait()
+            await _until_ended(server, stop)
     finally:
         await server.stop()
+
+
+async def _until_ended(server: "Broker", stop: StopSignal) -> None:
+    """Wait for the signal.
+
+    Raises:
+        CannotServe: The broker could not reopen its store in another role.
+    """
+    tasks = {asyncio.create_task(stop.wait()), asyncio.create_task(server.ended.wait())}
+    await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if server.failure is not None:
+        raise CannotServe(f"the store could not be reopened: {server.failure}")
 
 
 async def _register(server: "Broker", stop: StopSignal) -> None:
@@ -331,9 +346,9 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
     from reput.broker.monitoring import address_check
 
     def broker_meter() -> "Meter":
-        from reput.broker.monitoring.metrics import BrokerMeter
+        from reput.broker.monitoring.current_meter import CurrentMeter
 
-        return BrokerMeter(server.parts, server.loops, server.connection_counts)
+        return CurrentMeter(server)
 
     async def check_addresses() -> None:
         for problem in await address_check.check(server.settings.broker, server.identity):
