@@ -1,7 +1,8 @@
 """Compares the end of a slave's log with its master's log, before the slave reports.
 
 The protocol between master and slave has neither an identity nor a checksum: a slave whose log has
-other bytes, or more, would follow without an error (https://github.com/apache/rocketmq/issues/3349).
+other bytes, or more, would follow without an error
+(https://github.com/apache/rocketmq/issues/3349).
 So the slave requests from its master the last record that it has itself. If the master has another
 one, the slave goes back over its own records in growing strides, until both have the same record,
 and then searches for the first that differs.
