@@ -18,7 +18,7 @@ from reput.broker.identity import Identity
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
-from reput.broker.replication.reports import LogRange, Reason, ReportRefused, SlaveReports
+from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 from reput.broker.replication.slave_link import SlaveLink
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
@@ -265,7 +265,7 @@ class SlavePort:
         last_file = max(minimum, (maximum - 1) // file_size * file_size)
         reports = SlaveReports.begin(
             value,
-            LogRange(minimum, maximum, last_file),
+            OfferedRange(minimum, maximum, last_file),
             from_last_file=config.sync_from_last_file,
         )
         limit = limits.HA_SLAVES

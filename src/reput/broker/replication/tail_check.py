@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from reput.broker.replication.master_requests import LogRange
+from reput.broker.replication.master_requests import MasterRange
 from reput.broker.replication.state import SlaveState
 from reput.format import message as record
 
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
     """Physical offset at which the logs begin to differ, if known."""
 
 
-async def check(log: OwnLog, master: Master, master_log: LogRange) -> Finding:
+async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding:
     """Compare the end of an own log that is not empty with the master's log.
 
     Args:
