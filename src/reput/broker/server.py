@@ -382,7 +382,12 @@ class Broker:
             report = await asyncio.to_thread(
                 cut_log, self.settings.store, cut_at, self.clock.now_ms(), Disk()
             )
-            _log.warning("%s", report)
+            _log.warning(
+                "%d bytes from physical offset %d on were cut from the log; they are in %s",
+                report.byte_count,
+                report.physical_offset,
+                report.path or "no file",
+            )
         if self._is_stop_wanted:
             return
         filters, by_group = self._load_filters()

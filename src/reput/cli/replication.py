@@ -203,8 +203,8 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
             best = max(ends, key=lambda one: ends[one])
             better = f", which {best} has" if ends[best] > ends[address] else ""
             raise CommandFailed(
-                f"{address} lacks {lost} bytes of the log{better}: its log ends at {ends[address]}, "
-                f"the longest known one at {known_end}; --force loses them"
+                f"{address} lacks {lost} bytes of the log{better}: its log ends at "
+                f"{ends[address]}, the longest known one at {known_end}; --force loses them"
             )
     changes = {"brokerRole": role, "brokerId": str(_MASTER_ID)}
     if is_forced:
@@ -317,9 +317,9 @@ def _view(
         "role_before": before["brokerRole"],
         "role": after["brokerRole"],
         "log_end": _end(after),
-        "lost_bytes": lost,
+        "known_lost_bytes": lost,
     }
-    names = "broker=broker_name address role_before role log_end lost_bytes"
+    names = "broker=broker_name address role_before role log_end known_lost_bytes"
     return View(document, Fields.of(names, document))
 
 
