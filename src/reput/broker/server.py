@@ -724,6 +724,7 @@ class _Port:
 
     def __init__(self, parts: Parts, frontend: Frontend | None, *, is_fast: bool) -> None:
         self._parts = parts
+        self._slave_port = parts.replication.slave_port
         self._frontend = frontend
         self._is_fast = is_fast
 
@@ -738,7 +739,7 @@ class _Port:
             return self._frontend.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
         finally:
             parts = self._parts
-            parts.replication.slave_port.pump()
+            self._slave_port.pump()
             if parts.pending_replies.has_put:
                 parts.pending_replies.has_put = False
                 if len(parts.held_pulls) or len(parts.pops.held):

@@ -300,14 +300,14 @@ class SlavePort:
 
     def pump(self) -> None:
         """Send all slaves what the log has, once per turn of the loop; to be called after puts."""
-        if self._is_pumping or not (self._slaves or self._are_replies_held()):
+        is_sync = self._is_sync_master
+        if self._is_pumping or not (self._slaves or (is_sync and self._are_replies_held())):
             return
         self._is_pumping = True
         self._loop.call_soon(self._pump)
 
     def _are_replies_held(self) -> bool:
-        is_open = self._listening is not None
-        return self._is_sync_master and is_open and len(self._pending_replies) > 0
+        return self._listening is not None and len(self._pending_replies) > 0
 
     def pump_later(self, pause_ms: int) -> None:
         """Send after a pause.
@@ -332,7 +332,7 @@ class SlavePort:
             has_more = link.send(limit, now_ms) or has_more
         if has_more:
             self.pump()
-        if self._are_replies_held():
+        if self._is_sync_master and self._are_replies_held():
             self._settle()  # at once, if no slave is available
 
     # Housekeeping -------------------------------------------------------------------------------
