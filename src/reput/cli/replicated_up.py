@@ -16,6 +16,7 @@ from pathlib import Path
 
 from reput import config as settings
 from reput.cli.serving import (
+    DEFAULT_FOLDER,
     LOG_FILE_BYTES,
     CannotServe,
     StopSignal,
@@ -25,6 +26,7 @@ from reput.cli.serving import (
     readable_errors,
     run,
 )
+from reput.errors import InvalidOption
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.store.disk import Disk
@@ -60,35 +62,38 @@ class _Member:
         return values.get("brokerRole", _MASTER_ROLES[0]), values.get("brokerId", "0")
 
 
-def replicated_up(
+def run_group(
     replicas: int,
     *,
-    store: str,
+    store: str | None,
     port: int,
     broker_port: int,
     host: str,
     advertise: str | None,
     path: str | None,
-    metrics_port: int,
+    metrics_port: int | None,
     metrics_address: str | None,
 ) -> int:
     """Run a name server, a master and slaves until a signal; return the exit code.
 
     Args:
         replicas: Number of slaves.
-        store: Folder of all brokers.
+        store: Folder of all brokers; by default ``reput-data``.
         port: Port of the name server; 0: any.
         broker_port: Port of the first broker; 0: any for each.
         host: Address to listen on.
         advertise: Address that clients connect to.
         path: A broker.conf with other settings for all brokers.
-        metrics_port: Port of /metrics and /health of the first broker; 0: none.
+        metrics_port: Port of /metrics and /health of the first broker; by default none.
         metrics_address: Address of these ports.
 
     Raises:
+        InvalidOption: The number of slaves is not allowed.
         CannotServe: A broker did not start.
     """
-    root = Path(store)
+    if not 0 < replicas <= REPLICAS_MAX:
+        raise InvalidOption("--replicas", replicas, f"0 to {REPLICAS_MAX}")
+    root = Path(store or DEFAULT_FOLDER).absolute()
     if (root / "commitlog").exists():
         raise CannotServe(f"{root} is the store of one broker; choose another folder: --store")
     name_config = NamesrvConfig(
@@ -117,7 +122,7 @@ def replicated_up(
             # Before any broker.conf is written: the newest one is that of the last promotion.
             _keep_one_master([member for member in members if member.conf.exists()])
             for number, member in enumerate(members):
-                metrics = str(metrics_port and metrics_port + number)
+                metrics = str(metrics_port + number if metrics_port else 0)
                 _write_conf(member, number, {**common, "metricsPort": metrics})
             # The master first: it would be refused while another one is listed and alive.
             for member in sorted(members, key=lambda one: one.role()[0] == "SLAVE"):
@@ -175,7 +180,7 @@ def _keep_one_master(members: list[_Member]) -> None:
     masters.sort(key=lambda member: member.conf.stat().st_mtime_ns)
     used = {member.role()[1] for member in members}
     for member in masters[:-1]:
-        number = next(str(one) for one in range(1, REPLICAS_MAX + 2) if str(one) not in used)
+        number = next(str(free) for free in range(1, REPLICAS_MAX + 2) if str(free) not in used)
         used.add(number)
         text = member.conf.read_text("latin-1")
         changed = {"brokerRole": "SLAVE", "brokerId": number}

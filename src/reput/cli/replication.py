@@ -178,7 +178,7 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
     if status["brokerRole"] != SLAVE:
         raise CommandFailed(f"{address} is a master already: {status['brokerRole']}")
     ends = {address: _end(status) or 0}
-    others = {one for one in addresses.values() if one != address}
+    others = {known for known in addresses.values() if known != address}
     for other in sorted(others):
         other_status = await _status(admin, other)
         if isinstance(other_status, RemotingError):
@@ -256,7 +256,7 @@ async def _demote(admin: "Admin", broker: str, broker_id: int | None, *, is_forc
     address = broker
     if ":" not in broker:
         if broker not in table or _MASTER_ID not in table[broker].broker_addrs:
-            masters = [name for name, one in table.items() if _MASTER_ID in one.broker_addrs]
+            masters = [name for name, data in table.items() if _MASTER_ID in data.broker_addrs]
             allowed = ", ".join(sorted(masters)) or "host:port: no master is registered"
             raise InvalidOption("BROKER", broker, allowed)
         address = table[broker].broker_addrs[_MASTER_ID]

@@ -86,6 +86,11 @@ def _up(arguments: Sequence[str]) -> int:
     _add_metrics(parser)
     _add_logging(parser, "warning")
     options = _options(parser, arguments)
+    replicas = options.pop("replicas")
+    if replicas:
+        from reput.cli import replicated_up
+
+        return replicated_up.run_group(replicas, **options)
     from reput.cli import serving
 
     return serving.up(**options)

@@ -181,13 +181,8 @@ def up(
     metrics_port: int | None,
     metrics_address: str | None,
     path: str | None,
-    replicas: int = 0,
 ) -> int:
-    """Run a name server and a broker, or several; return the exit code."""
-    if replicas:
-        root = str(Path(store or DEFAULT_FOLDER).absolute())
-        given_ports = port, broker_port, metrics_port
-        return _replicated(replicas, root, given_ports, host, advertise, metrics_address, path)
+    """Run a name server and a broker; return the exit code."""
     from reput.broker.server import Broker
     from reput.broker.settings.config import load
     from reput.namesrv.config import NamesrvConfig
@@ -239,33 +234,6 @@ def up(
             await name_server.stop()
 
     return run(body)
-
-
-def _replicated(
-    replicas: int,
-    root: str,
-    ports: tuple[int, int, int | None],
-    host: str,
-    advertise: str | None,
-    metrics_address: str | None,
-    path: str | None,
-) -> int:
-    from reput.cli.replicated_up import REPLICAS_MAX, replicated_up
-
-    if not 0 < replicas <= REPLICAS_MAX:
-        raise InvalidOption("--replicas", replicas, f"0 to {REPLICAS_MAX}")
-    port, broker_port, metrics_port = ports
-    return replicated_up(
-        replicas,
-        store=root,
-        port=port,
-        broker_port=broker_port,
-        metrics_port=metrics_port or 0,
-        metrics_address=metrics_address,
-        host=host,
-        advertise=advertise,
-        path=path,
-    )
 
 
 # --- running ------------------------------------------------------------------------------------

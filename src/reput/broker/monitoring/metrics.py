@@ -231,7 +231,7 @@ class BrokerMeter:
         parts = self._parts
         config, identity = parts.settings.store, parts.identity
         role = Family("reput_role", "1 for the role of this broker.", ("role",))
-        role.values = {(str(one),): float(one is config.broker_role) for one in BrokerRole}
+        role.values = {(str(known),): float(known is config.broker_role) for known in BrokerRole}
         yield role
         yield single(
             "reput_replication_cut_bytes_total",
@@ -242,7 +242,7 @@ class BrokerMeter:
         if not identity.is_master:
             status = parts.replication.follower.status
             state = Family("reput_slave_state", "1 for the state of this slave.", ("state",))
-            state.values = {(str(one),): float(one is status.state) for one in SlaveState}
+            state.values = {(str(known),): float(known is status.state) for known in SlaveState}
             yield state
             lag = replication_state.slave_lag(parts)
             yield single("reput_slave_lag_bytes", "Bytes that this slave lacks.", lag)
@@ -281,7 +281,7 @@ class BrokerMeter:
             ("reason",),
             is_counter=True,
         )
-        refused.values = {(str(one),): float(port.counts.refused[one]) for one in Reason}
+        refused.values = {(str(reason),): float(port.counts.refused[reason]) for reason in Reason}
         yield refused
 
     async def _replica_acks(self, turns: Turns) -> AsyncIterator[HistogramFamily]:
