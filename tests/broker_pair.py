@@ -196,6 +196,7 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
                 for server in wire.broker._servers:
                     await server.stop()
                 await wire.broker.parts.replication.stop()
+                await wire.broker.parts.replication.stop()
                 wire.broker.store.close()
 
         try:

@@ -32,7 +32,7 @@ class MasterIdentity(NamedTuple):
     """Size of the files of its log, in bytes."""
 
 
-class LogRange(NamedTuple):
+class MasterRange(NamedTuple):
     """The physical offsets of a log."""
 
     min_offset: int
@@ -72,7 +72,7 @@ class MasterRequests:
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
-    async def log_range(self) -> LogRange:
+    async def log_range(self) -> MasterRange:
         """Return where its log begins and ends.
 
         Raises:
@@ -82,7 +82,7 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
