@@ -144,13 +144,13 @@ class MetadataSync:
 
     def _copy_topics(self, reply: NamedEntries) -> Iterable[None]:
         table = self._topics.table
-        try:
-            entries = [
-                (table.entry_of(name, value), value) for name, value in reply.entries.items()
-            ]
-        except ReputError as error:
-            raise Unanswered(f"the master's topics: {error}") from error
-        yield
+        entries = []
+        for items in chunks(reply.entries.items()):
+            try:
+                entries += [(table.entry_of(name, value), value) for name, value in items]
+            except ReputError as error:
+                raise Unanswered(f"the master's topics: {error}") from error
+            yield
         if not entries:
             raise Unanswered("the master has no topics, not even those of each broker")
         now_ms = self._clock.now_ms()
@@ -163,13 +163,13 @@ class MetadataSync:
     def _copy_groups(self, reply: NamedEntries) -> Iterable[None]:
         groups = self._subscription_groups
         table = groups.table
-        try:
-            entries = [
-                (table.entry_of(name, value), value) for name, value in reply.entries.items()
-            ]
-        except ReputError as error:
-            raise Unanswered(f"the master's groups: {error}") from error
-        yield
+        entries = []
+        for items in chunks(reply.entries.items()):
+            try:
+                entries += [(table.entry_of(name, value), value) for name, value in items]
+            except ReputError as error:
+                raise Unanswered(f"the master's groups: {error}") from error
+            yield
         if not entries:
             raise Unanswered("the master has no groups, not even those of each broker")
         now_ms = self._clock.now_ms()
