@@ -491,15 +491,7 @@ class Broker:
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
             follower,
             MetadataSync(
-                self.settings,
-                follower.status,
-                topics,
-                subscription_groups,
-                deliveries,
-                delayed,
-                timers,
-                request_modes,
-                clock,
+                follower.status, store, topics, subscription_groups, deliveries, delayed, clock
             ),
         )
         self.parts = Parts(

@@ -98,6 +98,14 @@ class MasterRequests:
         reply = await self._invoke(request, f"the record at physical offset {physical_offset}")
         return bytes(reply.body) if reply.code == ResponseCode.SUCCESS else None
 
+    async def table(self, code: RequestCode, what: str) -> bytes:
+        """Return the body of a reply with a table of the master.
+
+        Raises:
+            Unanswered: It does not answer, or refuses.
+        """
+        return bytes((await self._ask(Command(code), what)).body)
+
     async def _ask(self, request: Command, what: str) -> Command:
         reply = await self._invoke(request, what)
         if reply.code != ResponseCode.SUCCESS:
