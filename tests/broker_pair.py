@@ -16,6 +16,7 @@ from reput.format.command import LENGTH, Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
+from reput.store.config import BrokerRole
 from reput.store.config_tables import TopicConfig
 from reput.store.kernels import hot
 
@@ -170,10 +171,12 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
 
+    broker_id = 1 if store_settings.get("broker_role") is BrokerRole.SLAVE else 0
+
     async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096, **store_settings}
         broker = Broker(
-            broker_subject.broker_config(reput_fast_path=has_kernel),
+            broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id),
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
         )
@@ -195,6 +198,7 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
                 wire.channel.connection_lost(None)
                 for server in wire.broker._servers:
                     await server.stop()
+                await wire.broker.parts.replication.stop()
                 await wire.broker.parts.replication.stop()
                 wire.broker.store.close()
 

@@ -13,7 +13,6 @@ import pytest
 
 from interop import java_cluster, java_oracle
 from interop.java_cluster import SMALL_FILES, JavaCluster
-from interop.java_oracle import JavaUnavailable
 from reput.format import bodies, headers, message as record
 from reput.format.bodies import HaRuntimeInfo, KvTable
 from reput.format.codes import RequestCode, ResponseCode
@@ -22,7 +21,11 @@ from reput.format.headers import SendMessageHeader, ViewMessageHeader
 from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.interop,
+    pytest.mark.slow,
+]
 
 FILE_SIZE = 1 << 20
 GUARD_S = 90.0
@@ -116,13 +119,7 @@ def master_of(
     """Provide a function that starts the official master of a version."""
 
     def start(**settings: Any) -> JavaCluster:
-        try:
-            cluster = JavaCluster(request.param, tmp_path / "master", settings)
-        except JavaUnavailable as reason:
-            if java_oracle.wants_all_versions():
-                raise
-            pytest.skip(str(reason))
-        return stack.enter_context(cluster)
+        return stack.enter_context(JavaCluster(request.param, tmp_path / "master", settings))
 
     return start
 
@@ -180,7 +177,7 @@ async def test_log_and_queues_are_those_of_the_master(
 ) -> None:
     """1 B to 200 KiB, sent before and while the slave follows; 16 MiB files roll."""
     master = master_of()
-    count = 5000 if java_oracle.wants_all_versions() else 1000
+    count = 5000
     await client.send_all(master.address, random_bodies(count, 200 * 1024))
     slave = await asyncio.to_thread(slave_of, master)
     await client.send_all(master.address, random_bodies(count, 200 * 1024, seed=2))

@@ -23,10 +23,28 @@ OF_THE_BROKER = {
 }
 """Settings of our store that belong to BrokerConfig in Java; broker.conf has both kinds."""
 
-OURS = {"indexTags", "reputExpireOnlyArchived"}
-"""Keys that Java lacks: 5.4 and later always index tags, 4.x never; Java has no archives."""
+OURS = {
+    "haAckAfter",
+    "haDivergedPolicy",
+    "haForceMaster",
+    "haMasterAddress",  # Java null, which means the same as our empty text
+    "haListenPort",  # Java's port does not follow listenPort by a default, but in its start
+    "haSendAfter",
+    "haTransferBatchSize",  # Java 32 KiB; its slaves take 4 MiB
+    "inSyncReplicas",  # Java 1, also for a SYNC_MASTER: it waits for nobody
+    "indexTags",
+    "reputExpireOnlyArchived",
+}
+"""Keys that Java lacks, or whose default differs on purpose. 5.4 and later always index tags, 4.x
+never; Java has no archives."""
 
 SINCE_5 = {
+    "enableAutoInSyncReplicas",
+    "haFlowControlEnable",
+    "maxHaTransferByteInSecond",
+    "minInSyncReplicas",
+    "syncFromLastFile",
+    "totalReplicas",
     "autoMessageVersionOnTopicLen",
     "deleteFileBatchMax",  # 4.x: the same ten, fixed
     "diskSpaceCleanForciblyRatio",  # 4.x: a system property, of the same value

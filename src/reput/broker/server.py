@@ -297,6 +297,11 @@ class Broker:
         topics.written(topics.made_count)
         self.parts.pending_replies.settle_all()
 
+    @property
+    def is_open(self) -> bool:
+        """False before the start, after the end, and while the store is reopened."""
+        return self._is_open
+
     # Roles --------------------------------------------------------------------------------------
 
     async def change_role(self, role: BrokerRole, broker_id: int) -> None:
@@ -377,7 +382,12 @@ class Broker:
             report = await asyncio.to_thread(
                 cut_log, self.settings.store, cut_at, self.clock.now_ms(), Disk()
             )
-            _log.warning("%s", report)
+            _log.warning(
+                "%d bytes from physical offset %d on were cut from the log; they are in %s",
+                report.byte_count,
+                report.physical_offset,
+                report.path or "no file",
+            )
         if self._is_stop_wanted:
             return
         filters, by_group = self._load_filters()
@@ -481,15 +491,7 @@ class Broker:
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
             follower,
             MetadataSync(
-                self.settings,
-                follower.status,
-                topics,
-                subscription_groups,
-                deliveries,
-                delayed,
-                timers,
-                request_modes,
-                clock,
+                follower.status, store, topics, subscription_groups, deliveries, delayed, clock
             ),
         )
         self.parts = Parts(
@@ -714,6 +716,7 @@ class _Port:
 
     def __init__(self, parts: Parts, frontend: Frontend | None, *, is_fast: bool) -> None:
         self._parts = parts
+        self._slave_port = parts.replication.slave_port
         self._frontend = frontend
         self._is_fast = is_fast
 
@@ -728,7 +731,7 @@ class _Port:
             return self._frontend.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
         finally:
             parts = self._parts
-            parts.replication.slave_port.pump()
+            self._slave_port.pump()
             if parts.pending_replies.has_put:
                 parts.pending_replies.has_put = False
                 if len(parts.held_pulls) or len(parts.pops.held):

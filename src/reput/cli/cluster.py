@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli import statistics, upkeep
+from reput.cli import replication, statistics, upkeep
 from reput.cli.connecting import all_masters
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, BrokerOption, Session, command, parse_pairs
@@ -259,5 +259,6 @@ COMMANDS = {
         "Settings of running brokers and name servers, under RocketMQ's names.",
         {"get": config_get, "set": config_set},
     ),
+    **replication.COMMANDS,
     **upkeep.COMMANDS,
 }

@@ -59,7 +59,7 @@ def _up(arguments: Sequence[str]) -> int:
     """Start a name server and a broker in one process.
 
     For development and tests. Messages stay in the store folder. Ctrl-C stops cleanly, a second
-    Ctrl-C at once.
+    Ctrl-C at once. With --replicas, brokers are processes: kill the master, and promote a slave.
     """
     parser = _parser("up", _up)
     parser.add_argument("--store", metavar="DIR", help="the store folder (./reput-data)")
@@ -75,10 +75,22 @@ def _up(arguments: Sequence[str]) -> int:
         help="address to listen on; 0.0.0.0 lets other machines connect (127.0.0.1)",
     )
     parser.add_argument("--advertise", metavar="ADDR", help="address that clients connect to")
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start N slaves as well, each broker in a separate process (0)",
+    )
     _add_config(parser, "a broker.conf with other settings")
     _add_metrics(parser)
     _add_logging(parser, "warning")
     options = _options(parser, arguments)
+    replicas = options.pop("replicas")
+    if replicas:
+        from reput.cli import replicated_up
+
+        return replicated_up.run_group(replicas, **options)
     from reput.cli import serving
 
     return serving.up(**options)

@@ -86,7 +86,7 @@ def namesrv(
         "metrics_port": metrics_port,
         "reput_metrics_address": metrics_address,
     }
-    current, unknown = config.load(path, environment=_environment(), explicit=_given(explicit))
+    current, unknown = config.load(path, environment=environment(), explicit=_given(explicit))
     for key in unknown:
         _log.warning("%s", key)
     if print_all or print_important:
@@ -109,7 +109,7 @@ def namesrv(
             option = "--metrics-port, or metricsPort in namesrv.conf"
             async with _metrics(namesrv_meter, server.refusals, current.value, option):
                 # Java's text: scripts wait for it.
-                _print_now(f"The Name Server boot success. serializeType=JSON, address {address}")
+                print_now(f"The Name Server boot success. serializeType=JSON, address {address}")
                 await stop.wait()
         finally:
             await server.stop()
@@ -139,9 +139,9 @@ def broker(
         "metrics_port": metrics_port,
         "reput_metrics_address": metrics_address,
     }
-    if namesrv_addr is None and "namesrvAddr" not in _keys_of(path):
+    if namesrv_addr is None and "namesrvAddr" not in keys_of(path):
         explicit["namesrv_addr"] = os.environ.get("NAMESRV_ADDR")  # as mqbroker does
-    loaded = config.load(path, environment=_environment(), explicit=_given(explicit))
+    loaded = config.load(path, environment=environment(), explicit=_given(explicit))
     for warning in loaded.warnings:
         _log.warning("%s", warning)
     if print_all or print_important:
@@ -188,7 +188,7 @@ def up(
     from reput.namesrv.config import NamesrvConfig
     from reput.namesrv.server import NameServer
 
-    given = _keys_of(path)
+    given = keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
@@ -217,10 +217,10 @@ def up(
         with readable_errors(port, "--port"):
             await name_server.start()
         try:
-            address = _join(here, name_server.port)
+            address = join_address(here, name_server.port)
             loaded = load(
                 path,
-                environment=_environment(),
+                environment=environment(),
                 explicit={**_given(explicit), "namesrv_addr": address},
             )
             for warning in loaded.warnings:
@@ -228,7 +228,7 @@ def up(
             server = Broker(loaded.broker, loaded.store, config_path=path)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
-            advertised = _join(loaded.broker.broker_ip1, name_server.port)
+            advertised = join_address(loaded.broker.broker_ip1, name_server.port)
             await _serve(server, stop, "--metrics-port", lambda: _banner(server, advertised))
         finally:
             await name_server.stop()
@@ -305,11 +305,26 @@ async def _serve(
     try:
         await _register(server, stop)
         async with _monitored(server, option):
-            _print_now(greeting())
+            print_now(greeting())
             await asyncio.to_thread(server.parts.filters.load_compiler)
-            await stop.wait()
+            await _until_ended(server, stop)
     finally:
         await server.stop()
+
+
+async def _until_ended(server: "Broker", stop: StopSignal) -> None:
+    """Wait for the signal.
+
+    Raises:
+        CannotServe: The broker could not reopen its store in another role.
+    """
+    tasks = {asyncio.create_task(stop.wait()), asyncio.create_task(server.ended.wait())}
+    await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if server.failure is not None:
+        raise CannotServe(f"the store could not be reopened: {server.failure}")
 
 
 async def _register(server: "Broker", stop: StopSignal) -> None:
@@ -331,9 +346,9 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
     from reput.broker.monitoring import address_check
 
     def broker_meter() -> "Meter":
-        from reput.broker.monitoring.metrics import BrokerMeter
+        from reput.broker.monitoring.current_meter import CurrentMeter
 
-        return BrokerMeter(server.parts, server.loops, server.connection_counts)
+        return CurrentMeter(server)
 
     async def check_addresses() -> None:
         for problem in await address_check.check(server.settings.broker, server.identity):
@@ -478,7 +493,7 @@ def _banner(server: "Broker", address: str) -> str:
         f"  store        {server.store.root} ({count} messages in {len(queues)} queues)",
     ]
     if config.metrics_port:
-        url = f"http://{_join(config.reput_metrics_address, config.metrics_port)}"
+        url = f"http://{join_address(config.reput_metrics_address, config.metrics_port)}"
         lines.append(f"  metrics      {url}/metrics and {url}/health")
     resolver = f'primitive.NewPassthroughResolver([]string{{"{address}"}})'
     lines += [
@@ -493,7 +508,7 @@ def _banner(server: "Broker", address: str) -> str:
     return "\n".join(lines)
 
 
-def _environment() -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """Return the environment without variables that are no settings of a server."""
     return {key: value for key, value in os.environ.items() if key not in _NO_SETTINGS}
 
@@ -502,7 +517,7 @@ def _given(values: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _keys_of(path: str | None) -> dict[str, str]:
+def keys_of(path: str | None) -> dict[str, str]:
     """Return the settings of a file and the environment, by key."""
     values = {}
     if path is not None:
@@ -511,7 +526,7 @@ def _keys_of(path: str | None) -> dict[str, str]:
         except OSError as error:
             allowed = f"a readable file: {error}"
             raise InvalidOption("configuration file", path, allowed) from error
-    for name, text in _environment().items():
+    for name, text in environment().items():
         if name.startswith(settings.ENVIRONMENT_PREFIX):
             key = settings.key_of(name.removeprefix(settings.ENVIRONMENT_PREFIX).lower())
             values[key] = text
@@ -527,11 +542,12 @@ def _log_file_bytes(root: str) -> int:
         return LOG_FILE_BYTES
 
 
-def _join(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _print_now(text: str) -> None:
+def print_now(text: str) -> None:
     """Print and flush; a closed stdout is no failure."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)

@@ -366,7 +366,7 @@ class SavedTable:
         self._versioned_changes = 0
         """Number of changes that the version includes, if not each change has one."""
         self._is_compared = False
-        """True if other brokers have got the version."""
+        """True if other brokers have got the version, or this one has another broker's."""
         self._changed: set[Any] = set()  # keys of entries whose text is not up to date
         self._texts: dict[str, bytes] = {}
         """Name of an entry -> its text with the name; sorted, except for new names."""
@@ -509,6 +509,14 @@ class SavedTable:
             self._versioned_changes = self.change_count
             self._bump(now_ms)
         return self._version
+
+    def adopt_version(self, version: DataVersion) -> None:
+        """Set the version to that of the table's source, whose content the table has now."""
+        self._is_compared = True
+        self._versioned_changes = self.change_count
+        if version != self._version:
+            self._version = version
+            self.is_dirty = True
 
     def take(self, now_ms: int) -> Draft:
         """Return the current text of the table for ``write``."""
@@ -668,6 +676,29 @@ class _NamedTable(SavedTable, Generic[_Entry]):
             self._stored[entry.name] = {**stored, **self._merged(entry, stored)}
             self._changed.add(entry.name)
             self._version_changed(now_ms)
+
+    def entry_of(self, name: str, stored: Table) -> _Entry:
+        """Return an entry from its form in the file or in a reply of a broker.
+
+        Raises:
+            CorruptRecord: It is not the form of an entry.
+        """
+        with config_tables.expected_kind(self.path):
+            return self._entry(name, stored)
+
+    def copy(self, entry: _Entry, stored: Table, now_ms: int) -> bool:
+        """Add or replace an entry of another broker, with all members that it has there.
+
+        Returns:
+            False if the table had it already.
+        """
+        if self._entries.get(entry.name) == entry and self._stored[entry.name] == stored:
+            return False
+        self._entries[entry.name] = entry
+        self._stored[entry.name] = stored
+        self._changed.add(entry.name)
+        self._version_changed(now_ms)
+        return True
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove an entry; return whether it was there."""

@@ -205,6 +205,7 @@ class Commands:
         broker, self._broker = self._broker, None
         broker.store.pull_subscriptions.close()
         broker.store.abandon()
+        await broker.parts.replication.stop()
         await broker.parts.table_writes.stop()
         await broker.loops.stop()
         self._clients.forget_all()

@@ -12,12 +12,14 @@ import broker_subject
 from broker_subject import Subject
 from reput import config
 from reput.broker.server import Broker
-from reput.broker.settings.config import load
-from reput.errors import InvalidOption
+from reput.broker.settings.config import BrokerConfig, load
+from reput.broker.settings.live import LiveConfig
+from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remote_settings import RemoteSettings
 from reput.remoting.client import RemotingClient
+from reput.store.config import BrokerRole, StoreConfig
 
 CONF = """\
 # who
@@ -173,3 +175,110 @@ def test_a_changed_file_keeps_its_settings_and_adds_the_changes(
         return  # Java does not read it either
     after = config.replace_properties(text, changes)
     assert config.parse_properties(after) == before | changes
+
+
+REPLICATION_KEYS = {
+    "brokerRole": "ASYNC_MASTER",
+    "brokerIP2": "10.0.0.8",
+    "haSendHeartbeatInterval": "5000",
+    "haHousekeepingInterval": "20000",
+    "haTransferBatchSize": "1048576",
+    "haSlaveFallbehindMax": "268435456",
+    "haMaxGapNotInSync": "268435456",
+    "slaveTimeout": "3000",
+    "totalReplicas": "1",
+    "inSyncReplicas": "1",
+    "minInSyncReplicas": "1",
+    "allAckInSyncStateSet": "false",
+    "enableAutoInSyncReplicas": "false",
+    "haFlowControlEnable": "false",
+    "maxHaTransferByteInSecond": "104857600",
+    "haMaxTimeSlaveNotCatchup": "15000",
+    "syncFromLastFile": "false",
+    "asyncLearner": "false",
+    "offsetCheckInSlave": "false",
+    "slaveReadEnable": "false",
+    "accessMessageInMemoryMaxRatio": "40",
+    "duplicationEnable": "false",
+    "syncMasterFlushOffsetWhenStartup": "false",
+    "maxChecksumRange": "1073741824",
+    "maxSlaveResendLength": "268435456",
+    "disappearTimeAfterStart": "-1",
+    "enableSlaveActingMaster": "false",
+    "enableRemoteEscape": "false",
+    "skipPreOnline": "false",
+    "lockInStrictMode": "false",
+    "compatibleWithOldNameSrv": "true",
+    "brokerHeartbeatInterval": "1000",
+    "brokerNotActiveTimeoutMillis": "10000",
+    "sendHeartbeatTimeoutMillis": "1000",
+    "syncBrokerMemberGroupPeriod": "1000",
+    "forwardTimeout": "3000",
+    "enableControllerMode": "false",
+    "fetchControllerAddrByDnsLookup": "false",
+    "syncBrokerMetadataPeriod": "5000",
+    "checkSyncStateSetPeriod": "5000",
+    "syncControllerMetadataPeriod": "10000",
+    "controllerHeartBeatTimeoutMills": "10000",
+    "brokerElectionPriority": "2147483647",
+    "registerBrokerTimeoutMills": "24000",
+    "haAckAfter": "memory",
+    "haSendAfter": "memory",
+    "haDivergedPolicy": "refuse",
+    "haForceMaster": "false",
+}
+"""Keys of RocketMQ's replication -> the default, of 5.5.0 unless ours differs by design."""
+
+
+def test_every_key_of_replication_is_reported_and_has_an_effect_or_a_warning() -> None:
+    store = StoreConfig(store_path_root_dir="/s")
+    live = LiveConfig(BrokerConfig(broker_ip2="10.0.0.8", listen_port=10911), store)
+    reported = config.parse_properties(live.text())
+    assert {key: reported.get(key) for key in REPLICATION_KEYS} == REPLICATION_KEYS
+    assert reported["haListenPort"] == "10912"
+    assert reported["storePathEpochFile"] == "/s/epochFileCheckpoint"
+    assert reported["storePathBrokerIdentity"] == "/s/brokerIdentity"
+    fields = config.texts(live.broker) | config.texts(live.store)
+    alternatives = BrokerConfig.keys.renamed | StoreConfig.keys.renamed
+    for key in [*REPLICATION_KEYS, "controllerAddr", "haMasterAddress", "haListenPort"]:
+        if alternatives.get(key, key) in fields:
+            continue
+        try:
+            warnings = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
+        except InvalidOption:
+            continue
+        assert [text for text in warnings if text.startswith(f"{key} has no effect: ")], key
+
+
+def test_the_number_of_required_replicas_follows_the_role() -> None:
+    store = StoreConfig(store_path_root_dir="/s", broker_role=BrokerRole.SYNC_MASTER)
+    text = LiveConfig(BrokerConfig(), store).text()
+    assert config.parse_properties(text)["inSyncReplicas"] == "2"
+
+
+def test_clients_of_this_machine_may_change_the_role() -> None:
+    live = LiveConfig(BrokerConfig(), StoreConfig(store_path_root_dir="/s"))
+    changes = {"brokerRole": "SLAVE", "brokerId": "1"}
+    live.check_remote(changes, is_local=True)
+    with pytest.raises(RequestRefused, match="brokerId cannot be changed over the network"):
+        live.check_remote(changes)
+    with pytest.raises(RequestRefused, match="brokerName"):
+        live.check_remote({"brokerName": "b"}, is_local=True)
+
+
+async def test_a_role_is_changed_over_the_network(started: Subject, conf: Path) -> None:
+    broker, address = started.broker, started.address
+    reply = await update(started, "brokerRole=SLAVE\nbrokerId=7\n")
+    assert reply.remark == "the role changes now to SLAVE with id 7"
+    assert text_of(conf).endswith("brokerRole=SLAVE\nbrokerId=7\n")
+    task = broker._change_task
+    assert task is not None
+    await task
+    assert started.address == address
+    assert "only its master writes here" in broker.store.refusal
+    reply = await update(started, "brokerRole=SLAVE\nbrokerId=0\n")
+    assert "because brokerRole is SLAVE" in (reply.remark or "")
+    assert (await shown(started))["brokerId"] == "7"
+    reply = await update(started, "brokerRole=SYNC_MASTER")
+    assert reply.remark == "the role changes now to SYNC_MASTER with id 0"
+    assert "brokerId=0\n" in text_of(conf)

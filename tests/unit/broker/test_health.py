@@ -1,15 +1,19 @@
 """Failures that turn /health red, and warnings (known-bugs.md#silent-threads)."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker.monitoring.current_meter import CurrentMeter
 from reput.broker.monitoring.health import SILENT_MS_MAX, judge_loops
+from reput.broker.replication.state import SlaveState
 from reput.errors import WriteFailed
+from reput.format import bodies
+from reput.format.codes import RequestCode
+from reput.remoting.metrics_server import Family
 from reput.store.config import BrokerRole
 
 TURNED = dict.fromkeys(SILENT_MS_MAX, 1_000_000)
@@ -93,21 +97,63 @@ async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -
     assert warning.startswith("this broker is not registered with name server 127.0.0.1:1: ")
 
 
-async def test_a_missing_file_is_reported_on_a_slave_too(subject: Subject) -> None:
+async def test_a_missing_file_is_reported_on_a_slave_too(tmp_path: Path) -> None:
     """A slave refuses messages anyway, so no refusal names the file."""
-    broker = subject.broker
-    await subject.send("Orders", b"x")
-    last = broker.store.log.files.last
-    assert last is not None
-    broker.settings.store = dataclasses.replace(broker.settings.store, broker_role=BrokerRole.SLAVE)
-    assert not broker.identity.is_master
-    text = f"{last.path} was deleted while the store is open"
-    broker.store.watch.problems[last.path] = broker.store.watch.refusal = text
-    broker.store.step_memory()
-    try:
-        assert broker.store.refusal == text
-        health = broker_subject.health_of(broker)
-        assert health.problems == (text,)
-    finally:
-        broker.store.watch.refusal = ""
-        broker.store.watch.problems.clear()
+    async with broker_subject.running(tmp_path) as subject:
+        await subject.send("Orders", b"x")
+    slave = {"broker_role": BrokerRole.SLAVE}
+    async with broker_subject.running(tmp_path, broker_id=1, store=slave) as subject:
+        broker = subject.broker
+        last = broker.store.log.files.last
+        assert last is not None
+        text = f"{last.path} was deleted while the store is open"
+        broker.store.watch.problems[last.path] = broker.store.watch.refusal = text
+        broker.store.step_memory()
+        try:
+            assert broker.store.refusal == text
+            assert broker_subject.health_of(broker).problems == (text,)
+        finally:
+            broker.store.watch.refusal = ""
+            broker.store.watch.problems.clear()
+
+
+async def test_a_slave_that_refuses_to_follow_is_unhealthy(tmp_path: Path) -> None:
+    slave = {"broker_role": BrokerRole.SLAVE}
+    async with broker_subject.running(tmp_path, broker_id=1, store=slave) as subject:
+        status = subject.parts.replication.follower.status
+        health = broker_subject.health_of(subject.broker)
+        assert health.is_well
+        assert any("this slave has no master" in text for text in health.warnings)
+        await subject.parts.replication.follower.stop()  # it would search again
+        status.state, status.reason = SlaveState.DIVERGED, "the records at 118 differ"
+        status.master_max_offset = 300
+        health = broker_subject.health_of(subject.broker)
+        assert health.problems == (
+            "this slave does not follow its master, diverged: the records at 118 differ",
+        )
+        assert health.details["replication"]["lag_bytes"] == 300
+        reply = await subject.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = bodies.decode(bodies.KvTable, reply.body).table
+        assert (table["brokerRole"], table["slaveState"]) == ("SLAVE", "diverged")
+        assert (table["slaveReason"], table["slaveLagBytes"]) == (status.reason, "300")
+
+
+async def test_a_master_that_lacks_slaves_has_a_warning(tmp_path: Path) -> None:
+    config = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 3}
+    async with broker_subject.running(tmp_path, store=config) as subject:
+        health = broker_subject.health_of(subject.broker)
+        assert health.is_well
+        assert any("0 slaves are in sync, and sends" in text for text in health.warnings)
+        assert health.details["replication"]["slaves_needed"] == 2
+
+
+async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        broker = subject.broker
+        meter = CurrentMeter(broker)
+        await broker.change_role(BrokerRole.SLAVE, 1)
+        health = await meter.check_health()
+        assert health.details["replication"]["role"] == "SLAVE"
+        roles = next(one for one in await meter.measure() if one.name == "reput_role")
+        assert isinstance(roles, Family)
+        assert {label for (label,), value in roles.values.items() if value} == {"SLAVE"}

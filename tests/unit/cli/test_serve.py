@@ -387,11 +387,11 @@ def banner(server, address):
 
 serving._banner = banner
 import os, signal
-real = serving._print_now
+real = serving.print_now
 def say(text):
     real(text)
     os.kill(os.getpid(), signal.SIGTERM)
-serving._print_now = say
+serving.print_now = say
 from reput.cli import main as cli
 sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
 """

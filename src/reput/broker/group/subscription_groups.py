@@ -11,6 +11,7 @@ from reput.broker.topic import light_queues
 from reput.errors import RequestRefused
 from reput.format import names
 from reput.format.codes import PERM_READ, ResponseCode
+from reput.store.config_tables import Table
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
 
 
@@ -224,6 +225,14 @@ class SubscriptionGroups:
         self._settings_bytes += more
         self.table.put(group, now_ms)
         self._notify()
+
+    def copy(self, group: SubscriptionGroup, stored: Table, now_ms: int) -> None:
+        """Add or replace a group of this broker's master, as the master stores it."""
+        known = self.table.get(group.name)
+        if self.table.copy(group, stored, now_ms):
+            old_bytes = 0 if known is None else _settings_bytes(known)
+            self._settings_bytes += _settings_bytes(group) - old_bytes
+            self._notify()
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Delete a group; return False if it did not exist."""

@@ -9,6 +9,7 @@ loop has skipped.
 from collections.abc import Mapping
 
 from reput.broker.loops import Loops
+from reput.broker.monitoring import replication_state
 from reput.broker.parts import Parts
 from reput.errors import excerpt
 from reput.remoting.health import Health
@@ -69,6 +70,7 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
         f"{place} cannot be written at present: {text}"
         for place, text in parts.write_failures.current.items()
     ]
+    problems += replication_state.problems(parts)
     if store.is_page_cache_busy():
         problems.append("a put hangs in the page cache: the disk is too slow")
     warnings = [
@@ -80,6 +82,7 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
         for topic, why in sorted(parts.registration.unencodable.items())
     ]
     warnings += parts.start_warnings
+    warnings += replication_state.warnings(parts)
     if store.retention.ages.warning:
         warnings.append(store.retention.ages.warning)
     if not parts.settings.broker.name_servers:
@@ -102,6 +105,7 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
                 name: {"silent_ms": monotonic_ms - turned_ms}
                 for name, turned_ms in sorted(loops.turns.items())
             },
+            "replication": replication_state.describe(parts),
             "passed_over": [
                 {"loop": record.loop, "place": record.place, "reason": record.reason}
                 for record in reversed(quarantine.recent)

@@ -8,20 +8,26 @@ separate series, all others share the series ``_other``. A name keeps its series
 exists.
 """
 
+import asyncio
 import contextlib
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from reput import __version__
 from reput.broker.counters import stats
 from reput.broker.loops import Loops
-from reput.broker.monitoring import health
+from reput.broker.monitoring import health, replication_state
 from reput.broker.parts import Parts
+from reput.broker.replication.reports import Reason
+from reput.broker.replication.state import SlaveState
 from reput.errors import StoreUnavailable
 from reput.remoting import metrics_server
 from reput.remoting.health import Health
 from reput.remoting.metrics_server import Family, HistogramFamily, Turns, single
+from reput.store import paths
+from reput.store.config import BrokerRole
 from reput.store.disk import Disk
 
 NAMES_MAX = 500
@@ -106,6 +112,8 @@ class BrokerMeter:
             self._traffic,
             self._topic_traffic,
             self._transactions,
+            self._replication,
+            self._replica_acks,
             self._lags,
         )
 
@@ -215,6 +223,72 @@ class BrokerMeter:
         yield HistogramFamily(
             "reput_put_duration_seconds",
             "Time from a send to its reply: the store, and the disk under SYNC_FLUSH.",
+            tuple(times.totals()),
+            times.sum_ms / 1000,
+        )
+
+    async def _replication(self, turns: Turns) -> AsyncIterator[Family]:
+        parts = self._parts
+        config, identity = parts.settings.store, parts.identity
+        role = Family("reput_role", "1 for the role of this broker.", ("role",))
+        role.values = {(str(known),): float(known is config.broker_role) for known in BrokerRole}
+        yield role
+        yield single(
+            "reput_replication_cut_bytes_total",
+            "Bytes that were cut from this log, and are kept in the folder cut.",
+            await asyncio.to_thread(_cut_bytes, parts.store.root),
+            is_counter=True,
+        )
+        if not identity.is_master:
+            status = parts.replication.follower.status
+            state = Family("reput_slave_state", "1 for the state of this slave.", ("state",))
+            state.values = {(str(known),): float(known is status.state) for known in SlaveState}
+            yield state
+            lag = replication_state.slave_lag(parts)
+            yield single("reput_slave_lag_bytes", "Bytes that this slave lacks.", lag)
+            yield single(
+                "reput_slave_received_bytes_total",
+                "Bytes of the log that this slave has received.",
+                status.received_bytes,
+                is_counter=True,
+            )
+            return
+        port = parts.replication.slave_port
+        labels = ("replica",)
+        acks = Family("reput_replica_ack_offset", "Acknowledged physical offset.", labels)
+        lags = Family("reput_replica_lag_bytes", "Bytes that a slave lacks.", labels)
+        in_sync = Family("reput_replica_in_sync", "1 if a slave counts as available.", labels)
+        info = port.slaves_status()
+        for slave in info.ha_connection_info[: replication_state.REPLICAS_LISTED]:
+            acks.values[slave.addr,] = slave.slave_ack_offset
+            lags.values[slave.addr,] = slave.diff
+            in_sync.values[slave.addr,] = slave.in_sync
+        yield acks
+        yield lags
+        yield in_sync
+        yield single("reput_replicas", "Connected slaves.", len(info.ha_connection_info))
+        needed = config.replicas_needed - 1
+        yield single("reput_replicas_needed", "Slaves that a send waits for.", needed)
+        yield single(
+            "reput_replication_sent_bytes_total",
+            "Bytes of the log that were sent to slaves.",
+            port.counts.sent_bytes,
+            is_counter=True,
+        )
+        refused = Family(
+            "reput_replication_refused_total",
+            "Connections to the port for slaves that were closed.",
+            ("reason",),
+            is_counter=True,
+        )
+        refused.values = {(str(reason),): float(port.counts.refused[reason]) for reason in Reason}
+        yield refused
+
+    async def _replica_acks(self, turns: Turns) -> AsyncIterator[HistogramFamily]:
+        times = self._parts.replication.slave_port.counts.ack_times
+        yield HistogramFamily(
+            "reput_replica_ack_seconds",
+            "Time from sending bytes to a slave until it has acknowledged them.",
             tuple(times.totals()),
             times.sum_ms / 1000,
         )
@@ -356,6 +430,13 @@ class BrokerMeter:
             age.values[label] = max(age.values.get(label, 0.0), (now_ms - oldest_ms) / 1000)
         yield lags
         yield age
+
+
+def _cut_bytes(root: str) -> int:
+    """Return the size of the files with bytes that were cut from the log."""
+    with contextlib.suppress(OSError):
+        return sum(path.stat().st_size for path in Path(root, paths.CUT_BYTES).iterdir())
+    return 0
 
 
 def _by_path(name: str, what: str, quick: str, quick_count: int, total: int) -> Family:

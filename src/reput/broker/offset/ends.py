@@ -4,8 +4,8 @@ A slave copies the consumer offsets beside the log, which may lack the last mess
 master. A master gives the next message of a queue its end as queue offset: a group with a larger
 consumer offset would never get it (https://github.com/apache/rocketmq/issues/4771).
 
-Only offsets of a former slave are lowered: clients may commit any offset, and it stays. A file marks
-the store of a slave, so that a restart with the changed role is recognised.
+Only offsets of a former slave are lowered: clients may commit any offset, and it stays. A file
+marks the store of a slave, so that a restart with the changed role is recognised.
 """
 
 import logging

@@ -49,7 +49,7 @@ def runtime_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the state of the broker as a table of texts."""
     yield from parts.deliveries.stats.update()
     table = _described(parts)
-    for part in (_counted, _timed, _parked, _stored):
+    for part in (_counted, _timed, _parked, _stored, _replicated):
         table |= part(parts)
     return commands.reply(request, body=bodies.encode(KvTable(table=dict(sorted(table.items())))))
 
@@ -171,6 +171,35 @@ def _stored(parts: Parts) -> dict[str, str]:
     if refusal := store.refusal:
         state["putRefusal"] = refusal  # not in Java: why puts are refused
     return state
+
+
+def _replicated(parts: Parts) -> dict[str, str]:
+    """Return the state of replication; not in Java."""
+    config = parts.settings.store
+    table = {"brokerRole": str(config.broker_role)}
+    if parts.identity.is_master:
+        info = parts.replication.slave_port.slaves_status()
+        return table | {
+            "slavesConnected": str(len(info.ha_connection_info)),
+            "slavesInSync": str(info.in_sync_slave_nums),
+            "slavesNeeded": str(config.replicas_needed - 1),
+            "slavesRefused": str(sum(parts.replication.slave_port.counts.refused.values())),
+        }
+    status = parts.replication.follower.status
+    end = parts.store.replica_log.end
+    table |= {
+        "masterAddress": status.master_address,
+        "masterHaAddress": status.master_ha_address,
+        "masterMaxOffset": str(status.master_max_offset),
+        "slaveLagBytes": str(max(status.master_max_offset - end, 0)),
+        "slaveMaxOffset": str(end),
+        "slaveState": str(status.state),
+    }
+    if status.reason:
+        table["slaveReason"] = status.reason
+    if status.diverged_offset is not None:
+        table["slaveDivergedOffset"] = str(status.diverged_offset)
+    return table
 
 
 def readable(byte_count: int) -> str:

@@ -17,7 +17,7 @@ from reput.broker.identity import Identity
 from reput.broker.registration import MasterAddresses, Registration
 from reput.broker.replication import tail_check
 from reput.broker.replication.log_receiver import Disconnected, LogReceiver, PlainConnection
-from reput.broker.replication.master_requests import LogRange, MasterRequests, Unanswered
+from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.settings.live import LiveConfig
 from reput.broker.sync_thread import SyncThread
@@ -44,7 +44,7 @@ _RANGE_INTERVAL_MS = 5_000
 _log = logging.getLogger(__name__)
 
 
-class Refused(ReputError):
+class MayNotFollow(ReputError):
     """The master must not be followed.
 
     Args:
@@ -240,7 +240,7 @@ class Follower:
         try:
             problem = await self._check(master)
             await self._receive(master, problem)
-        except Refused as error:
+        except MayNotFollow as error:
             self._set_state(error.state, str(error), error.diverged_offset)
             return self._has_cut(error)
         except WriteFailed as error:
@@ -250,7 +250,7 @@ class Follower:
             self._registration.begin()
         return False
 
-    def _has_cut(self, refused: Refused) -> bool:
+    def _has_cut(self, refused: MayNotFollow) -> bool:
         """Have the log cut where it begins to differ, if that is the policy."""
         policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
         if policy is not DivergedPolicy.TRUNCATE or physical_offset is None or self.on_cut is None:
@@ -280,7 +280,7 @@ class Follower:
             Why nothing is known; empty if all is well.
 
         Raises:
-            Refused: It may not follow.
+            MayNotFollow: It may not follow.
             WriteFailed: The disk failed.
         """
         try:
@@ -319,21 +319,21 @@ class Follower:
             ("mappedFileSizeCommitLog", store.mapped_file_size_commit_log, theirs.file_size),
         ):
             if own != other:
-                raise Refused(
+                raise MayNotFollow(
                     SlaveState.REFUSED,
                     f"{what} is {own} here, and {other} on the master {master.address}",
                 )
         if theirs.role == BrokerRole.SLAVE:
-            raise Refused(
+            raise MayNotFollow(
                 SlaveState.REFUSED, f"{master.address} is no master: its brokerRole is SLAVE"
             )
 
-    async def _check_log(self, master: MasterRequests, master_log: LogRange) -> None:
+    async def _check_log(self, master: MasterRequests, master_log: MasterRange) -> None:
         finding = await tail_check.check(OwnLog(self._store), master, master_log)
         if finding.state is not SlaveState.FOLLOWING:
-            raise Refused(finding.state, finding.reason, finding.diverged_offset)
+            raise MayNotFollow(finding.state, finding.reason, finding.diverged_offset)
 
-    async def _begin_log(self, master: MasterRequests, master_log: LogRange) -> None:
+    async def _begin_log(self, master: MasterRequests, master_log: MasterRange) -> None:
         """Prepare an empty log so that the master sends all that it has.
 
         A report of 0 makes Java's masters begin at their last file.

@@ -38,7 +38,7 @@ class Disconnected(ReputError):
         self.state = state
 
 
-class Connection(Protocol):
+class ByteStream(Protocol):
     """A connection to a master that never blocks."""
 
     def fileno(self) -> int:
@@ -76,7 +76,7 @@ class PlainConnection:
         self.close = sock.close
 
     def receive(self, buffers: Sequence[memoryview]) -> int:
-        """Receive into buffers; see ``Connection``."""
+        """Receive into buffers; see ``ByteStream``."""
         count, _, _, _ = self._socket.recvmsg_into(buffers)
         if not count:
             raise Disconnected("it closed the connection")
@@ -98,7 +98,7 @@ class LogReceiver:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ByteStream,
         config: StoreConfig,
         log: ReplicaLog,
         status: SlaveStatus,

@@ -32,7 +32,7 @@ class MasterIdentity(NamedTuple):
     """Size of the files of its log, in bytes."""
 
 
-class LogRange(NamedTuple):
+class MasterRange(NamedTuple):
     """The physical offsets of a log."""
 
     min_offset: int
@@ -72,7 +72,7 @@ class MasterRequests:
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
-    async def log_range(self) -> LogRange:
+    async def log_range(self) -> MasterRange:
         """Return where its log begins and ends.
 
         Raises:
@@ -82,7 +82,7 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
@@ -97,6 +97,14 @@ class MasterRequests:
         request = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields)
         reply = await self._invoke(request, f"the record at physical offset {physical_offset}")
         return bytes(reply.body) if reply.code == ResponseCode.SUCCESS else None
+
+    async def table(self, code: RequestCode, what: str) -> bytes:
+        """Return the body of a reply with a table of the master.
+
+        Raises:
+            Unanswered: It does not answer, or refuses.
+        """
+        return bytes((await self._ask(Command(code), what)).body)
 
     async def _ask(self, request: Command, what: str) -> Command:
         reply = await self._invoke(request, what)

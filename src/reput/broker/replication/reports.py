@@ -31,7 +31,7 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogRange:
+class OfferedRange:
     """The log of a master, as far as it concerns reports. All are physical offsets."""
 
     minimum: int
@@ -67,7 +67,7 @@ class SlaveReports:
     """False if an empty slave is served from a later offset than 0: its 0 is no acknowledgement."""
 
     @classmethod
-    def begin(cls, value: int, log: LogRange, *, from_last_file: bool) -> "SlaveReports":
+    def begin(cls, value: int, log: OfferedRange, *, from_last_file: bool) -> "SlaveReports":
         """Judge the first report of a connection, which also requests a start.
 
         Args:

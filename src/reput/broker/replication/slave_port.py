@@ -18,7 +18,7 @@ from reput.broker.identity import Identity
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
-from reput.broker.replication.reports import LogRange, Reason, ReportRefused, SlaveReports
+from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 from reput.broker.replication.slave_link import SlaveLink
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
@@ -265,7 +265,7 @@ class SlavePort:
         last_file = max(minimum, (maximum - 1) // file_size * file_size)
         reports = SlaveReports.begin(
             value,
-            LogRange(minimum, maximum, last_file),
+            OfferedRange(minimum, maximum, last_file),
             from_last_file=config.sync_from_last_file,
         )
         limit = limits.HA_SLAVES
@@ -300,14 +300,14 @@ class SlavePort:
 
     def pump(self) -> None:
         """Send all slaves what the log has, once per turn of the loop; to be called after puts."""
-        if self._is_pumping or not (self._slaves or self._are_replies_held()):
+        is_sync = self._is_sync_master
+        if self._is_pumping or not (self._slaves or (is_sync and self._are_replies_held())):
             return
         self._is_pumping = True
         self._loop.call_soon(self._pump)
 
     def _are_replies_held(self) -> bool:
-        is_open = self._listening is not None
-        return self._is_sync_master and is_open and len(self._pending_replies) > 0
+        return self._listening is not None and len(self._pending_replies) > 0
 
     def pump_later(self, pause_ms: int) -> None:
         """Send after a pause.
@@ -332,7 +332,7 @@ class SlavePort:
             has_more = link.send(limit, now_ms) or has_more
         if has_more:
             self.pump()
-        if self._are_replies_held():
+        if self._is_sync_master and self._are_replies_held():
             self._settle()  # at once, if no slave is available
 
     # Housekeeping -------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Compares the end of a slave's log with its master's log, before the slave reports.
 
 The protocol between master and slave has neither an identity nor a checksum: a slave whose log has
-other bytes, or more, would follow without an error (https://github.com/apache/rocketmq/issues/3349).
+other bytes, or more, would follow without an error
+(https://github.com/apache/rocketmq/issues/3349).
 So the slave requests from its master the last record that it has itself. If the master has another
 one, the slave goes back over its own records in growing strides, until both have the same record,
 and then searches for the first that differs.
@@ -12,7 +13,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from reput.broker.replication.master_requests import LogRange
+from reput.broker.replication.master_requests import MasterRange
 from reput.broker.replication.state import SlaveState
 from reput.format import message as record
 
@@ -60,7 +61,7 @@ class Finding(NamedTuple):
     """Physical offset at which the logs begin to differ, if known."""
 
 
-async def check(log: OwnLog, master: Master, master_log: LogRange) -> Finding:
+async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding:
     """Compare the end of an own log that is not empty with the master's log.
 
     Args:

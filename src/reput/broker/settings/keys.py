@@ -56,8 +56,8 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "controllers are not supported (enableControllerMode is refused)": """
             controllerAddr brokerElectionPriority controllerHeartBeatTimeoutMills
             syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod forwardTimeout
-            checkSyncStateSetPeriod syncControllerMetadataPeriod fetchControllerAddrByDnsLookup brokerHeartbeatInterval
-            brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
+            checkSyncStateSetPeriod syncControllerMetadataPeriod fetchControllerAddrByDnsLookup
+            brokerHeartbeatInterval brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
         "RocketMQ has no filter servers since 4.2": "filterServerNums",
         "metrics are at metricsPort": """
             enableDetailStat autoDeleteUnusedStats maxStatsIdleTimeInMinutes accountStatsEnable

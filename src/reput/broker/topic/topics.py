@@ -14,7 +14,7 @@ from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from reput.store import table_files
-from reput.store.config_tables import TopicConfig
+from reput.store.config_tables import Table, TopicConfig
 from reput.store.table_files import TopicTable
 
 SCHEDULE_QUEUE_COUNT = 18
@@ -333,6 +333,13 @@ class Topics:
                 more = _queues_of(topic) - (0 if known is None else _queues_of(known))
                 self._reserved.use(reservation, known is None, more)
             self._store(topic, now_ms)
+            self.notify(topic.name)
+
+    def copy(self, topic: TopicConfig, stored: Table, now_ms: int) -> None:
+        """Add or replace a topic of this broker's master, as the master stores it."""
+        known = self.table.get(topic.name)
+        if self.table.copy(topic, stored, now_ms):
+            self.queue_count += _queues_of(topic) - (0 if known is None else _queues_of(known))
             self.notify(topic.name)
 
     def _store(self, topic: TopicConfig, now_ms: int) -> None:

@@ -61,6 +61,7 @@ class Admin(AdminConnection):
     broker_status = broker_verbs.broker_status
     broker_config = broker_verbs.broker_config
     update_broker_config = broker_verbs.update_broker_config
+    ha_status = broker_verbs.ha_status
     broker_stats = broker_verbs.broker_stats
     wipe_write_perm = broker_verbs.wipe_write_perm
     add_write_perm = broker_verbs.add_write_perm

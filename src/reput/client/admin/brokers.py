@@ -7,7 +7,7 @@ from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.errors import BrokerError
 from reput.format import bodies, headers
-from reput.format.bodies import BrokerStats, ClusterInfo
+from reput.format.bodies import BrokerStats, ClusterInfo, HaRuntimeInfo
 from reput.format.codes import RequestCode, ResponseCode
 
 
@@ -36,6 +36,12 @@ async def update_broker_config(
         broker,
         requests.make(RequestCode.UPDATE_BROKER_CONFIG, body=requests.property_lines(settings)),
     )
+
+
+async def ha_status(admin: AdminConnection, broker: str) -> HaRuntimeInfo:
+    """Return the state of a broker's replication; brokers of 4.x do not have it."""
+    reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_HA_STATUS))
+    return bodies.decode(HaRuntimeInfo, reply.body)
 
 
 async def broker_stats(

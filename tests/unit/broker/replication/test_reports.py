@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from reput.broker.replication.reports import LogRange, Reason, ReportRefused, SlaveReports
+from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 
-LOG = LogRange(minimum=1000, maximum=5500, last_file=5000)
-NEW = LogRange(minimum=0, maximum=0, last_file=0)
-FULL = LogRange(minimum=0, maximum=5500, last_file=5000)
+LOG = OfferedRange(minimum=1000, maximum=5500, last_file=5000)
+NEW = OfferedRange(minimum=0, maximum=0, last_file=0)
+FULL = OfferedRange(minimum=0, maximum=5500, last_file=5000)
 HUGE = (1 << 63) - 1
 
 
-def begun(value: int, log: LogRange = LOG, *, from_last_file: bool = False) -> SlaveReports:
+def begun(value: int, log: OfferedRange = LOG, *, from_last_file: bool = False) -> SlaveReports:
     return SlaveReports.begin(value, log, from_last_file=from_last_file)
 
 

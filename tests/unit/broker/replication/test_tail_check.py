@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 
 from reput.broker.replication import tail_check
-from reput.broker.replication.master_requests import LogRange
+from reput.broker.replication.master_requests import MasterRange
 from reput.broker.replication.state import SlaveState
 from reput.format import message as record
 
@@ -27,8 +27,8 @@ class Log:
         return self.offsets[-1] + len(self.partial)
 
     @property
-    def range(self) -> LogRange:
-        return LogRange(self.offsets[0], self.end)
+    def range(self) -> MasterRange:
+        return MasterRange(self.offsets[0], self.end)
 
     def find(self, physical_offset: int) -> bytes | None:
         index = bisect_left(self.offsets, physical_offset)
@@ -159,7 +159,7 @@ async def test_the_begin_of_a_blank_is_not_compared() -> None:
     blank = record.SIZE_AND_MAGIC.pack(500, record.MAGIC_BLANK)
     master = Master(records)
     own = Log(records, rest=blank + b"?" * 10)
-    finding = await tail_check.check(own, master, LogRange(0, own.end + 500))
+    finding = await tail_check.check(own, master, MasterRange(0, own.end + 500))
     assert finding.state is SlaveState.FOLLOWING
 
 

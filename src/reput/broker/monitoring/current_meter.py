@@ -1,0 +1,62 @@
+"""The meter of a broker whose parts are replaced when its role changes."""
+
+from typing import Protocol
+
+from reput.broker.loops import Loops
+from reput.broker.monitoring.metrics import BrokerMeter
+from reput.broker.parts import Parts
+from reput.remoting.health import Health
+from reput.remoting.metrics_server import Family, HistogramFamily, single
+
+
+class MeteredBroker(Protocol):
+    """A broker, as far as it is measured."""
+
+    parts: Parts
+    loops: Loops
+
+    @property
+    def is_open(self) -> bool:
+        """False while the store is closed and opened again."""
+
+    def connection_counts(self) -> dict[str, int]:
+        """Return the number of connections of each port."""
+
+
+class CurrentMeter:
+    """Measures a broker, also after changes of its role.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: MeteredBroker) -> None:
+        self._broker = broker
+        self._meter = self._make()
+        self._parts = broker.parts
+
+    def _make(self) -> BrokerMeter:
+        broker = self._broker
+        return BrokerMeter(broker.parts, broker.loops, broker.connection_counts)
+
+    def _current(self) -> BrokerMeter | None:
+        """Return the meter of the current parts; None while there are none."""
+        if not self._broker.is_open:
+            return None
+        if self._parts is not self._broker.parts:
+            self._meter, self._parts = self._make(), self._broker.parts
+        return self._meter
+
+    async def check_health(self) -> Health:
+        """Return the health of the broker."""
+        meter = self._current()
+        if meter is None:
+            return Health(("the store is closed, and opened again in another role",))
+        return await meter.check_health()
+
+    async def measure(self) -> list[Family | HistogramFamily]:
+        """Return all metrics."""
+        meter = self._current()
+        if meter is None:
+            return [single("reput_healthy", "1 if /health reports no problem.", False)]
+        return await meter.measure()

@@ -1,0 +1,270 @@
+"""``reput up --replicas``: a name server, a master and its slaves, each broker in a process.
+
+Each broker has a folder with its broker.conf, its store and its log, all of which are kept. Roles
+are in broker.conf: ``reput cluster promote`` changes them there, so that the next start continues
+with the brokers' last roles.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reput import config as settings
+from reput.cli.serving import (
+    DEFAULT_FOLDER,
+    LOG_FILE_BYTES,
+    CannotServe,
+    StopSignal,
+    join_address,
+    keys_of,
+    print_now,
+    readable_errors,
+    run,
+)
+from reput.errors import InvalidOption
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
+from reput.store.disk import Disk
+
+NAME = "broker-a"
+PORT_STEP = 10
+"""Distance of the ports of two brokers."""
+REPLICAS_MAX = 8
+_MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
+_START_S = 120.0
+_STOP_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Member:
+    """A broker of the group."""
+
+    folder: Path
+    port: int
+    """Its port; 0: any."""
+    process: asyncio.subprocess.Process | None = None
+    address: str = ""
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "broker.conf"
+
+    def role(self) -> tuple[str, str]:
+        """Return role and id in its broker.conf."""
+        values = settings.parse_properties(self.conf.read_text("latin-1"))
+        return values.get("brokerRole", _MASTER_ROLES[0]), values.get("brokerId", "0")
+
+
+def run_group(
+    replicas: int,
+    *,
+    store: str | None,
+    port: int,
+    broker_port: int,
+    host: str,
+    advertise: str | None,
+    path: str | None,
+    metrics_port: int | None,
+    metrics_address: str | None,
+) -> int:
+    """Run a name server, a master and slaves until a signal; return the exit code.
+
+    Args:
+        replicas: Number of slaves.
+        store: Folder of all brokers; by default ``reput-data``.
+        port: Port of the name server; 0: any.
+        broker_port: Port of the first broker; 0: any for each.
+        host: Address to listen on.
+        advertise: Address that clients connect to.
+        path: A broker.conf with other settings for all brokers.
+        metrics_port: Port of /metrics and /health of the first broker; by default none.
+        metrics_address: Address of these ports.
+
+    Raises:
+        InvalidOption: The number of slaves is not allowed.
+        CannotServe: A broker did not start.
+    """
+    if not 0 < replicas <= REPLICAS_MAX:
+        raise InvalidOption("--replicas", replicas, f"0 to {REPLICAS_MAX}")
+    root = Path(store or DEFAULT_FOLDER).absolute()
+    if (root / "commitlog").exists():
+        raise CannotServe(f"{root} is the store of one broker; choose another folder: --store")
+    name_config = NamesrvConfig(
+        bind_address=host,
+        listen_port=port,
+        kv_config_path=f"{root}/namesrv/kvConfig.json",
+        config_store_path=f"{root}/namesrv/namesrv.properties",
+    )
+    members = [
+        _Member(root / f"{NAME}-{number + 1}", broker_port and broker_port + PORT_STEP * number)
+        for number in range(replicas + 1)
+    ]
+
+    async def body(stop: StopSignal) -> None:
+        name_server = NameServer(name_config)
+        with readable_errors(port, "--port"):
+            await name_server.start()
+        stop.listen()
+        here = "127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host
+        address = advertise or here
+        try:
+            namesrv = join_address(here, name_server.port)
+            common = _common(host, address, namesrv, path)
+            if metrics_address:
+                common["reputMetricsAddress"] = metrics_address
+            # Before any broker.conf is written: the newest one is that of the last promotion.
+            _keep_one_master([member for member in members if member.conf.exists()])
+            for number, member in enumerate(members):
+                metrics = str(metrics_port + number if metrics_port else 0)
+                _write_conf(member, number, {**common, "metricsPort": metrics})
+            # The master first: it would be refused while another one is listed and alive.
+            for member in sorted(members, key=lambda one: one.role()[0] == "SLAVE"):
+                await _start(member)
+            print_now(_banner(members, join_address(address, name_server.port)))
+            watches = [asyncio.create_task(_watch(member)) for member in members]
+            await stop.wait()
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+        finally:
+            await asyncio.gather(*map(_stop, members))
+            await name_server.stop()
+
+    return run(body)
+
+
+def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str, str]:
+    """Return the settings of all brokers."""
+    return {
+        "brokerName": NAME,
+        "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
+        "enablePropertyFilter": "true",
+        "slaveReadEnable": "true",
+        **keys_of(path),
+        "bindAddress": host,
+        "brokerIP1": address,
+        "brokerIP2": address,
+        "namesrvAddr": namesrv,
+    }
+
+
+def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None:
+    """Write a broker.conf; an existing one keeps its role, its id and all other settings."""
+    folder = member.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    role = {"brokerRole": "SYNC_MASTER" if number == 0 else "SLAVE", "brokerId": str(number)}
+    own = {
+        **common,
+        "listenPort": str(member.port),
+        "storePathRootDir": str(folder.absolute() / "store"),
+    }
+    text = ""
+    if member.conf.exists():
+        text = member.conf.read_text("latin-1")
+        role = {}
+    wanted = settings.replace_properties(text, {**own, **role})
+    if wanted != text:
+        Disk().replace(str(member.conf), wanted.encode("latin-1"))
+
+
+def _keep_one_master(members: list[_Member]) -> None:
+    """Let only the broker be master that became it last: its broker.conf is the newest."""
+    masters = [member for member in members if member.role()[0] in _MASTER_ROLES]
+    masters.sort(key=lambda member: member.conf.stat().st_mtime_ns)
+    used = {member.role()[1] for member in members}
+    for member in masters[:-1]:
+        number = next(str(free) for free in range(1, REPLICAS_MAX + 2) if str(free) not in used)
+        used.add(number)
+        text = member.conf.read_text("latin-1")
+        changed = {"brokerRole": "SLAVE", "brokerId": number}
+        Disk().replace(
+            str(member.conf), settings.replace_properties(text, changed).encode("latin-1")
+        )
+        print_now(f"{member.folder.name} was master before {masters[-1].folder.name}: now a slave")
+
+
+async def _start(member: _Member) -> None:
+    """Start a broker, and wait until it serves."""
+    log = member.folder / "broker.log"
+    with log.open("ab") as output:
+        member.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "reput", "broker", "-c", str(member.conf)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+            # Ctrl-C is for this process, which stops the brokers: a second signal would kill them.
+            start_new_session=True,
+        )
+    assert member.process.stdout is not None
+    try:
+        async with asyncio.timeout(_START_S):
+            line = (await member.process.stdout.readline()).decode(errors="replace")
+    except TimeoutError:
+        line = ""
+    if "boot success" not in line:
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+        reason = "".join(tail) or f"no word in {_START_S:.0f} s"
+        raise CannotServe(f"{member.folder.name} did not start: {reason} (its log: {log})")
+    member.address = line.partition(", ")[2].partition("]")[0]
+
+
+async def _watch(member: _Member) -> None:
+    """Report the end of a broker."""
+    process = member.process
+    assert process is not None
+    code = await process.wait()
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    print_now(f"{member.folder.name} ({member.address}) has ended: {how}")
+
+
+async def _stop(member: _Member) -> None:
+    process = member.process
+    if process is None or process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        _log.error("%s did not stop in %.0f s, and is killed", member.folder.name, _STOP_S)
+        process.kill()
+        await process.wait()
+
+
+def _banner(members: list[_Member], namesrv: str) -> str:
+    """Return the greeting: the brokers, and how to try a failover."""
+    from reput import __version__
+
+    lines = [f"reput {__version__}: a name server and {len(members)} brokers named {NAME}", ""]
+    lines.append(f"  name server  {namesrv}")
+    master = slave = members[0]
+    for member in members:
+        role, broker_id = member.role()
+        if role == "SLAVE":
+            slave = member
+        else:
+            master = member
+        assert member.process is not None
+        what = f"{role} with id {broker_id}, pid {member.process.pid}, {member.folder}"
+        lines.append(f"  {member.address:<20} {what}")
+    assert master.process is not None
+    lines += [
+        "",
+        "Try a failover in another terminal:",
+        f"  reput cluster replicas -n {namesrv}",
+        f"  kill -9 {master.process.pid}",
+        f"  reput cluster promote {slave.address} -n {namesrv}",
+        f"  REPUT_BROKER_ROLE=SLAVE REPUT_BROKER_ID={len(members)} reput broker -c {master.conf}",
+        "",
+        "Ctrl-C stops all brokers; their folders stay.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""Copies of a master's tables on a slave: both are brokers in this process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput.broker.replication import master_tables, metadata
+from reput.broker.replication.master_requests import MasterRequests, Unanswered
+from reput.broker.replication.state import SlaveState
+from reput.clock import ManualClock
+from reput.format import command, fastjson
+from reput.format.codes import RequestCode, ResponseCode
+from reput.store.config import BrokerRole
+from reput.store.config_tables import TopicConfig
+from reput.store.table_files import SubscriptionGroup
+from scripted_cluster import ScriptedServer
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "INTERVAL_MS", 10)
+
+
+class Pair:
+    """A master, and a slave whose rounds the test runs."""
+
+    def __init__(self, master: Subject, slave: Subject) -> None:
+        self.master = master
+        self.slave = slave
+
+    async def copy(self) -> None:
+        requests = MasterRequests(self.slave.client, self.master.address)
+        await self.slave.parts.replication.metadata.copy(requests)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with contextlib.AsyncExitStack() as stack:
+        master = await stack.enter_async_context(
+            broker_subject.running(tmp_path / "master", clock=ManualClock(NOW_MS))
+        )
+        slave = await stack.enter_async_context(
+            broker_subject.running(
+                tmp_path / "slave",
+                clock=ManualClock(NOW_MS),
+                store={"broker_role": BrokerRole.SLAVE},
+                broker_id=1,
+            )
+        )
+        yield Pair(master, slave)
+
+
+def topic(name: str, count: int = 3) -> TopicConfig:
+    return TopicConfig(name=name, read_queue_count=count, write_queue_count=count, perm=6)
+
+
+async def test_topics_and_groups_are_copied_with_their_versions(pair: Pair) -> None:
+    theirs, ours = pair.master.parts, pair.slave.parts
+    theirs.topics.put(topic("orders"), NOW_MS)
+    theirs.subscription_groups.put(SubscriptionGroup(name="readers", retry_max=7), NOW_MS)
+    await pair.copy()
+    assert ours.topics.all().items() >= theirs.topics.all().items()
+    assert ours.subscription_groups.all().keys() == theirs.subscription_groups.all().keys()
+    readers = ours.subscription_groups.get("readers")
+    assert readers is not None
+    assert readers.retry_max == 7
+    assert ours.topics.table.version == theirs.topics.table.version
+    assert ours.subscription_groups.table.version == theirs.subscription_groups.table.version
+    queues = sum(one.read_queue_count for one in ours.topics.all().values())
+    assert ours.topics.queue_count == queues
+
+    theirs.topics.put(topic("orders", 8), NOW_MS)
+    await pair.copy()
+    assert ours.topics.get("orders") == topic("orders", 8)
+
+
+async def test_consumer_offsets_are_copied(pair: Pair) -> None:
+    theirs = pair.master.parts.deliveries.consumer_offsets
+    theirs.put("T", "readers", 2, 5)
+    await pair.copy()
+    ours = pair.slave.parts.deliveries.consumer_offsets
+    assert ours.get("T", "readers", 2) == 5
+    theirs.put("T", "readers", 2, 9)
+    await pair.copy()
+    assert ours.get("T", "readers", 2) == 9
+    theirs.put("T", "readers", 2, 1)  # reset by an operator
+    await pair.copy()
+    assert ours.get("T", "readers", 2) == 1
+
+
+async def test_positions_wait_for_the_log(pair: Pair) -> None:
+    """The slave has no message of the master's: it must not skip any after a promotion."""
+    theirs = pair.master.parts
+    await pair.master.send("T", b"body")
+    pair.slave.parts.deliveries.consumer_offsets.put("T", "old", 0, 0)
+    theirs.deliveries.consumer_offsets.put("T", "old", 0, 1)
+    theirs.deliveries.consumer_offsets.put("T", "new", 0, 1)
+    theirs.delayed.table.put(1, 4)
+    await pair.copy()
+    ours = pair.slave.parts.deliveries.consumer_offsets
+    assert ours.get("T", "new", 0) == 1
+    assert ours.get("T", "old", 0) == 0
+    assert pair.slave.parts.delayed.table.get(1) is None
+
+    record = pair.master.broker.store.record_at(0)
+    assert record is not None
+    store = pair.slave.broker.store
+    store.replica_log.begin_at(0, NOW_MS)
+    store.replica_log.buffer(len(record))[:] = record
+    store.replica_log.publish(len(record))
+    store.step(NOW_MS)
+    assert store.dispatcher.dispatched_offset == len(record)
+    await pair.copy()
+    assert ours.get("T", "old", 0) == 1
+    assert pair.slave.parts.delayed.table.get(1) == 4
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "seen", "expected"),
+    [
+        (None, 4, None, 4),
+        (3, 4, 3, 4),
+        (7, 4, None, 7),  # the first round: nobody knows who committed it
+        (7, 4, 4, 7),  # committed here
+        (7, 5, 4, 5),  # the consumer is back at the master
+        (7, 4, 7, 4),  # reset on the master
+    ],
+)
+def test_the_larger_offset_of_a_client_is_kept_until_the_masters_moves(
+    own: int | None, theirs: int, seen: int | None, expected: int
+) -> None:
+    assert metadata.merged(own, theirs, seen) == expected
+
+
+def test_offsets_of_older_masters_have_numbers_without_quotes() -> None:
+    table = fastjson.parse('{"offsetTable":{"T@g":{0:5,1:7},"%RETRY%g@g":{0:1}}}')
+    offsets = master_tables.consumer_offsets(table, "offsetTable")
+    assert offsets == {("T", "g"): {0: 5, 1: 7}, ("%RETRY%g", "g"): {0: 1}}
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (ResponseCode.SYSTEM_ERROR, b""),
+        (ResponseCode.SUCCESS, b""),
+        (ResponseCode.SUCCESS, b"{}"),
+        (ResponseCode.SUCCESS, b'{"topicConfigTable":{"T":5}}'),
+        (ResponseCode.SUCCESS, b'{"topicConfigTable":{"A":{"perm":6},"T":{"perm":"x"}}}'),
+    ],
+)
+async def test_a_bad_reply_changes_nothing(pair: Pair, code: ResponseCode, body: bytes) -> None:
+    ours = pair.slave.parts.topics
+    before, version = ours.all(), ours.table.version
+    server = ScriptedServer()
+    server.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = lambda request: command.reply(
+        request, code, body=body
+    )
+    await server.start()
+    try:
+        with pytest.raises(Unanswered):
+            await pair.slave.parts.replication.metadata.copy(
+                MasterRequests(pair.slave.client, server.address)
+            )
+    finally:
+        await server.stop()
+    assert (ours.all(), ours.table.version) == (before, version)
+
+
+async def test_numbers_without_quotes_in_a_reply(pair: Pair) -> None:
+    server = ScriptedServer()
+    body = b'{"offsetTable":{"T@g":{0:5,1:7}}}'
+    server.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda request: command.reply(
+        request, body=body
+    )
+    await server.start()
+    try:
+        master = MasterRequests(pair.slave.client, server.address)
+        offsets = await master_tables.MasterTables(master).consumer_offsets()
+    finally:
+        await server.stop()
+    assert offsets == {("T", "g"): {0: 5, 1: 7}}
+
+
+async def test_a_slave_that_follows_tries_again_until_it_has_the_tables(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure with the same cause is logged once."""
+    pair.master.parts.topics.put(topic("orders"), NOW_MS)
+    status = pair.slave.parts.replication.follower.status
+    server = ScriptedServer()  # answers nothing
+    await server.start()
+    try:
+        async with asyncio.timeout(20):
+            while len(server.asked(RequestCode.GET_ALL_TOPIC_CONFIG)) < 3:
+                status.state, status.master_address = SlaveState.FOLLOWING, server.address
+                await asyncio.sleep(0.005)
+            assert pair.slave.parts.topics.get("orders") is None
+            assert sum("tables are not copied" in text for text in caplog.messages) == 1
+            while pair.slave.parts.topics.get("orders") is None:
+                status.state, status.master_address = SlaveState.FOLLOWING, pair.master.address
+                await asyncio.sleep(0.005)
+    finally:
+        await server.stop()
