@@ -16,6 +16,7 @@ from reput.format.command import LENGTH, Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
+from reput.store.config import BrokerRole
 from reput.store.config_tables import TopicConfig
 from reput.store.kernels import hot
 
@@ -172,8 +173,9 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
 
     async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096, **store_settings}
+        broker_id = int(store.get("broker_role") is BrokerRole.SLAVE)
         broker = Broker(
-            broker_subject.broker_config(reput_fast_path=has_kernel),
+            broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id),
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
         )

@@ -23,15 +23,37 @@ OF_THE_BROKER = {
 }
 """Settings of our store that belong to BrokerConfig in Java; broker.conf has both kinds."""
 
-OURS = {"indexTags", "reputExpireOnlyArchived"}
-"""Keys that Java lacks: 5.4 and later always index tags, 4.x never; Java has no archives."""
+OURS = {
+    "indexTags",
+    "reputExpireOnlyArchived",
+    "haAckAfter",
+    "haSendAfter",
+    "haDivergedPolicy",
+    "haForceMaster",
+}
+"""Keys that Java lacks: 5.4 and later always index tags, 4.x never; there are no archives; slaves
+acknowledge what they have in memory and never check their logs."""
+
+OTHER_DEFAULTS = {
+    "haListenPort",  # unset is listenPort + 1, as in Java, whose default is replaced at the start
+    "haMasterAddress",  # empty is unset
+    "haTransferBatchSize",  # larger, which every Java slave accepts
+    "inSyncReplicas",  # unset depends on the role
+}
+"""Keys whose defaults differ by design."""
 
 SINCE_5 = {
     "autoMessageVersionOnTopicLen",
     "deleteFileBatchMax",  # 4.x: the same ten, fixed
     "diskSpaceCleanForciblyRatio",  # 4.x: a system property, of the same value
     "diskSpaceWarningLevelRatio",  # likewise
+    "enableAutoInSyncReplicas",
     "enabledAppendPropCRC",
+    "haFlowControlEnable",
+    "inSyncReplicas",
+    "maxHaTransferByteInSecond",
+    "minInSyncReplicas",
+    "syncFromLastFile",
     "mapperFileSizeBatchConsumeQueue",
     "maxFilterMessageSize",  # 4.x: the same bytes, fixed
     "maxTopicLength",  # 4.x: the same 127, fixed
@@ -76,7 +98,7 @@ def java_text(value: object) -> str:
 
 
 def expected_keys(version: str) -> set[str]:
-    keys = set(KEYS) - OURS
+    keys = set(KEYS) - OURS - OTHER_DEFAULTS
     if version.startswith("4."):
         keys -= SINCE_5
     if version == "4.5.2":
