@@ -65,7 +65,7 @@ class Client:
             RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode_v2(header), body=body
         )
         reply = await self.ask(address, request)
-        # A master without a slave says so, and has stored it.
+        # A master without a slave reports it, and has stored it.
         assert reply.code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE), reply.remark
 
     async def send_all(self, address: str, all_bodies: Iterator[bytes]) -> None:
