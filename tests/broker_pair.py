@@ -171,6 +171,8 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
 
+    broker_id = 1 if store_settings.get("broker_role") is BrokerRole.SLAVE else 0
+
     async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096, **store_settings}
         broker_id = int(store.get("broker_role") is BrokerRole.SLAVE)

@@ -24,13 +24,17 @@ from interop import java_oracle, wire
 from interop.clusters import until
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Settings
+from interop.java_oracle import wants_all_versions
 from interop.wire import Remote
 from reput.format import bodies
 from reput.format.bodies import HaRuntimeInfo
 from reput.format.codes import RequestCode, ResponseCode
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+]
 
 SLAVES = java_oracle.ALL_VERSIONS if java_oracle.wants_all_versions() else ("5.5.0",)
 FILE_BYTES = 1 << 20

@@ -17,6 +17,7 @@ import pytest
 from interop import java_oracle, pairs
 from interop.clusters import until
 from interop.java_cluster import JavaClient, JavaMessage, Queue, Settings
+from interop.java_oracle import wants_all_versions
 from interop.pairs import Pair
 from interop.wire import Remote
 from reput.client import blocking
@@ -38,7 +39,11 @@ from reput.format.headers import (
 )
 from reput_cluster import ReputCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_slave_reads")]
+pytestmark = [
+    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.interop,
+    pytest.mark.xdist_group("test_slave_reads"),
+]
 
 TOPIC = "Orders"
 GROUP = "readers"

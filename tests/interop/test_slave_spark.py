@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from interop import pairs
 from interop.clusters import until
+from interop.java_oracle import wants_all_versions
 from interop.pairs import Pair
 from reput.spark.jobs.compare import compare
 from reput.spark.live import calls as live_calls
@@ -18,6 +19,7 @@ from spark import live_traffic
 from spark.conftest import spark as spark
 
 pytestmark = [
+    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
     pytest.mark.interop,
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
