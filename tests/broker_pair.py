@@ -175,7 +175,6 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
 
     async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096, **store_settings}
-        broker_id = int(store.get("broker_role") is BrokerRole.SLAVE)
         broker = Broker(
             broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id),
             broker_subject.store_config(root / name, **store),
