@@ -31,7 +31,7 @@ OURS = {
     "haListenPort",  # Java's port does not follow listenPort by a default, but in its start
     "haSendAfter",
     "haTransferBatchSize",  # Java 32 KiB; its slaves take 4 MiB
-    "inSyncReplicas",  # Java 1, also for a SYNC_MASTER: it waits for nobody
+    "inSyncReplicas",  # Java 1, also for a SYNC_MASTER: it does not wait
     "indexTags",
     "reputExpireOnlyArchived",
 }

@@ -1,6 +1,5 @@
 """``reput cluster replicas``, ``promote`` and ``demote``: masters and slaves."""
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +60,8 @@ def replicas(
 
 
 async def _replicas(admin: "Admin", broker: str | None) -> tuple[list[Document], list[Document]]:
+    import asyncio
+
     table = (await admin.clusters()).broker_addr_table
     if broker is not None and broker not in table:
         allowed = ", ".join(sorted(table)) or "none: no broker is registered"
@@ -293,6 +294,8 @@ async def _role_status(admin: "Admin", address: str) -> dict[str, str]:
 
 async def _change(admin: "Admin", address: str, changes: dict[str, str]) -> dict[str, str]:
     """Change the role of a broker, and wait until it serves again; return its status."""
+    import asyncio
+
     await admin.update_broker_config(address, changes)
     deadline = time.monotonic() + CHANGE_TIMEOUT_S
     while True:

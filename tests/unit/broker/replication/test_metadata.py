@@ -127,7 +127,7 @@ async def test_positions_wait_for_the_log(pair: Pair) -> None:
     [
         (None, 4, None, 4),
         (3, 4, 3, 4),
-        (7, 4, None, 7),  # the first round: nobody knows who committed it
+        (7, 4, None, 7),  # the first round: no client knows who committed it
         (7, 4, 4, 7),  # committed here
         (7, 5, 4, 5),  # the consumer is back at the master
         (7, 4, 7, 4),  # reset on the master
