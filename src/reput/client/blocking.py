@@ -332,6 +332,7 @@ class Admin(Facade[AdminConnection]):
     earliest_store_time = waiting(admin.Admin.earliest_store_time)
     groups = waiting(admin.Admin.groups)
     groups_of_topic = waiting(admin.Admin.groups_of_topic)
+    ha_status = waiting(admin.Admin.ha_status)
     kv = waiting(admin.Admin.kv)
     kv_of_namespace = waiting(admin.Admin.kv_of_namespace)
     max_offset = waiting(admin.Admin.max_offset)
