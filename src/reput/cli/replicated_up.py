@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput import config as settings
+from reput.cli.replication import MASTER_ROLES, SLAVE
 from reput.cli.serving import (
     DEFAULT_FOLDER,
     LOG_FILE_BYTES,
@@ -35,7 +36,6 @@ NAME = "broker-a"
 PORT_STEP = 10
 """Distance of the ports of two brokers."""
 REPLICAS_MAX = 8
-_MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 _START_S = 120.0
 _STOP_S = 60.0
 
@@ -59,7 +59,7 @@ class _Member:
     def role(self) -> tuple[str, str]:
         """Return role and id in its broker.conf."""
         values = settings.parse_properties(self.conf.read_text("latin-1"))
-        return values.get("brokerRole", _MASTER_ROLES[0]), values.get("brokerId", "0")
+        return values.get("brokerRole", MASTER_ROLES[0]), values.get("brokerId", "0")
 
 
 def run_group(
@@ -125,7 +125,7 @@ def run_group(
                 metrics = str(metrics_port + number if metrics_port else 0)
                 _write_conf(member, number, {**common, "metricsPort": metrics})
             # The master first: it would be refused while another one is listed and alive.
-            for member in sorted(members, key=lambda one: one.role()[0] == "SLAVE"):
+            for member in sorted(members, key=lambda one: one.role()[0] == SLAVE):
                 await _start(member)
             print_now(_banner(members, join_address(address, name_server.port)))
             watches = [asyncio.create_task(_watch(member)) for member in members]
@@ -159,7 +159,7 @@ def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None
     """Write a broker.conf; an existing one keeps its role, its id and all other settings."""
     folder = member.folder
     folder.mkdir(parents=True, exist_ok=True)
-    role = {"brokerRole": "SYNC_MASTER" if number == 0 else "SLAVE", "brokerId": str(number)}
+    role = {"brokerRole": "SYNC_MASTER" if number == 0 else SLAVE, "brokerId": str(number)}
     own = {
         **common,
         "listenPort": str(member.port),
@@ -176,14 +176,14 @@ def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None
 
 def _keep_one_master(members: list[_Member]) -> None:
     """Let only the broker be master that became it last: its broker.conf is the newest."""
-    masters = [member for member in members if member.role()[0] in _MASTER_ROLES]
+    masters = [member for member in members if member.role()[0] in MASTER_ROLES]
     masters.sort(key=lambda member: member.conf.stat().st_mtime_ns)
     used = {member.role()[1] for member in members}
     for member in masters[:-1]:
         number = next(str(free) for free in range(1, REPLICAS_MAX + 2) if str(free) not in used)
         used.add(number)
         text = member.conf.read_text("latin-1")
-        changed = {"brokerRole": "SLAVE", "brokerId": number}
+        changed = {"brokerRole": SLAVE, "brokerId": number}
         Disk().replace(
             str(member.conf), settings.replace_properties(text, changed).encode("latin-1")
         )
@@ -249,7 +249,7 @@ def _banner(members: list[_Member], namesrv: str) -> str:
     master = slave = members[0]
     for member in members:
         role, broker_id = member.role()
-        if role == "SLAVE":
+        if role == SLAVE:
             slave = member
         else:
             master = member

@@ -10,6 +10,7 @@ from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, Session, command
 from reput.cli.printing import Document, Fields, Table, View
 from reput.errors import InvalidOption, RemotingError
+from reput.format.codes import MASTER_ID
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
@@ -19,7 +20,6 @@ SLAVE = "SLAVE"
 CHANGE_TIMEOUT_S = 120.0
 """Time in which a broker reopens its store; the recovery of a large log takes long."""
 _POLL_S = 0.2
-_MASTER_ID = 0
 _BROKEN_STATES = frozenset({"diverged", "too old", "refused", "failed"})
 """States of a slave whose log is not the beginning of its master's."""
 
@@ -71,7 +71,7 @@ async def _replicas(admin: "Admin", broker: str | None) -> tuple[list[Document],
     for name in sorted(table) if broker is None else [broker]:
         addresses = dict(sorted(table[name].broker_addrs.items()))
         states = await asyncio.gather(*(_status(admin, one) for one in addresses.values()))
-        master = addresses.get(_MASTER_ID)
+        master = addresses.get(MASTER_ID)
         end = next(
             (
                 _number(status, "commitLogMaxOffset")
@@ -117,7 +117,7 @@ def _replica(
 ) -> Document:
     """Return the row of a broker; Java's brokers have neither role nor state."""
     known = {} if isinstance(status, RemotingError) else status
-    is_master = broker_id == _MASTER_ID
+    is_master = broker_id == MASTER_ID
     end = _end(known)
     lag = None
     if not is_master and end is not None:
@@ -184,7 +184,7 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
         other_status = await _status(admin, other)
         if isinstance(other_status, RemotingError):
             continue
-        is_master = addresses.get(_MASTER_ID) == other
+        is_master = addresses.get(MASTER_ID) == other
         if is_master and not is_forced:
             raise CommandFailed(
                 f"{other} is the master of {name}, and answers: stop it, or `reput cluster demote "
@@ -207,7 +207,7 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
                 f"{address} lacks {lost} bytes of the log{better}: its log ends at "
                 f"{ends[address]}, the longest known one at {known_end}; --force loses them"
             )
-    changes = {"brokerRole": role, "brokerId": str(_MASTER_ID)}
+    changes = {"brokerRole": role, "brokerId": str(MASTER_ID)}
     if is_forced:
         changes["haForceMaster"] = "true"
     after = await _change(admin, address, changes)
@@ -224,7 +224,7 @@ def _slave(broker: str, table: dict[str, dict[int, str]]) -> tuple[str, str]:
     if broker not in table:
         allowed = ", ".join(sorted(table)) or "host:port: no broker is registered"
         raise InvalidOption("BROKER", broker, allowed)
-    slaves = sorted(one for number, one in table[broker].items() if number != _MASTER_ID)
+    slaves = sorted(one for number, one in table[broker].items() if number != MASTER_ID)
     if len(slaves) != 1:
         allowed = f"the address of a slave: {', '.join(slaves) or 'none is registered'}"
         raise InvalidOption("BROKER", broker, allowed)
@@ -256,11 +256,11 @@ async def _demote(admin: "Admin", broker: str, broker_id: int | None, *, is_forc
     table = (await admin.clusters()).broker_addr_table
     address = broker
     if ":" not in broker:
-        if broker not in table or _MASTER_ID not in table[broker].broker_addrs:
-            masters = [name for name, data in table.items() if _MASTER_ID in data.broker_addrs]
+        if broker not in table or MASTER_ID not in table[broker].broker_addrs:
+            masters = [name for name, data in table.items() if MASTER_ID in data.broker_addrs]
             allowed = ", ".join(sorted(masters)) or "host:port: no master is registered"
             raise InvalidOption("BROKER", broker, allowed)
-        address = table[broker].broker_addrs[_MASTER_ID]
+        address = table[broker].broker_addrs[MASTER_ID]
     name = next(
         (name for name, one in table.items() if address in one.broker_addrs.values()), broker
     )

@@ -93,6 +93,8 @@ class GroupCommit:
         self._is_sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         self._silence_ms_max = HEARTBEATS_MISSED_MAX * config.ha_send_heartbeat_interval
         self._replicas_min = config.min_in_sync_replicas if self._is_sync_master else 1
+        self.may_lack_replicas = self._replicas_min > 1
+        """True if ``lacks_replicas`` can be true at all."""
         may_need_slaves = config.replicas_needed > 1 or (
             config.enable_auto_in_sync_replicas and self._replicas_min > 1
         )
@@ -109,11 +111,6 @@ class GroupCommit:
         heard_since_ms = monotonic_ms - self._silence_ms_max
         return self._replicas.available(end, config.ha_slave_fallbehind_max, heard_since_ms)
 
-    @property
-    def may_lack_replicas(self) -> bool:
-        """True if ``lacks_replicas`` can be true at all."""
-        return self._replicas_min > 1
-
     def lacks_replicas(self, end: int, monotonic_ms: int) -> bool:
         """Return True if puts are refused, since too few brokers are available.
 
@@ -121,8 +118,6 @@ class GroupCommit:
             end: Physical offset of the log's end.
             monotonic_ms: The time, monotonic ms.
         """
-        if self._replicas_min == 1:
-            return False
         return 1 + self.available(end, monotonic_ms) < self._replicas_min
 
     def slaves_needed(self, end: int, monotonic_ms: int) -> int:

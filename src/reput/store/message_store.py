@@ -357,7 +357,7 @@ class MessageStore:
             message: The message.
             now_ms: Store time; by default the clock's.
         """
-        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+        if message.waits and self.lacks_replicas:
             return NOT_ENOUGH_REPLICAS
         result = self._putter.put(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
@@ -371,7 +371,7 @@ class MessageStore:
 
         Each has its own result; under SYNC_FLUSH one sync serves all.
         """
-        if self._waiting.may_lack_replicas and self.lacks_replicas:
+        if self.lacks_replicas:
             rest = [message for message in messages if not message.waits]
             stored = iter(self._putter.put_many(rest, now_ms))
             return [NOT_ENOUGH_REPLICAS if message.waits else next(stored) for message in messages]
@@ -387,7 +387,7 @@ class MessageStore:
         later do: they include a unique key, which all messages would get. A message with the system
         flag ``INNER_BATCH`` is stored as one record, and goes to a batch queue of 5.x.
         """
-        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+        if message.waits and self.lacks_replicas:
             return NOT_ENOUGH_REPLICAS
         result = self._putter.put_batch(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
@@ -428,7 +428,7 @@ class MessageStore:
         For owners that ``sync`` in a thread: puts that wait together share a sync.
         """
         monotonic_ms = self._clock.monotonic_ms()
-        if self._waiting.may_lack_replicas and message.waits and self.lacks_replicas:
+        if message.waits and self.lacks_replicas:
             return PendingPut(NOT_ENOUGH_REPLICAS, monotonic_ms, monotonic_ms, NOT_ENOUGH_REPLICAS)
         put = self._putter.put_batch if is_batch else self._putter.put
         result = put(message, now_ms)
@@ -472,7 +472,7 @@ class MessageStore:
         Returns:
             The result, and the pending put that its replies wait for, as with ``begin_put``.
         """
-        takes_sends = not (self._waiting.may_lack_replicas and self.lacks_replicas)
+        takes_sends = not self.lacks_replicas
         received = self._send_ingest.receive(
             address, position, end, born_host, takes_pulls=takes_pulls, takes_sends=takes_sends
         )
@@ -505,7 +505,10 @@ class MessageStore:
     @property
     def lacks_replicas(self) -> bool:
         """True if puts that wait are refused: too few brokers are available (minInSyncReplicas)."""
-        return self._waiting.lacks_replicas(self.log.written_offset, self._clock.monotonic_ms())
+        waiting = self._waiting
+        return waiting.may_lack_replicas and waiting.lacks_replicas(
+            self.log.written_offset, self._clock.monotonic_ms()
+        )
 
     def replicas_changed(self) -> None:
         """Settle the puts that are safe or late, after slaves have acknowledged or left."""

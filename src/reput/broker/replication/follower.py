@@ -19,6 +19,7 @@ from reput.broker.replication import tail_check
 from reput.broker.replication.log_receiver import Disconnected, LogReceiver, PlainConnection
 from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
 from reput.broker.sync_thread import SyncThread
 from reput.clock import Clock
@@ -36,8 +37,6 @@ CONNECT_TIMEOUT_MS = 3_000
 UNCHECKED_AFTER = 3
 """Consecutive attempts in which the master accepts slaves, but does not answer requests, after
 which it is followed unchecked: a master that starts opens its port for slaves first."""
-HA_PORT_DISTANCE = 1
-"""Distance of Java's port for slaves from the port for requests, by default."""
 _RANGE_INTERVAL_MS = 5_000
 """Time between two requests for the end of the master's log."""
 

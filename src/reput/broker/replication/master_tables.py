@@ -29,8 +29,6 @@ class NamedEntries(NamedTuple):
     version: DataVersion
     entries: dict[str, Table]
     """Entries by name, with all members that the master sent."""
-    others: Table
-    """The other members of the reply."""
 
 
 class MasterTables:
@@ -94,8 +92,7 @@ def named(table: Table, entries_member: str) -> NamedEntries:
             int(version.get("timestamp", 0)),
             int(version.get("stateVersion", 0)),
         )
-    others = {key: value for key, value in table.items() if key != entries_member}
-    return NamedEntries(data_version, entries, others)
+    return NamedEntries(data_version, entries)
 
 
 def numbers(table: Table, entries_member: str) -> dict[int, int]:

@@ -12,7 +12,7 @@ Entries that the master lacks are kept.
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reput.broker.delay import DelaySchedule
 from reput.broker.deliveries import Deliveries
@@ -27,6 +27,7 @@ from reput.format import names
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
+from reput.store.config_tables import Table
 from reput.store.interface import BrokerStore
 
 INTERVAL_MS = 3_000
@@ -126,8 +127,11 @@ class MetadataSync:
             Unanswered: A table cannot be fetched or read; those before it are copied.
         """
         tables = MasterTables(master)
-        await run_in_slices(self._copy_topics(await tables.topics()))
-        await run_in_slices(self._copy_groups(await tables.groups()))
+        for what, fetch, own in (
+            ("topics", tables.topics, self._topics),
+            ("groups", tables.groups, self._subscription_groups),
+        ):
+            await run_in_slices(self._copy_entries(what, await fetch(), own))
         consumer_offsets = await tables.consumer_offsets()
         await run_in_slices(self._copy_new_offsets(consumer_offsets))
         if self._waiting is None:
@@ -142,40 +146,24 @@ class MetadataSync:
                     self._delayed.table.put(level, queue_offset)
             await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
 
-    def _copy_topics(self, reply: NamedEntries) -> Iterable[None]:
-        table = self._topics.table
-        entries = []
+    def _copy_entries(
+        self, what: str, reply: NamedEntries, own: Topics | SubscriptionGroups
+    ) -> Iterable[None]:
+        """Take the entries of a reply, once all of them are valid, and its version."""
+        table = own.table
+        entries: list[tuple[Any, Table]] = []
         for items in chunks(reply.entries.items()):
             try:
                 entries += [(table.entry_of(name, value), value) for name, value in items]
             except ReputError as error:
-                raise Unanswered(f"the master's topics: {error}") from error
+                raise Unanswered(f"the master's {what}: {error}") from error
             yield
         if not entries:
-            raise Unanswered("the master has no topics, not even those of each broker")
+            raise Unanswered(f"the master has no {what}, not even those of each broker")
         now_ms = self._clock.now_ms()
         for chunk in chunks(entries):
-            for topic, stored in chunk:
-                self._topics.copy(topic, stored, now_ms)
-            yield
-        table.adopt_version(reply.version)
-
-    def _copy_groups(self, reply: NamedEntries) -> Iterable[None]:
-        groups = self._subscription_groups
-        table = groups.table
-        entries = []
-        for items in chunks(reply.entries.items()):
-            try:
-                entries += [(table.entry_of(name, value), value) for name, value in items]
-            except ReputError as error:
-                raise Unanswered(f"the master's groups: {error}") from error
-            yield
-        if not entries:
-            raise Unanswered("the master has no groups, not even those of each broker")
-        now_ms = self._clock.now_ms()
-        for chunk in chunks(entries):
-            for group, stored in chunk:
-                groups.copy(group, stored, now_ms)
+            for entry, stored in chunk:
+                own.copy(entry, stored, now_ms)
             yield
         table.adopt_version(reply.version)
 

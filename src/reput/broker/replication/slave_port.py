@@ -20,6 +20,7 @@ from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
 from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 from reput.broker.replication.slave_link import SlaveLink
+from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
 from reput.errors import InvalidOption
@@ -28,8 +29,6 @@ from reput.remoting.client_faults import ClientFaults
 from reput.store.config import BrokerRole, DurableIn
 from reput.store.interface import BrokerStore
 
-PORT_DISTANCE = 1
-"""Distance of the port for slaves from the port for requests, by default."""
 _PORT_MAX = 65_535
 _BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
@@ -124,7 +123,7 @@ class SlavePort:
         """
         self._loop = asyncio.get_running_loop()
         broker, port = self._settings.broker, self._settings.store.ha_listen_port
-        wanted = self._identity.port + PORT_DISTANCE if port < 0 else port
+        wanted = self._identity.port + HA_PORT_DISTANCE if port < 0 else port
         if wanted > _PORT_MAX:
             allowed = f"a port up to {_PORT_MAX}, since listenPort is {self._identity.port}"
             raise InvalidOption("haListenPort", port, allowed)
