@@ -14,6 +14,7 @@
     │   └── LimitExceeded    it exceeds a limit; with the limit's name
     └── RemotingError        communication between two processes failed
         ├── NotAFrame        bytes that are not a frame: the connection is closed
+        ├── TlsFailed        no common secret, or bytes that are not encrypted by it; the same
         ├── Unreachable      no connection could be opened
         ├── ConnectionLost   it was closed before the reply came
         ├── RequestTimedOut  no reply came in time
@@ -183,6 +184,10 @@ class RemotingError(ReputError):
 
 class NotAFrame(RemotingError):
     """Bytes are not a frame of the protocol: later bytes cannot be decoded either."""
+
+
+class TlsFailed(RemotingError):
+    """TLS cannot be agreed on, or was broken; the text contains OpenSSL's reason."""
 
 
 class Unreachable(RemotingError):

@@ -176,6 +176,17 @@ UNREAD_NOTICE_BYTES = Limit(
     response_code=SYSTEM_BUSY,
 )
 
+TLS_HANDSHAKE_MS = Limit(
+    "tls_handshake_ms",
+    "time from the first byte to the end of a TLS handshake",
+    10_000,
+    "ms",
+    scope="connection",
+)
+TLS_HANDSHAKE_BYTES = Limit(
+    "tls_handshake_bytes", "bytes of a TLS handshake", 64 * KIB, "bytes", scope="connection"
+)
+
 WAITING_PUTS = Limit(
     "waiting_puts",
     "messages that wait for the disk before they are acknowledged",

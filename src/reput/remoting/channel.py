@@ -123,6 +123,10 @@ class Channel(asyncio.BufferedProtocol):
         self.active_at = self._loop.time()
         self._owner.on_open(self)
 
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Read from and write to another transport: one that encrypts."""
+        self._transport = transport
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail pending requests and release the state; called by the loop."""
         self.is_closed = True

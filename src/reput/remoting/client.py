@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -13,15 +14,19 @@ from reput.errors import (
     InvalidOption,
     ReputError,
     RequestTimedOut,
+    TlsFailed,
     Unreachable,
     excerpt,
 )
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
+from reput.remoting import tls_connection
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import IDLE_MS, LAST_WORDS_S
+from reput.remoting.tls import TlsSession
+from reput.remoting.tls_connection import TlsConnection
 
 CONNECT_TIMEOUT_MS = 3000
 TIMEOUT_MS = 3000
@@ -41,6 +46,7 @@ class RemotingClient:
         handler: Handles requests of the peer; without it they are refused.
         connect_timeout_ms: Timeout of a connection attempt, in ms.
         idle_ms: Idle time after which a connection is closed, in ms.
+        tls: Certificates of connections with TLS; None for plain connections.
     """
 
     def __init__(
@@ -49,12 +55,15 @@ class RemotingClient:
         handler: Handler | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         idle_ms: int = IDLE_MS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
         self._connect_timeout_ms = connect_timeout_ms
         self._idle_ms = idle_ms
         self._buffer = bytearray(READ_BYTES)
+        self._tls = tls
+        self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
         self._channels: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
@@ -122,9 +131,7 @@ class RemotingClient:
         host, port = split_address(address)
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, channel = await self._loop.create_connection(
-                    lambda: Channel(self, self._buffer), host, port
-                )
+                channel = await self._open(address, host, port)
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
         except OSError as error:
@@ -138,6 +145,40 @@ class RemotingClient:
             raise Unreachable(address, "the connection was closed at once")
         self._channels[address] = channel
         self._addresses[channel] = address
+        return channel
+
+    async def _open(self, address: str, host: str, port: int) -> Channel:
+        """Return a new connection; with TLS, after the handshake.
+
+        Raises:
+            Unreachable: The handshake failed.
+            OSError: There is no connection.
+        """
+        channel = Channel(self, self._buffer)
+        if self._tls is None:
+            await self._loop.create_connection(lambda: channel, host, port)
+            return channel
+        result: asyncio.Future[TlsFailed | None] = self._loop.create_future()
+
+        def set_result(_: TlsConnection, failure: TlsFailed | None) -> None:
+            if not result.done():  # the attempt may be cancelled
+                result.set_result(failure)
+
+        connection = TlsConnection(
+            channel,
+            TlsSession(self._tls, is_server=False),
+            self._encrypted,
+            on_input=TlsConnection.advance,
+            on_handshake=set_result,
+        )
+        try:
+            await self._loop.create_connection(lambda: connection, host, port)
+            failure = await result
+        except BaseException:
+            channel.abort()
+            raise
+        if failure is not None:
+            raise Unreachable(address, f"no TLS handshake: {failure}")
         return channel
 
     async def invoke(self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS) -> Command:

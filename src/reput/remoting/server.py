@@ -95,7 +95,7 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Channel(self, self._buffer, shared=self.state),
+            self._protocol,
             self.host or None,
             self.port,
             backlog=_BACKLOG,
@@ -104,6 +104,11 @@ class RemotingServer:
         self.port = self._server.sockets[0].getsockname()[1]
         if self._idle_ms:
             self._watch()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        channel = Channel(self, self._buffer, shared=self.state)
+        return channel if self.state.tls is None else self.state.tls.protocol(channel)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""

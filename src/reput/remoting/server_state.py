@@ -13,6 +13,8 @@ from reput.remoting import time_slices
 from reput.remoting.byte_budget import ByteBudget
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.time_slices import TimeSlices
+from reput.remoting.tls_acceptor import TlsAcceptor
+from reput.remoting.tls_settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -58,12 +60,17 @@ class ServerState:
     Args:
         connection_limits: Limits of connections.
         slice_s: Time slice of a connection or long request, in seconds.
+        tls: Settings of TLS; None: connections are plain, and their first byte is not looked at.
+
+    Raises:
+        InvalidOption: A file of TLS cannot be used.
     """
 
     def __init__(
         self,
         connection_limits: ConnectionLimits | None = None,
         slice_s: float = time_slices.SLICE_S,
+        tls: TlsSettings | None = None,
     ) -> None:
         made = connection_limits or ConnectionLimits()
         self.connection_limits = made
@@ -73,6 +80,8 @@ class ServerState:
         """Counts of refusals by limits."""
         self.faults = ClientFaults(_log, time.monotonic)
         """Logs mistakes of clients."""
+        self.tls = None if tls is None else TlsAcceptor(tls, self.slices, self.faults)
+        """TLS of the connections."""
         self.connection_count = 0
         """Number of open connections."""
         self.connections_of: Counter[str] = Counter()

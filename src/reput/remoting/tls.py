@@ -1,0 +1,112 @@
+"""TLS of one connection without I/O: encrypted bytes in and out, plain bytes in and out.
+
+Until the handshake is done: ``feed``, ``shake``, ``take_output``. From then on, ``feed`` and
+``decrypt_into`` for bytes of the peer, and ``encrypt`` for bytes to it.
+"""
+
+import contextlib
+import ssl
+from typing import cast
+
+from reput import limits
+from reput.errors import TlsFailed
+from reput.format.command import Buffer
+from reput.remoting.tls_settings import reason_of
+
+PIECE_BYTES = 16 * 1024
+"""Bytes given to OpenSSL at once, the size of a record: its buffers never shrink."""
+
+
+class TlsSession:
+    """The state of TLS of a connection.
+
+    Args:
+        context: Certificates and versions.
+        is_server: Whether this side accepted the connection.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+        self._handshake_bytes = 0
+        self.failure: TlsFailed | None = None
+        """Why no more bytes can be decrypted."""
+        self.is_established = False
+        """True if the handshake is done."""
+        self.has_ended = False
+        """True if the peer has sent its last byte."""
+
+    def feed(self, data: Buffer) -> None:
+        """Take encrypted bytes."""
+        if not self.is_established:
+            self._handshake_bytes += len(data)
+        self._incoming.write(data)
+
+    def shake(self) -> bool:
+        """Continue the handshake with the bytes fed; return True if it is done.
+
+        Raises:
+            TlsFailed: It cannot be done, or is longer than the limit; ``take_output`` has the
+                reason for the peer.
+        """
+        if not self.is_established:
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                # Not checked before: the last bytes may be those of requests.
+                limit = limits.TLS_HANDSHAKE_BYTES
+                if self._handshake_bytes > limit.maximum:
+                    raise TlsFailed(str(limit.exceeded())) from None
+                return False
+            except (ssl.SSLError, OSError) as error:
+                raise TlsFailed(reason_of(error)) from None
+            self.is_established = True
+        return True
+
+    def decrypt_into(self, room: memoryview) -> int:
+        """Write plain bytes into ``room``; return their number, less than fit if there are no more.
+
+        ``failure`` is set if the next bytes are not encrypted by the peer.
+        """
+        filled = 0
+        while filled < len(room) and not self.has_ended and self.failure is None:
+            try:
+                count = cast(int, self._object.read(len(room) - filled, room[filled:]))
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                count = 0
+            except (ssl.SSLError, OSError) as error:
+                self.failure = TlsFailed(reason_of(error))
+                break
+            self.has_ended = not count
+            filled += count
+        return filled
+
+    def encrypt(self, data: Buffer) -> bytes:
+        """Return plain bytes encrypted, after any pending output.
+
+        Raises:
+            TlsFailed: The session has failed or ended.
+        """
+        view = memoryview(data)
+        pieces = []
+        try:
+            while view:
+                view = view[self._object.write(view[:PIECE_BYTES]) :]
+                pieces.append(self._outgoing.read())
+        except (ssl.SSLError, OSError) as error:
+            raise TlsFailed(reason_of(error)) from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def take_output(self) -> bytes:
+        """Return bytes for the peer: of the handshake, tickets, or why it failed."""
+        return self._outgoing.read()
+
+    def end(self) -> None:
+        """Encode that no more bytes follow, for ``take_output``."""
+        if self.is_established:
+            # It would wait for the peer's end, or the session has failed.
+            with contextlib.suppress(ssl.SSLError, OSError):
+                self._object.unwrap()

@@ -1,0 +1,275 @@
+"""TLS of a server: which connections have it, their handshakes in turns, and new certificates.
+
+The first byte decides: a handshake begins with 0x16, a frame with 0 or 1. Connections without TLS
+are given to their channel then, and cost nothing more.
+"""
+
+import asyncio
+import enum
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import cast
+
+from reput import limits
+from reput.clock import Clock, SystemClock
+from reput.errors import InvalidOption, TlsFailed
+from reput.remoting import throwaway_certificate, tls_settings
+from reput.remoting.client_faults import ClientFaults
+from reput.remoting.time_slices import TimeSlices
+from reput.remoting.tls import TlsSession
+from reput.remoting.tls_connection import READ_BYTES, Inner, TlsConnection
+from reput.remoting.tls_settings import TlsMode, TlsSettings
+
+HANDSHAKE = 0x16
+"""First byte of a connection with TLS."""
+WATCH_S = 1.0
+"""Interval of checks whether files of certificates have changed, in seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+class Handshake(enum.StrEnum):
+    """What became of a connection; label of the metric."""
+
+    DONE = "done"
+    FAILED = "failed"
+    PLAIN_REFUSED = "plain_refused"
+    """No handshake, and ``tls.server.mode`` is enforcing."""
+
+
+class TlsAcceptor:
+    """Begins connections of a server, on all its ports.
+
+    Args:
+        settings: The settings of TLS.
+        slices: The queue of long work: handshakes of many clients take turns with other requests.
+        faults: The log of clients' mistakes.
+        clock: The clock, for the dates of a certificate.
+
+    Raises:
+        InvalidOption: A file cannot be used, or keys are missing.
+    """
+
+    def __init__(
+        self,
+        settings: TlsSettings,
+        slices: TimeSlices,
+        faults: ClientFaults,
+        clock: Clock | None = None,
+    ) -> None:
+        self.mode = settings.tls_server_mode
+        self.counts: Counter[Handshake] = Counter()
+        """Connections by what became of their handshake."""
+        self._settings = settings
+        self._slices = slices
+        self._faults = faults
+        self._clock = clock or SystemClock()
+        self._stamps = _stamps(settings.server_paths)
+        self.context = tls_settings.server_context(settings)
+        """The certificate of new connections; None as long as none was needed."""
+        self._making: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._without_certificate: list[_FirstByte] = []
+        self._deadlines: dict[TlsConnection, float] = {}  # in the order of time
+        self._ready: dict[
+            TlsConnection | _FirstByte, None
+        ] = {}  # handshakes with input, as a queue
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- new certificates ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch the files."""
+        if self._watching is None and self._stamps:
+            self._watching = asyncio.create_task(self._watch(), name="tls files")
+
+    async def stop(self) -> None:
+        """End all tasks."""
+        tasks = [task for task in (self._watching, self._making) if task is not None]
+        self._watching = self._making = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            await asyncio.to_thread(self.reload)
+
+    def reload(self) -> None:
+        """Use changed files for new connections, if they fit together; in any thread."""
+        stamps = _stamps(self._settings.server_paths)
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self.context = tls_settings.server_context(self._settings)
+        except InvalidOption as error:
+            _log.error("the changed files of TLS are not used: %s", error)
+        else:
+            _log.info("new connections use the changed files of TLS")
+
+    async def _make_certificate(self) -> None:
+        context = tls_settings.empty_server_context(self._settings)
+        try:
+            await asyncio.to_thread(throwaway_certificate.load_into, context, self._clock.now_ms())
+            self.context = context
+            _log.info("made a certificate for tests: tls.server.keyPath and certPath are not set")
+        except TlsFailed as error:
+            for waiting in self._without_certificate:
+                self._failed(waiting.inner, error)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+            _log.exception("a certificate for tests cannot be made")
+            for waiting in self._without_certificate:
+                self._failed(waiting.inner, TlsFailed(f"there is no certificate: {error}"))
+        self._making = None
+        begun, self._without_certificate = self._without_certificate, []
+        for waiting in begun:
+            self.queue(waiting)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def protocol(self, inner: Inner) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection, until it is known whether it uses TLS."""
+        return _FirstByte(self, inner)
+
+    def begin(self, first: "_FirstByte", transport: asyncio.Transport, data: bytes) -> None:
+        """Begin a connection whose first bytes are a handshake; without a certificate, later."""
+        inner = first.inner
+        if self.mode is TlsMode.DISABLED:
+            self._failed(inner, TlsFailed("tls.server.mode is disabled"))
+        elif self.context is None:
+            self._without_certificate.append(first)
+            if self._making is None:
+                self._making = asyncio.create_task(self._make_certificate(), name="certificate")
+        else:
+            connection = TlsConnection(
+                inner,
+                TlsSession(self.context, is_server=True),
+                self._buffer,
+                on_input=self._queue_input,
+                on_handshake=self._ended,
+            )
+            loop = asyncio.get_running_loop()
+            limit_s = limits.TLS_HANDSHAKE_MS.maximum / 1000
+            self._deadlines[connection] = loop.time() + limit_s
+            if self._timer is None:
+                self._timer = loop.call_later(limit_s, self._expire)
+            connection.take_over(transport, data)
+
+    def refuse_plain(self, inner: Inner) -> None:
+        """Close a connection without TLS, where that is required."""
+        self.counts[Handshake.PLAIN_REFUSED] += 1
+        text = "%s: it does not use TLS, and tls.server.mode is enforcing; closing the connection"
+        self._faults.info("tls_plain", text, inner.peer)
+        inner.close()
+
+    def _queue_input(self, connection: TlsConnection) -> None:
+        connection.pause_reading()  # until it is its turn
+        self.queue(connection)
+
+    def queue(self, connection: "TlsConnection | _FirstByte") -> None:
+        """Continue a handshake when it is its turn: each step takes up to a few milliseconds."""
+        if not self._ready:
+            self._slices.add(self._advance)
+        self._ready[connection] = None
+
+    def _advance(self, deadline: float) -> bool:
+        """Continue handshakes; return True if more are waiting."""
+        while self._ready:
+            connection = next(iter(self._ready))
+            del self._ready[connection]
+            connection.advance()
+            if time.perf_counter() >= deadline:
+                break
+        return bool(self._ready)
+
+    def _ended(self, connection: TlsConnection, failure: TlsFailed | None) -> None:
+        self._deadlines.pop(connection, None)
+        if failure is None:
+            self.counts[Handshake.DONE] += 1
+        else:
+            self._failed(connection.inner, failure, is_closing=True)
+
+    def _failed(self, inner: Inner, failure: TlsFailed, *, is_closing: bool = False) -> None:
+        self.counts[Handshake.FAILED] += 1
+        self._faults.info("tls_handshake", "%s: no TLS handshake: %s", inner.peer, failure)
+        if not is_closing:
+            inner.close(failure)
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        self.expire(loop.time())
+        if self._deadlines:
+            self._timer = loop.call_at(next(iter(self._deadlines.values())), self._expire)
+
+    def expire(self, now_s: float) -> None:
+        """Cut handshakes that take too long.
+
+        Args:
+            now_s: The time of the event loop, in seconds.
+        """
+        for connection, deadline in list(self._deadlines.items()):
+            if deadline > now_s:
+                break
+            connection.fail(TlsFailed(str(limits.TLS_HANDSHAKE_MS.exceeded())))
+
+
+class _FirstByte(asyncio.BufferedProtocol):
+    """The protocol of a connection until its first byte."""
+
+    def __init__(self, acceptor: TlsAcceptor, inner: Inner) -> None:
+        self.inner = inner
+        self._acceptor = acceptor
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.inner.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.inner.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.inner.is_closed or self._transport is None:
+            return
+        room = self.inner.get_buffer(nbytes)
+        if room[0] == HANDSHAKE:
+            self._data = bytes(room[:nbytes])
+            self._transport.pause_reading()
+            self._acceptor.queue(self)
+        elif self._acceptor.mode is TlsMode.ENFORCING:
+            self._acceptor.refuse_plain(self.inner)
+        else:
+            self._transport.set_protocol(self.inner)  # type: ignore[arg-type]
+            self.inner.buffer_updated(nbytes)
+
+    def advance(self) -> None:
+        """Begin the handshake."""
+        if not self.inner.is_closed and self._transport is not None:
+            self._acceptor.begin(self, self._transport, self._data)
+
+
+def _stamps(paths: Iterable[str]) -> tuple[tuple[int, ...] | None, ...]:
+    """Return what changes with a file; None for one that is missing."""
+    stamps: list[tuple[int, ...] | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - each second
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
