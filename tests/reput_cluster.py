@@ -96,6 +96,8 @@ class ReputCluster:
                 "configStorePath": self.folder / "namesrv/namesrv.properties",
             }
             settings = {"listenPort": port, "bindAddress": "127.0.0.1"}
+            tls = {key: value for key, value in self._settings.items() if key.startswith("tls.")}
+            settings |= _texts(tls)
             self._namesrv_process = self._launch("namesrv", {**settings, **_texts(files)})
         if self._broker_process is None:
             self._broker_process = self._launch("broker", _texts(self._settings))

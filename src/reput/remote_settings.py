@@ -35,6 +35,9 @@ _PROTECTED = re.compile(
     r"|(mappedFileSize|mapperFileSize).*|maxHashSlotNum|maxIndexNum|transientStorePool.*"
 )
 
+_FIXED = re.compile(r"(tls|ssl)[A-Z.].*|useTLS")
+"""Keys that no mode lets clients change: they protect the connections of all clients."""
+
 _SECRET = re.compile(
     r"pass(word|wd|phrase)|secret|credential|token|accesskey|authenticationuser|exporterheader",
     re.IGNORECASE,
@@ -67,7 +70,7 @@ def check(keys: Iterable[str], mode: RemoteSettings, *, file: str) -> None:
         RequestRefused: A key cannot be changed; NO_PERMISSION.
     """
     for key in sorted(keys):
-        if key == KEY:
+        if key == KEY or _FIXED.fullmatch(key):
             way = f"no mode allows that; change it in {file}, and restart"
         elif mode == RemoteSettings.NONE:
             way = f"change it in {file}, and restart"

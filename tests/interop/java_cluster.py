@@ -424,12 +424,15 @@ class JavaClient:
     Args:
         version: Version of RocketMQ.
         work: Folder for logs, local consumer offsets, and the settings of the admin tools.
+        properties: System properties of Java.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
     """
 
-    def __init__(self, version: str, work: Path) -> None:
+    def __init__(
+        self, version: str, work: Path, *, properties: Mapping[str, str] | None = None
+    ) -> None:
         self.version = version
         self.has_lite_pull = version != "4.5.2"
         libraries = java_oracle.cluster_jars(version)
@@ -443,6 +446,7 @@ class JavaClient:
         command = [java_oracle.tool("java"), "-Xmx256m", *JVM, *SERVER_OPENS]
         command += [f"-Duser.home={work}", f"-Drocketmq.home.dir={work}"]
         command += [f"-Djava.io.tmpdir={work}"]
+        command += [f"-D{key}={value}" for key, value in (properties or {}).items()]
         command += [f"-Drmq.logback.configurationFile={work / 'conf/rmq.logback.xml'}"]
         command += ["-Drocketmq.client.logLevel=WARN", f"-Drocketmq.client.logRoot={work}"]
         command += ["-cp", java_oracle.class_path(classes, libraries), "ClientOracle"]

@@ -45,6 +45,8 @@ def test_settings_that_operators_change_remotely_are_not_protected() -> None:
         ("safe", "rebalanceLockMaxLiveTime", True),
         ("safe", "maxPopPollingSize", False),
         ("java", "brokerName", False),
+        ("java", "tls.server.mode", True),
+        ("java", "useTLS", True),
         ("java", "reputRemoteSettings", True),
         ("none", "fileReservedTime", True),
         ("none", "reputRemoteSettings", True),

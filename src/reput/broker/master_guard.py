@@ -7,6 +7,7 @@ the listed one counts only if it answers.
 
 import asyncio
 import contextlib
+import ssl
 
 from reput.broker.settings.config import BrokerConfig
 from reput.errors import ReputError
@@ -40,19 +41,20 @@ class AnotherMaster(ReputError):
         self.address = address
 
 
-async def check(config: BrokerConfig, own_address: str) -> None:
+async def check(config: BrokerConfig, own_address: str, tls: ssl.SSLContext | None = None) -> None:
     """Ask the name servers for the master of this broker's name, and that master for an answer.
 
     Args:
         config: The name of the broker, and the name servers.
         own_address: The address of this broker, as name servers list it.
+        tls: Certificates of the requests; None without TLS.
 
     Raises:
         AnotherMaster: There is one, and it answers.
     """
     if not config.name_servers:
         return
-    async with contextlib.aclosing(_Questions(config.broker_name)) as questions:
+    async with contextlib.aclosing(_Questions(config.broker_name, tls)) as questions:
         listed = await asyncio.gather(*map(questions.listed_master, config.name_servers))
         servers = {
             address: server
@@ -68,9 +70,9 @@ async def check(config: BrokerConfig, own_address: str) -> None:
 class _Questions:
     """Requests to name servers and brokers; no answer is an answer, too."""
 
-    def __init__(self, broker_name: str) -> None:
+    def __init__(self, broker_name: str, tls: ssl.SSLContext | None) -> None:
         self._broker_name = broker_name
-        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -124,7 +124,7 @@ class Registration:
 
     def start(self) -> None:
         """Create the client; to be called within the event loop."""
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=self._settings.request_tls)
 
     async def stop(self) -> None:
         """Unregister from the name servers."""

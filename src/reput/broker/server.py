@@ -78,6 +78,7 @@ from reput.remoting.connection import READ_BYTES
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import LongReply, RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
@@ -111,6 +112,10 @@ class Broker:
         store_config: The settings of its store.
         clock: The clock.
         config_path: Path of broker.conf; settings that are changed at run time are written there.
+        tls: Settings of TLS; by default RocketMQ's.
+
+    Raises:
+        InvalidOption: A file of TLS cannot be used.
     """
 
     parts: Parts
@@ -125,11 +130,14 @@ class Broker:
         *,
         clock: Clock | None = None,
         config_path: str | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        self.settings = LiveConfig(config, store_config, config_path)
+        self.settings = LiveConfig(config, store_config, config_path, tls=tls)
         self.clock = clock or SystemClock()
         self.identity = Identity(self.settings, self.clock.now_ms())
-        self.serving = ServerState(ConnectionLimits.of(config, descriptors.connections_max()))
+        self.serving = ServerState(
+            ConnectionLimits.of(config, descriptors.connections_max()), tls=self.settings.tls
+        )
         self.failure: Exception | None = None
         """Why the store could not be reopened; the broker is closed then."""
         self.ended = asyncio.Event()
@@ -171,7 +179,7 @@ class Broker:
             AnotherMaster: There is one.
         """
         try:
-            await master_guard.check(self.settings.broker, own_address)
+            await master_guard.check(self.settings.broker, own_address, self.settings.request_tls)
         except AnotherMaster as error:
             if not (is_forced or self.settings.store.ha_force_master):
                 raise
@@ -491,7 +499,14 @@ class Broker:
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
             follower,
             MetadataSync(
-                follower.status, store, topics, subscription_groups, deliveries, delayed, clock
+                follower.status,
+                store,
+                topics,
+                subscription_groups,
+                deliveries,
+                delayed,
+                clock,
+                self.settings.request_tls,
             ),
         )
         self.parts = Parts(

@@ -7,7 +7,7 @@ import typer
 from reput.cli import messages
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.histogram import Histogram
-from reput.cli.options import CLUSTER, CountOption, Session, StartOption, command
+from reput.cli.options import PLAIN_CLUSTER, CountOption, Session, StartOption, command
 from reput.cli.printing import Document, Fields, View
 from reput.format.names import TOOLS_CONSUMER
 
@@ -30,7 +30,7 @@ DurationOption = Annotated[
 ]
 
 
-@command(*CLUSTER)
+@command(*PLAIN_CLUSTER)
 def produce(
     session: Session,
     topic: TopicArgument,
@@ -109,7 +109,7 @@ def produce(
     return _view(session.run(work))
 
 
-@command(*CLUSTER)
+@command(*PLAIN_CLUSTER)
 def consume(
     session: Session,
     topic: TopicArgument,

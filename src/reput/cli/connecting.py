@@ -5,11 +5,18 @@ Importing it imports nothing heavy.
 
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reput.cli import printing
-from reput.errors import InvalidOption, RemotingError, ReputError, RequestTimedOut, Unreachable
+from reput.errors import (
+    ConnectionLost,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+    RequestTimedOut,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from reput.client.config import ClientConfig
@@ -29,18 +36,23 @@ def run(
     namesrv: str,
     timeout_s: float,
     work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
+    settings: Mapping[str, Any] | None = None,
 ) -> T:
     """Return the result of ``work`` in a new event loop; see ``Session.run``."""
     import asyncio
 
     from reput.client.config import ClientConfig
 
-    client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000)))
+    timeout_ms = max(1, round(timeout_s * 1000))
+    client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=timeout_ms, **(settings or {}))
     with _warnings_as_notes():
         try:
             return asyncio.run(work(client))
         except RemotingError as error:
-            raise CommandFailed(explained(error, client.namesrv_addr)) from error
+            text = explained(error, client.namesrv_addr)
+            if isinstance(error, ConnectionLost) and not client.use_tls:
+                text += "; a server that requires TLS closes other connections: --tls uses it"
+            raise CommandFailed(text) from error
 
 
 def explained(error: RemotingError, namesrv: str) -> str:

@@ -7,6 +7,7 @@ returns a ``View``.
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -85,6 +86,11 @@ def option(kind: Any, *names: str, default: object = None, **settings: Any) -> t
     return Annotated[kind, typer.Option(*names, **settings)], default
 
 
+KEY_PASSWORD = "REPUT_TLS_KEY_PASSWORD"
+"""Variable of the environment: an argument would be visible to other users."""
+TLS = ("tls", "tls_ca", "tls_cert", "tls_key")
+"""Shared options of encryption."""
+
 _SHARED: Options = {
     "cluster": option(
         str | None, metavar="NAME", help="The brokers of this cluster; required if there are more."
@@ -104,6 +110,16 @@ _SHARED: Options = {
         metavar="HOST:PORT",
         help="Name servers, several separated by ';'.",
     ),
+    "tls": option(bool, "--tls", default=False, help="Use TLS; --tls-ca verifies the servers."),
+    "tls_ca": option(
+        str | None, metavar="FILE", help="Authorities of the servers' certificates (PEM)."
+    ),
+    "tls_cert": option(str | None, metavar="FILE", help="Certificate of this client (PEM)."),
+    "tls_key": option(
+        str | None,
+        metavar="FILE",
+        help=f"Its private key; {KEY_PASSWORD} has the password of an encrypted one.",
+    ),
     "timeout": option(
         float,
         default=DEFAULT_TIMEOUT_S,
@@ -121,8 +137,10 @@ _SHARED: Options = {
     "json": option(bool, "--json", default=False, help="Print JSON; times are in ms."),
     "utc": option(bool, "--utc", default=False, help="Show and read times in UTC."),
 }
-CLUSTER = ("namesrv", "timeout", "json")
+CLUSTER = ("namesrv", *TLS, "timeout", "json")
 """Shared options of commands that access a cluster."""
+PLAIN_CLUSTER = ("namesrv", "timeout", "json")
+"""The same, of commands that cannot use TLS."""
 MASTERS = ("cluster", "broker", *CLUSTER)
 """Shared options of commands that access each master of a cluster, or one broker."""
 SPARK = ("master", "conf", "json", "utc")
@@ -139,6 +157,10 @@ class Session:
         broker: str | None = None,
         yes: bool = True,
         namesrv: str = DEFAULT_NAMESRV,
+        tls: bool = False,
+        tls_ca: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         master: str = DEFAULT_MASTER,
         conf: list[str] | None = None,
@@ -151,6 +173,13 @@ class Session:
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
+        self._client_settings: dict[str, Any] = {
+            "use_tls": tls or bool(tls_ca or tls_cert or tls_key),
+            "tls_client_trust_cert_path": tls_ca or "",
+            "tls_client_cert_path": tls_cert or "",
+            "tls_client_key_path": tls_key or "",
+            "tls_client_key_password": os.environ.get(KEY_PASSWORD, "") if tls_key else "",
+        }
         self.master = master
         self.spark_settings = parse_pairs("--conf", conf)
         self.as_json = json
@@ -198,7 +227,7 @@ class Session:
         """
         from reput.cli import connecting
 
-        return connecting.run(self.namesrv, self.timeout_s, work)
+        return connecting.run(self.namesrv, self.timeout_s, work, self._client_settings)
 
     def time_ms(self, option: str, text: str | None) -> int | None:
         """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""

@@ -21,6 +21,7 @@ from reput.cli.serving import (
     LOG_FILE_BYTES,
     CannotServe,
     StopSignal,
+    environment,
     join_address,
     keys_of,
     print_now,
@@ -28,8 +29,9 @@ from reput.cli.serving import (
     run,
 )
 from reput.errors import InvalidOption
-from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.remoting import tls_settings
 from reput.store.disk import Disk
 
 NAME = "broker-a"
@@ -102,13 +104,14 @@ def run_group(
         kv_config_path=f"{root}/namesrv/kvConfig.json",
         config_store_path=f"{root}/namesrv/namesrv.properties",
     )
+    name_tls = tls_settings.load(settings.Settings(path, environment=environment()))
     members = [
         _Member(root / f"{NAME}-{number + 1}", broker_port and broker_port + PORT_STEP * number)
         for number in range(replicas + 1)
     ]
 
     async def body(stop: StopSignal) -> None:
-        name_server = NameServer(name_config)
+        name_server = NameServer(CurrentConfig(name_config, tls=name_tls))
         with readable_errors(port, "--port"):
             await name_server.start()
         stop.listen()

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reput import config as settings, descriptors
+from reput import config as settings, descriptors, remote_settings
 from reput.cli import garbage
 from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.errors import InvalidOption, ReputError, StoreUnavailable
@@ -56,7 +56,9 @@ IMPORTANT = (
 )
 """Settings that ``-m`` prints."""
 
-_NO_SETTINGS = frozenset({"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS"})
+_NO_SETTINGS = frozenset(
+    {"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS", "REPUT_TLS_KEY_PASSWORD"}
+)
 
 _log = logging.getLogger(__name__)
 
@@ -148,12 +150,14 @@ def broker(
         for key, text in config.pairs(loaded.broker, loaded.store).items():
             if print_all or key in IMPORTANT:
                 print(f"{key}={text}")
+        for key, text in loaded.tls.pairs(set_only=True).items():
+            print(f"{key}={remote_settings.shown(key, text)}")
         return 0
     if not loaded.broker.name_servers:
         _log.warning("this broker registers at no name server: set one with -n or namesrvAddr")
 
     async def body(stop: StopSignal) -> None:
-        server = Broker(loaded.broker, loaded.store, config_path=path)
+        server = Broker(loaded.broker, loaded.store, config_path=path, tls=loaded.tls)
         where = loaded.store.store_path_root_dir
         with readable_errors(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
@@ -185,8 +189,9 @@ def up(
     """Run a name server and a broker; return the exit code."""
     from reput.broker.server import Broker
     from reput.broker.settings.config import load
-    from reput.namesrv.config import NamesrvConfig
+    from reput.namesrv.config import CurrentConfig, NamesrvConfig
     from reput.namesrv.server import NameServer
+    from reput.remoting import tls_settings
 
     given = keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
@@ -212,8 +217,10 @@ def up(
         config_store_path=f"{root}/namesrv/namesrv.properties",
     )
 
+    name_tls = tls_settings.load(settings.Settings(path, environment=environment()))
+
     async def body(stop: StopSignal) -> None:
-        name_server = NameServer(name_config)
+        name_server = NameServer(CurrentConfig(name_config, tls=name_tls))
         with readable_errors(port, "--port"):
             await name_server.start()
         try:
@@ -225,7 +232,7 @@ def up(
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            server = Broker(loaded.broker, loaded.store, config_path=path)
+            server = Broker(loaded.broker, loaded.store, config_path=path, tls=loaded.tls)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)

@@ -5,13 +5,16 @@ also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 """
 
 import enum
-from dataclasses import dataclass
+import ssl
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from reput import config
 from reput.config import Keys, Range
 from reput.errors import InvalidOption
 from reput.format import names
+from reput.remoting import tls_settings
+from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 DEFAULT_PORT = 9876
@@ -62,6 +65,17 @@ class ClientConfig:
     """Interval at which consumers commit their consumer offsets, in ms."""
     request_timeout_ms: Milliseconds = 3_000
     """Timeout of requests other than sends and pulls, in ms."""
+    use_tls: bool = False
+    """Use TLS for connections to name servers and brokers."""
+    tls_client_trust_cert_path: str = ""
+    """PEM file with the authorities that may issue the servers' certificates; empty: any
+    certificate is accepted, as in RocketMQ's test mode."""
+    tls_client_cert_path: str = ""
+    """PEM file with the client's certificate."""
+    tls_client_key_path: str = ""
+    """PEM file with its private key."""
+    tls_client_key_password: str = field(default="", repr=False)
+    """Password of that key, if it is encrypted."""
     enable_trace: bool = False
     """Trace sends and consumption as messages of ``trace_topic``."""
     trace_topic: str = names.TRACE_TOPIC
@@ -73,6 +87,12 @@ class ClientConfig:
             "heartbeatBrokerInterval": "heartbeatMs",
             "persistConsumerOffsetInterval": "persistOffsetsMs",
             "mqClientApiTimeout": "requestTimeoutMs",
+            "useTLS": "useTls",
+            "tls.enable": "useTls",
+            "tls.client.trustCertPath": "tlsClientTrustCertPath",
+            "tls.client.certPath": "tlsClientCertPath",
+            "tls.client.keyPath": "tlsClientKeyPath",
+            "tls.client.keyPassword": "tlsClientKeyPassword",
         }
     )
 
@@ -84,6 +104,26 @@ class ClientConfig:
             raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")
         if not self.instance_name:
             raise InvalidOption("instanceName", self.instance_name, "a name that is not empty")
+        paths = self.tls_client_trust_cert_path, self.tls_client_cert_path, self.tls_client_key_path
+        if any(paths) and not self.use_tls:
+            raise InvalidOption("useTLS", "false", "true, as paths of certificates are set")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the certificates of connections; None without TLS.
+
+        Raises:
+            InvalidOption: A file cannot be used.
+        """
+        if not self.use_tls:
+            return None
+        return tls_settings.client_context(
+            TlsSettings(
+                tls_client_trust_cert_path=self.tls_client_trust_cert_path,
+                tls_client_cert_path=self.tls_client_cert_path,
+                tls_client_key_path=self.tls_client_key_path,
+                tls_client_key_password=self.tls_client_key_password,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

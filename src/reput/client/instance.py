@@ -149,7 +149,7 @@ class ClientInstance:
         self.address = ""
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
-        self.remoting = RemotingClient(handler=self._on_request)
+        self.remoting = RemotingClient(handler=self._on_request, tls=config.tls_context())
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}

@@ -16,6 +16,8 @@ from reput.config import Range
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import ResponseCode
 from reput.remote_settings import RemoteSettings
+from reput.remoting import tls_settings
+from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_PORT = 9876
 _ALWAYS_FIXED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -187,10 +189,17 @@ class CurrentConfig:
     Args:
         value: Settings at the start.
         others: Keys without effect that were set; they are written back unchanged.
+        tls: Settings of TLS, which cannot be changed; by default RocketMQ's.
     """
 
-    def __init__(self, value: NamesrvConfig, others: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        value: NamesrvConfig,
+        others: Mapping[str, str] | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
         self.value = value
+        self.tls = tls or TlsSettings()
         self._others = dict(others or {})
 
     def text(self) -> str:
@@ -259,12 +268,13 @@ def load(
         path, environment=environment, explicit={**given, **(explicit or {})}
     )
     value = settings.make(NamesrvConfig)
+    tls = tls_settings.load(settings)
     others = {}
     if path is not None:
         pairs = config.parse_properties(Path(path).read_bytes().decode("latin-1"))
         known = _pairs(value)
         others = {key: text for key, text in pairs.items() if key not in known}
-    return CurrentConfig(value, others), settings.unknown()
+    return CurrentConfig(value, others, tls), settings.unknown()
 
 
 def _pairs(value: NamesrvConfig) -> dict[str, str]:

@@ -61,3 +61,4 @@ class NameServerMeter:
         serving = self._server.serving
         yield single("reput_connections", "Open connections.", serving.connection_count)
         yield metrics_server.refusals_by_limit(serving.refusals)
+        yield metrics_server.tls_handshakes(serving.tls)

@@ -38,7 +38,7 @@ class NameServer:
             not remove brokers.
 
     Raises:
-        InvalidOption: The file of shared settings cannot be read.
+        InvalidOption: The file of shared settings, or a file of TLS, cannot be used.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class NameServer:
             limits.NAMESRV_TOPICS.at(value.reput_routed_topics_max),
             limits.NAMESRV_QUEUES.at(value.reput_routed_queues_max),
         )
-        self.serving = ServerState(ConnectionLimits.of(value, descriptors.connections_max()))
+        self.serving = ServerState(
+            ConnectionLimits.of(value, descriptors.connections_max()), tls=config.tls
+        )
         """Connections, their cost, and refused requests."""
         self.parts = Parts(
             routes=RouteTable(bounds),

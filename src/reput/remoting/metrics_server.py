@@ -31,6 +31,7 @@ from reput import limits
 from reput.limits import Refusals
 from reput.remoting.health import Health
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
+from reput.remoting.tls_acceptor import Handshake, TlsAcceptor
 
 ANSWER_TIMEOUT_MS = 5_000
 """Timeout of the event loop's response, in ms."""
@@ -187,6 +188,15 @@ def refusals_by_limit(refusals: Refusals) -> Family:
     family.values = {(limit.name,): 0.0 for limit in limits.LIMITS}
     family.values.update(((name,), float(count)) for name, count in refusals.counts.items())
     return family
+
+
+def tls_handshakes(tls: TlsAcceptor | None) -> Family:
+    """Return the counts of connections that began, or should have begun, with a handshake."""
+    counts = {} if tls is None else tls.counts
+    values: dict[tuple[str, ...], float]
+    values = {(str(result),): float(counts.get(result, 0)) for result in Handshake}
+    text = "Connections by the result of their TLS handshake."
+    return Family("reput_tls_handshakes_total", text, ("result",), is_counter=True, values=values)
 
 
 class Turns:

@@ -102,6 +102,8 @@ class RemotingServer:
             reuse_address=True,
         )
         self.port = self._server.sockets[0].getsockname()[1]
+        if self.state.tls is not None:
+            self.state.tls.start()
         if self._idle_ms:
             self._watch()
 
@@ -116,6 +118,8 @@ class RemotingServer:
             self._idle_timer.cancel()
         if self._server is None:
             return
+        if self.state.tls is not None:
+            await self.state.tls.stop()
         self._server.close()
         for channel in list(self.channels):
             channel.close()

@@ -11,14 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from reput import config
 from reput.broker.parts import Parts
 from reput.broker.server import Broker
 from reput.broker.settings import config as broker_config
 from reput.broker.topic.topics import READ_WRITE
 from reput.client.message import ReceivedMessage, received
 from reput.errors import InvalidOption
-from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.remoting import tls_settings
 from reput.remoting.time_slices import run_whole
 from reput.store.config_tables import TopicConfig
 
@@ -159,10 +161,11 @@ class LocalBroker:
             kv_config_path=str(root / "namesrv" / "kvConfig.json"),
             config_store_path=str(root / "namesrv" / "namesrv.properties"),
         )
-        async with NameServer(names) as name_server:
+        tls = tls_settings.load(config.Settings(self._settings))
+        async with NameServer(CurrentConfig(names, tls=tls)) as name_server:
             address = f"{HOST}:{name_server.port}"
             settings = self._load(address)
-            async with Broker(settings.broker, settings.store) as broker:
+            async with Broker(settings.broker, settings.store, tls=tls) as broker:
                 self._parts, self._name_server = broker.parts, name_server
                 broker.store.add_listener(self._messages_arrived)
                 self._built_in = (

@@ -48,7 +48,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
     [
         ("aclEnable", "true", "authentication is not supported"),
         ("authenticationEnabled", "true", "authentication is not supported"),
-        ("useTLS", "true", "encryption is not supported"),
+        ("tls.server.mode", "strict", "disabled, permissive, enforcing"),
         ("enableControllerMode", "true", "controllers are not supported"),
         ("enableDLegerCommitLog", "true", "DLedger"),
         ("messageStorePlugIn", "org.Plug", "Java classes"),

@@ -98,3 +98,30 @@ def test_a_client_takes_a_config_or_an_address_not_both() -> None:
         client_config(None, None)
     with pytest.raises(InvalidOption, match="as well"):
         client_config("a:1", whole)
+
+
+def test_keys_of_tls() -> None:
+    paths = {
+        "tls.client.trustCertPath": "/ca.pem",
+        "tls.client.certPath": "/c.pem",
+        "tls.client.keyPath": "/c.key",
+        "tls.client.keyPassword": "hidden",
+    }
+    loaded = config.Settings({"namesrvAddr": "a:1", "tls.enable": "true", **paths})
+    client = loaded.make(ClientConfig)
+    assert client == ClientConfig(
+        namesrv_addr="a:1",
+        use_tls=True,
+        tls_client_trust_cert_path="/ca.pem",
+        tls_client_cert_path="/c.pem",
+        tls_client_key_path="/c.key",
+        tls_client_key_password="hidden",
+    )
+    assert "hidden" not in repr(client)
+    with pytest.raises(InvalidOption, match=r"tls\.client.*/c\.key|tls\.client.*/c\.pem"):
+        client.tls_context()
+
+
+def test_certificates_without_tls_are_refused() -> None:
+    with pytest.raises(InvalidOption, match="useTLS"):
+        ClientConfig(namesrv_addr="a:1", tls_client_trust_cert_path="/ca.pem")

@@ -201,6 +201,7 @@ class BrokerMeter:
     async def _refusals(self, turns: Turns) -> AsyncIterator[Family]:
         parts = self._parts
         yield metrics_server.refusals_by_limit(parts.serving.refusals)
+        yield metrics_server.tls_handshakes(parts.serving.tls)
         yield single(
             "reput_stats_uncounted_total",
             "Events that are only in the totals, as there are too many series.",

@@ -145,7 +145,7 @@ class Follower:
 
     async def start(self) -> None:
         """Begin to follow."""
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=self._settings.request_tls)
         self._sync_thread.start()
         self._registration.on_master = self._master_changed
         self._task = asyncio.create_task(self._run())

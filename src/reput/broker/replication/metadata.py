@@ -11,6 +11,7 @@ Entries that the master lacks are kept.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class MetadataSync:
         deliveries: The consumer offsets.
         delayed: The progress of delayed messages.
         clock: The clock.
+        tls: Certificates of the requests; None without TLS.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class MetadataSync:
         deliveries: Deliveries,
         delayed: DelaySchedule,
         clock: Clock,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._status = status
         self._store = store
         self._topics = topics
@@ -84,7 +88,7 @@ class MetadataSync:
 
     async def start(self) -> None:
         """Begin to copy."""
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=self._tls)
         self._task = asyncio.create_task(self._run(self._client))
 
     async def stop(self) -> None:

@@ -19,6 +19,8 @@ from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.remote_settings import RemoteSettings
+from reput.remoting import tls_settings
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
 
 Milliseconds = Annotated[int, Range(0)]
@@ -300,6 +302,7 @@ class BrokerSettings:
     store: StoreConfig
     warnings: tuple[str, ...]
     """A sentence for each key that is unknown or has no effect."""
+    tls: TlsSettings
 
 
 def load(
@@ -316,6 +319,7 @@ def load(
     """
     settings = config.Settings(source, environment=environment, explicit=explicit)
     given, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+    tls = tls_settings.load(settings)
     broker = for_role(given, store)
     honoured = pairs(broker, store).keys()
     warnings = [str(unknown) for unknown in settings.unknown()]
@@ -329,7 +333,7 @@ def load(
             f"brokerId={given.broker_id} has no effect: brokerRole is {store.broker_role}, and a "
             f"master has id {MASTER_ID}"
         )
-    return BrokerSettings(broker, store, (*warnings, *_role_warnings(store)))
+    return BrokerSettings(broker, store, (*warnings, *_role_warnings(store)), tls)
 
 
 def for_role(broker: BrokerConfig, store: StoreConfig) -> BrokerConfig:

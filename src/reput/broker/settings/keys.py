@@ -143,7 +143,6 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "aclEnable": ("false", _NO_AUTH),
     "authenticationEnabled": ("false", _NO_AUTH),
     "authorizationEnabled": ("false", _NO_AUTH),
-    "useTLS": ("false", "encryption is not supported"),
     "socksProxyConfig": ("{}", "proxies are not supported"),
     "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),

@@ -20,6 +20,8 @@ from reput.errors import InvalidOption, RequestRefused
 from reput.format.bodies import DataVersion
 from reput.format.codes import ResponseCode
 from reput.remote_settings import RemoteSettings
+from reput.remoting import tls_settings
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 
@@ -76,7 +78,7 @@ _STORE_AT_ONCE = frozenset(
 )
 """Fields of retention, and the one that stops the timer."""
 
-_EXTRA_SETTINGS = {"filterServerNums": "0", "useTLS": "false"}
+_EXTRA_SETTINGS = {"filterServerNums": "0"}
 """Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
 
 _PATHS_OF_CONTROLLERS = {
@@ -133,12 +135,24 @@ class LiveConfig:
         broker: Settings of the broker at the start.
         store: Settings of the store at the start.
         path: Path of broker.conf, or None.
+        tls: Settings of TLS, which cannot be changed; by default RocketMQ's.
 
     Raises:
-        InvalidOption: The id contradicts the role.
+        InvalidOption: The id contradicts the role, or a file of TLS cannot be used.
     """
 
-    def __init__(self, broker: BrokerConfig, store: StoreConfig, path: str | None = None) -> None:
+    def __init__(
+        self,
+        broker: BrokerConfig,
+        store: StoreConfig,
+        path: str | None = None,
+        *,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        self.tls = tls or TlsSettings()
+        is_encrypted = self.tls.is_used_for_requests
+        self.request_tls = tls_settings.client_context(self.tls) if is_encrypted else None
+        """Certificates for requests to name servers and masters; None without TLS."""
         self.broker = broker = for_role(broker, store)
         """Current settings of the broker."""
         self.store = store
@@ -160,6 +174,7 @@ class LiveConfig:
         folders = ",".join(self._wanted_store.commit_log_folders)
         store, port = self._wanted_store, self._wanted_broker.listen_port
         known = {**_EXTRA_SETTINGS, **REPLICATION_DEFAULTS, **pairs(self._wanted_broker, store)}
+        known["useTLS"] = str(self.tls.is_used_for_requests).lower()
         known["storePathCommitLog"] = folders
         for key, path in _PATHS_OF_CONTROLLERS.items():
             known[key] = f"{store.store_path_root_dir}/{path}"
