@@ -25,7 +25,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReputCluster]:
-    """Start a name server and a broker that accept TLS alone, with certificates of their own."""
+    """Start a name server and a broker that accept TLS alone, without configured certificates."""
     folder = tmp_path_factory.mktemp("enforcing")
     with ReputCluster(folder, {"tls.server.mode": "enforcing"}) as running:
         yield running
