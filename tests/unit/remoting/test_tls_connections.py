@@ -116,6 +116,10 @@ async def test_plain_and_encrypted_on_one_port(pair: Pair) -> None:
             writer.write(echo(7, b"body"))
             assert (await read_frame(reader)).body == b"body"
             (channel,) = subject.server.channels
+            if context is None:
+                # Nothing stays between the loop and the channel.
+                assert channel._transport is not None
+                assert channel._transport.get_protocol() is channel
             assert channel.peer == "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
             await closed(writer)
             await until(lambda: not subject.server.channels)
