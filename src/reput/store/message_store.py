@@ -850,7 +850,13 @@ class MessageStore:
         Raises:
             WriteFailed: The disk failed. Call it again, or open the store again, to finish.
         """
-        return self._remove_whole(self.begin_deletion([topic]))
+        removal = self.begin_deletion([topic])
+        for _ in self.removals.release(removal) if removal is not None else ():
+            pass
+        finished = self.removals.finish()  # includes removals that failed before
+        while self.removals.clear():
+            pass
+        return sum(done.count for done in finished)
 
     def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
         """Remove the queues of topics from the tables; see ``removal`` for the steps that follow.
@@ -891,17 +897,6 @@ class MessageStore:
             and not topic.startswith(names.LMQ_PREFIX)
         ]
 
-    def clean_topics(self, known: Collection[str]) -> int:
-        """Delete the queues of unknown topics; see ``unknown_topics``.
-
-        Returns:
-            The number of deleted queues.
-
-        Raises:
-            WriteFailed: As ``delete_topic``.
-        """
-        return self._remove_whole(self.begin_deletion(self.unknown_topics(known)))
-
     def unused_queues(self) -> list[ConsumeQueue | BatchQueue]:
         """Return queues whose last message has left the log, except those of delayed messages."""
         return [
@@ -912,19 +907,6 @@ class MessageStore:
 
     def _is_unused(self, queue: ConsumeQueue | BatchQueue) -> bool:
         return 0 < queue.end_physical_offset <= self.log.min_offset
-
-    def clean_unused_queues(self) -> int:
-        """Delete queues whose last message has left the log; see ``unused_queues``.
-
-        As in Java, a queue that is used again begins at queue offset 0.
-
-        Returns:
-            The number of deleted queues.
-
-        Raises:
-            WriteFailed: The disk failed; call it again.
-        """
-        return self._remove_whole(self.begin_removal(self.unused_queues()))
 
     def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
         """Remove those of the given queues from the tables that are still unused.
@@ -950,14 +932,6 @@ class MessageStore:
             return None
         self.pull_subscriptions.clear()
         return self.removals.begin([], plain, batches, self.log.written_offset)
-
-    def _remove_whole(self, removal: Removal | None) -> int:
-        for _ in self.removals.release(removal) if removal is not None else ():
-            pass
-        finished = self.removals.finish()  # includes removals that failed before
-        while self.removals.clear():
-            pass
-        return sum(done.count for done in finished)
 
     def _catch_up(self) -> None:
         """Dispatch everything that was put."""
