@@ -115,7 +115,11 @@ class Pair:
         return itertools.chain(end for end in reversed(ends) if end <= stop)
 
 
+few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 5)
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@few_examples
 @hypothesis.given(actions=actions, loss=st.sampled_from(Loss))
 def test_a_slave_has_a_part_of_its_masters_log(
     flush: str, actions: list[tuple[str, int]], loss: Loss

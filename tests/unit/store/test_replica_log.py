@@ -60,7 +60,10 @@ def test_a_copied_log_is_equal_and_so_are_its_queues(stores: Stores) -> None:
     ),
     flush=st.sampled_from(["ASYNC_FLUSH", "SYNC_FLUSH"]),
 )
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    max_examples=hypothesis.settings.default.max_examples // 4,
+)
 def test_frames_may_end_anywhere(
     tmp_path: Path, bodies: list[int], sizes: list[int], flush: str
 ) -> None:
