@@ -67,7 +67,7 @@ from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock, SystemClock
-from reput.errors import RequestRefused, WriteFailed
+from reput.errors import InvalidOption, RequestRefused, WriteFailed
 from reput.format import command as commands
 from reput.format.bloom import BloomFilter
 from reput.format.codes import RequestCode, ResponseCode
@@ -98,6 +98,7 @@ from reput.store.timer_table import TimerTable
 LAST_ACKS_MS = 1_000
 """Time for which a master that stops waits for the slaves' acknowledgements."""
 _LOOK_S = 0.01
+_FORCE = "haForceMaster"
 _NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
@@ -175,7 +176,9 @@ class Broker:
         except AnotherMaster as error:
             if not (is_forced or self.settings.store.ha_force_master):
                 raise
-            _log.warning("haForceMaster is set: %s", error)
+            _log.warning(
+                "this broker becomes master nevertheless, as haForceMaster=true: %s", error
+            )
 
     async def _begin(self) -> None:
         """Register, and begin the work of the role."""
@@ -327,6 +330,9 @@ class Broker:
     async def change_settings(self, changes: Mapping[str, str]) -> Change:
         """Check, write and apply a change of settings; one that changes the role begins after it.
 
+        ``haForceMaster=true`` counts for a change of the role in the same request only, and is
+        never written: after a crash it would permit a second master at every start.
+
         Raises:
             AnotherMaster: The broker would become a second master.
             InvalidOption: A key is unknown, or a value not allowed.
@@ -334,9 +340,15 @@ class Broker:
         """
         live = self.settings
         plan = live.plan(changes)
+        is_forced = _FORCE in changes and plan.store.ha_force_master
+        if is_forced:
+            plan = live.plan({key: text for key, text in changes.items() if key != _FORCE})
+            if not live.changes_role(plan):
+                allowed = "true together with another brokerRole, for that change only"
+                raise InvalidOption(_FORCE, changes[_FORCE], allowed)
         becomes_master = plan.store.broker_role is not BrokerRole.SLAVE
         if live.changes_role(plan) and becomes_master and not self.identity.is_master:
-            await self.check_alone(self.identity.address, is_forced=plan.store.ha_force_master)
+            await self.check_alone(self.identity.address, is_forced=is_forced)
         await asyncio.to_thread(live.write, plan)
         change = live.apply(plan, self.clock.now_ms())
         if change.role:
@@ -355,7 +367,8 @@ class Broker:
         The recovery of the store cuts an incomplete record, dispatches all records, and computes
         the next queue offsets before the first put. Clients connect again.
 
-        If that fails, ``failure`` is set, and the broker is closed.
+        If that fails, ``failure`` is set, and the broker is closed: nothing listens, and the folder
+        is released.
 
         Args:
             cut_at: Physical offset from which on the log is cut; None: nothing.
@@ -365,10 +378,30 @@ class Broker:
                 return
             try:
                 await self._reopen(cut_at)
+                while self.settings.is_role_due and not self._is_stop_wanted:
+                    await self._reopen(None)  # the role was changed again meanwhile
             except Exception as error:  # noqa: BLE001 - the outermost edge of a task
                 _log.exception("the broker cannot continue")
                 self.failure = error
+                await self._abandon()
                 self.ended.set()
+
+    async def _abandon(self) -> None:
+        """Close what a failed reopening has left open: each part, whatever the others do."""
+        self._is_open = False
+        parts = self.parts
+        for stop in (
+            parts.registration.stop,
+            parts.replication.stop,
+            self.loops.stop,
+            parts.table_writes.stop,
+            *(server.stop for server in self._servers),
+        ):
+            try:
+                await stop()
+            except Exception:  # noqa: BLE001 - the first failure counts
+                _log.exception("while the broker is closed")
+        self.store.abandon()
 
     async def _reopen(self, cut_at: int | None) -> None:
         begun_ms = self.clock.monotonic_ms()
@@ -454,6 +487,11 @@ class Broker:
             store, group_table, offset_table, delay_table, timers.table
         )
         warnings += lost_tables.recover_groups(group_table, offset_table, now_ms)
+        if self.settings.store.ha_force_master:
+            warnings.append(
+                f"{_FORCE} is set: this broker starts as master although another one is alive; "
+                "remove it"
+            )
 
         stats = Stats(
             config.broker_cluster_name,

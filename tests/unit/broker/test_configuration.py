@@ -1,6 +1,8 @@
 """25, 26, 27, 329 at a broker: settings and the effects of their changes."""
 
+import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from reput.broker.server import Broker
 from reput.broker.settings.config import BrokerConfig, load
 from reput.broker.settings.live import LiveConfig
 from reput.errors import InvalidOption, RequestRefused
+from reput.format import command as commands
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remote_settings import RemoteSettings
@@ -264,6 +267,68 @@ def test_clients_of_this_machine_may_change_the_role() -> None:
         live.check_remote(changes)
     with pytest.raises(RequestRefused, match="brokerName"):
         live.check_remote({"brokerName": "b"}, is_local=True)
+
+
+async def ask_from(host: str, subject: Subject, text: str) -> Command:
+    """Change settings over a connection from an address of this machine."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as connection:
+        connection.bind((host, 0))
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", subject.broker.identity.port))
+        request = Command(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        await loop.sock_sendall(connection, commands.encode(request))
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            received = await loop.sock_recv(connection, 1 << 16)
+            assert received, "the connection was closed"
+            data += received
+    return commands.decode(data[4:])
+
+
+ROLES = ("brokerRole=SLAVE", "brokerId=1", "brokerRole=SLAVE\nbrokerId=1", "haForceMaster=true")
+
+
+@pytest.mark.parametrize("text", ROLES)
+async def test_a_client_elsewhere_cannot_change_the_role(
+    started: Subject, conf: Path, text: str
+) -> None:
+    """A connection from another address than the broker's own is one of another machine."""
+    before = text_of(conf)
+    reply = await ask_from("127.0.0.2", started, text)
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert "cannot be changed over the network (reputRemoteSettings=safe)" in (reply.remark or "")
+    assert text_of(conf) == before
+    assert started.broker.identity.is_master
+
+
+async def test_only_the_mode_java_lets_clients_elsewhere_change_the_role(tmp_path: Path) -> None:
+    for mode, host, is_changed in (
+        (RemoteSettings.JAVA, "127.0.0.2", True),
+        (RemoteSettings.SAFE, "127.0.0.1", True),
+        (RemoteSettings.NONE, "127.0.0.1", False),
+    ):
+        root = tmp_path / str(mode)
+        async with broker_subject.running(root, reput_remote_settings=mode) as subject:
+            reply = await ask_from(host, subject, "brokerRole=SLAVE\nbrokerId=1")
+            assert (reply.code == ResponseCode.SUCCESS) is is_changed
+            task = subject.broker._change_task
+            assert (task is not None) is is_changed
+            if task is not None:
+                await task
+            assert subject.broker.identity.is_master is not is_changed
+
+
+async def test_a_forced_change_is_forced_once(started: Subject, conf: Path) -> None:
+    reply = await update(started, "haForceMaster=true")
+    assert "together with another brokerRole, for that change only" in (reply.remark or "")
+    reply = await update(started, "brokerRole=SLAVE\nbrokerId=1\nhaForceMaster=true")
+    assert reply.code == ResponseCode.SUCCESS
+    assert started.broker._change_task is not None
+    await started.broker._change_task
+    assert "brokerRole=SLAVE" in text_of(conf)
+    assert "haForceMaster" not in text_of(conf)
+    assert (await shown(started))["haForceMaster"] == "false"
 
 
 async def test_a_role_is_changed_over_the_network(started: Subject, conf: Path) -> None:

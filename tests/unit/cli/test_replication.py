@@ -167,6 +167,16 @@ def test_refusals_name_the_reason(pair: Pair, capsys: pytest.CaptureFixture[str]
     assert "--force" in refusal
 
 
+def test_a_forced_promotion_leaves_no_licence(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(pair.namesrv, capsys)
+    until(lambda: rows_of(command).get(pair.address(2), {}).get("state") == "following")
+    done = command.json("cluster", "promote", pair.address(2), "--force", "--timeout", "5")
+    assert done["role"] == "ASYNC_MASTER"
+    assert "haForceMaster" not in pair.conf(2).read_text()
+
+
 def test_a_store_of_one_broker_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d/commitlog").mkdir(parents=True)
     done = subprocess.run(
