@@ -50,6 +50,7 @@ from reput.broker.registration import Registration
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
 from reput.broker.replication.replication import Replication
+from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
@@ -214,6 +215,7 @@ class Broker:
         self._servers: list[RemotingServer] = []
         try:
             self._assemble(filters, by_group)
+            await self._take_offsets_back()
             await self._listen()
         except BaseException:
             for server in self._servers:
@@ -221,6 +223,18 @@ class Broker:
             self.store.close()
             raise
         self._is_open = True
+
+    async def _take_offsets_back(self) -> None:
+        """Take newer consumer offsets from slaves, as a master: before clients can ask for them."""
+        table = self.parts.deliveries.consumer_offsets
+        if not self.identity.is_master:
+            table.current_version(self.clock.now_ms())  # from now on it rises with changes
+            return
+        config, identity, parts = self.settings.broker, self.identity, self.parts
+        own_address = f"{config.broker_ip1}:{identity.port or config.listen_port}"
+        await ReverseFetch(
+            config, own_address, self.store, parts.topics, table, parts.commits
+        ).run()
 
     async def stop(self) -> None:
         """Stop: unregister, answer the held requests, save and close everything.
