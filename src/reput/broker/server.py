@@ -136,6 +136,8 @@ class Broker:
         """Why the store could not be reopened; the broker is closed then."""
         self.ended = asyncio.Event()
         """Set when ``failure`` is set."""
+        self.on_open: Callable[[], object] = lambda: None
+        """Called when store and parts are new: at the start, and after a change of the role."""
         self._root = store_config.store_path_root_dir
         self._changing = asyncio.Lock()
         self._change_task: asyncio.Task[None] | None = None
@@ -223,6 +225,7 @@ class Broker:
             self.store.close()
             raise
         self._is_open = True
+        self.on_open()
 
     async def _take_offsets_back(self) -> None:
         """Take newer consumer offsets from slaves, as a master: before clients can ask for them."""
