@@ -233,7 +233,25 @@ REPLICATION_KEYS = {
 """Keys of RocketMQ's replication -> the default, of 5.5.0 unless ours differs by design."""
 
 
-def test_every_key_of_replication_is_reported_and_has_an_effect_or_a_warning() -> None:
+REFUSED = (
+    *("duplicationEnable", "enableSlaveActingMaster", "enableRemoteEscape", "skipPreOnline"),
+    *("lockInStrictMode", "enableControllerMode"),
+)
+"""Keys whose default is the only value."""
+WITHOUT_EFFECT = (
+    *("totalReplicas", "allAckInSyncStateSet", "haMaxTimeSlaveNotCatchup", "asyncLearner"),
+    *("syncMasterFlushOffsetWhenStartup", "maxChecksumRange", "maxSlaveResendLength"),
+    *("disappearTimeAfterStart", "compatibleWithOldNameSrv", "brokerHeartbeatInterval"),
+    *("brokerNotActiveTimeoutMillis", "sendHeartbeatTimeoutMillis", "syncBrokerMemberGroupPeriod"),
+    *("forwardTimeout", "fetchControllerAddrByDnsLookup", "syncBrokerMetadataPeriod"),
+    *("checkSyncStateSetPeriod", "syncControllerMetadataPeriod", "brokerElectionPriority"),
+    *("controllerHeartBeatTimeoutMills", "controllerAddr"),
+    *("storePathEpochFile", "storePathBrokerIdentity"),
+)
+EFFECTIVE = sorted(REPLICATION_KEYS.keys() - {*REFUSED, *WITHOUT_EFFECT})
+
+
+def test_every_key_of_replication_is_reported() -> None:
     store = StoreConfig(store_path_root_dir="/s")
     live = LiveConfig(BrokerConfig(broker_ip2="10.0.0.8", listen_port=10911), store)
     reported = config.parse_properties(live.text())
@@ -241,16 +259,28 @@ def test_every_key_of_replication_is_reported_and_has_an_effect_or_a_warning() -
     assert reported["haListenPort"] == "10912"
     assert reported["storePathEpochFile"] == "/s/epochFileCheckpoint"
     assert reported["storePathBrokerIdentity"] == "/s/brokerIdentity"
-    fields = config.texts(live.broker) | config.texts(live.store)
-    alternatives = BrokerConfig.keys.renamed | StoreConfig.keys.renamed
-    for key in [*REPLICATION_KEYS, "controllerAddr", "haMasterAddress", "haListenPort"]:
-        if alternatives.get(key, key) in fields:
-            continue
-        try:
-            warnings = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
-        except InvalidOption:
-            continue
-        assert [text for text in warnings if text.startswith(f"{key} has no effect: ")], key
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_of_replication_that_is_not_supported_is_refused(key: str) -> None:
+    with pytest.raises(InvalidOption, match=f"option '{key}' is 'true'; allowed: false: "):
+        load({key: "true"})
+    assert load({key: "false"}).warnings == ()
+
+
+@pytest.mark.parametrize("key", WITHOUT_EFFECT)
+def test_a_key_of_replication_without_effect_has_a_warning(key: str) -> None:
+    (warning,) = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
+    assert warning.startswith(f"{key} has no effect: ")
+
+
+@pytest.mark.parametrize("key", [*EFFECTIVE, "haListenPort", "haMasterAddress"])
+def test_a_key_of_replication_with_an_effect_has_no_warning(key: str) -> None:
+    value = {"haListenPort": "12345", "haMasterAddress": "10.0.0.8:10912"}.get(key)
+    loaded = load({key: value or REPLICATION_KEYS[key]})
+    assert loaded.warnings == ()
+    name = (BrokerConfig.keys.renamed | StoreConfig.keys.renamed).get(key, key)
+    assert name in config.texts(loaded.broker) | config.texts(loaded.store)
 
 
 def test_the_number_of_required_replicas_follows_the_role() -> None:
