@@ -1,8 +1,8 @@
 """``reput up --replicas``: a name server, a master and its slaves, each broker in a process.
 
-Each broker has a folder with its broker.conf, its store and its log, all of which are kept. Roles
-are in broker.conf: ``reput cluster promote`` changes them there, so that the next start continues
-with the brokers' last roles.
+Brokers stop when this process ends, also if it is killed. Each has a folder with its broker.conf,
+its store and its log, all of which are kept. Roles are in broker.conf: ``reput cluster promote``
+changes them there, so that the next start continues with the brokers' last roles.
 """
 
 import asyncio
@@ -30,7 +30,9 @@ from reput.cli.serving import (
 from reput.errors import InvalidOption
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.store import paths
 from reput.store.disk import Disk
+from reput.store.folder_lock import FolderLock
 
 NAME = "broker-a"
 PORT_STEP = 10
@@ -108,6 +110,8 @@ def run_group(
     ]
 
     async def body(stop: StopSignal) -> None:
+        for member in members:
+            _check_free(member)
         name_server = NameServer(name_config)
         with readable_errors(port, "--port"):
             await name_server.start()
@@ -138,6 +142,14 @@ def run_group(
             await name_server.stop()
 
     return run(body)
+
+
+def _check_free(member: _Member) -> None:
+    """Refuse to change the broker.conf of a broker that runs. Raises ``CannotServe``."""
+    store = member.folder / "store"
+    if (store / paths.LOCK).exists():
+        with readable_errors(0, "--port", store=str(store)):
+            FolderLock(str(store)).release()
 
 
 def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str, str]:
@@ -196,8 +208,8 @@ async def _start(member: _Member) -> None:
     with log.open("ab") as output:
         member.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "reput", "broker", "-c", str(member.conf)),
-            stdin=asyncio.subprocess.DEVNULL,
+            *("-m", "reput", "broker", "-c", str(member.conf), "--stop-with-stdin"),
+            stdin=asyncio.subprocess.PIPE,  # it ends with this process, however that ends
             stdout=asyncio.subprocess.PIPE,
             stderr=output,
             # Ctrl-C is for this process, which stops the brokers: a second signal would kill them.

@@ -211,8 +211,6 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
     if is_forced:
         changes["haForceMaster"] = "true"
     after = await _change(admin, address, changes)
-    if is_forced:
-        await admin.update_broker_config(address, {"haForceMaster": "false"})
     return _view(name, address, status, after, lost)
 
 

@@ -400,6 +400,9 @@ class BrokerStore(Store, Protocol):
     def log_file(self, physical_offset: int) -> LogPiece | None:
         """Return where bytes of the log are on disk; None if there are none."""
 
+    def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
+        """Yield physical offset and bytes of the records before an offset, newest first."""
+
     @property
     def replica_log(self) -> ReplicaLog:
         """The log of a slave, for its master's bytes."""

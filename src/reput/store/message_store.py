@@ -544,6 +544,10 @@ class MessageStore:
 
     # Replication: a slave ---------------------------------------------------------------------
 
+    def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
+        """Yield physical offset and bytes of the records before an offset, newest first."""
+        return self._replica_log.records_before(physical_offset)
+
     @property
     def replica_log(self) -> ReplicaLog:
         """The log of a slave, for its master's bytes."""

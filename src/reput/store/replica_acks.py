@@ -15,7 +15,11 @@ class Replica:
     address: str
     """The slave's address, ``ip:port``."""
     acked_offset: int | None = None
-    """Physical offset up to which the slave has the log; None until its first valid report."""
+    """Physical offset up to which the slave has the log; None until its first valid report, and
+    while it must repeat it."""
+    doubtful_offset: int | None = None
+    """What the slave had acknowledged before another connection came from its host. It confirms
+    nothing, as both may be of the same slave; but puts wait for the slave's next report."""
     sent_offset: int = 0
     """Physical offset after the last byte sent to it."""
     sent_bytes: int = 0
@@ -64,9 +68,11 @@ class ReplicaAcks:
             heard_since_ms: Slaves that have not reported since do not count, monotonic ms: the
                 other side of their connection may be gone.
         """
-        return sum(
-            replica.acked_offset is not None
-            and end - replica.acked_offset < lag_max
-            and replica.reported_ms >= heard_since_ms
-            for replica in self.replicas
-        )
+        count = 0
+        for replica in self.replicas:
+            offset = replica.acked_offset
+            if offset is None:
+                offset = replica.doubtful_offset
+            if offset is not None and end - offset < lag_max:
+                count += replica.reported_ms >= heard_since_ms
+        return count

@@ -147,6 +147,12 @@ async def test_a_master_that_lacks_slaves_has_a_warning(tmp_path: Path) -> None:
         assert health.details["replication"]["slaves_needed"] == 2
 
 
+async def test_a_permanent_licence_to_be_a_second_master_is_a_warning(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, store={"ha_force_master": True}) as subject:
+        health = broker_subject.health_of(subject.broker)
+        assert any("haForceMaster is set" in text for text in health.warnings)
+
+
 async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         broker = subject.broker

@@ -274,7 +274,10 @@ class SlavePort:
         for other in self._slaves:
             if other.host == link.host:
                 # Possibly the same slave, whose old connection is not known to be dead: two
-                # connections of one slave must not count twice.
+                # connections of one slave must not count twice. It counts again with its next
+                # report, which another slave sends as soon as it gets a message.
+                if other.replica.acked_offset is not None:
+                    other.replica.doubtful_offset = other.replica.acked_offset
                 other.replica.acked_offset = None
         self._slaves[link] = None
         link.begin(reports, now_ms)
