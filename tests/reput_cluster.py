@@ -21,7 +21,7 @@ from typing import Self
 
 from interop.java_cluster import SMALL_FILES, free_port, free_triple
 
-START_S = 60.0
+START_S = 180.0
 STOP_S = 60.0
 
 Settings = Mapping[str, str | int | bool]

@@ -396,10 +396,12 @@ class Pair:
     async def start(self, node: Node, *, is_master: bool) -> None:
         """Start a node in a role. Raises one of ``StartFailure``."""
         node.is_master = is_master
-        if not is_master and node.is_ours:
+        is_our_slave = node.is_ours and not is_master
+        if is_our_slave:
             node.write_topic()
         await asyncio.to_thread(node.start, self.role_settings(node, is_master=is_master))
-        await self._create_topic(node)
+        if not is_our_slave:  # which closes its ports for a moment if it cuts its log
+            await self._create_topic(node)
 
     async def kill(self, node: Node) -> None:
         """Kill a node's process."""

@@ -137,6 +137,10 @@ class Read:
     time_ms: int
     is_final: bool = False
 
+    @property
+    def place(self) -> Place:
+        return self.topic, self.queue_id, self.queue_offset
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -314,8 +318,7 @@ class History:
                 place = send.topic, send.queue_id, send.queue_offset
                 keys[place].setdefault(send.key, f"reply of {send.broker} at {send.ended_ms} ms")
         for read in self.reads:
-            place = read.topic, read.queue_id, read.queue_offset
-            keys[place].setdefault(read.key, f"read from {read.broker} at {read.time_ms} ms")
+            keys[read.place].setdefault(read.key, f"read from {read.broker} at {read.time_ms} ms")
         for place, sources in keys.items():
             # A lost message has had its place; another one may have it now.
             lost = {key for key in sources if key not in final_keys}
@@ -348,8 +351,7 @@ class History:
         sent = {send.key: send for send in self.sends}
         seen: dict[tuple[str, str], Place] = {}
         for read in self.reads:
-            send = sent.get(read.key)
-            place = read.topic, read.queue_id, read.queue_offset
+            send, place = sent.get(read.key), read.place
             if send is None:
                 yield Problem(Rule.PHANTOM, f"{read.key!r} on {read.broker} was never sent")
                 continue
@@ -378,8 +380,7 @@ class History:
             yield from _different_logs(first, other)
         queues: dict[str, dict[Place, str]] = {broker: {} for broker in self.replicas}
         for read in self._final():
-            place = read.topic, read.queue_id, read.queue_offset
-            queues.setdefault(read.broker, {})[place] = read.key
+            queues.setdefault(read.broker, {})[read.place] = read.key
         names = list(queues)
         for first_name, other_name in itertools.pairwise(names):
             mine, theirs = queues[first_name], queues[other_name]

@@ -247,7 +247,7 @@ def main() -> int:
         "--guarantee", choices=list(Guarantee), help="by default the seed chooses it"
     )
     parser.add_argument("--faults", type=int, help="number of faults of a run")
-    parser.add_argument("--diverged", choices=["refuse", "truncate"], default="refuse")
+    parser.add_argument("--diverged", choices=["refuse", "truncate"], default="truncate")
     parser.add_argument("--calm", action="store_true", help="never promote the slave")
     parser.add_argument("--power", action="store_true", help="most faults are power cuts")
     parser.add_argument("--steps", nargs="*", default=[], help="faults to play, by name")

@@ -37,7 +37,7 @@ from interop.java_oracle import HERE, JavaError
 from interop.java_store import OPEN_TO_ALL
 
 DEFAULT_BROKERS = ("4.9.7",)
-START_S = 60.0
+START_S = 180.0
 STOP_S = 60.0
 ANSWER_S = 60.0
 TRIES = 20
@@ -90,7 +90,7 @@ class JavaCluster:
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
-        JavaError: It did not start within a minute; the text contains the end of its logs.
+        JavaError: It did not start in time; the text contains the end of its logs.
     """
 
     def __init__(

@@ -4,12 +4,10 @@ import itertools
 import json
 import logging
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from os import kill
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from interop import java_oracle, pairs
 from interop.clusters import until
 from interop.java_cluster import JavaClient, JavaMessage, Queue, Settings
 from interop.java_oracle import wants_all_versions
+from interop.other_clients import CppClient
 from interop.pairs import Pair
 from interop.wire import Remote
 from reput.client import blocking
@@ -49,10 +48,6 @@ TOPIC = "Orders"
 GROUP = "readers"
 QUEUES = 2
 OURS = "ours"
-COPIES_TABLES = pytest.mark.xfail(
-    reason="our slave does not copy topics and offsets yet", strict=False
-)
-"""Mark of tests with our slave, until it copies the tables of its master."""
 ALL_IS_FAR: Settings = {"slaveReadEnable": True, "accessMessageInMemoryMaxRatio": 0}
 NOTHING_IS_FAR: Settings = {"slaveReadEnable": True}
 
@@ -205,14 +200,7 @@ def cases(*default: str, also: Sequence[str] = ()) -> pytest.MarkDecorator:
     kinds = [*default, *(also if java_oracle.wants_all_versions() else ())]
     return pytest.mark.parametrize(
         ("consumers", "pair"),
-        [
-            pytest.param(
-                words[0],
-                tuple(words[1:]),
-                marks=[COPIES_TABLES] if words[2] == pairs.REPUT else [],
-            )
-            for words in map(str.split, kinds)
-        ],
+        [(words[0], tuple(words[1:])) for words in map(str.split, kinds)],
         indirect=True,
         ids=["-".join(kind.split()) for kind in kinds],
     )
@@ -248,6 +236,24 @@ def test_a_consumer_reads_the_rest_from_the_slave(consumers: Consumers, pair: Pa
         received.wait_for(350)
         until(lambda: committed_sum(pair.master.address) == 350)
     received.check(350)
+
+
+@pytest.mark.parametrize("pair", [("reput", "reput"), ("reput", "4.9.7")], indirect=True)
+def test_the_cpp_client_reads_the_rest_from_the_slave(pair: Pair) -> None:
+    """Go's 2.1.2 asks only masters for its offsets, so a new consumer waits until there is one."""
+    client, publisher = CppClient(), Publisher(pair)
+
+    def consumed() -> list[int]:
+        return sorted(int(one["body"]) for one in client.consume(pair.namesrv, TOPIC, GROUP, 20))
+
+    publisher.send(20)
+    assert consumed() == list(range(20))
+    until(lambda: committed_sum(pair.master.address) == 20)
+    publisher.send(20)
+    pair.until_caught_up(TOPIC, QUEUES)
+    pair.until_synced(lambda: committed_sum(pair.slave.address) == 20)
+    pair.master.kill_broker()
+    assert consumed() == list(range(20, 40))
 
 
 @cases(
@@ -312,11 +318,7 @@ def suggestions(address: str) -> tuple[int, str]:
 @pytest.mark.parametrize("settings", [ALL_IS_FAR, NOTHING_IS_FAR, {}], ids=["far", "near", "off"])
 @pytest.mark.parametrize(
     ("master", "slave"),
-    [
-        ("4.9.7", "4.9.7"),
-        pytest.param("4.9.7", "reput", marks=COPIES_TABLES),
-        pytest.param("reput", "reput", marks=COPIES_TABLES),
-    ],
+    [("4.9.7", "4.9.7"), ("4.9.7", "reput"), ("reput", "reput")],
 )
 def test_a_broker_suggests_by_distance(
     master: str, slave: str, settings: Settings, tmp_path: Path
@@ -363,8 +365,8 @@ def test_a_producer_gets_the_status_of_each_message(kinds: str, tmp_path: Path) 
             our_statuses(pair) if is_ours else java_statuses(pair, kind, tmp_path / "client")
         ) as status:
             until(lambda: status() == "SEND_OK")
-            kill(pair.slave.broker_pid, signal.SIGSTOP)
-            assert status() == "FLUSH_SLAVE_TIMEOUT"
+            with pairs.stopped(pair.slave.broker_pid):
+                assert status() == "FLUSH_SLAVE_TIMEOUT"
             pair.slave.kill_broker()
             until(lambda: status() == "SLAVE_NOT_AVAILABLE")
             pair.slave.start()
@@ -436,7 +438,6 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-@COPIES_TABLES
 def test_slaves_answer_alike(tmp_path: Path) -> None:
     """Ours and that of 4.9.7, both of the same master."""
     settings = {**pairs.SLAVE, "brokerId": 2}

@@ -91,7 +91,9 @@ class SlaveLink:
         self._written_ms = now_ms
         self._catch_up: CatchUp | None = None
         self._sampled = (now_ms, 0)  # time and sent bytes of the last sample of the rate
-        self._awaited: tuple[int, int] | None = None  # end and time of a frame without its ack
+        # End and time of a frame without its acknowledgement, and the last report before it.
+        self._awaited: tuple[int, int, int] | None = None
+        self._is_known_idle = False  # whether the log says that the slave acknowledges nothing
         self._loop.add_reader(self._descriptor, self._readable)
 
     @property
@@ -246,7 +248,8 @@ class SlaveLink:
         elif data_count:
             counts.sent_frames += 1
             if self._awaited is None:
-                self._awaited = (replica.sent_offset, now_ms)
+                assert self.reports is not None
+                self._awaited = (replica.sent_offset, now_ms, self.reports.last)
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._descriptor)
@@ -319,6 +322,20 @@ class SlaveLink:
             interval_ms: The interval, in ms.
         """
         return now_ms - self._written_ms >= interval_ms
+
+    def becomes_idle(self, now_ms: int, duration_ms: int) -> bool:
+        """Return True, once, if the slave acknowledges nothing, although it got a whole frame.
+
+        Args:
+            now_ms: The time, monotonic ms.
+            duration_ms: Time since the frame, in ms.
+        """
+        if self._awaited is None or self._is_known_idle:
+            return False
+        assert self.reports is not None
+        _, sent_ms, last = self._awaited
+        self._is_known_idle = self.reports.last == last and now_ms - sent_ms >= duration_ms
+        return self._is_known_idle
 
     def sample_rate(self, now_ms: int) -> None:
         """Compute the bytes per second since the last sample, at most once a second.

@@ -361,6 +361,13 @@ class SlavePort:
             if now_ms - link.replica.reported_ms >= silence_ms:
                 self.refuse(link, Reason.SILENT, f"no report for {silence_ms} ms")
                 continue
+            if link.becomes_idle(now_ms, silence_ms):
+                _log.warning(
+                    "slave %s reports, but takes no byte after physical offset %s; a slave of "
+                    "RocketMQ with a smaller mappedFileSizeCommitLog never does",
+                    link.replica.address,
+                    link.replica.acked_offset,
+                )
             link.sample_rate(now_ms)
             if link.is_heartbeat_due(now_ms, self._heartbeat_ms):
                 link.send_heartbeat(now_ms)

@@ -482,6 +482,23 @@ async def test_a_silent_slave_is_closed(start: Start, caplog: pytest.LogCaptureF
     assert "no report for 20000 ms" in caplog.text
 
 
+async def test_a_slave_that_takes_nothing_is_named_once(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    master: Master = await start()
+    slave = await master.slave(0)
+    assert await slave.frame() == (0, b"")
+    data = master.put(100)
+    assert await slave.frame() == (0, data)
+    for count in range(2, 7):
+        assert caplog.text.count("takes no byte after physical offset 0") == (count > 4)
+        slave.report(0)
+        await master.until(lambda count=count: master.port.counts.reports == count)
+        master.pass_time(10_000 - (count == 3))
+    slave.report(100)
+    await master.until(lambda: master.acked() == [100])
+
+
 async def test_a_connection_without_a_whole_report_is_closed(start: Start) -> None:
     master: Master = await start()
     probes = [await master.slave() for _ in range(3)]
