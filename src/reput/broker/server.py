@@ -273,11 +273,12 @@ class Broker:
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._await_slaves(self._slaves_have_all)
         await parts.replication.stop()
-        parts.pops.revive.save_acks(self.clock.now_ms())
-        parts.delayed.close()
+        if self.identity.is_master:  # a slave's tables have the progress of its master
+            parts.pops.revive.save_acks(self.clock.now_ms())
+            parts.delayed.close()
+            parts.pops.publish_progress()
+            parts.transactions.close()
         parts.timers.close(self.clock.now_ms())
-        parts.pops.publish_progress()
-        parts.transactions.close()
         parts.saved_tables.save_all()
 
     def _slaves_have_all(self) -> bool:
@@ -546,7 +547,15 @@ class Broker:
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
             follower,
             MetadataSync(
-                follower.status, store, topics, subscription_groups, deliveries, delayed, clock
+                follower.status,
+                store,
+                topics,
+                subscription_groups,
+                deliveries,
+                delayed,
+                timers,
+                request_modes.table,
+                clock,
             ),
         )
         self.parts = Parts(

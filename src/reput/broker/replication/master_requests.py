@@ -22,6 +22,10 @@ class Unanswered(ReputError):
     """The master does not answer a request, refuses it, or its answer cannot be read."""
 
 
+class RequestDenied(Unanswered):
+    """The master refuses a request."""
+
+
 class MasterIdentity(NamedTuple):
     """A broker as it describes itself."""
 
@@ -38,6 +42,8 @@ class MasterRange(NamedTuple):
     min_offset: int
     max_offset: int
     """Physical offset after the last readable byte."""
+    has_newer_tables: bool = False
+    """True if it may answer requests for tables that RocketMQ has from 5.0 on."""
 
 
 class MasterRequests:
@@ -82,7 +88,12 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            return MasterRange(
+                int(table["commitLogMinOffset"]),
+                int(table["commitLogMaxOffset"]),
+                # Older brokers lack it, and some of them do not even refuse unknown requests.
+                has_newer_tables="timerReadBehind" in table,
+            )
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
@@ -98,19 +109,21 @@ class MasterRequests:
         reply = await self._invoke(request, f"the record at physical offset {physical_offset}")
         return bytes(reply.body) if reply.code == ResponseCode.SUCCESS else None
 
-    async def table(self, code: RequestCode, what: str) -> bytes:
-        """Return the body of a reply with a table of the master.
+    async def table(self, code: RequestCode, what: str) -> Command:
+        """Return a reply with a table of the master.
 
         Raises:
-            Unanswered: It does not answer, or refuses.
+            Unanswered: It does not answer.
+            RequestDenied: It refuses.
         """
-        return bytes((await self._ask(Command(code), what)).body)
+        return await self._ask(Command(code), what)
 
     async def _ask(self, request: Command, what: str) -> Command:
         reply = await self._invoke(request, what)
         if reply.code != ResponseCode.SUCCESS:
             remark = reply.remark or ""
-            raise Unanswered(f"{self.address} refuses {what}: code {reply.code} {remark}".rstrip())
+            text = f"{self.address} refuses {what}: code {reply.code} {remark}"
+            raise RequestDenied(text.rstrip())
         return reply
 
     async def _invoke(self, request: Command, what: str) -> Command:

@@ -1,7 +1,7 @@
-"""A slave's copies of its master's tables: topics, groups, consumer offsets, delay levels.
+"""A slave's copies of its master's tables: topics, groups, request modes, consumer offsets, delays.
 
     topics, groups, offsets -> end of the master's log -> the slave has dispatched up to it
-    new entries at once                                -> positions
+    new entries at once                                -> positions: of groups, levels, the timer
 
 A position may pass a message whose copy the slave lacks: a slave that became master then would
 never deliver it. So positions are taken once the slave has all that the master had afterwards.
@@ -11,8 +11,8 @@ Entries that the master lacks are kept.
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from reput.broker.delay import DelaySchedule
 from reput.broker.deliveries import Deliveries
@@ -20,6 +20,7 @@ from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.master_tables import MasterTables, NamedEntries, Queues
 from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.broker.timer.timers import Timers
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.errors import ReputError
@@ -29,9 +30,14 @@ from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
 from reput.store.config_tables import Table
 from reput.store.interface import BrokerStore
+from reput.store.pop_tables import RequestModeTable
+from reput.store.timer_table import TimerProgress
 
 INTERVAL_MS = 3_000
 """Time between two rounds."""
+_LOOK_MS = 100
+"""Time between two looks whether the log has come, for positions that wait for it."""
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +47,10 @@ class Positions(NamedTuple):
 
     log_end: int
     """Physical offset of the end of its log afterwards."""
-    consumer_offsets: dict[tuple[str, str], Queues]
-    delay_offsets: dict[int, int]
+    consumer_offsets: dict[tuple[str, str], Queues] | None
+    """None, as the others: it is not known."""
+    delay_offsets: dict[int, int] | None
+    timer: TimerProgress | None
 
 
 class MetadataSync:
@@ -55,6 +63,8 @@ class MetadataSync:
         subscription_groups: The groups' settings.
         deliveries: The consumer offsets.
         delayed: The progress of delayed messages.
+        timers: The progress of the timer.
+        request_modes: The request modes of groups.
         clock: The clock.
     """
 
@@ -66,6 +76,8 @@ class MetadataSync:
         subscription_groups: SubscriptionGroups,
         deliveries: Deliveries,
         delayed: DelaySchedule,
+        timers: Timers,
+        request_modes: RequestModeTable,
         clock: Clock,
     ) -> None:
         self._status = status
@@ -74,6 +86,8 @@ class MetadataSync:
         self._subscription_groups = subscription_groups
         self._deliveries = deliveries
         self._delayed = delayed
+        self._timers = timers
+        self._request_modes = request_modes
         self._clock = clock
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,19 +112,27 @@ class MetadataSync:
 
     async def _run(self, client: RemotingClient) -> None:
         while True:
-            status = self._status
-            if status.state is SlaveState.FOLLOWING and status.master_address:
-                try:
-                    await self.copy(MasterRequests(client, status.master_address))
-                    self._problem = ""
-                except ReputError as error:
-                    self._report(str(error))
-                except Exception as error:  # noqa: BLE001 - the outermost edge of a task
-                    if self._report(f"{type(error).__name__}: {error}"):
-                        _log.exception("copying the master's tables failed")
-            else:
-                self._waiting = None  # the next master may have another log
-            await asyncio.sleep(INTERVAL_MS / 1000)
+            try:
+                await self._round(client)
+            except ReputError as error:
+                self._report(str(error))
+                await asyncio.sleep(INTERVAL_MS / 1000)
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+                if self._report(f"{type(error).__name__}: {error}"):
+                    _log.exception("copying the master's tables failed")
+                await asyncio.sleep(INTERVAL_MS / 1000)
+
+    async def _round(self, client: RemotingClient) -> None:
+        """Copy all tables, and wait for the next time."""
+        status = self._status
+        if status.state is SlaveState.FOLLOWING and status.master_address:
+            await self.copy(MasterRequests(client, status.master_address))
+            self._problem = ""
+        else:
+            self._waiting = None  # the next master may have another log
+        for _ in range(max(INTERVAL_MS // _LOOK_MS, 1)):
+            await asyncio.sleep(min(INTERVAL_MS, _LOOK_MS) / 1000)
+            await self._take_positions()
 
     def _report(self, problem: str) -> bool:
         """Log a problem once; return True if it is new."""
@@ -124,27 +146,62 @@ class MetadataSync:
         """Copy all tables once.
 
         Raises:
-            Unanswered: A table cannot be fetched or read; those before it are copied.
+            Unanswered: Tables cannot be fetched or read; all others are copied.
         """
-        tables = MasterTables(master)
-        for what, fetch, own in (
-            ("topics", tables.topics, self._topics),
-            ("groups", tables.groups, self._subscription_groups),
-        ):
-            await run_in_slices(self._copy_entries(what, await fetch(), own))
-        consumer_offsets = await tables.consumer_offsets()
-        await run_in_slices(self._copy_new_offsets(consumer_offsets))
+        tables, problems = MasterTables(master), list[str]()
+
+        async def done(work: Callable[[], Awaitable[_T]]) -> _T | None:
+            try:
+                return await work()
+            except Unanswered as error:
+                problems.append(str(error))
+                return None
+
+        log = await done(master.log_range)
+        is_newer = log is not None and log.has_newer_tables
+        await done(lambda: self._copy_named("topics", tables.topics, self._topics))
+        await done(lambda: self._copy_named("groups", tables.groups, self._subscription_groups))
+        if is_newer and (modes := await done(tables.request_modes)) is not None:
+            self._request_modes.replace(modes)
+        consumer_offsets = await done(tables.consumer_offsets)
+        if consumer_offsets is not None:
+            await run_in_slices(self._copy_new_offsets(consumer_offsets))
+        await self._take_positions()
         if self._waiting is None:
-            delay_offsets = await tables.delay_offsets()
-            log_end = (await master.log_range()).max_offset
-            self._waiting = Positions(log_end, consumer_offsets, delay_offsets)
-        waiting = self._waiting
-        if self._store.dispatcher.dispatched_offset >= waiting.log_end:
-            self._waiting = None
-            for level, queue_offset in waiting.delay_offsets.items():
-                if self._delayed.table.get(level) != queue_offset:
-                    self._delayed.table.put(level, queue_offset)
+            delay_offsets = await done(tables.delay_offsets)
+            timer = await done(tables.timer_progress) if is_newer else None
+            log = await done(master.log_range)
+            if log is not None:
+                self._waiting = Positions(log.max_offset, consumer_offsets, delay_offsets, timer)
+            await self._take_positions()
+        if problems:
+            raise Unanswered("; ".join(problems))
+
+    async def _take_positions(self) -> None:
+        """Take the positions that wait, if the log is here and on the disk.
+
+        A power failure must not leave tables that are ahead of the log.
+        """
+        waiting, store = self._waiting, self._store
+        if waiting is None:
+            return
+        if min(store.dispatcher.dispatched_offset, store.log.flushed_offset) < waiting.log_end:
+            return
+        self._waiting = None
+        if waiting.delay_offsets is not None:
+            self._delayed.copy_positions(waiting.delay_offsets)
+        if waiting.timer is not None:
+            self._timers.copy_progress(waiting.timer)
+        if waiting.consumer_offsets is not None:
             await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
+
+    async def _copy_named(
+        self,
+        what: str,
+        fetch: Callable[[], Awaitable[NamedEntries]],
+        own: Topics | SubscriptionGroups,
+    ) -> None:
+        await run_in_slices(self._copy_entries(what, await fetch(), own))
 
     def _copy_entries(
         self, what: str, reply: NamedEntries, own: Topics | SubscriptionGroups
@@ -186,7 +243,9 @@ class MetadataSync:
                 seen = self._seen.get(key, {})
                 for queue_id, value in queues.items():
                     own = table.get(*key, queue_id)
-                    consumer_offset = merged(own, value, seen.get(queue_id))
+                    consumer_offset = value
+                    if key[1] not in names.GROUPS_OF_BROKERS:
+                        consumer_offset = merged(own, value, seen.get(queue_id))
                     if consumer_offset != own:
                         table.put(*key, queue_id, consumer_offset)
             yield
