@@ -44,7 +44,9 @@ class ReplicaAcks:
         acked = [
             replica.acked_offset for replica in self.replicas if replica.acked_offset is not None
         ]
-        return sorted(acked, reverse=True)
+        if len(acked) > 1:
+            acked.sort(reverse=True)
+        return acked
 
     def confirmed(self, count: int) -> int | None:
         """Return the physical offset up to which ``count`` slaves have the log.
@@ -64,9 +66,13 @@ class ReplicaAcks:
             heard_since_ms: Slaves that have not reported since do not count, monotonic ms: the
                 other side of their connection may be gone.
         """
-        return sum(
-            replica.acked_offset is not None
-            and end - replica.acked_offset < lag_max
-            and replica.reported_ms >= heard_since_ms
-            for replica in self.replicas
-        )
+        count = 0
+        for replica in self.replicas:  # faster than a generator, at each put that waits
+            acked_offset = replica.acked_offset
+            if (
+                acked_offset is not None
+                and end - acked_offset < lag_max
+                and replica.reported_ms >= heard_since_ms
+            ):
+                count += 1
+        return count
