@@ -48,7 +48,9 @@ class ReplicaAcks:
         acked = [
             replica.acked_offset for replica in self.replicas if replica.acked_offset is not None
         ]
-        return sorted(acked, reverse=True)
+        if len(acked) > 1:
+            acked.sort(reverse=True)
+        return acked
 
     def confirmed(self, count: int) -> int | None:
         """Return the physical offset up to which ``count`` slaves have the log.
@@ -69,10 +71,14 @@ class ReplicaAcks:
                 other side of their connection may be gone.
         """
         count = 0
-        for replica in self.replicas:
-            offset = replica.acked_offset
-            if offset is None:
-                offset = replica.doubtful_offset
-            if offset is not None and end - offset < lag_max:
-                count += replica.reported_ms >= heard_since_ms
+        for replica in self.replicas:  # faster than a generator, at each put that waits
+            known_offset = replica.acked_offset
+            if known_offset is None:
+                known_offset = replica.doubtful_offset
+            if (
+                known_offset is not None
+                and end - known_offset < lag_max
+                and replica.reported_ms >= heard_since_ms
+            ):
+                count += 1
         return count

@@ -222,6 +222,35 @@ def test_a_second_buffer_has_no_bytes_of_the_first(stores: Stores) -> None:
     assert not any(slave.replica_log.buffer(20_000))
 
 
+def test_what_was_filled_and_not_added_is_cleared_unless_it_is_kept(stores: Stores) -> None:
+    master, slave = pair(stores)
+    put_some(master, 3)
+    copy_log(master, slave)
+    log, data = slave.replica_log, b"\xee" * 5_000
+    with log.spare(5_000) as spare:
+        spare[:] = data
+    log.add(0, 5_000)
+    assert log.has_unpublished
+    assert bytes(log.buffer(6_000, 2_000)) == data[:2_000] + bytes(4_000)
+    with log.spare(5_000) as spare:
+        assert bytes(spare) == bytes(5_000)
+        spare[:] = data
+    log.add(4_000, 5_000)
+    with log.spare(5_000) as spare:
+        assert bytes(spare) == bytes(5_000)
+    assert not log.has_unpublished
+
+
+def test_there_is_no_spare_where_bytes_need_space_first(stores: Stores) -> None:
+    master, slave = pair(stores)
+    put_some(master, 100)
+    assert not slave.replica_log.spare(10)  # it is not known where the log begins
+    copy_log(master, slave, stop=FILE - 5)
+    assert len(slave.replica_log.spare(10)) == 5
+    copy_log(master, slave, stop=FILE)
+    assert not slave.replica_log.spare(10)
+
+
 def test_published_bytes_may_be_fewer_than_the_buffer(stores: Stores) -> None:
     master, slave = pair(stores)
     put_some(master, 3)

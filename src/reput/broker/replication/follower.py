@@ -37,6 +37,8 @@ CONNECT_TIMEOUT_MS = 3_000
 UNCHECKED_AFTER = 3
 """Consecutive attempts in which the master accepts slaves, but does not answer requests, after
 which it is followed unchecked: a master that starts opens its port for slaves first."""
+_DISPATCH_PAUSE_MS = 1
+"""Time between the acknowledgement of bytes and their dispatch: the frames of it share a step."""
 _RANGE_INTERVAL_MS = 5_000
 """Time between two requests for the end of the master's log."""
 
@@ -135,6 +137,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._range_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
+        self._dispatching: asyncio.TimerHandle | None = None
         self._sync_thread = SyncThread(store.sync, self._synced)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
@@ -397,6 +400,9 @@ class Follower:
             )
             raise await receiver.run()
         finally:
+            if self._dispatching is not None:
+                self._dispatching.cancel()
+                self._dispatch()
             self._receiver = None
             self._range_task.cancel()
 
@@ -413,7 +419,19 @@ class Follower:
             raise Disconnected(_text_of(error)) from error
 
     def _received(self) -> None:
-        """Continue after bytes were received."""
+        """Dispatch bytes that were received, soon."""
+        if self._dispatching is None:
+            loop = asyncio.get_running_loop()
+            self._dispatching = loop.call_later(_DISPATCH_PAUSE_MS / 1000, self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Dispatch what the log has, and continue."""
+        self._dispatching = None
+        try:
+            self._store.replica_log.dispatch()
+        except WriteFailed as error:
+            self._end(Disconnected(str(error), SlaveState.FAILED))
+            return
         status = self.status
         if status.state is SlaveState.FAILED:
             status.state, status.reason = SlaveState.FOLLOWING, ""

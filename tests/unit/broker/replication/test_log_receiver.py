@@ -40,7 +40,7 @@ class Log:
         self.problem = ""
         self.room = bytearray()
         self.failure: Exception | None = None
-        self.published: list[int] = []
+        self.spare_bytes = FILE_SIZE
 
     @property
     def end(self) -> int:
@@ -50,17 +50,23 @@ class Log:
         assert not self.data
         self.begin = physical_offset
 
-    def buffer(self, size: int) -> memoryview:
+    def buffer(self, size: int, kept: int) -> memoryview:
         if self.failure is not None:
             raise self.failure
         if size > FILE_SIZE - self.end % FILE_SIZE:
             raise StoreUnavailable(f"{size} bytes do not fit")
-        self.room = bytearray(size)
+        self.room = self.room[:kept] + bytes(size - kept)
         return memoryview(self.room)
 
-    def publish(self, size: int) -> None:
+    def spare(self, size_max: int) -> memoryview:
+        spare = min(self.spare_bytes, FILE_SIZE - self.end % FILE_SIZE) if self.end else 0
+        self.room = bytearray(min(spare, size_max))
+        return memoryview(self.room)
+
+    def add(self, size: int, filled: int) -> None:
+        assert size <= filled <= len(self.room)
         self.data += self.room[:size]
-        self.published.append(size)
+        self.room = self.room[size:]
 
 
 class Subject:
@@ -152,9 +158,11 @@ async def test_a_slave_reports_at_once() -> None:
         assert slave.status.written_ms == NOW_MS
 
 
-async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
+@pytest.mark.parametrize("spare_bytes", [0, 1, 12, 13, 500, FILE_SIZE])
+async def test_the_log_is_the_data_of_all_frames_however_they_are_cut(spare_bytes: int) -> None:
     source = random.Random(7)
     log, data = Log(FILE_SIZE), b""
+    log.spare_bytes = spare_bytes
     stream = b""
     for size in [0, 1, 0, 0, 11, 12, 13, 1000, 0, 70_000, 5]:
         part = source.randbytes(size)
@@ -163,7 +171,7 @@ async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
     async with running(log) as slave:
         sent = 0
         while sent < len(stream):
-            size = source.choice([1, 3, 12, 13, 500, 40_000])
+            size = source.choice([1, 3, 12, 13, 500, 40_000, 100_000])
             await slave.send(stream[sent : sent + size])
             await asyncio.sleep(0)
             sent += size
