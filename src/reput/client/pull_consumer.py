@@ -421,8 +421,8 @@ class PullConsumer(GroupMember):
         if offsets is None:
             self._settle()
             offsets = {
-                queue: queue_offset
-                for queue, queue_offset in self._consumed.items()
+                queue: consumed
+                for queue, consumed in self._consumed.items()
                 if queue in self._queues
             }
         self._chosen(offsets)

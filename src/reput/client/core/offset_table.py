@@ -39,9 +39,9 @@ class OffsetTable:
         """Return the offsets that the store lacks."""
         saved = self._saved
         return {
-            queue: queue_offset
-            for queue, queue_offset in self._offsets.items()
-            if saved.get(queue) != queue_offset
+            queue: consumer_offset
+            for queue, consumer_offset in self._offsets.items()
+            if saved.get(queue) != consumer_offset
         }
 
     def note_saved(self, queue: MessageQueue, consumer_offset: int) -> None:
@@ -56,8 +56,8 @@ class OffsetTable:
     def of_topic(self, topic: str) -> dict[MessageQueue, int]:
         """Return the known queues of a topic."""
         return {
-            queue: queue_offset
-            for queue, queue_offset in self._offsets.items()
+            queue: consumer_offset
+            for queue, consumer_offset in self._offsets.items()
             if queue.topic == topic
         }
 
