@@ -338,9 +338,9 @@ class History:
         by_broker: dict[str, dict[str, int]] = defaultdict(dict)
         for read in self._final():
             by_broker[read.broker].setdefault(read.key, read.queue_offset)
-        for broker, found in sorted(by_broker.items()):
-            there = [send for send in acknowledged if send.key in found]
-            yield from _unordered(there, found, broker)
+        for broker, queue_offsets in sorted(by_broker.items()):
+            there = [send for send in acknowledged if send.key in queue_offsets]
+            yield from _unordered(there, queue_offsets, broker)
 
     # --- rule 4 -----------------------------------------------------------------
 

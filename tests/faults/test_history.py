@@ -106,7 +106,7 @@ def add_reads(history: History, send: Send) -> None:
         )
 
 
-def found(history: History) -> set[Rule]:
+def broken_rules(history: History) -> set[Rule]:
     return {problem.rule for problem in history.check()}
 
 
@@ -275,7 +275,7 @@ def test_a_whole_history_has_no_problem(guarantee: Guarantee) -> None:
 def test_a_broken_history_is_found(breaks: Callable[[History], None]) -> None:
     history = whole()
     breaks(history)
-    assert found(history) == BROKEN[breaks]
+    assert broken_rules(history) == BROKEN[breaks]
 
 
 def test_each_rule_has_a_broken_history() -> None:
@@ -294,21 +294,21 @@ def lose_the_end(history: History, first: int) -> None:
 def test_async_may_lose_the_end_of_a_log_only() -> None:
     history = whole(Guarantee.ASYNC)
     lose_the_end(history, 17)
-    assert found(history) == set()
+    assert broken_rules(history) == set()
     drop(history, "k10")  # 11 to 16 are still there.
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_sync_must_not_lose_the_end() -> None:
     history = whole(Guarantee.SYNC)
     lose_the_end(history, 19)
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_async_must_not_lose_what_no_promotion_could_lose() -> None:
     history = whole(Guarantee.ASYNC)
     drop(history, f"k{COUNT - 1}")
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_places_of_lost_messages_are_given_again_under_async_only() -> None:
@@ -321,23 +321,23 @@ def test_places_of_lost_messages_are_given_again_under_async_only() -> None:
         change_sends(made, "k19", queue_offset=5)
         return made
 
-    assert Rule.REUSED not in found(history(Guarantee.ASYNC))
-    assert Rule.REUSED in found(history(Guarantee.SYNC))
+    assert Rule.REUSED not in broken_rules(history(Guarantee.ASYNC))
+    assert Rule.REUSED in broken_rules(history(Guarantee.SYNC))
 
 
 def test_reads_of_unacknowledged_messages_count_with_confirmed_reads_only() -> None:
     """The master returned message 7, which no slave had; another message got its place."""
     history = whole()
     history.reads.append(Read("a", TOPIC, 1, 4, 9_000, "k7", digest(b"7"), 9_000))
-    assert found(history) == set()
+    assert broken_rules(history) == set()
     history.has_confirmed_reads = True
-    assert found(history) == {Rule.REUSED}
+    assert broken_rules(history) == {Rule.REUSED}
 
 
 def test_offsets_above_the_end_of_a_queue_are_lowered() -> None:
     history = whole()
     history.observations.append(Observation("b", "g", TOPIC, 0, 2, 2, 12_600))
-    assert found(history) == set()
+    assert broken_rules(history) == set()
 
 
 # --- reports -------------------------------------------------------------------------

@@ -112,7 +112,9 @@ async def test_a_diverged_tail_is_cut_and_kept(start_pair: Callable[..., Pair]) 
             node.log_copy(*await pair.log_ends(node)) for node in reversed(pair.nodes)
         ]
         problems = traffic.history.check()
-        assert not [one for one in problems if one.rule is Rule.DIVERGED], summary(problems)
+        assert not [problem for problem in problems if problem.rule is Rule.DIVERGED], summary(
+            problems
+        )
         kept = kept_bytes(old)
         assert [
             send.key for send in tail if b"KEYS\x01%b\x02" % send.key.encode() not in kept
@@ -171,8 +173,8 @@ async def test_another_broker_opens_a_promoted_store(
                 await asyncio.sleep(0.1)  # Java dispatches after its start.
         assert after == before
         ends = [
-            1 + max(offset for queue, offset in before if queue == one)
-            for one in range(QUEUE_COUNT)
+            1 + max(offset for queue, offset in before if queue == queue_id)
+            for queue_id in range(QUEUE_COUNT)
         ]
         for send in await send_many(traffic, promoted, COUNT):
             assert send.queue_offset == ends[send.queue_id]

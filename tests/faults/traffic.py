@@ -69,7 +69,7 @@ class Traffic:
     def start(self) -> None:
         """Start all clients."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._produce(f"p{one}")) for one in range(PRODUCERS)]
+        self._tasks = [loop.create_task(self._produce(f"p{number}")) for number in range(PRODUCERS)]
         self._tasks.append(loop.create_task(self._consume()))
 
     async def stop(self) -> None:

@@ -404,8 +404,8 @@ async def test_java_producers_see_the_statuses(start_pair: StartPair, tmp_path: 
             JavaClient(version, tmp_path / f"client-{version}") as java,
             java.producer(pair.master.namesrv) as producer,
         ):
-            (one,) = await asyncio.to_thread(producer.send, [JavaMessage("T", b"one")])
-            assert one.status == "SEND_OK"
+            (result,) = await asyncio.to_thread(producer.send, [JavaMessage("T", b"one")])
+            assert result.status == "SEND_OK"
             os.kill(pair.slave.broker_pid, signal.SIGSTOP)
             try:
                 (late,) = await asyncio.to_thread(producer.send, [JavaMessage("T", b"late")])

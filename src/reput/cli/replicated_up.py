@@ -125,7 +125,7 @@ def run_group(
                 metrics = str(metrics_port + number if metrics_port else 0)
                 _write_conf(member, number, {**common, "metricsPort": metrics})
             # The master first: it would be refused while another one is listed and alive.
-            for member in sorted(members, key=lambda one: one.role()[0] == SLAVE):
+            for member in sorted(members, key=lambda candidate: candidate.role()[0] == SLAVE):
                 await _start(member)
             print_now(_banner(members, join_address(address, name_server.port)))
             watches = [asyncio.create_task(_watch(member)) for member in members]
