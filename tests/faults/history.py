@@ -72,7 +72,7 @@ class Rule(enum.StrEnum):
 
 
 class Guarantee(enum.StrEnum):
-    """The promise of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
+    """Guarantee of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
 
     SYNC = "sync"
     """Two brokers have the message: one failure loses nothing."""
@@ -180,7 +180,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A time until which a send must have succeeded."""
+    """Deadline by which a send must succeed."""
 
     name: str
     start_ms: int

@@ -54,7 +54,7 @@ def set_ages(store: MessageStore, now_ms: int) -> None:
 
 
 def run(store: MessageStore, clock: ManualClock, duration_ms: int = 3 * 60 * SECOND) -> int:
-    """Let time pass; return the number of log files that are left."""
+    """Advance the clock; return the number of remaining log files."""
     for _ in range(duration_ms // (20 * SECOND)):
         clock.advance(20 * SECOND)
         while store.step():

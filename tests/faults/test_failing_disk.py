@@ -34,7 +34,7 @@ class FaultyDisk(Disk):
 
     Args:
         number: Number of the change, from 1.
-        is_full: Whether the error is a lack of room.
+        is_full: True if the error is a full disk.
     """
 
     def __init__(self, number: int, *, is_full: bool) -> None:

@@ -87,7 +87,7 @@ def whole(guarantee: Guarantee = Guarantee.SYNC) -> History:
 
 
 def add_reads(history: History, send: Send) -> None:
-    """Let the master return a message at once, and both brokers at the end."""
+    """Add reads of a message: from the master at once, from both brokers at the end."""
     assert send.queue_offset is not None
     assert send.physical_offset is not None
     for broker, time_ms in ((send.broker, send.ended_ms), ("a", 60_000), ("b", 60_000)):
@@ -158,12 +158,12 @@ def give_an_offset_twice(history: History) -> None:
 
 
 def read_another_message_at_a_place(history: History) -> None:
-    """A consumer saw an acknowledged message where another one is at the end."""
+    """Read another message at the place of an acknowledged one."""
     change_reads(history, lambda read: read.key == "k12" and not read.is_final, queue_offset=1)
 
 
 def swap_two_messages(history: History) -> None:
-    """Two messages of a producer are stored in the wrong order, on all replicas."""
+    """Store two messages of a producer in the wrong order, on all replicas."""
     places = {"k12": 5, "k18": 3}
     for key, queue_offset in places.items():
         change_sends(history, key, queue_offset=queue_offset)
@@ -212,7 +212,7 @@ def leave_a_log_out(history: History) -> None:
 
 
 def let_queues_differ(history: History) -> None:
-    """An indeterminate message is on one replica only."""
+    """Store an indeterminate message on one replica only."""
     drop(history, "k5", "b")
 
 

@@ -1,7 +1,4 @@
-"""After a promotion: the old master returns with a diverged tail, and other brokers open the store.
-
-Items 27 and 28 of the design's acceptance list.
-"""
+"""After a promotion: an old master with a diverged tail returns, another broker opens the store."""
 
 import asyncio
 import random
@@ -21,7 +18,7 @@ COUNT = 30
 TAIL_COUNT = 5
 GUARD_S = 40.0
 LATER_S = 6.0
-"""Longer than the interval at which a slave tries again."""
+"""Time longer than the retry interval of a slave."""
 Place = tuple[int, int]
 
 JAVA = (pytest.mark.interop,)

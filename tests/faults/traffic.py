@@ -90,7 +90,7 @@ class Traffic:
             await asyncio.sleep(RETRY_S if failed else PAUSE_S)
 
     async def send(self, producer: str, node: Node, term: int | None = None) -> Send:
-        """Send a message to a node, which is master of a term (by default the current one)."""
+        """Send a message to a node, the master of a term (by default the current one)."""
         number = next(self._numbers)
         key = f"k{number}"
         size = self._chance.choice(BODY_BYTES)

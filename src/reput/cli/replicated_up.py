@@ -34,7 +34,7 @@ from reput.store.disk import Disk
 
 NAME = "broker-a"
 PORT_STEP = 10
-"""Distance of the ports of two brokers."""
+"""Difference between the ports of consecutive brokers."""
 REPLICAS_MAX = 8
 _START_S = 120.0
 _STOP_S = 60.0
@@ -217,7 +217,7 @@ async def _start(member: _Member) -> None:
 
 
 async def _watch(member: _Member) -> None:
-    """Report the end of a broker."""
+    """Wait for the end of a broker's process, and report it."""
     process = member.process
     assert process is not None
     code = await process.wait()

@@ -40,7 +40,7 @@ class CutReport:
     """What was cut from a log."""
 
     physical_offset: int
-    """The end of the log now."""
+    """New end of the log."""
     byte_count: int
     """Number of bytes that were cut, without zeros at their end."""
     path: str

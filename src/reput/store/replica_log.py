@@ -1,8 +1,8 @@
 """The commit log of a slave: bytes of the master's log, received straight into the mapped files.
 
 The bytes come in pieces that are not aligned to records. They are dispatched up to the last whole
-record. Bytes that cannot be a record stop dispatch: a slave skips nothing, as it would differ from
-its master then without a notice.
+record. Bytes that cannot be a record stop dispatch: a slave that skipped them would silently differ
+from its master.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,11 +44,11 @@ class ReplicaLog:
 
     @property
     def problem(self) -> str:
-        """Why dispatch has stopped at bytes that cannot be a record; empty if it has not."""
+        """Reason why dispatch stopped at bytes that cannot be a record; empty if it did not."""
         return self._dispatcher.problem
 
     def begin_at(self, physical_offset: int, now_ms: int) -> None:
-        """Let an empty log begin at a physical offset, that of a file.
+        """Set the physical offset at which an empty log begins, the start of a file.
 
         Args:
             physical_offset: The offset of the first byte to be received.
@@ -112,7 +112,7 @@ class ReplicaLog:
 
     @property
     def has_unpublished(self) -> bool:
-        """True if bytes that ``buffer`` has given out are not part of the log."""
+        """True if bytes that ``buffer`` returned are not yet part of the log."""
         return self._touched > self.end
 
     def publish(self, size: int) -> None:
