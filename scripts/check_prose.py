@@ -1,8 +1,8 @@
 """Check the language of docstrings, comments, messages and documents; part of ``make lint``.
 
 The words to avoid are the last table of docs/glossary.md. Three more rules: a function's docstring
-starts with a verb, an attribute's with a noun, and a variable that is used over more than three
-lines is not called "one", "found" or "at".
+starts with a verb, an attribute's with a noun, and no variable or argument is called "one",
+"found", "at", "thing", "said" or "told".
 
 ``python scripts/check_prose.py [--count] [PATH ...]``; exit code 1 if there are findings. Code in
 backticks, code blocks and lines with the comment ``sic`` (another program's words) are skipped.
@@ -25,7 +25,6 @@ DEFAULT_PATHS = (
 )  # fmt: skip
 GLOSSARY = ROOT / "docs" / "glossary.md"
 AVOIDED_HEADING = "## Words to avoid"
-SPAN_MAX = 3
 VAGUE_NAMES = frozenset({"one", "found", "at", "thing", "said", "told"})
 PREPOSITIONS = frozenset({"Of", "By", "For", "With", "As", "In", "On", "At", "To", "From"})
 NOT_VERBS = PREPOSITIONS | {
@@ -109,19 +108,16 @@ def texts_of_markdown(source: str) -> Iterator[Text]:
 
 
 def vague_names(source: str) -> Iterator[tuple[int, str]]:
-    """Yield variables with a vague name that live longer than three lines."""
-    for function in ast.walk(ast.parse(source)):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+    """Yield variables and arguments with a vague name, where they are bound."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
             continue
-        lines = collections.defaultdict(list)
-        for node in ast.walk(function):
-            if isinstance(node, ast.Name) and node.id in VAGUE_NAMES:
-                lines[node.id].append(node.lineno)
-            elif isinstance(node, ast.arg) and node.arg in VAGUE_NAMES:
-                lines[node.arg].append(node.lineno)
-        for name, places in lines.items():
-            if max(places) - min(places) > SPAN_MAX:
-                yield min(places), name
+        if name in VAGUE_NAMES:
+            yield node.lineno, name
 
 
 def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Finding]:

@@ -58,9 +58,9 @@ class Pair:
     def put(self, count: int) -> None:
         for number in range(self.count, self.count + count):
             size = number * 7919 % 4_000
-            one = message(f"Topic{number % 2}", b"%d:" % number + b"x" * size, number % 3,
+            sent = message(f"Topic{number % 2}", b"%d:" % number + b"x" * size, number % 3,
                           keys=f"key{number}")  # fmt: skip
-            self.master.put(one)
+            self.master.put(sent)
         self.count += count
 
     def receive(self, size: int) -> None:

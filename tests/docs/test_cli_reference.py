@@ -35,7 +35,7 @@ def sections() -> dict[str, str]:
 
 
 def options_of(command: Any) -> list[Any]:
-    return [one for one in command.params if one.param_type_name == "option"]
+    return [param for param in command.params if param.param_type_name == "option"]
 
 
 def is_common(option: Any) -> bool:
@@ -63,7 +63,7 @@ def default_of(option: Any) -> str:
 def row(option: Any) -> str:
     text = option.help.replace("|", r"\|")
     if isinstance(option.default, enum.StrEnum):
-        text += f" One of {', '.join(f'`{one}`' for one in type(option.default))}."
+        text += f" One of {', '.join(f'`{choice}`' for choice in type(option.default))}."
     return f"| {names_of(option)} | {default_of(option)} | {text} |"
 
 
@@ -87,8 +87,8 @@ def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_usage_line_has_the_arguments(name: str) -> None:
-    arguments = [one for one in ALL[name].params if one.param_type_name == "argument"]
-    usage = " ".join([name, *(metavar_of(one) for one in arguments)])
+    arguments = [param for param in ALL[name].params if param.param_type_name == "argument"]
+    usage = " ".join([name, *(metavar_of(argument) for argument in arguments)])
     assert f"```\n{usage}\n```" in sections()[name]
 
 

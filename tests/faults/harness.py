@@ -224,7 +224,7 @@ class Node:
         shutil.rmtree(self.store)
 
     def write_topic(self) -> None:
-        """Let a slave have the topic from its first moment: copying tables is another test."""
+        """Write the topic to a slave's table: other tests cover the copying of tables."""
         path = self.store / "config/topics.json"
         if path.exists():
             return
@@ -449,7 +449,7 @@ class Pair:
         await self.start(node, is_master=False)
 
     async def _create_topic(self, node: Node) -> None:
-        """Create the topic, which a slave of Java's would copy a minute later."""
+        """Create the topic on a node: a Java slave would copy it only a minute later."""
         fields = {
             "topic": TOPIC,
             "defaultTopic": "TBW102",

@@ -72,7 +72,7 @@ class Rule(enum.StrEnum):
 
 
 class Guarantee(enum.StrEnum):
-    """The promise of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
+    """Guarantee of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
 
     SYNC = "sync"
     """Two brokers have the message: one failure loses nothing."""
@@ -184,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A time until which a send must have succeeded."""
+    """Deadline by which a send must succeed."""
 
     name: str
     start_ms: int
@@ -341,9 +341,9 @@ class History:
         by_broker: dict[str, dict[str, int]] = defaultdict(dict)
         for read in self._final():
             by_broker[read.broker].setdefault(read.key, read.queue_offset)
-        for broker, found in sorted(by_broker.items()):
-            there = [send for send in acknowledged if send.key in found]
-            yield from _unordered(there, found, broker)
+        for broker, queue_offsets in sorted(by_broker.items()):
+            there = [send for send in acknowledged if send.key in queue_offsets]
+            yield from _unordered(there, queue_offsets, broker)
 
     # --- rule 4 -----------------------------------------------------------------
 

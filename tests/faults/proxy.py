@@ -165,7 +165,7 @@ class Link:
         self.up.is_open = self.down.is_open = False
 
     def stop_traffic(self, *, up: bool = True, down: bool = True) -> None:
-        """Stop traffic in one direction or both, without an end of the connections."""
+        """Stop traffic in one direction or both; the connections stay open."""
         self.up.is_open, self.down.is_open = not up, not down
 
     def delay(self, delay_s: float, jitter_s: float = 0.0) -> None:

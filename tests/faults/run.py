@@ -31,14 +31,14 @@ from faults.traffic import Traffic
 from reput.errors import ReputError
 
 RUN_S = 90.0
-"""Limit of a run."""
+"""Maximum duration of a run."""
 STEP_COUNT = 4
 JAVA_STEP_COUNT = 2
 """Faults of a run with Java's brokers, which start, stop and connect in seconds each."""
 CALM_S = (0.5, 2.0)
 HEAL_S = 25.0
 OFFSET_PERIOD_MS = {REPUT: 12_000, "4": 12_000, "5": 62_000}
-"""Time after which a slave of a kind has the offsets of its master."""
+"""Time after which a slave has its master's consumer offsets, by kind of slave."""
 
 
 @dataclass

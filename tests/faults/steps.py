@@ -70,7 +70,7 @@ async def stop_acknowledgements(run: Run) -> None:
 
 
 async def stop_link_and_cut(run: Run) -> None:
-    """Stop both directions, then lose what was under way."""
+    """Stop both directions, then drop the bytes in flight."""
     run.pair.slave_link.stop_traffic()
     await run.last(0.5, 4)
     run.pair.slave_link.cut()
@@ -165,12 +165,12 @@ async def kill_master(run: Run) -> None:
 
 
 async def freeze_slave(run: Run) -> None:
-    """Stop the slave's process, shorter or longer than a silent one is kept."""
+    """Suspend the slave's process, for less or more time than a master keeps a silent slave."""
     await _freeze(run, run.pair.slave, 7)
 
 
 async def freeze_master(run: Run) -> None:
-    """Stop the master's process for a while."""
+    """Suspend the master's process for a while."""
     await _freeze(run, run.pair.master, 4)
 
 
@@ -285,7 +285,7 @@ POWER_CUTS: dict[Guarantee, tuple[Step, ...]] = {
         cut_power_of_both_and_promote,
     ),
 }
-"""Power cuts that a guarantee survives."""
+"""Power cuts that each guarantee survives."""
 PROMOTIONS: tuple[Step, ...] = (promote, promote_without_link, promote_beside_old_master)
 
 

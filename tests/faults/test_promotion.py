@@ -21,7 +21,7 @@ COUNT = 30
 TAIL_COUNT = 5
 GUARD_S = 40.0
 LATER_S = 6.0
-"""Longer than the interval at which a slave tries again."""
+"""Time longer than the retry interval of a slave."""
 Place = tuple[int, int]
 
 JAVA = (pytest.mark.interop,)
@@ -112,7 +112,9 @@ async def test_a_diverged_tail_is_cut_and_kept(start_pair: Callable[..., Pair]) 
             node.log_copy(*await pair.log_ends(node)) for node in reversed(pair.nodes)
         ]
         problems = traffic.history.check()
-        assert not [one for one in problems if one.rule is Rule.DIVERGED], summary(problems)
+        assert not [problem for problem in problems if problem.rule is Rule.DIVERGED], summary(
+            problems
+        )
         kept = kept_bytes(old)
         assert [
             send.key for send in tail if b"KEYS\x01%b\x02" % send.key.encode() not in kept

@@ -102,7 +102,7 @@ class Received:
         numbers = self.numbers()
         assert Counter(number for _, number in numbers) == Counter(range(count))
         for queue_id in range(QUEUES):
-            of_queue = [number for one, number in numbers if one == queue_id]
+            of_queue = [number for queue, number in numbers if queue == queue_id]
             assert of_queue == sorted(of_queue)
 
 
@@ -447,7 +447,9 @@ def test_slaves_answer_alike(tmp_path: Path) -> None:
         with ReputCluster(tmp_path / "ours", settings, namesrv=pair.namesrv) as ours:
             addresses = (pair.slave.address, ours.address)
             for address in addresses:
-                pair.until_synced(lambda one=address: pairs.serves(one, TOPIC, 1, 50))
+                pair.until_synced(
+                    lambda broker_address=address: pairs.serves(broker_address, TOPIC, 1, 50)
+                )
             for name, question in QUESTIONS.items():
                 theirs, our = (pairs.asked(address, question) for address in addresses)
                 assert our.code == theirs.code, (name, our.remark, theirs.remark)

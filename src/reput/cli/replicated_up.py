@@ -36,7 +36,7 @@ from reput.store.folder_lock import FolderLock
 
 NAME = "broker-a"
 PORT_STEP = 10
-"""Distance of the ports of two brokers."""
+"""Difference between the ports of consecutive brokers."""
 REPLICAS_MAX = 8
 _START_S = 120.0
 _STOP_S = 60.0
@@ -129,7 +129,7 @@ def run_group(
                 metrics = str(metrics_port + number if metrics_port else 0)
                 _write_conf(member, number, {**common, "metricsPort": metrics})
             # The master first: it would be refused while another one is listed and alive.
-            for member in sorted(members, key=lambda one: one.role()[0] == SLAVE):
+            for member in sorted(members, key=lambda candidate: candidate.role()[0] == SLAVE):
                 await _start(member)
             print_now(_banner(members, join_address(address, name_server.port)))
             watches = [asyncio.create_task(_watch(member)) for member in members]
@@ -229,7 +229,7 @@ async def _start(member: _Member) -> None:
 
 
 async def _watch(member: _Member) -> None:
-    """Report the end of a broker."""
+    """Wait for the end of a broker's process, and report it."""
     process = member.process
     assert process is not None
     code = await process.wait()

@@ -176,7 +176,9 @@ class ClientInstance:
         # The whole configuration, so that the first client's intervals do not apply to others.
         instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
         key = (member.kind, member.group)
-        instance = next((one for one in instances if key not in one._members), None)
+        instance = next(
+            (candidate for candidate in instances if key not in candidate._members), None
+        )
         if instance is None:
             if instances and config.instance_name != DEFAULT_INSTANCE_NAME:
                 raise InvalidOption(
@@ -385,7 +387,7 @@ class ClientInstance:
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.config.poll_name_server_ms / 1000)
-            in_use = {topic for one in self._members.values() for topic in one.topics()}
+            in_use = {topic for member in self._members.values() for topic in member.topics()}
             self._routes.forget_all_but(in_use)
             for topic in sorted(in_use):
                 try:
@@ -407,7 +409,7 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Send a heartbeat to all known brokers; failures are logged."""
         async with self._heartbeat_lock:
-            parts = [one.heartbeat_part() for one in self._members.values()]
+            parts = [member.heartbeat_part() for member in self._members.values()]
             consumers = [part for part in parts if isinstance(part, ConsumerData)]
             producers = [part for part in parts if isinstance(part, ProducerData)]
             if not consumers and not producers:

@@ -78,7 +78,7 @@ class NotAllSent(RemotingError):
 
     def __init__(self, results: Sequence[SendResult | ReputError]) -> None:
         self.results = list(results)
-        errors = [one for one in results if isinstance(one, ReputError)]
+        errors = [result for result in results if isinstance(result, ReputError)]
         self.retriable = all(error.retriable for error in errors)
         sent_count = len(results) - len(errors)
         super().__init__(
@@ -361,7 +361,7 @@ class Producer:
 
         def queue_of_broker(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
             # The requester is connected to that broker, perhaps to no other.
-            same = [one for one in queues if one.broker_name == request.broker_name]
+            same = [queue for queue in queues if queue.broker_name == request.broker_name]
             return random.choice(same or list(queues))
 
         message = reply_message(request, body, properties)

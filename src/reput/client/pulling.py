@@ -137,7 +137,7 @@ def wanted_among(messages: list[R], subscription: Subscription) -> list[R]:
     try:
         return subscription.matching(messages)
     except CorruptRecord:
-        return [one for one in messages if _is_wanted(one, subscription)]
+        return [message for message in messages if _is_wanted(message, subscription)]
 
 
 def _is_wanted(message: ReceivedMessage, subscription: Subscription) -> bool:

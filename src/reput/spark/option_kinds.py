@@ -185,16 +185,16 @@ def _view(text: str) -> str:
     instead = _VIEWS_INSTEAD.get(text.lower())
     if instead is not None:
         raise Refused(f"messages, with {instead}")
-    found = _VIEWS.decode(text)
-    assert isinstance(found, str)
-    return found
+    view = _VIEWS.decode(text)
+    assert isinstance(view, str)
+    return view
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    found = json.loads(text)
-    if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
         raise ValueError(text)
-    return tuple(found)
+    return tuple(paths)
 
 
 def _local_folder(text: str) -> str:

@@ -374,7 +374,7 @@ def parse(options: Mapping[str, str], uses: Use, source: Source, **defaults: str
         )
     for key, (name, text) in texts.items():
         if key not in known:
-            choices = {one for row in rows for one in row.names.split()} | {"nameServer"}
+            choices = {option for row in rows for option in row.names.split()} | {"nameServer"}
             allowed = ", ".join(sorted(choices, key=str.lower))
             raise InvalidOption(name, _shown(name, text), f"one of {allowed}")
     return values

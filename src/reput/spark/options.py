@@ -154,7 +154,7 @@ Made = TypeVar("Made")
 
 def made(kind: type[Made], values: Mapping[str, Any], **more: Any) -> Made:
     """Return a dataclass from the values of its fields; missing ones have their defaults."""
-    known = [one.name for one in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [attribute.name for attribute in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: values[name] for name in known if values.get(name) is not None} | more)
 
 
@@ -250,8 +250,8 @@ def _paths(values: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> t
             texts.get("path", ("", None))[1],
             "the store folder: .load('/path/to/store') or its URI; or nameServer to read brokers",
         )
-    found: tuple[str, ...] = paths or path
-    return found
+    locations: tuple[str, ...] = paths or path
+    return locations
 
 
 def _check_topics(texts: Mapping[str, tuple[str, str]]) -> None:

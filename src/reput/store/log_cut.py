@@ -40,7 +40,7 @@ class CutReport:
     """What was cut from a log."""
 
     physical_offset: int
-    """The end of the log now."""
+    """New end of the log."""
     byte_count: int
     """Number of bytes that were cut, without zeros at their end."""
     path: str
@@ -142,9 +142,10 @@ def keep_bytes(
     descriptor = disk.create(draft, end - start, is_durable=False)
     try:
         for file in files:
-            for at in range(max(start, file.start), min(end, file.end), _CHUNK_BYTES):
-                size = min(_CHUNK_BYTES, end - at, file.end - at)
-                disk.write(descriptor, draft, at - start, _read(file.path, at - file.start, size))
+            for physical_offset in range(max(start, file.start), min(end, file.end), _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, end - physical_offset, file.end - physical_offset)
+                data = _read(file.path, physical_offset - file.start, size)
+                disk.write(descriptor, draft, physical_offset - start, data)
         disk.sync_file(descriptor, draft)
     except BaseException:
         disk.unlink(draft)
@@ -238,5 +239,5 @@ def _forget_import(config: StoreConfig, physical_offset: int, disk: Disk) -> Non
         return
     begun = appends.begun
     if begun is not None and begun.log_end >= physical_offset:
-        batches = {name: one for name, one in appends.batches.items() if name != begun.stream}
+        batches = {name: batch for name, batch in appends.batches.items() if name != begun.stream}
         bulk_append.save(config.store_path_root_dir, bulk_append.Appends(None, batches), disk)

@@ -30,7 +30,7 @@ class Replica:
 
 @dataclass(slots=True)
 class ReplicaAcks:
-    """The connections of all slaves."""
+    """Acknowledgements of all connected slaves."""
 
     replicas: list[Replica] = field(default_factory=list)
     """The open connections."""
@@ -40,7 +40,7 @@ class ReplicaAcks:
         self.replicas.append(replica)
 
     def remove(self, replica: Replica) -> None:
-        """Remove a connection, with what it has acknowledged."""
+        """Remove a connection and its acknowledgements."""
         self.replicas.remove(replica)
 
     def acked_offsets(self) -> list[int]:

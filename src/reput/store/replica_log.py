@@ -3,8 +3,8 @@
     buffer or spare -> filled by the connection -> add -> acknowledged -> dispatch
 
 The bytes come in pieces that are not aligned to records. They are dispatched up to the last whole
-record. Bytes that cannot be a record stop dispatch: a slave skips nothing, as it would differ from
-its master then without a notice.
+record. Bytes that cannot be a record stop dispatch: a slave that skipped them would silently differ
+from its master.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,11 +46,11 @@ class ReplicaLog:
 
     @property
     def problem(self) -> str:
-        """Why dispatch has stopped at bytes that cannot be a record; empty if it has not."""
+        """Reason why dispatch stopped at bytes that cannot be a record; empty if it did not."""
         return self._dispatcher.problem
 
     def begin_at(self, physical_offset: int, now_ms: int) -> None:
-        """Let an empty log begin at a physical offset, that of a file.
+        """Set the physical offset at which an empty log begins, the start of a file.
 
         Args:
             physical_offset: The offset of the first byte to be received.

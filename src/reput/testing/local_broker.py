@@ -346,7 +346,7 @@ class LocalBroker:
                     break
                 messages += received(bytes(result.data), name)
                 queue_offset = result.next_offset
-        return sorted(messages, key=lambda one: one.physical_offset)
+        return sorted(messages, key=lambda message: message.physical_offset)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -541,8 +541,8 @@ class Commands:
         """Print the messages of the log, and damage."""
         for stored in self.folder.messages(start, stop):
             yield f"{stored.topic}/{stored.queue_id} {printing.message(stored)}"
-        for found in self.folder.walk(start, stop):
-            for damage in found.damage:
+        for segment in self.folder.walk(start, stop):
+            for damage in segment.damage:
                 yield f"damage {damage.physical_offset}-{damage.end}: {damage.reason}"
 
     def reader_queues(self) -> Iterable[str]:

@@ -160,6 +160,6 @@ async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) ->
         await broker.change_role(BrokerRole.SLAVE, 1)
         health = await meter.check_health()
         assert health.details["replication"]["role"] == "SLAVE"
-        roles = next(one for one in await meter.measure() if one.name == "reput_role")
+        roles = next(metric for metric in await meter.measure() if metric.name == "reput_role")
         assert isinstance(roles, Family)
         assert {label for (label,), value in roles.values.items() if value} == {"SLAVE"}

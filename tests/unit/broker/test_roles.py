@@ -86,7 +86,7 @@ def put(broker: Broker, count: int) -> list[int]:
 
 
 def addresses(name_server: NameServer) -> dict[int, str]:
-    brokers = [one for one in name_server.parts.routes.brokers() if one is not None]
+    brokers = [broker for broker in name_server.parts.routes.brokers() if broker is not None]
     return {} if not brokers else dict(brokers[0].broker_addrs)
 
 

@@ -115,8 +115,8 @@ def test_a_changed_property(tmp_path: Path) -> None:
 
 def test_a_changed_store_time_can_be_ignored(tmp_path: Path) -> None:
     left, right = copies(tmp_path)
-    at = a_message()["commitLogOffset"]
-    path, position = log_place(right, at)
+    physical_offset = a_message()["commitLogOffset"]
+    path, position = log_place(right, physical_offset)
     flip(path, position + record.POSITION_BORN_HOST + 8 + 7, 0x01)
     got = run(left, right, sections=["messages"])
     assert [finding.field for finding in got.findings] == ["store_timestamp"]

@@ -290,8 +290,8 @@ def test_options_by_broker() -> None:
         startingOffsets=json.dumps(QUEUES),
         endingOffsetsByTimestamp=json.dumps(QUEUES),
     )
-    found = {name: table for name, table in parsed.by_broker() if table}
-    assert found == {
+    tables = {name: table for name, table in parsed.by_broker() if table}
+    assert tables == {
         "assign": {"T": {"a": (0,)}},
         "startingOffsets": {"T": {"b": {0: 23}}},
         "endingOffsetsByTimestamp": {"T": {"b": {0: 23}}},

@@ -30,8 +30,8 @@ def put_some(store: MessageStore, first: int, count: int) -> list[int]:
     """Put messages; return the physical offsets of their ends."""
     ends = []
     for number in range(first, first + count):
-        one = message("TopicA", b"%d:" % number + b"x" * 690, number % 3, keys=f"key{number}")
-        ends.append(store.put(one).end_offset)
+        sent = message("TopicA", b"%d:" % number + b"x" * 690, number % 3, keys=f"key{number}")
+        ends.append(store.put(sent).end_offset)
     return ends
 
 

@@ -22,8 +22,8 @@ FILE = 64 * 1024
 
 def put_some(store: MessageStore, count: int, size: int = 700, topic: str = "TopicA") -> None:
     for number in range(count):
-        one = message(topic, bytes([number % 251]) * size, number % 3, keys=f"key{number}")
-        assert store.put(one).status is PutStatus.PUT_OK
+        sent = message(topic, bytes([number % 251]) * size, number % 3, keys=f"key{number}")
+        assert store.put(sent).status is PutStatus.PUT_OK
     store.step()
 
 
@@ -70,8 +70,8 @@ def test_frames_may_end_anywhere(
     stores = Stores(tmp_path / str(next(_folders)))
     master, slave = pair(stores, flush_disk_type=flush)
     for number, size in enumerate(bodies):
-        one = message(f"Topic{number % 2}", bytes([number]) * size, number % 3, keys=f"k{number}")
-        master.put(one)
+        sent = message(f"Topic{number % 2}", bytes([number]) * size, number % 3, keys=f"k{number}")
+        master.put(sent)
     master.step()
     # Many frames of a few bytes take long, and show no more than some.
     few = itertools.chain(itertools.islice(itertools.cycle(sizes), 200), itertools.repeat(1999))

@@ -17,9 +17,11 @@ def test_a_sent_message_is_returned() -> None:
     with LocalBroker() as mq:
         with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
             sent = [producer.send(Message("Orders", b"%d" % i)) for i in range(10)]
-        found = mq.messages("Orders")
-        assert [message.body for message in found] == [b"%d" % i for i in range(10)]
-        assert [message.message_id for message in found] == [result.message_id for result in sent]
+        messages = mq.messages("Orders")
+        assert [message.body for message in messages] == [b"%d" % i for i in range(10)]
+        assert [message.message_id for message in messages] == [
+            result.message_id for result in sent
+        ]
         assert mq.messages("Nothing") == []
 
 

@@ -1,8 +1,8 @@
-"""Sends old parts of the log to a slave, in a thread: page faults and disk reads take their time.
+"""Sends old parts of the log to a slave from a thread: page faults and disk reads may block.
 
     thread: header, sendfile, header, sendfile, ... until the slave is near the end of the log
 
-The file that is sent is open meanwhile: expiry may delete it.
+The file stays open while it is sent: expiry may delete it.
 """
 
 import functools
@@ -26,7 +26,7 @@ BEGIN_BYTES = 16 * 1024 * 1024
 END_BYTES = 4 * 1024 * 1024
 """Lag in bytes below which the event loop serves it again."""
 DATA_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of the log in a frame of a thread."""
+"""Maximum number of log bytes in a frame that a thread sends."""
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 _POLL_MS = 1_000
 
@@ -144,7 +144,7 @@ class CatchUp:
         self._on_sent(size)
 
     def _write(self, write: Callable[[], int]) -> int:
-        """Return the result of a write, repeated until the connection takes bytes."""
+        """Retry a write until the connection accepts bytes; return its result."""
         while True:
             try:
                 return write()

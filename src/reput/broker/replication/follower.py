@@ -129,7 +129,7 @@ class Follower:
         self._registration = registration
         self._clock = clock
         self.status = SlaveStatus()
-        """The state, as of now."""
+        """Current state."""
         self.on_cut: Callable[[int], object] | None = None
         """Called with the physical offset at which the log must be cut before the slave can
         follow; the follower has ended then. None if the log cannot be cut."""
@@ -180,7 +180,7 @@ class Follower:
             await self._pause(began_ms + pause_ms - self._clock.monotonic_ms())
 
     async def _pause(self, duration_ms: int) -> None:
-        """Wait, but not longer than until another master is known."""
+        """Wait, or return early when another master becomes known."""
         if duration_ms > 0:
             try:
                 async with asyncio.timeout(duration_ms / 1000):
@@ -298,10 +298,10 @@ class Follower:
         return ""
 
     def _accept_unchecked(self, problem: str) -> None:
-        """Follow a master that could not be checked, but only if that does not seem to change.
+        """Follow a master that cannot be checked, after several failed attempts.
 
         Raises:
-            Disconnected: It is to be tried again first.
+            Disconnected: The check failed; retry it first.
         """
         self._unanswered_count = self._unanswered_count + 1 if problem else 0
         if not problem:
@@ -476,7 +476,7 @@ class Follower:
 
 
 def _text_of(error: OSError) -> str:
-    """Return the system's text: asyncio's is the same for any cause."""
+    """Return the operating system's message: asyncio has the same one for every cause."""
     # Errors of name resolution have negative numbers.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)

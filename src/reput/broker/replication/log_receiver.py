@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 class Disconnected(ReputError):
-    """The connection is over.
+    """The connection has ended.
 
     Args:
-        reason: Why.
-        state: The state that it leaves the slave in.
+        reason: Reason for the end.
+        state: State of the slave afterwards.
     """
 
     def __init__(self, reason: str, state: SlaveState = SlaveState.SEARCHING) -> None:
@@ -140,10 +140,10 @@ class LogReceiver:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> Disconnected:
-        """Report, and receive until the connection ends; return why.
+        """Report and receive until the connection ends; return the reason.
 
-        Before this the own log must be durable if acknowledgements mean that: the first report is
-        the physical offset at which the master begins.
+        If acknowledgements mean durability, the slave's log must be durable before the call: the
+        first report acknowledges it, and is the physical offset at which the master begins.
         """
         try:
             self._report(self._log.end)
@@ -311,7 +311,7 @@ class LogReceiver:
             self._report(self._log.durable_end)
 
     def _report(self, physical_offset: int) -> None:
-        """Send a report. One that the system does not take is replaced by a later one."""
+        """Send a report; one that must wait for an unsent one is replaced by later ones."""
         if self._ended.done():
             return
         self._reported = physical_offset

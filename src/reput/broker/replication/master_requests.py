@@ -37,7 +37,7 @@ class MasterIdentity(NamedTuple):
 
 
 class MasterRange(NamedTuple):
-    """The physical offsets of a log."""
+    """Range of physical offsets of the master's log."""
 
     min_offset: int
     max_offset: int
@@ -47,7 +47,7 @@ class MasterRange(NamedTuple):
 
 
 class MasterRequests:
-    """Asks a master.
+    """Sends requests to a master.
 
     Args:
         client: Opens the connection.
@@ -79,10 +79,10 @@ class MasterRequests:
             raise self._unreadable(what, error) from error
 
     async def log_range(self) -> MasterRange:
-        """Return where its log begins and ends.
+        """Return the range of the master's log.
 
         Raises:
-            Unanswered: It does not say.
+            Unanswered: The master did not return it.
         """
         what = "the offsets of its log"
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)

@@ -34,7 +34,7 @@ from reput.store.pop_tables import RequestModeTable
 from reput.store.timer_table import TimerProgress
 
 INTERVAL_MS = 3_000
-"""Time between two rounds."""
+"""Interval between two rounds, in ms."""
 _LOOK_MS = 100
 """Time between two looks whether the log has come, for positions that wait for it."""
 _T = TypeVar("_T")
@@ -54,10 +54,10 @@ class Positions(NamedTuple):
 
 
 class MetadataSync:
-    """Copies the tables of the master, as long as the slave follows it.
+    """Copies the master's tables while the slave follows it.
 
     Args:
-        status: The slave's state: the master's address is there.
+        status: State of the slave, with the master's address.
         store: The store.
         topics: The topics.
         subscription_groups: The groups' settings.
@@ -97,7 +97,7 @@ class MetadataSync:
         self._problem = ""
 
     async def start(self) -> None:
-        """Begin to copy."""
+        """Start copying."""
         self._client = RemotingClient()
         self._task = asyncio.create_task(self._run(self._client))
 

@@ -26,7 +26,7 @@ from reput.store.replica_acks import Replica
 READ_BYTES = 64 * 1024
 """Bytes that are read from a slave at once."""
 ROUND_BYTES = 4 * 1024 * 1024
-"""Bytes that are sent to a slave before the event loop serves others."""
+"""Maximum number of bytes sent to a slave per turn of the event loop."""
 
 _NO_BYTES = b""
 
@@ -74,7 +74,7 @@ class SlaveLink:
         self.opened_ms = now_ms
         """The time of the connect, monotonic ms."""
         self.replica = Replica(address)
-        """What the slave has."""
+        """Physical offsets that the slave was sent and has acknowledged."""
         self.reports: SlaveReports | None = None
         """The slave's reports; None until the first one."""
         self.bytes_per_s = 0
@@ -193,7 +193,7 @@ class SlaveLink:
         return view
 
     def _view(self, size: int) -> LogView | None:
-        """Return bytes to be sent next; None, with the connection closed, if they are gone."""
+        """Return the next bytes to send; close the connection if they are deleted or unreadable."""
         if not size:
             return None  # the rest of a heartbeat
         owner = self._owner
@@ -263,7 +263,7 @@ class SlaveLink:
         )
 
     def send_heartbeat(self, now_ms: int) -> None:
-        """Send a frame without data, unless a frame is under way.
+        """Send a frame without data, unless a frame is partly sent.
 
         Args:
             now_ms: The time, monotonic ms.

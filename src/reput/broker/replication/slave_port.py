@@ -115,7 +115,7 @@ class SlavePort:
     # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             OSError: The port is in use.
@@ -301,7 +301,7 @@ class SlavePort:
     # Sending ------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send all slaves what the log has, once per turn of the loop; to be called after puts."""
+        """Send new log bytes to all slaves, once per turn of the loop; call it after puts."""
         is_sync = self._is_sync_master
         if self._is_pumping or not (self._slaves or (is_sync and self._are_replies_held())):
             return

@@ -27,7 +27,7 @@ class SlaveState(enum.StrEnum):
 
 @dataclass(slots=True)
 class SlaveStatus:
-    """State of a slave, as of now."""
+    """Current state of a slave."""
 
     state: SlaveState = SlaveState.SEARCHING
     reason: str = ""

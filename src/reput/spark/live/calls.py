@@ -105,9 +105,9 @@ def disconnect() -> None:
     """Close all connections of this process; later reads create new ones."""
     with _lock:
         mine = [key for key in _clusters if key[0] == os.getpid()]
-        found = [_clusters.pop(key) for key in mine]
+        clusters = [_clusters.pop(key) for key in mine]
         _clusters.clear()
-    for cluster in found:
+    for cluster in clusters:
         with contextlib.suppress(RuntimeError):  # the interpreter starts no threads any more
             cluster.close()
 
@@ -171,7 +171,7 @@ class RetryingClient:
         """Return broker name to cluster name."""
         known = await self._patiently("brokers", None, self._admin.clusters)
         table = known.cluster_addr_table
-        return {name: cluster for cluster, found in table.items() for name in found}
+        return {name: cluster for cluster, broker_names in table.items() for name in broker_names}
 
     async def ends(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first queue offset of a queue, and that after the last message."""

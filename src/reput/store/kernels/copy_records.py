@@ -91,9 +91,11 @@ OUT_MS = long_name(props.TIMER_OUT_MS)
 ROLL_TIMES = long_name(props.TIMER_ROLL_TIMES)
 RECALLED = long_name(props.TIMER_RECALLED_KEY)
 
-LEGAL_LOW = sum(1 << ord(one) for one in "%-0123456789")
+LEGAL_LOW = sum(1 << ord(letter) for letter in "%-0123456789")
 """Bits of the letters that a topic may have: of those below 64, and of those above."""
-LEGAL_HIGH = sum(1 << one - 64 for one in range(65, 127) if chr(one).isalpha() or chr(one) in "_|")
+LEGAL_HIGH = sum(
+    1 << code - 64 for code in range(65, 127) if chr(code).isalpha() or chr(code) in "_|"
+)
 
 
 @njit(**COMPILE_OPTIONS)

@@ -517,7 +517,7 @@ async def test_bytes_that_are_no_record_stop_the_slave(tmp_path: Path) -> None:
         await assert_equal(master, pair)
         end = master.end
         read = master.store.log.read
-        master.store.log.read = lambda at, size: b"?" * len(read(at, size) or b"")  # type: ignore[method-assign]
+        master.store.log.read = lambda start, size: b"?" * len(read(start, size) or b"")  # type: ignore[method-assign]
         await master.put(3)
         reason = await pair.until_refused(SlaveState.DIVERGED)
         assert f"physical offset {end}" in reason

@@ -73,7 +73,7 @@ async def test_topics_and_groups_are_copied_with_their_versions(pair: Pair) -> N
     assert readers.retry_max == 7
     assert ours.topics.table.version == theirs.topics.table.version
     assert ours.subscription_groups.table.version == theirs.subscription_groups.table.version
-    queues = sum(one.read_queue_count for one in ours.topics.all().values())
+    queues = sum(topic_config.read_queue_count for topic_config in ours.topics.all().values())
     assert ours.topics.queue_count == queues
 
     theirs.topics.put(topic("orders", 8), NOW_MS)
