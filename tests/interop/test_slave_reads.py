@@ -244,7 +244,9 @@ def test_the_cpp_client_reads_the_rest_from_the_slave(pair: Pair) -> None:
     client, publisher = CppClient(), Publisher(pair)
 
     def consumed() -> list[int]:
-        return sorted(int(one["body"]) for one in client.consume(pair.namesrv, TOPIC, GROUP, 20))
+        return sorted(
+            int(message["body"]) for message in client.consume(pair.namesrv, TOPIC, GROUP, 20)
+        )
 
     publisher.send(20)
     assert consumed() == list(range(20))

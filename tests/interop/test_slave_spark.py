@@ -72,7 +72,7 @@ def test_the_stores_of_a_pair_are_equal(
         comparison = compare(spark, str(pair.master.store), str(pair.slave.store))
         assert comparison.matched_by == "physical"
         for section in ("messages", "queues", "tables"):
-            different = [one for one in comparison.findings if one.section == section]
+            different = [row for row in comparison.findings if row.section == section]
             assert not any(comparison.counts[section].values()), different
         # Index files are named by their time, tables contain the times of their changes.
         folders = {(finding.file or "").partition("/")[0] for finding in comparison.findings}

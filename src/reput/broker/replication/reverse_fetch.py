@@ -93,7 +93,7 @@ class ReverseFetch:
             async with asyncio.timeout(DURATION_S_MAX):
                 async with _client() as client:
                     slaves = await self._slaves()
-                    await asyncio.gather(*(self._ask(client, one, answered) for one in slaves))
+                    await asyncio.gather(*(self._ask(client, slave, answered) for slave in slaves))
         except TimeoutError:
             _log.warning(
                 "not all slaves have answered in %d s: consumer offsets that were committed there "
