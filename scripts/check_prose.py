@@ -63,11 +63,10 @@ def avoided_words() -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
-def texts_of_python(source: str) -> Iterator[Text]:
+def texts_of_python(source: str, nodes: list[ast.AST]) -> Iterator[Text]:
     """Yield docstrings, attribute docs, comments and messages of a module."""
-    tree = ast.parse(source)
     documented: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -78,7 +77,7 @@ def texts_of_python(source: str) -> Iterator[Text]:
             if isinstance(words, str):
                 documented.add(id(statement.value))
                 yield Text(statement.lineno, _kind_of(node, number), words)
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Constant) or id(node) in documented:
             continue
         if isinstance(node.value, str) and " " in node.value:
@@ -107,9 +106,9 @@ def texts_of_markdown(source: str) -> Iterator[Text]:
             yield Text(number, "document", line)
 
 
-def vague_names(source: str) -> Iterator[tuple[int, str]]:
+def vague_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield variables and arguments with a vague name, where they are bound."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.arg):
             name = node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -125,7 +124,8 @@ def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Fi
     source = path.read_text()
     is_python = path.suffix == ".py"
     sic = {number for number, line in enumerate(source.splitlines(), 1) if "# sic" in line}
-    for text in texts_of_python(source) if is_python else texts_of_markdown(source):
+    nodes = list(ast.walk(ast.parse(source))) if is_python else []
+    for text in texts_of_python(source, nodes) if is_python else texts_of_markdown(source):
         prose = CODE.sub(lambda code: re.sub(r"[^\n]", "_", code[0]), text.words)
         if text.kind == "message":
             prose = text.words
@@ -137,7 +137,7 @@ def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Fi
         if is_python and "src" in path.parts:
             yield from _check_first_word(path, text)
     if is_python:
-        for line, name in vague_names(source):
+        for line, name in vague_names(nodes):
             yield Finding(path, line, f"variable {name!r}: name it by what it holds")
 
 
