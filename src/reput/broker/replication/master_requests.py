@@ -82,7 +82,8 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            min_offset = max(int(table["commitLogMinOffset"]), 0)  # of RocketMQ without files: -1
+            return MasterRange(min_offset, int(table["commitLogMaxOffset"]))
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
@@ -98,13 +99,13 @@ class MasterRequests:
         reply = await self._invoke(request, f"the record at physical offset {physical_offset}")
         return bytes(reply.body) if reply.code == ResponseCode.SUCCESS else None
 
-    async def table(self, code: RequestCode, what: str) -> bytes:
-        """Return the body of a reply with a table of the master.
+    async def table(self, code: RequestCode, what: str) -> Command:
+        """Return a reply with a table of the master.
 
         Raises:
             Unanswered: It does not answer, or refuses.
         """
-        return bytes((await self._ask(Command(code), what)).body)
+        return await self._ask(Command(code), what)
 
     async def _ask(self, request: Command, what: str) -> Command:
         reply = await self._invoke(request, what)
