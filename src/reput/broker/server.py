@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from reput import descriptors, limits
-from reput.broker import master_guard
+from reput.broker import deletions, master_guard
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -49,6 +49,7 @@ from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
+from reput.broker.replication.named_tables import Deletions, NamedTables
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
@@ -542,6 +543,16 @@ class Broker:
         registration = Registration(self.settings, self.identity, topics, clock)
         follower = Follower(self.settings, self.identity, store, registration, clock)
         follower.on_cut = self._begin_reopening
+        named_tables = NamedTables(
+            store,
+            topics,
+            subscription_groups,
+            Deletions(
+                topics=lambda ends: deletions.delete_copied_topics(self.parts, ends),
+                groups=lambda gone: deletions.delete_copied_groups(self.parts, gone),
+            ),
+            clock,
+        )
         replication = Replication(
             self.identity,
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
@@ -549,8 +560,7 @@ class Broker:
             MetadataSync(
                 follower.status,
                 store,
-                topics,
-                subscription_groups,
+                named_tables,
                 deliveries,
                 delayed,
                 timers,
@@ -629,8 +639,15 @@ class Broker:
             lower_offsets(self._root, disk, offset_table, store, now_ms)
         else:
             mark_slave(self._root, disk)
+        versions = topics.table.version, subscription_groups.table.version
         topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
         subscription_groups.add_built_in(now_ms)
+        if not self.identity.is_master:  # the versions are those of the master
+            topics.table.adopt_version(versions[0])
+            subscription_groups.table.adopt_version(versions[1])
+        store.dispatcher.on_begun_again = lambda topic, queue_id: deletions.forget_queue(
+            self.parts, topic, queue_id
+        )
         self._subscribe()
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:

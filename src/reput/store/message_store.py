@@ -112,6 +112,7 @@ class MessageStore:
             self.index,
             self._tombstones.by_topic,
         )
+        self.dispatcher.exclude = lambda topic, end: self._tombstones.put([topic], end)
         self._known_queues = KnownQueues(
             self.root, disk, self._hot, self.queues, self._batch_queues
         )
@@ -885,6 +886,32 @@ class MessageStore:
         self.pull_subscriptions.clear()  # it has the addresses of queues
         removal = self.removals.begin(doomed, queues, batches, self.log.written_offset)
         _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
+        return removal
+
+    def begin_deletion_before(self, topic: str, physical_offset: int) -> Removal | None:
+        """Remove the queues of a topic that have no message at a physical offset or after it.
+
+        On a slave: its master has deleted the topic before that offset of the log.
+
+        Args:
+            topic: The topic.
+            physical_offset: An offset up to which the log is dispatched.
+
+        Returns:
+            As ``begin_deletion``.
+        """
+        assert physical_offset <= self.dispatcher.dispatched_offset
+        plain = self.queues.of_topic(topic).values()
+        batches = self._batch_queues.of_topic(topic)
+        queues = [queue for queue in plain if queue.end_physical_offset <= physical_offset]
+        doomed = [queue for queue in batches if queue.end_physical_offset <= physical_offset]
+        if not queues and not doomed:
+            return None
+        self.pull_subscriptions.clear()  # it has the addresses of queues
+        removal = self.removals.begin([topic], queues, doomed, physical_offset)
+        if len(doomed) < len(batches):
+            self._batch_queues.topics.add(topic)
+        _log.info("deleted topic %s, as the master did: %d queues", topic, removal.count)
         return removal
 
     def unknown_topics(self, known: Collection[str]) -> list[str]:

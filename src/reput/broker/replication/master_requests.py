@@ -89,7 +89,7 @@ class MasterRequests:
         try:
             table = bodies.decode(KvTable, reply.body).table
             return MasterRange(
-                int(table["commitLogMinOffset"]),
+                max(int(table["commitLogMinOffset"]), 0),  # of RocketMQ without files: -1
                 int(table["commitLogMaxOffset"]),
                 # Older brokers lack it, and some of them do not even refuse unknown requests.
                 has_newer_tables="timerReadBehind" in table,

@@ -33,6 +33,11 @@ class NamedEntries(NamedTuple):
     version: DataVersion
     entries: dict[str, Table]
     """Entries by name, with all members that the master sent."""
+    forbidden: dict[str, dict[str, int]] | None = None
+    """Group -> topic -> operations that the group must not do, as bits of a permission; None if the
+    master does not have it."""
+    is_whole: bool = True
+    """False if the master has more entries: 5.5 can send them in parts."""
 
 
 class MasterTables:
@@ -47,12 +52,23 @@ class MasterTables:
 
     async def topics(self) -> NamedEntries:
         """Return the topics. Raises ``Unanswered``."""
-        return await self._fetch(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", named)
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        return await self._named(code, "topicConfigTable", "totalTopicNum")
 
     async def groups(self) -> NamedEntries:
         """Return the groups. Raises ``Unanswered``."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return await self._fetch(code, "subscriptionGroupTable", named)
+        return await self._named(code, "subscriptionGroupTable", "totalGroupNum")
+
+    async def _named(
+        self, code: RequestCode, entries_member: str, total_field: str
+    ) -> NamedEntries:
+        reply = await self._master.table(code, entries_member)
+        named_entries = await self._decoded(reply, entries_member, named)
+        total = (reply.ext_fields or {}).get(total_field, "")
+        if total.isdecimal() and int(total) > len(named_entries.entries):
+            return named_entries._replace(is_whole=False)
+        return named_entries
 
     async def consumer_offsets(self) -> dict[tuple[str, str], Queues]:
         """Return the consumer offsets by topic and group. Raises ``Unanswered``."""
@@ -92,7 +108,13 @@ class MasterTables:
     async def _fetch(
         self, code: RequestCode, entries_member: str, decode: Callable[[Table, str], _T]
     ) -> _T:
-        body = bytes((await self._master.table(code, entries_member)).body)
+        reply = await self._master.table(code, entries_member)
+        return await self._decoded(reply, entries_member, decode)
+
+    async def _decoded(
+        self, reply: Command, entries_member: str, decode: Callable[[Table, str], _T]
+    ) -> _T:
+        body = bytes(reply.body)
         try:
             return await asyncio.to_thread(lambda: decode(_parsed(body), entries_member))
         except (CorruptRecord, ValueError) as error:
@@ -122,7 +144,13 @@ def named(table: Table, entries_member: str) -> NamedEntries:
             int(version.get("timestamp", 0)),
             int(version.get("stateVersion", 0)),
         )
-    return NamedEntries(data_version, entries)
+        forbidden = None
+        if isinstance(table.get("forbiddenTable"), dict):
+            forbidden = {
+                group: {topic: int(bits) for topic, bits in topics.items()}
+                for group, topics in table["forbiddenTable"].items()
+            }
+    return NamedEntries(data_version, entries, forbidden)
 
 
 def numbers(table: Table, entries_member: str) -> dict[int, int]:

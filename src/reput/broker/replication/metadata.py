@@ -6,29 +6,28 @@
 A position may pass a message whose copy the slave lacks: a slave that became master then would
 never deliver it. So positions are taken once the slave has all that the master had afterwards.
 Nothing is copied unless the slave follows: the follower has checked then whose master that is.
-Entries that the master lacks are kept.
+Consumer offsets and delay levels that the master lacks are kept; for topics and groups see
+``named_tables``.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from reput.broker.delay import DelaySchedule
 from reput.broker.deliveries import Deliveries
-from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
-from reput.broker.replication.master_tables import MasterTables, NamedEntries, Queues
+from reput.broker.replication.master_tables import MasterTables, Queues
+from reput.broker.replication.named_tables import NamedTables
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.timer.timers import Timers
-from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.errors import ReputError
 from reput.format import names
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
-from reput.store.config_tables import Table
 from reput.store.interface import BrokerStore
 from reput.store.pop_tables import RequestModeTable
 from reput.store.timer_table import TimerProgress
@@ -38,6 +37,8 @@ INTERVAL_MS = 3_000
 _LOOK_MS = 100
 """Time between two looks whether the log has come, for positions that wait for it."""
 _T = TypeVar("_T")
+
+_NO_OFFSET = -1
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +60,7 @@ class MetadataSync:
     Args:
         status: State of the slave, with the master's address.
         store: The store.
-        topics: The topics.
-        subscription_groups: The groups' settings.
+        named_tables: Copies topics and groups.
         deliveries: The consumer offsets.
         delayed: The progress of delayed messages.
         timers: The progress of the timer.
@@ -72,8 +72,7 @@ class MetadataSync:
         self,
         status: SlaveStatus,
         store: BrokerStore,
-        topics: Topics,
-        subscription_groups: SubscriptionGroups,
+        named_tables: NamedTables,
         deliveries: Deliveries,
         delayed: DelaySchedule,
         timers: Timers,
@@ -82,8 +81,7 @@ class MetadataSync:
     ) -> None:
         self._status = status
         self._store = store
-        self._topics = topics
-        self._subscription_groups = subscription_groups
+        self._named_tables = named_tables
         self._deliveries = deliveries
         self._delayed = delayed
         self._timers = timers
@@ -92,8 +90,8 @@ class MetadataSync:
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: Positions | None = None
-        self._seen: dict[tuple[str, str], Queues] = {}
-        """The master's consumer offsets when they were last taken."""
+        self._seen: dict[tuple[str, str], Queues] | None = None
+        """The master's consumer offsets when they were last taken; None if they were not."""
         self._problem = ""
 
     async def start(self) -> None:
@@ -130,6 +128,7 @@ class MetadataSync:
             self._problem = ""
         else:
             self._waiting = None  # the next master may have another log
+            self._named_tables.forget_master()
         for _ in range(max(INTERVAL_MS // _LOOK_MS, 1)):
             await asyncio.sleep(min(INTERVAL_MS, _LOOK_MS) / 1000)
             await self._take_positions()
@@ -159,12 +158,14 @@ class MetadataSync:
 
         log = await done(master.log_range)
         is_newer = log is not None and log.has_newer_tables
-        await done(lambda: self._copy_named("topics", tables.topics, self._topics))
-        await done(lambda: self._copy_named("groups", tables.groups, self._subscription_groups))
+        await done(lambda: self._named_tables.copy_topics(master))
+        deleted_groups = await done(lambda: self._named_tables.copy_groups(master)) or set()
         if is_newer and (modes := await done(tables.request_modes)) is not None:
             self._request_modes.replace(modes)
         consumer_offsets = await done(tables.consumer_offsets)
         if consumer_offsets is not None:
+            for group in deleted_groups - {group for _, group in consumer_offsets}:
+                self._deliveries.consumer_offsets.delete(group=group)
             await run_in_slices(self._copy_new_offsets(consumer_offsets))
         await self._take_positions()
         if self._waiting is None:
@@ -195,35 +196,6 @@ class MetadataSync:
         if waiting.consumer_offsets is not None:
             await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
 
-    async def _copy_named(
-        self,
-        what: str,
-        fetch: Callable[[], Awaitable[NamedEntries]],
-        own: Topics | SubscriptionGroups,
-    ) -> None:
-        await run_in_slices(self._copy_entries(what, await fetch(), own))
-
-    def _copy_entries(
-        self, what: str, reply: NamedEntries, own: Topics | SubscriptionGroups
-    ) -> Iterable[None]:
-        """Take the entries of a reply, once all of them are valid, and its version."""
-        table = own.table
-        entries: list[tuple[Any, Table]] = []
-        for items in chunks(reply.entries.items()):
-            try:
-                entries += [(table.entry_of(name, value), value) for name, value in items]
-            except ReputError as error:
-                raise Unanswered(f"the master's {what}: {error}") from error
-            yield
-        if not entries:
-            raise Unanswered(f"the master has no {what}, not even those of each broker")
-        now_ms = self._clock.now_ms()
-        for chunk in chunks(entries):
-            for entry, stored in chunk:
-                own.copy(entry, stored, now_ms)
-            yield
-        table.adopt_version(reply.version)
-
     def _copy_new_offsets(self, theirs: dict[tuple[str, str], Queues]) -> Iterable[None]:
         """Add the consumer offsets of ordinary groups that are missing here."""
         for chunk in chunks(theirs.items(), LIGHT_CHUNK // 10):
@@ -240,12 +212,13 @@ class MetadataSync:
         for chunk in chunks(theirs.items(), CHUNK):
             table = self._deliveries.consumer_offsets
             for key, queues in chunk:
-                seen = self._seen.get(key, {})
+                seen = None if self._seen is None else self._seen.get(key, {})
                 for queue_id, value in queues.items():
                     own = table.get(*key, queue_id)
                     consumer_offset = value
                     if key[1] not in names.GROUPS_OF_BROKERS:
-                        consumer_offset = merged(own, value, seen.get(queue_id))
+                        last = None if seen is None else seen.get(queue_id, _NO_OFFSET)
+                        consumer_offset = merged(own, value, last)
                     if consumer_offset != own:
                         table.put(*key, queue_id, consumer_offset)
             yield
@@ -261,7 +234,7 @@ def merged(own: int | None, theirs: int, seen: int | None) -> int:
     Args:
         own: The consumer offset here; None if there is none.
         theirs: The master's.
-        seen: The master's when it was last taken; None if it was not.
+        seen: The master's when it was last taken, negative if it had none; None if it was not.
     """
     if own is None or theirs >= own:
         return theirs
