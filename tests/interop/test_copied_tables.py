@@ -1,159 +1,226 @@
-"""Topics and groups of an official master on our slave, and of our master on official slaves."""
+"""Tables that slaves copy from masters, ours and Java's, and what a promoted slave does with them.
 
-import json
-import re
-from functools import partial
+A table that Java's own slave copies must reach ours, and the reverse; messages that wait for their
+time must not come twice after a promotion.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from interop import java_cluster, java_oracle, pairs
-from interop.clusters import PAUSE, until
-from interop.pairs import REPUT, Pair
+from broker_subject import messages_in
+from interop import pairs
+from interop.clusters import start_cluster, until
+from interop.conftest import _or_skip
+from interop.java_cluster import JavaCluster, Settings
+from interop.java_oracle import wants_all_versions
+from interop.pairs import REPUT, Pair, asked
 from interop.wire import Remote
-from reput.format import bodies
-from reput.format.bodies import SubscriptionGroupConfig, TopicConfigTable
-from reput.format.codes import RequestCode as Code, ResponseCode
-from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
+from reput.clock import SystemClock
+from reput.format import bodies, names, timer_check
+from reput.format.bodies import OffsetTable, RequestModeBody, RequestModesBody
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.timer_check import TimerCheck
+from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
     pytest.mark.interop,
     pytest.mark.slow,
 ]
 
-TOPIC = "orders"
-GROUP = "readers"
-COPIED_S = 10
-"""Seconds in which a slave of ours, or of 4.x, has the tables."""
+CLOCK = SystemClock()
+DELAYED, TIMED = "Delayed", "Timed"
+MODE = RequestModeBody(consumer_group="poppers", mode="POP", pop_share_queue_num=3, topic=DELAYED)
+OURS_S, JAVAS_S = 30, 90
+"""Time in which slaves copy all tables: ours every 3 s, Java's of 5.x every 60 s; with a margin
+for a busy machine."""
+PAIRS = [
+    pytest.param("5.5.0", REPUT, 60_000, "5", id="5.5.0-reput"),
+    pytest.param(REPUT, REPUT, 60_000, "5", id="reput-reput"),
+    pytest.param(REPUT, "5.5.0", 110_000, "6", id="reput-5.5.0"),
+]
+"""Master, slave, and times after both have the tables: a delay in ms, and a delay level."""
 
 
-def ask(address: str, code: Code, header: object = None, body: bytes = b"") -> bytes:
-    """Return the body of a reply, which must be a success."""
+@pytest.fixture
+def start_pair(tmp_path: Path) -> Iterator[Callable[[str, str], Pair]]:
+    with contextlib.ExitStack() as stack:
 
-    async def question(remote: Remote) -> bytes:
-        reply = await remote.ask(code, header, body)  # type: ignore[arg-type]
+        def start(master: str, slave: str) -> Pair:
+            return stack.enter_context(_or_skip(lambda: Pair(master, slave, tmp_path)))
+
+        yield start
+
+
+@pytest.fixture
+def promote(tmp_path: Path) -> Iterator[Callable[[Pair, str], ReputCluster | JavaCluster]]:
+    """Provide a function that kills the master, and restarts the slave as master."""
+    with contextlib.ExitStack() as stack:
+
+        def promoted(pair: Pair, kind: str) -> ReputCluster | JavaCluster:
+            pair.master.kill_broker()
+            pair.slave.stop_broker()
+            settings: Settings = {**pairs.MASTER, "listenPort": pair.slave.port}
+            return stack.enter_context(
+                start_cluster(kind, kind, tmp_path / "slave", settings, namesrv=pair.namesrv)
+            )
+
+        yield promoted
+
+
+# --- requests ------------------------------------------------------------------------------
+
+
+def send(address: str, topic: str, body: bytes, **properties: str) -> None:
+    async def question(remote: Remote) -> None:
+        reply = await remote.send(topic, body, properties=properties)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+    asked(address, question)
+
+
+def bodies_of(address: str, topic: str) -> list[bytes]:
+    async def question(remote: Remote) -> list[bytes]:
+        reply = await remote.pull(topic)
+        return [message.body for message in messages_in(reply.body)]
+
+    found: list[bytes] = asked(address, question)
+    return found
+
+
+def table(address: str, code: RequestCode) -> bytes:
+    async def question(remote: Remote) -> bytes:
+        reply = await remote.ask(code)
+        assert reply.code == ResponseCode.SUCCESS, (code, reply.remark)
         return bytes(reply.body)
 
-    answer: bytes = pairs.asked(address, question)
-    return answer
+    body: bytes = asked(address, question)
+    return body
 
 
-def create_topic(address: str, count: int) -> None:
-    header = CreateTopicHeader(
-        topic=TOPIC,
-        default_topic="TBW102",
-        read_queue_nums=count,
-        write_queue_nums=count,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        order=False,
-    )
-    ask(address, Code.UPDATE_AND_CREATE_TOPIC, header)
-
-
-def delete_topic(address: str) -> None:
-    ask(address, Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=TOPIC))
-
-
-def create_group(address: str, retry_max: int) -> None:
-    group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=retry_max)
-    ask(address, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.encode(group))
-
-
-def delete_group(address: str) -> None:
-    header = GroupNameHeader(group_name=GROUP, clean_offset=True)
-    ask(address, Code.DELETE_SUBSCRIPTIONGROUP, header)
-
-
-def topic_table(address: str) -> TopicConfigTable:
-    return bodies.decode(TopicConfigTable, ask(address, Code.GET_ALL_TOPIC_CONFIG))
-
-
-def write_queues(address: str) -> int | None:
-    """Return the number of the topic's write queues; None without the topic."""
-    topic = topic_table(address).topic_config_table.get(TOPIC)
-    return None if topic is None else topic.write_queue_nums
-
-
-def retries(address: str) -> int | None:
-    """Return a setting of the group; None without the group."""
-    table = json.loads(ask(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
-    group = table["subscriptionGroupTable"].get(GROUP)
-    return None if group is None else int(group["retryMaxTimes"])
-
-
-def send(address: str, *all_bodies: bytes) -> None:
+def set_mode(address: str) -> None:
     async def question(remote: Remote) -> None:
-        for body in all_bodies:
-            reply = await remote.send(TOPIC, body)
-            assert reply.code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+        reply = await remote.tell(RequestCode.SET_MESSAGE_REQUEST_MODE, MODE)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
 
-    pairs.asked(address, question)
-
-
-def read(address: str, count: int) -> list[bytes]:
-    async def question(remote: Remote) -> list[bytes]:
-        return [message.body for message in await remote.read(TOPIC, count)]
-
-    answer: list[bytes] = pairs.asked(address, question)
-    return answer
+    asked(address, question)
 
 
-def has_both(slave: str, count: int | None) -> bool:
-    return write_queues(slave) == count == retries(slave)
+def modes(address: str) -> Any:
+    body = table(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    return bodies.decode(RequestModesBody, body).message_request_mode_map
 
 
-def change_all(master: str, slave: str, copied_s: float) -> None:
-    """Create, change and delete a topic and a group on a master; wait until its slave has each."""
-    for count in (3, 8):
-        create_topic(master, count)
-        create_group(master, count)
-        until(partial(has_both, slave, count), copied_s)
-    send(master, b"a", b"b", b"c")
-    assert read(slave, 3) == [b"a", b"b", b"c"]
-    delete_topic(master)
-    delete_group(master)
-    until(partial(has_both, slave, None), copied_s)
+def check(address: str) -> TimerCheck:
+    body = table(address, RequestCode.GET_TIMER_CHECK_POINT)
+    assert len(body) == 7 * 8
+    return timer_check.decode(body)
 
 
-@pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_our_slave_of_an_official_master(version: str, tmp_path: Path) -> None:
-    with Pair(version, REPUT, tmp_path) as pair:
-        master, slave = pair.master.address, pair.slave.address
-        change_all(master, slave, COPIED_S)
-        assert pairs.max_offset(slave, TOPIC, 0) == 0
-        assert not (pair.slave.store / "consumequeue" / TOPIC).exists()
-
-        # Created again, noticed.
-        create_topic(master, 4)
-        send(master, b"x", b"y")
-        until(lambda: write_queues(slave) == 4, COPIED_S)
-        assert read(slave, 2) == [b"x", b"y"]
-        # Created again before the slave has noticed.
-        delete_topic(master)
-        create_topic(master, 4)
-        send(master, b"z")
-        until(lambda: pairs.max_offset(slave, TOPIC, 0) == 1, COPIED_S)
-        assert pairs.max_offset(master, TOPIC, 0) == 1
-        assert read(slave, 1) == [b"z"]
-
-        until(lambda: topic_table(slave).data_version == topic_table(master).data_version, COPIED_S)
-        # It stays so.
-        saved = pair.slave.store / "config/topics.json"
-        until(lambda: '"writeQueueNums":4' in saved.read_text(), 30)
-        PAUSE.wait(COPIED_S)
-        assert topic_table(slave).data_version == topic_table(master).data_version
-        assert "not copied" not in pair.slave.log()
-        assert "they are kept" not in pair.slave.log()
+def waiting_counts(address: str) -> dict[str, int]:
+    """Return the number of messages that wait for the timer, by topic."""
+    counts = msgspec.json.decode(table(address, RequestCode.GET_TIMER_METRICS))
+    assert counts.keys() == {"dataVersion", "timingCount"}
+    assert counts["dataVersion"].keys() == {"counter", "stateVersion", "timestamp"}
+    assert all(count.keys() == {"count", "timeStamp"} for count in counts["timingCount"].values())
+    return {topic: count["count"] for topic, count in counts["timingCount"].items()}
 
 
-@pytest.mark.parametrize("version", java_cluster.broker_versions())
-def test_an_official_slave_of_our_master(version: str, tmp_path: Path) -> None:
-    """A slave of 5.x copies every 60 s. Queues stay (known-bugs.md#deletions-on-slaves)."""
-    with Pair(REPUT, version, tmp_path) as pair:
-        master, slave = pair.master.address, pair.slave.address
-        change_all(master, slave, 75 if version[0] == "5" else COPIED_S + 2)
-        warnings = (pair.slave.folder / "warnings.log").read_text(errors="replace")
-        assert not re.findall(r".*SlaveSynchronize.*|.*Exception.*", warnings), warnings[-3000:]
+def level_1(address: str) -> int | None:
+    """Return the position of delay level 1."""
+    offsets = bodies.decode(OffsetTable, table(address, RequestCode.GET_ALL_DELAY_OFFSET))
+    return offsets.offset_table.get(1)
+
+
+# --- tests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("master", "slave", "delay_ms", "level"), PAIRS)
+def test_what_waits_comes_once_after_a_promotion(
+    master: str,
+    slave: str,
+    delay_ms: int,
+    level: str,
+    start_pair: Callable[[str, str], Pair],
+    promote: Callable[[Pair, str], ReputCluster | JavaCluster],
+) -> None:
+    pair = start_pair(master, slave)
+    address = pair.master.address
+    for topic in (DELAYED, TIMED):
+        send(address, topic, b"first")
+    set_mode(address)
+    pair.until_caught_up(DELAYED)
+    now_ms = CLOCK.now_ms()
+    later_ms = now_ms + delay_ms
+    send(address, TIMED, b"later", TIMER_DELIVER_MS=str(later_ms))
+    send(address, TIMED, b"soon", TIMER_DELIVER_MS=str(now_ms + 3_000))
+    send(address, DELAYED, b"soon", DELAY="1")
+    send(address, DELAYED, b"later", DELAY=level)
+    for topic in (DELAYED, TIMED):
+        until(lambda topic=topic: bodies_of(address, topic) == [b"first", b"soon"])
+    delivered_ms = CLOCK.now_ms()
+    until(lambda: level_1(address) == 1)
+    until(lambda: waiting_counts(address) == {TIMED: 1})
+    guard_s = OURS_S if slave == REPUT else JAVAS_S
+    copy = pair.slave.address
+    until(lambda: modes(copy) == {DELAYED: {"poppers": MODE}}, guard_s)
+    until(lambda: level_1(copy) == 1, guard_s)
+    until(lambda: check(copy).read_time_ms > delivered_ms, guard_s)
+    assert check(copy).master_queue_offset == 2
+    assert bodies_of(copy, TIMED) == bodies_of(copy, DELAYED) == [b"first", b"soon"]
+    text = pair.slave.log()
+    promoted = promote(pair, slave)
+    assert CLOCK.now_ms() < later_ms, "too slow: the old master may have delivered it"
+    until(lambda: len(bodies_of(promoted.address, TIMED)) > 2, 180)
+    assert CLOCK.now_ms() >= later_ms
+    until(lambda: len(bodies_of(promoted.address, DELAYED)) > 2, 180)
+    assert bodies_of(promoted.address, TIMED) == [b"first", b"soon", b"later"]
+    assert bodies_of(promoted.address, DELAYED) == [b"first", b"soon", b"later"]
+    assert modes(promoted.address) == {DELAYED: {"poppers": MODE}}
+    assert "not copied" not in text
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "4.5.2"])
+def test_masters_without_these_tables_delay_no_other(
+    version: str, start_pair: Callable[[str, str], Pair]
+) -> None:
+    pair = start_pair(version, REPUT)
+    address, copy = pair.master.address, pair.slave.address
+    send(address, DELAYED, b"first")
+    pair.until_caught_up(DELAYED)
+    for count in (1, 2, 3):
+        send(address, DELAYED, b"soon", DELAY="1")
+        until(lambda count=count: level_1(address) == count)
+        until(lambda count=count: level_1(copy) == count, OURS_S)
+    assert DELAYED in pairs.topics(copy)
+    assert "not copied" not in pair.slave.log()
+
+
+def test_a_slave_of_java_understands_our_tables(start_pair: Callable[[str, str], Pair]) -> None:
+    """It logs no exception about the replies 21, 43, 45, 60, 61, 201 and 402."""
+    pair = start_pair(REPUT, "5.5.0")
+    address, copy = pair.master.address, pair.slave.address
+    send(address, DELAYED, b"first")
+    set_mode(address)
+    later_ms = CLOCK.now_ms() + 600_000
+    send(address, TIMED, b"later", TIMER_DELIVER_MS=str(later_ms))
+    send(address, DELAYED, b"soon", DELAY="1")
+
+    def is_copied() -> bool:
+        return (
+            waiting_counts(copy) == {TIMED: 1}
+            and level_1(copy) == 1
+            and modes(copy) == {DELAYED: {"poppers": MODE}}
+        )
+
+    until(is_copied, JAVAS_S)
+    until(lambda: check(copy).master_queue_offset == 1)
+    warnings = (pair.slave.folder / "warnings.log").read_text(errors="replace")
+    exceptions = [line for line in warnings.splitlines() if "Exception" in line]
+    assert exceptions == []
+    assert names.TIMER_TOPIC in pairs.topics(copy)

@@ -367,6 +367,20 @@ def test_messages_roll_before_their_file_expires(
     assert store_fixture.config(tmp_path, file_reserved_time=hours).timer_roll_ms == window_ms
 
 
+@pytest.mark.parametrize(
+    ("wait_hours", "leaves_after_hours"), [(47, 47), (48, 24), (63, 24), (64, 48), (71, 48)]
+)
+def test_messages_roll_when_java_rolls_them(
+    stores: Stores, wait_hours: int, leaves_after_hours: int
+) -> None:
+    """A slave of Java with the copied progress forgets them then (5.5.0: ``doEnqueue``)."""
+    subject = Subject(stores, file_reserved_time=96)
+    subject.put_at(b"one", START_MS + wait_hours * HOUR_MS + 1000)
+    subject.timers.step(subject.now_ms)
+    due_ms = subject.timers.next_due_ms(subject.now_ms)
+    assert due_ms == START_MS + leaves_after_hours * HOUR_MS + 1000
+
+
 # --- restarts ------------------------------------------------------------------------
 
 
