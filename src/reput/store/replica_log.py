@@ -39,7 +39,7 @@ class ReplicaLog:
 
     @property
     def durable_end(self) -> int:
-        """Physical offset up to which the log is on disk; ``sync`` of the store moves it."""
+        """Physical offset up to which the log is durable; ``sync`` of the store advances it."""
         return self._commit_log.flushed_offset
 
     @property
@@ -76,7 +76,7 @@ class ReplicaLog:
     def buffer(self, size: int) -> memoryview:
         """Return the next ``size`` bytes of the log, to be filled and then published.
 
-        A further call gives out the same bytes, until they are published; bytes that were filled
+        Further calls return the same bytes until they are published; bytes that were filled
         and not published are overwritten with zeros then: they may be another master's.
 
         Args:

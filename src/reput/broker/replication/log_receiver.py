@@ -19,7 +19,7 @@ from reput.store.config import DurableIn, StoreConfig
 from reput.store.replica_log import ReplicaLog
 
 RECEIVED_AT_ONCE = 1 << 20
-"""Bytes after which the event loop turns, although there is more."""
+"""Maximum number of bytes received per turn of the event loop."""
 _TICKS_PER_INTERVAL = 5
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ByteStream(Protocol):
         """
 
     def send(self, data: bytes) -> int:
-        """Send bytes; return how many were taken. Raises ``BlockingIOError`` or ``OSError``."""
+        """Send bytes; return the number sent. Raises ``BlockingIOError`` or ``OSError``."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -306,7 +306,7 @@ class LogReceiver:
         """Send a heartbeat if it is due, and disconnect from a silent master.
 
         Args:
-            monotonic_ms: The time.
+            monotonic_ms: Current time, monotonic ms.
         """
         config, status = self._config, self._status
         silent_ms = monotonic_ms - self._read_ms

@@ -149,7 +149,7 @@ class MetadataSync:
     def _copy_entries(
         self, what: str, reply: NamedEntries, own: Topics | SubscriptionGroups
     ) -> Iterable[None]:
-        """Take the entries of a reply, once all of them are valid, and its version."""
+        """Store the entries of a reply and its version if all entries are valid."""
         table = own.table
         entries: list[tuple[Any, Table]] = []
         for items in chunks(reply.entries.items()):
