@@ -187,7 +187,7 @@ def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None
 
 
 def _keep_one_master(members: list[_Member]) -> None:
-    """Let only the broker be master that became it last: its broker.conf is the newest."""
+    """Keep the role master only for the last promoted broker: its broker.conf is the newest."""
     masters = [member for member in members if member.role()[0] in MASTER_ROLES]
     masters.sort(key=lambda member: member.conf.stat().st_mtime_ns)
     used = {member.role()[1] for member in members}
@@ -253,7 +253,7 @@ async def _stop(member: _Member) -> None:
 
 
 def _banner(members: list[_Member], namesrv: str) -> str:
-    """Return the greeting: the brokers, and how to try a failover."""
+    """Return the banner: the brokers, and the commands of a failover."""
     from reput import __version__
 
     lines = [f"reput {__version__}: a name server and {len(members)} brokers named {NAME}", ""]

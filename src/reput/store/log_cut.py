@@ -37,18 +37,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CutReport:
-    """What was cut from a log."""
+    """Result of a cut."""
 
     physical_offset: int
     """New end of the log."""
     byte_count: int
-    """Number of bytes that were cut, without zeros at their end."""
+    """Number of bytes cut, without trailing zeros."""
     path: str
     """File with these bytes; empty if there are none."""
 
 
 class LogFile(Protocol):
-    """A file of the log, as far as its bytes are kept."""
+    """A file of the log, with the attributes that a cut needs."""
 
     path: str
     start: int
@@ -212,7 +212,7 @@ def note_finished(path: str, disk: Disk) -> None:
 
 
 def _cut(config: StoreConfig, physical_offset: int, disk: Disk, now_ms: int) -> None:
-    """Cut the log, after everything that claims more than is left."""
+    """Cut the log, after resetting all files that refer to the bytes."""
     root = config.store_path_root_dir
     disk.replace(f"{root}/{paths.ABORT}", str(os.getpid()).encode())
     Summary.delete(root, disk)
@@ -231,7 +231,7 @@ def _cut(config: StoreConfig, physical_offset: int, disk: Disk, now_ms: int) -> 
 
 
 def _forget_import(config: StoreConfig, physical_offset: int, disk: Disk) -> None:
-    """Forget the last import if its records are cut: it can be repeated."""
+    """Remove the state of the last import if its records are cut: it can be repeated."""
     try:
         appends = bulk_append.read(_folder(config))
     except CorruptRecord as error:

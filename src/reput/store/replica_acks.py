@@ -23,7 +23,7 @@ class Replica:
     sent_offset: int = 0
     """Physical offset after the last byte sent to it."""
     sent_bytes: int = 0
-    """Number of bytes of the log sent to it."""
+    """Number of log bytes sent to it."""
     reported_ms: int = 0
     """Time of its last report, monotonic ms."""
 

@@ -41,7 +41,7 @@ class ReplicaLog:
 
     @property
     def durable_end(self) -> int:
-        """Physical offset up to which the log is on disk; ``sync`` of the store moves it."""
+        """Physical offset up to which the log is durable; ``sync`` of the store advances it."""
         return self._commit_log.flushed_offset
 
     @property
@@ -78,7 +78,7 @@ class ReplicaLog:
     def buffer(self, size: int, kept: int = 0) -> memoryview:
         """Return the next ``size`` bytes of the log, to be filled and then added.
 
-        A further call gives out the same bytes, until they are added; bytes that were filled and
+        Further calls return the same bytes until they are added; bytes that were filled and
         are neither added nor kept are overwritten with zeros then: they may be another master's.
 
         Args:

@@ -22,7 +22,7 @@ from reput.store.commit_log import LogPiece
 from reput.store.replica_acks import Replica
 
 BEGIN_BYTES = 16 * 1024 * 1024
-"""Lag in bytes from which on a thread serves a slave."""
+"""Lag in bytes above which a thread serves a slave."""
 END_BYTES = 4 * 1024 * 1024
 """Lag in bytes below which the event loop serves it again."""
 DATA_BYTES_MAX = 1024 * 1024
@@ -39,7 +39,7 @@ class LogFiles(Protocol):
         """Physical offset up to which slaves may have the log."""
 
     def log_file(self, physical_offset: int) -> LogPiece | None:
-        """Return where bytes of the log are on disk; None if there are none."""
+        """Return the place on disk of bytes of the log; None if there are none."""
 
 
 class CatchUp:
@@ -88,7 +88,7 @@ class CatchUp:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end soon: at once, if the connection is shut down."""
+        """Request the end of the thread: it ends at once if the connection is shut down."""
         self._stopping.set()
 
     def join(self) -> None:

@@ -16,9 +16,9 @@ class ReplicationCounts:
     sent_bytes: int = 0
     """Number of log bytes sent to all slaves."""
     sent_frames: int = 0
-    """Number of frames with bytes of the log."""
+    """Number of frames with data."""
     heartbeats: int = 0
-    """Number of frames without."""
+    """Number of frames without data."""
     reports: int = 0
     """Number of valid reports."""
     catch_ups: int = 0

@@ -30,9 +30,9 @@ from reput.store.config import BrokerRole, DivergedPolicy, DurableIn
 from reput.store.interface import BrokerStore
 
 RETRY_MS = 5_000
-"""Time between two attempts."""
+"""Delay between two attempts, in ms."""
 DIVERGED_RETRY_MS = 30_000
-"""The same after logs were compared that differ: that takes many requests."""
+"""Delay after a comparison of diverged logs, which takes many requests, in ms."""
 CONNECT_TIMEOUT_MS = 3_000
 UNCHECKED_AFTER = 3
 """Consecutive attempts in which the master accepts slaves, but does not answer requests, after
@@ -40,7 +40,7 @@ which it is followed unchecked: a master that starts opens its port for slaves f
 _DISPATCH_PAUSE_MS = 1
 """Time between the acknowledgement of bytes and their dispatch: the frames of it share a step."""
 _RANGE_INTERVAL_MS = 5_000
-"""Time between two requests for the end of the master's log."""
+"""Interval between requests for the end of the master's log, in ms."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class MayNotFollow(ReputError):
 
 
 class OwnLog:
-    """The log of the own store, for the comparison with the master's.
+    """The slave's log, for the comparison with the master's.
 
     Args:
         store: The store.
@@ -147,7 +147,7 @@ class Follower:
     # Starting and stopping --------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._client = RemotingClient()
         self._sync_thread.start()
         self._registration.on_master = self._master_changed
@@ -189,7 +189,7 @@ class Follower:
                 pass
 
     def _master_changed(self) -> None:
-        """Leave a master that is not the registered one any more."""
+        """Disconnect from a master that is no longer registered."""
         if self._addresses() == self._followed:
             return
         self._has_new_master.set()
@@ -253,7 +253,7 @@ class Follower:
         return False
 
     def _has_cut(self, refused: MayNotFollow) -> bool:
-        """Have the log cut where it begins to differ, if that is the policy."""
+        """Request a cut of the log where it diverges, if the policy allows it."""
         policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
         if policy is not DivergedPolicy.TRUNCATE or physical_offset is None or self.on_cut is None:
             return False
@@ -279,7 +279,7 @@ class Follower:
         """Check that this broker may follow, and prepare an empty log for the first bytes.
 
         Returns:
-            Why nothing is known; empty if all is well.
+            Reason why the master could not be checked; empty if it was.
 
         Raises:
             MayNotFollow: It may not follow.
@@ -367,7 +367,7 @@ class Follower:
 
         Args:
             master: The master.
-            problem: Why it could not be checked; empty if it was.
+            problem: Reason why it could not be checked; empty if it was.
 
         Raises:
             Disconnected: The connection has ended.
@@ -463,7 +463,7 @@ class Follower:
             self._receiver.disconnect(reason)
 
     async def _watch_master(self, master: MasterRequests) -> None:
-        """Keep the end of the master's log up to date, for the lag, and watch the own disk."""
+        """Poll the end of the master's log, for the lag, and watch the slave's disk."""
         while True:
             await asyncio.sleep(_RANGE_INTERVAL_MS / 1000)
             failure = self._store.flusher.failure

@@ -63,7 +63,7 @@ class ByteStream(Protocol):
         """
 
     def send(self, data: bytes) -> int:
-        """Send bytes; return how many were taken. Raises ``BlockingIOError`` or ``OSError``."""
+        """Send bytes; return the number sent. Raises ``BlockingIOError`` or ``OSError``."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -357,7 +357,7 @@ class LogReceiver:
         """Send a heartbeat if it is due, and disconnect from a silent master.
 
         Args:
-            monotonic_ms: The time.
+            monotonic_ms: Current time, monotonic ms.
         """
         config, status = self._config, self._status
         silent_ms = monotonic_ms - self._read_ms

@@ -1,4 +1,4 @@
-"""What a slave asks its master before it follows it: who it is, and which log it has.
+"""Requests of a slave to its master before it follows it: for its identity and its log.
 
 These are requests for operators, which all versions of RocketMQ answer on the port for requests.
 Brokers that require permissions may refuse them.
@@ -27,7 +27,7 @@ class RequestDenied(Unanswered):
 
 
 class MasterIdentity(NamedTuple):
-    """A broker as it describes itself."""
+    """Identity of a master, from its own reply."""
 
     cluster: str
     broker_name: str
@@ -63,7 +63,7 @@ class MasterRequests:
         """Return the master's names, role and file size.
 
         Raises:
-            Unanswered: It does not say.
+            Unanswered: The master did not return them.
         """
         what = "its settings"
         reply = await self._ask(Command(RequestCode.GET_BROKER_CONFIG), what)
@@ -98,7 +98,7 @@ class MasterRequests:
             raise self._unreadable(what, error) from error
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record that the master has at a physical offset; None if it has none.
+        """Return the master's record at a physical offset; None if there is none.
 
         Raises:
             Unanswered: It does not answer. A refusal is the answer that it has none: there is no

@@ -41,7 +41,7 @@ class NamedEntries(NamedTuple):
 
 
 class MasterTables:
-    """Asks a master for its tables.
+    """Requests the tables of a master.
 
     Args:
         master: The requests.

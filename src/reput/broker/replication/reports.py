@@ -1,4 +1,4 @@
-"""Judges the reports of a slave, without I/O.
+"""Checks the reports of a slave, without I/O.
 
 A report is 8 bytes that anybody can send (https://github.com/apache/rocketmq/issues/3015). So a
 value counts only if a slave that copies this log could have sent it.
@@ -32,7 +32,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OfferedRange:
-    """The log of a master, as far as it concerns reports. All are physical offsets."""
+    """Range of a master's log that slaves may report. All values are physical offsets."""
 
     minimum: int
     """Offset of the oldest byte, the start of a file."""
@@ -101,7 +101,7 @@ class SlaveReports:
         return self.last if self.has_minimum or self.last >= self.start > 0 else None
 
     def add(self, values: Sequence[int], sent_offset: int) -> None:
-        """Judge further reports; the last one counts.
+        """Check further reports; the last one counts.
 
         Args:
             values: The values, oldest first.

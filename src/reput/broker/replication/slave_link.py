@@ -24,7 +24,7 @@ from reput.store.interface import BrokerStore
 from reput.store.replica_acks import Replica
 
 READ_BYTES = 64 * 1024
-"""Bytes that are read from a slave at once."""
+"""Maximum number of bytes per read from a slave."""
 ROUND_BYTES = 4 * 1024 * 1024
 """Maximum number of bytes sent to a slave per turn of the event loop."""
 
@@ -32,7 +32,7 @@ _NO_BYTES = b""
 
 
 class LinkOwner(Protocol):
-    """The port that a connection belongs to."""
+    """Port of a connection."""
 
     store: BrokerStore
     clock: Clock
@@ -41,7 +41,7 @@ class LinkOwner(Protocol):
     batch_bytes: int
 
     def reported(self, link: "SlaveLink", values: Sequence[int]) -> None:
-        """Judge the reports of a read, oldest first."""
+        """Check the reports of a read, oldest first."""
 
     def refuse(self, link: "SlaveLink", reason: Reason, text: str) -> None:
         """Close a connection, count it and log why."""
@@ -72,7 +72,7 @@ class SlaveLink:
     ) -> None:
         self.host = host
         self.opened_ms = now_ms
-        """The time of the connect, monotonic ms."""
+        """Time of the connection, monotonic ms."""
         self.replica = Replica(address)
         """Physical offsets that the slave was sent and has acknowledged."""
         self.reports: SlaveReports | None = None
@@ -119,7 +119,7 @@ class SlaveLink:
             self._owner.reported(self, values)
 
     def begin(self, reports: SlaveReports, now_ms: int) -> None:
-        """Begin to send, after the first report.
+        """Start sending, after the first report.
 
         Args:
             reports: The report.
@@ -149,7 +149,7 @@ class SlaveLink:
     # Sending ------------------------------------------------------------------------------------
 
     def send(self, limit: int, now_ms: int) -> bool:
-        """Send what the log has.
+        """Send the next bytes of the log.
 
         Args:
             limit: Physical offset up to which the log may be sent.
@@ -207,7 +207,7 @@ class SlaveLink:
         return view
 
     def _write(self, view: LogView | None, now_ms: int) -> None:
-        """Write what the connection takes of the current frame.
+        """Write as much of the current frame as the connection accepts.
 
         The view is not kept for the next turn: a slow slave must not hold a file.
         """
@@ -231,7 +231,7 @@ class SlaveLink:
         self._sent(count, now_ms)
 
     def _sent(self, count: int, now_ms: int) -> None:
-        """Record that the connection has taken bytes."""
+        """Count sent bytes."""
         if count:
             self._written_ms = now_ms
         header_count = min(count, len(self._header))

@@ -73,7 +73,7 @@ class SlavePort:
         )
         """Limit of bytes per second."""
         self.batch_bytes = config.ha_transfer_batch_size
-        """Maximum bytes of the log in a frame."""
+        """Maximum number of log bytes in a frame."""
         self.port = 0
         """The port; 0 while it is closed."""
         self._is_sync_master = config.broker_role is BrokerRole.SYNC_MASTER
@@ -98,11 +98,11 @@ class SlavePort:
 
     @property
     def unreported_count(self) -> int:
-        """Number of connections that have not reported so far."""
+        """Number of connections without a report."""
         return len(self._unreported)
 
     def slaves_status(self) -> HaRuntimeInfo:
-        """Return the reply to 907: what the slaves have, and how far they lag."""
+        """Return the reply to 907: acknowledged offset and lag of each slave."""
         end = self.store.max_physical_offset
         lag_max = self._settings.store.ha_slave_fallbehind_max
         connections = tuple(_connection_info(link, end, lag_max) for link in self._slaves)
@@ -209,14 +209,14 @@ class SlavePort:
         Args:
             link: The connection.
             reason: The kind of reason.
-            text: The sentence for the log.
+            text: Message for the log.
         """
         self.counts.refused[reason] += 1
         self._faults.warn(reason, "slave %s refused: %s", link.replica.address, text)
         link.close(text)
 
     def gone(self, link: SlaveLink, problem: str) -> None:
-        """Remove a connection that has ended, with what it has acknowledged.
+        """Remove an ended connection and its acknowledgements.
 
         Args:
             link: The connection.
@@ -235,7 +235,7 @@ class SlavePort:
     # Reports ------------------------------------------------------------------------------------
 
     def reported(self, link: SlaveLink, values: Sequence[int]) -> None:
-        """Judge the reports of a read, oldest first; release the replies that they allow.
+        """Check the reports of a read, oldest first; release the replies that they allow.
 
         Args:
             link: The connection.
@@ -256,7 +256,7 @@ class SlavePort:
         self._settle()
 
     def _begin(self, link: SlaveLink, value: int, now_ms: int) -> SlaveReports:
-        """Judge the first report of a connection, and begin to send."""
+        """Check the first report of a connection, and start sending."""
         log, config = self.store.log, self._settings.store
         maximum = log.readable_offset
         file_size = config.mapped_file_size_commit_log

@@ -20,7 +20,7 @@ from reput.format import message as record
 STRIDE_MAX = 1 << 20
 """Maximum number of records between two compared ones: their offsets are kept in memory."""
 _RECORDS_AT_ONCE = 256
-"""Own records that are read between two turns of the event loop."""
+"""Number of the slave's records read per turn of the event loop."""
 
 
 class Master(Protocol):
@@ -47,7 +47,7 @@ class OwnLog(Protocol):
         """Return the record at a physical offset; None if there is none."""
 
     def rest(self) -> tuple[int, bytes]:
-        """Return physical offset and bytes of the record that is not whole yet; maybe no bytes."""
+        """Return physical offset and bytes of an incomplete last record; maybe no bytes."""
 
 
 class Finding(NamedTuple):
@@ -62,12 +62,12 @@ class Finding(NamedTuple):
 
 
 async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding:
-    """Compare the end of an own log that is not empty with the master's log.
+    """Compare the end of a slave's log, which is not empty, with the master's log.
 
     Args:
-        log: The own log.
+        log: The slave's log.
         master: The master.
-        master_log: Begin and end of its log.
+        master_log: Range of the master's log.
 
     Raises:
         Unanswered: The master does not answer.
