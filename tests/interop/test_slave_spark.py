@@ -59,11 +59,10 @@ def test_spark_reads_the_slave(
 def test_the_stores_of_a_pair_are_equal(
     spark: SparkSession, master: str, slave: str, tmp_path: Path
 ) -> None:
-    with Pair(master, slave, tmp_path) as pair:
+    # Java's first check, after a minute by default, creates a topic.
+    with Pair(master, slave, tmp_path, {"transactionCheckInterval": 3_600_000}) as pair:
         live_traffic.publish(pair.namesrv)
-        for topic, queue_count in live_traffic.TOPICS.items():
-            pair.until_caught_up(topic, queue_count)
-        pair.until_equal()
+        pair.until_equal()  # without pulls, which would create groups on the slave only
         master_address, slave_address = pair.master.address, pair.slave.address
         pair.until_synced(lambda: pairs.tables(slave_address) == pairs.tables(master_address))
         pair.slave.stop_broker()
