@@ -9,7 +9,6 @@ The name server is ours, in this process. It gives each slave the addresses of t
 """
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -223,17 +222,6 @@ class Node:
         assert not self.is_running
         shutil.rmtree(self.store)
 
-    def write_topic(self) -> None:
-        """Write the topic to a slave's table: other tests cover the copying of tables."""
-        path = self.store / "config/topics.json"
-        if path.exists():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        topic = {"topicName": TOPIC, "readQueueNums": QUEUE_COUNT, "writeQueueNums": QUEUE_COUNT}
-        topic |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
-        version = {"counter": 1, "timestamp": 1}
-        path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {TOPIC: topic}}))
-
     def new_log(self) -> str:
         """Return the log of the current process of ours."""
         path = self.folder / "broker.log"
@@ -396,11 +384,9 @@ class Pair:
     async def start(self, node: Node, *, is_master: bool) -> None:
         """Start a node in a role. Raises one of ``StartFailure``."""
         node.is_master = is_master
-        is_our_slave = node.is_ours and not is_master
-        if is_our_slave:
-            node.write_topic()
         await asyncio.to_thread(node.start, self.role_settings(node, is_master=is_master))
-        if not is_our_slave:  # which closes its ports for a moment if it cuts its log
+        if is_master or not node.is_ours:
+            # A slave of ours copies it, and closes its ports for a moment if it cuts its log.
             await self._create_topic(node)
 
     async def kill(self, node: Node) -> None:

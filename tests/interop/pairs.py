@@ -90,12 +90,12 @@ class Pair:
             behind = {table["dispatchBehindBytes"] for table in tables}
             return {table["commitLogMaxOffset"] for table in tables} | (behind - {"0"})
 
-        until(lambda: len(ends()) == 1, 120)
+        until(lambda: len(ends()) == 1)
         return int(ends().pop())
 
     def until_synced(self, look: Callable[[], bool]) -> None:
         """Wait until the slave has the tables of the master: within 10 s; in 5.x, within 65 s."""
-        until(look, 120)
+        until(look)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from interop import java_cluster, java_oracle
 from interop.java_cluster import SMALL_FILES, JavaCluster
 from interop.pairs import assert_same_logs, assert_same_stores
-from reput.errors import Unreachable
+from reput.errors import RemotingError
 from reput.format import bodies, headers, message as record
 from reput.format.bodies import HaRuntimeInfo, KvTable
 from reput.format.codes import RequestCode, ResponseCode
@@ -96,7 +96,7 @@ class Client:
         request = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields)
         try:
             reply = await self.ask(address, request)
-        except Unreachable:
+        except RemotingError:
             return None
         return record.decode(reply.body).body if reply.code == ResponseCode.SUCCESS else None
 

@@ -348,7 +348,8 @@ def our_statuses(pair: Pair) -> Iterator[Callable[[], str]]:
 def java_statuses(pair: Pair, version: str, folder: Path) -> Iterator[Callable[[], str]]:
     queue = Queue(TOPIC, "broker-a", 0)
     with JavaClient(version, folder) as java, java.producer(pair.namesrv) as producer:
-        yield lambda: producer.send([JavaMessage(TOPIC, b"0")], queue=queue)[0].status
+        messages = [JavaMessage(TOPIC, b"0")]
+        yield lambda: producer.send(messages, queue=queue, timeout_ms=60_000)[0].status
 
 
 STATUSES = ["ours 4.9.7 4.9.7", "ours 4.9.7 reput", "4.9.7 reput reput", "5.5.0 reput 4.9.7"]

@@ -61,9 +61,7 @@ def test_the_stores_of_a_pair_are_equal(
 ) -> None:
     with Pair(master, slave, tmp_path) as pair:
         live_traffic.publish(pair.namesrv)
-        for topic, queue_count in live_traffic.TOPICS.items():
-            pair.until_caught_up(topic, queue_count)
-        pair.until_equal()
+        pair.until_equal()  # without pulls, which would create groups on the slave only
         master_address, slave_address = pair.master.address, pair.slave.address
         pair.until_synced(lambda: pairs.tables(slave_address) == pairs.tables(master_address))
         pair.slave.stop_broker()
@@ -72,8 +70,10 @@ def test_the_stores_of_a_pair_are_equal(
         comparison = compare(spark, str(pair.master.store), str(pair.slave.store))
         assert comparison.matched_by == "physical"
         for section in ("messages", "queues", "tables"):
-            different = [row for row in comparison.findings if row.section == section]
-            assert not any(comparison.counts[section].values()), different
+            findings = [row for row in comparison.findings if row.section == section]
+            # Java's master creates a topic when it stops.
+            known = [row for row in findings if row.field == "RMQ_SYS_TRANS_HALF_TOPIC"]
+            assert sum(comparison.counts[section].values()) == len(known), findings
         # Index files are named by their time, tables contain the times of their changes.
         folders = {(finding.file or "").partition("/")[0] for finding in comparison.findings}
         assert folders <= {"config", "index"}, comparison.findings

@@ -221,6 +221,20 @@ def test_changed_tables(tmp_path: Path) -> None:
     assert f"group {expected.group}" in finding.text
 
 
+def test_a_missing_setting_of_a_group_is_the_default(tmp_path: Path) -> None:
+    left, right = copies(tmp_path)
+    path = right / "config/subscriptionGroup.json"
+    table = json.loads(path.read_text())
+    first, *others = table["subscriptionGroupTable"].values()
+    for group in others:
+        group |= {"consumeTimeoutMinute": 15, "attributes": {}, "groupSysFlag": 0}
+    first["consumeTimeoutMinute"] = 16
+    path.write_text(json.dumps(table))
+    got = run(left, right)
+    assert got.counts["tables"] == {"only_left": 0, "only_right": 0, "different": 1}
+    assert got.findings[-1].field == first["groupName"]
+
+
 def test_findings_are_limited_but_not_counts(tmp_path: Path) -> None:
     left, right = copies(tmp_path)
     golden.log_files(right)[3].unlink()
