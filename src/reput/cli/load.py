@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from reput.cli import load_frames as frames
 from reput.errors import (
-    BrokerError,
     ConnectionLost,
     NotAFrame,
     RemotingError,
     RequestTimedOut,
     Unreachable,
+    broker_error,
 )
 from reput.format import command, headers, message as records
 from reput.format.bodies import MessageQueue
@@ -266,7 +266,7 @@ class SendConnection(Connection):
             self.latencies_ns.append(now_ns - self._sent_ns[slot])
             return True
         self.in_flight -= 1
-        self._on_failure(BrokerError(reply.code, reply.remark, self.address))
+        self._on_failure(broker_error(reply.code, reply.remark, self.address))
         return False
 
 
@@ -611,7 +611,7 @@ class PullLoad:
         if not reply.is_reply:
             return
         if reply.code not in _PULLED:
-            raise BrokerError(reply.code, reply.remark, connection.address)
+            raise broker_error(reply.code, reply.remark, connection.address)
         if reply.code == ResponseCode.SUCCESS:
             self._count_messages(reply.body)
         answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)

@@ -35,17 +35,18 @@ from reput.client.core.route_cache import (
 )
 from reput.clock import Clock, SystemClock
 from reput.errors import (
-    BrokerError,
     CorruptRecord,
     InvalidBody,
     InvalidOption,
     RemotingError,
     ReputError,
+    broker_error,
 )
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,10 @@ class ClientInstance:
         self.address = ""
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
-        self.remoting = RemotingClient(handler=self._on_request)
+        credentials = config.credentials
+        self.remoting = RemotingClient(
+            handler=self._on_request, signer=Signer(credentials) if credentials else None
+        )
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
@@ -277,7 +281,7 @@ class ClientInstance:
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         reply = await self.remoting.invoke(address, request, timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         return reply
 
     async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
@@ -368,7 +372,7 @@ class ClientInstance:
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, self.name_servers[self._name_server_at])
+            raise broker_error(reply.code, reply.remark, self.name_servers[self._name_server_at])
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
         self._learn(route)
         return route

@@ -18,7 +18,14 @@ from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
-from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
+from reput.errors import (
+    BrokerError,
+    CorruptRecord,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+    broker_error,
+)
 from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
@@ -315,7 +322,7 @@ def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
         BrokerError: The reply is an error, or makes no progress.
     """
     if reply.code not in _ANSWERS:
-        raise BrokerError(reply.code, reply.remark, address)
+        raise broker_error(reply.code, reply.remark, address)
     header = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
     is_found = reply.code == ResponseCode.SUCCESS
     gets_nowhere = header.next_begin_offset <= queue_offset

@@ -34,6 +34,7 @@ from reput.errors import (
     RemotingError,
     ReputError,
     RequestTimedOut,
+    broker_error,
 )
 from reput.format import headers, names
 from reput.format.bodies import MessageQueue
@@ -296,7 +297,7 @@ class _Sender:
                 if reply.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if reply.code != ResponseCode.SUCCESS:
-                    raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                    raise broker_error(reply.code, reply.remark, queue.broker_name)
                 return any(
                     one.stored.unique_key == unique_key and one.stored.topic == place
                     for one in received(reply.body, queue.broker_name)
@@ -444,7 +445,7 @@ class _Sender:
             reply = await self._ask(topic, queue, command)
             status = _STORED.get(reply.code)
             if status is None:
-                raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                raise broker_error(reply.code, reply.remark, queue.broker_name)
         except RemotingError as error:
             if not error.retriable or request.retry_count == self._options.retry_count:
                 raise self._failed(request, queue, error) from error
