@@ -12,7 +12,7 @@ from reput import config
 from reput.config import Keys, Range
 from reput.errors import InvalidOption
 from reput.format import names
-from reput.format.signing import Credentials, credentials_of
+from reput.format.signing import Credentials, Signer, credentials_of
 from reput.secret import NO_SECRET, Secret
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
@@ -100,6 +100,11 @@ class ClientConfig:
     def credentials(self) -> Credentials | None:
         """What requests are signed with; None: they are not signed."""
         return credentials_of(self.access_key, self.secret_key, self.security_token)
+
+    def signer(self) -> Signer | None:
+        """Return a signer with the credentials; None without them."""
+        credentials = self.credentials
+        return None if credentials is None else Signer(credentials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,6 @@ from reput.format import bodies, command, message as records, properties as prop
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -150,10 +149,7 @@ class ClientInstance:
         self.address = ""
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
-        credentials = config.credentials
-        self.remoting = RemotingClient(
-            handler=self._on_request, signer=Signer(credentials) if credentials else None
-        )
+        self.remoting = RemotingClient(handler=self._on_request, signer=config.signer())
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
