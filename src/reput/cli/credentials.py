@@ -46,7 +46,7 @@ class Given(NamedTuple):
     security_token: Secret = NO_SECRET
 
 
-def credentials(
+def find_credentials(
     access_key: str | None, secret_key_file: str | None, environment: Mapping[str, str]
 ) -> Given:
     """Return the credentials of a command.

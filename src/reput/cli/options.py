@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from reput.cli import credentials, printing
+from reput.cli import printing
+from reput.cli.credentials import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_FILE_VARIABLE,
+    Given,
+    find_credentials,
+)
 from reput.cli.message_view import Body
 from reput.cli.printing import Clock, View
 from reput.errors import InvalidOption
@@ -114,13 +120,13 @@ _SHARED: Options = {
     ),
     "access_key": option(
         str | None,
-        envvar=credentials.ACCESS_KEY_VARIABLE,
+        envvar=ACCESS_KEY_VARIABLE,
         metavar="NAME",
         help="Account or user that signs the requests.",
     ),
     "secret_key_file": option(
         str | None,
-        envvar=credentials.SECRET_KEY_FILE_VARIABLE,
+        envvar=SECRET_KEY_FILE_VARIABLE,
         metavar="FILE",
         help="File with its secret key.",
     ),
@@ -134,7 +140,9 @@ _SHARED: Options = {
     "json": option(bool, "--json", default=False, help="Print JSON; times are in ms."),
     "utc": option(bool, "--utc", default=False, help="Show and read times in UTC."),
 }
-CONNECTION = ("namesrv", "timeout", "access_key", "secret_key_file")
+CREDENTIALS = ("access_key", "secret_key_file")
+"""Shared options that sign requests."""
+CONNECTION = ("namesrv", "timeout", *CREDENTIALS)
 """Shared options of commands that access a cluster and have no JSON."""
 CLUSTER = (*CONNECTION, "json")
 """Shared options of commands that access a cluster."""
@@ -217,10 +225,11 @@ class Session:
         """
         from reput.cli import connecting
 
-        return connecting.run(self.namesrv, self.timeout_s, self._credentials(), work)
+        return connecting.run(self.namesrv, self.timeout_s, self.credentials(), work)
 
-    def _credentials(self) -> credentials.Given:
-        return credentials.credentials(self._access_key, self._secret_key_file, os.environ)
+    def credentials(self) -> Given:
+        """Return the credentials that were given. Raises ``InvalidOption``."""
+        return find_credentials(self._access_key, self._secret_key_file, os.environ)
 
     def time_ms(self, option: str, text: str | None) -> int | None:
         """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""

@@ -7,7 +7,7 @@ import typer.main
 
 from reput.cli import connecting
 from reput.cli.app import build_app
-from reput.cli.credentials import Given, credentials
+from reput.cli.credentials import Given, find_credentials
 from reput.errors import InvalidOption, broker_error
 from reput.secret import Secret
 from reput.testing.local_broker import LocalBroker
@@ -31,25 +31,25 @@ def home(tmp_path: Path) -> Path:
 
 def tools(home: Path, text: str) -> Given:
     (home / "conf/tools.yml").write_text(text, encoding="utf-8")
-    return credentials(None, None, {"ROCKETMQ_HOME": str(home)})
+    return find_credentials(None, None, {"ROCKETMQ_HOME": str(home)})
 
 
 def test_nothing_given() -> None:
-    assert credentials(None, None, {}) == Given("", Secret(), Secret())
-    assert credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()
+    assert find_credentials(None, None, {}) == Given("", Secret(), Secret())
+    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()
 
 
 def test_options_and_variables(key_file: str) -> None:
-    assert credentials("AK", key_file, {}) == Given("AK", Secret(SECRET))
+    assert find_credentials("AK", key_file, {}) == Given("AK", Secret(SECRET))
     variables = {"REPUT_SECRET_KEY": "other", "REPUT_SECURITY_TOKEN": TOKEN}
-    assert credentials("AK", None, variables) == Given("AK", Secret("other"), Secret(TOKEN))
-    assert credentials("AK", key_file, variables) == Given("AK", Secret(SECRET), Secret(TOKEN))
+    assert find_credentials("AK", None, variables) == Given("AK", Secret("other"), Secret(TOKEN))
+    assert find_credentials("AK", key_file, variables) == Given("AK", Secret(SECRET), Secret(TOKEN))
 
 
 def test_options_win_over_the_file_of_mqadmin(home: Path, key_file: str) -> None:
     (home / "conf/tools.yml").write_text("not: [yaml", encoding="utf-8")
     environment = {"ROCKETMQ_HOME": str(home)}
-    assert credentials("AK", key_file, environment) == Given("AK", Secret(SECRET))
+    assert find_credentials("AK", key_file, environment) == Given("AK", Secret(SECRET))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_wrong_credentials_are_errors_without_the_secret(
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidOption, match=match) as caught:
-        credentials(access_key, None if text is None else str(path), variables)
+        find_credentials(access_key, None if text is None else str(path), variables)
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="No such file"):
-        credentials("AK", str(tmp_path / "none"), {})
+        find_credentials("AK", str(tmp_path / "none"), {})
 
 
 def test_no_option_takes_a_secret() -> None:

@@ -42,7 +42,6 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
 from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
-from reput.spark.options import LiveOptions
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions
 from reput.spark.sending.requests import (
@@ -112,8 +111,7 @@ def send(
         InvalidOption: A column or topic is not allowed.
         SendingFailed: A broker does not reply, or refuses.
     """
-    live = LiveOptions(options.name_server, pull_timeout_ms=options.timeout_ms)
-    cluster = connected(live)
+    cluster = connected(options.live)
     sender = _Sender(cluster.admin, options, identity.partition)
     packer = Packer(options, KeyMaker(identity))
     try:
