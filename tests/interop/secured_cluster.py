@@ -4,6 +4,8 @@ Each has an account that may do everything, one for two topics and a group, and 
 permission. Names and secrets are the same in both versions.
 """
 
+from typing import Any
+
 from interop.java_cluster import Settings
 from reput.client.config import ClientConfig
 from reput.secret import Secret
@@ -47,6 +49,7 @@ SETTINGS: dict[str, Settings] = {
 FILES = {"4.9.7": {"conf/plain_acl.yml": PLAIN_ACL}, "5.5.0": {}}
 
 
-def config_of(namesrv: str, access_key: str, secret_key: str) -> ClientConfig:
+def config_of(namesrv: str, access_key: str, secret_key: str, **more: Any) -> ClientConfig:
     """Return the settings of clients of an account."""
-    return ClientConfig(namesrv_addr=namesrv, access_key=access_key, secret_key=Secret(secret_key))
+    secret = Secret(secret_key)
+    return ClientConfig(namesrv_addr=namesrv, access_key=access_key, secret_key=secret, **more)
