@@ -86,6 +86,7 @@ class JavaCluster:
         namesrv: Address of a running name server; by default a Java name server is started.
         also: Addresses of further name servers at which the broker registers.
         jvm: JVM options of the broker, instead of those for a quick start.
+        files: Content of further files by path below ``folder``, the home of RocketMQ.
         tls: Accept TLS as well, which is Java's default; the start then takes seconds longer.
 
     Raises:
@@ -103,6 +104,7 @@ class JavaCluster:
         namesrv: str | None = None,
         also: Sequence[str] = (),
         jvm: Sequence[str] = JVM,
+        files: Mapping[str, str] | None = None,
         tls: bool = False,
     ) -> None:
         self.version = version
@@ -122,6 +124,8 @@ class JavaCluster:
         configuration = folder / "conf"
         configuration.mkdir(exist_ok=True)
         _write_logback(configuration)
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text, encoding="utf-8")
         self.port = int(self._settings.pop("listenPort", 0)) or free_triple()
         namesrv_port = 0 if namesrv else free_port({self.port - 2, self.port, self.port + 1})
         self.namesrv = namesrv or f"127.0.0.1:{namesrv_port}"

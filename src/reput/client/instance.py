@@ -35,12 +35,12 @@ from reput.client.core.route_cache import (
 )
 from reput.clock import Clock, SystemClock
 from reput.errors import (
-    BrokerError,
     CorruptRecord,
     InvalidBody,
     InvalidOption,
     RemotingError,
     ReputError,
+    broker_error,
 )
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -149,7 +149,7 @@ class ClientInstance:
         self.address = ""
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
-        self.remoting = RemotingClient(handler=self._on_request)
+        self.remoting = RemotingClient(handler=self._on_request, signer=config.signer())
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
@@ -279,7 +279,7 @@ class ClientInstance:
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         reply = await self.remoting.invoke(address, request, timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         return reply
 
     async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
@@ -370,7 +370,7 @@ class ClientInstance:
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, self.name_servers[self._name_server_at])
+            raise broker_error(reply.code, reply.remark, self.name_servers[self._name_server_at])
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
         self._learn(route)
         return route

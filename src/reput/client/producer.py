@@ -39,7 +39,13 @@ from reput.client.message import (
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
 from reput.client.trace import TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
-from reput.errors import BrokerError, InvalidHeader, InvalidOption, RemotingError, ReputError
+from reput.errors import (
+    InvalidHeader,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+    broker_error,
+)
 from reput.format import (
     batch,
     java,
@@ -405,7 +411,7 @@ class Producer:
             region = fields.get("MSG_REGION")
             self._traces.recalled(topic, handle.unique_key, region=region, is_success=is_success)
         if not is_success:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         return fields.get("msgId", handle.unique_key)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -601,7 +607,7 @@ class Producer:
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
         status = _STATUS_OF_CODE.get(reply.code)
         if status is None:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         fields = reply.ext_fields or {}
         try:
             queue_id = int(fields["queueId"])

@@ -19,6 +19,7 @@ from reput.errors import (
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
+from reput.format.signing import Signer
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import IDLE_MS, LAST_WORDS_S
@@ -41,6 +42,7 @@ class RemotingClient:
         handler: Handles requests of the peer; without it they are refused.
         connect_timeout_ms: Timeout of a connection attempt, in ms.
         idle_ms: Idle time after which a connection is closed, in ms.
+        signer: Signs all requests; without it they are not signed.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class RemotingClient:
         handler: Handler | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         idle_ms: int = IDLE_MS,
+        signer: Signer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
         self._connect_timeout_ms = connect_timeout_ms
         self._idle_ms = idle_ms
+        self._signer = signer
         self._buffer = bytearray(READ_BYTES)
         self._channels: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
@@ -123,7 +127,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 _, channel = await self._loop.create_connection(
-                    lambda: Channel(self, self._buffer), host, port
+                    lambda: Channel(self, self._buffer, signer=self._signer), host, port
                 )
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error

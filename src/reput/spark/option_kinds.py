@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from reput.format import names
 from reput.format.message import Host
+from reput.secret import Secret
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -279,6 +280,7 @@ SIZE = Kind("a size such as 67108864, 64k, 128m or 1g", _size)
 DURATION = Kind("a duration such as 500ms, 30s, 15m or 1h", _duration_ms)
 TEXT = Kind("text", str)
 NAME = Kind("a name", lambda text: text or None)
+SECRET = Kind("a text that is not empty; never shown", lambda text: Secret(text) if text else None)
 NAMES = words("names separated by ','")
 TAGS = words("TagA, TagA || TagB, or *", "||", everything="*")
 COLUMNS = Kind(

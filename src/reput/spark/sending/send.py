@@ -34,6 +34,7 @@ from reput.errors import (
     RemotingError,
     ReputError,
     RequestTimedOut,
+    broker_error,
 )
 from reput.format import headers, names
 from reput.format.bodies import MessageQueue
@@ -41,7 +42,6 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
 from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
-from reput.spark.options import LiveOptions
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions
 from reput.spark.sending.requests import (
@@ -111,8 +111,7 @@ def send(
         InvalidOption: A column or topic is not allowed.
         SendingFailed: A broker does not reply, or refuses.
     """
-    live = LiveOptions(options.name_server, pull_timeout_ms=options.timeout_ms)
-    cluster = connected(live)
+    cluster = connected(options.live)
     sender = _Sender(cluster.admin, options, identity.partition)
     packer = Packer(options, KeyMaker(identity))
     try:
@@ -296,7 +295,7 @@ class _Sender:
                 if reply.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if reply.code != ResponseCode.SUCCESS:
-                    raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                    raise broker_error(reply.code, reply.remark, queue.broker_name)
                 return any(
                     message.stored.unique_key == unique_key and message.stored.topic == place
                     for message in received(reply.body, queue.broker_name)
@@ -444,7 +443,7 @@ class _Sender:
             reply = await self._ask(topic, queue, command)
             status = _STORED.get(reply.code)
             if status is None:
-                raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                raise broker_error(reply.code, reply.remark, queue.broker_name)
         except RemotingError as error:
             if not error.retriable or request.retry_count == self._options.retry_count:
                 raise self._failed(request, queue, error) from error
