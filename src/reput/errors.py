@@ -295,10 +295,10 @@ def broker_error(code: int, remark: str | None, address: str = "") -> BrokerErro
     text = remark or ""
     if code in _ACCESS_CODES:
         for pattern, problem in _ACCESS_PROBLEMS:
-            found = pattern.search(text)
-            if found is not None:
+            match = pattern.search(text)
+            if match is not None:
                 plain = _JAVA_PLACE.sub("", _JAVA_CLASS.sub("", text))
-                return AccessRefused(code, plain, address, found.expand(problem))
+                return AccessRefused(code, plain, address, match.expand(problem))
     return BrokerError(code, remark, address)
 
 

@@ -85,9 +85,9 @@ def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
     line = re.search(r"^Common options: (.*)$", text, re.MULTILINE)
     common = re.findall(r"`(--\w+)`", line[1]) if line else []
     given = [option.opts[0] for option in options_of(ALL[name]) if is_common(option)]
-    assert common == [one for one in given if one not in WITH_NAMESRV]
+    assert common == [option for option in given if option not in WITH_NAMESRV]
     has_servers = {"--namesrv", "--timeout"} <= {*given} or name == "reput pipeline compare"
-    assert [one for one in given if one in WITH_NAMESRV] == [*WITH_NAMESRV] * has_servers
+    assert [option for option in given if option in WITH_NAMESRV] == [*WITH_NAMESRV] * has_servers
 
 
 @pytest.mark.parametrize("name", ALL)

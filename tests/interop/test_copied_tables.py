@@ -89,8 +89,8 @@ def bodies_of(address: str, topic: str) -> list[bytes]:
         reply = await remote.pull(topic)
         return [message.body for message in messages_in(reply.body)]
 
-    found: list[bytes] = asked(address, question)
-    return found
+    bodies_read: list[bytes] = asked(address, question)
+    return bodies_read
 
 
 def table(address: str, code: RequestCode) -> bytes:

@@ -142,7 +142,7 @@ def test_no_option_takes_a_secret() -> None:
     def look(command: typer.main.TyperCommand) -> None:
         for child in getattr(command, "commands", {}).values():
             look(child)
-        seen.update(name for one in command.params for name in one.opts)
+        seen.update(name for option in command.params for name in option.opts)
 
     look(typer.main.get_command(build_app()))  # type: ignore[arg-type]
     words = ("secret", "token", "password")

@@ -61,7 +61,7 @@ async def test_every_request_of_a_producer_is_signed(cluster: ScriptedCluster) -
         await cluster.broker.until_asked(RequestCode.HEART_BEAT)
         await cluster.broker.until_asked(RequestCode.SEND_MESSAGE_V2, 102)
     requests = cluster.broker.requests + cluster.name_server.requests
-    assert {one.code for one in requests} >= {34, 35, 105, 310, 320}
+    assert {request.code for request in requests} >= {34, 35, 105, 310, 320}
     assert all(map(is_signed, requests))
 
 
