@@ -473,9 +473,19 @@ class Pair:
             raise ReputError(reply.remark or f"code {reply.code}")
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
+    async def has_topic(self, node: Node) -> bool:
+        """Return whether a node has the topic. Raises ``ReputError``."""
+        request = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
+        reply = await self.client.invoke(node.address, request, ADMIN_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise ReputError(reply.remark or f"code {reply.code}")
+        return TOPIC in bodies.decode(bodies.TopicConfigTable, reply.body).topic_config_table
+
     async def is_in_sync(self) -> bool:
-        """Return whether both logs, and all queues, end at the same offsets."""
+        """Return whether both have the topic, and logs and queues that end at the same offsets."""
         try:
+            if not all([await self.has_topic(node) for node in self.nodes]):
+                return False
             ends = [(await self.log_ends(node))[1] for node in self.nodes]
             if ends[0] != ends[1]:
                 return False

@@ -1,8 +1,10 @@
 """Topics and groups of a master on its slave: changes, deletions, and what must not delete them."""
 
+import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,20 @@ import pytest
 import broker_subject
 from broker_subject import Subject
 from log_copy import assert_same, copy_log
+from reput.broker import deletions
 from reput.broker.replication import metadata, named_tables
 from reput.broker.replication.master_requests import MasterRequests
+from reput.broker.server import Broker
 from reput.clock import ManualClock
-from reput.format import bodies, command
+from reput.format import bodies, command, message as record
 from reput.format.bodies import TopicConfigTable
 from reput.format.codes import PERM_READ, RequestCode as Code, ResponseCode
 from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
 from reput.store.config_tables import TopicConfig
+from reput.store.incoming import IncomingMessage
 from reput.store.table_files import DataVersion, SubscriptionGroup
 from scripted_cluster import ScriptedServer
 
@@ -568,3 +575,72 @@ def saved_groups(subject: Subject) -> dict[str, Any]:
     path = Path(subject.parts.store.root, "config/subscriptionGroup.json")
     table: dict[str, Any] = json.loads(path.read_text())
     return table
+
+
+# --- a pair that runs -------------------------------------------------------------------------
+
+
+def has_messages(broker: Broker, count: int) -> bool:
+    return broker.store.max_offset(TOPIC, 0) == count
+
+
+async def until(is_done: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not is_done():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_slave_that_follows_and_becomes_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "INTERVAL_MS", 20)
+    settings = NamesrvConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        kv_config_path=str(tmp_path / "kv.json"),
+        config_store_path=str(tmp_path / "namesrv.properties"),
+    )
+    async with NameServer(settings) as name_server:
+
+        def make(name: str, role: BrokerRole, broker_id: int) -> Broker:
+            return Broker(
+                broker_subject.broker_config(
+                    namesrv_addr=f"127.0.0.1:{name_server.port}",
+                    broker_id=broker_id,
+                    broker_ip2="127.0.0.1",
+                ),
+                broker_subject.store_config(tmp_path / name, broker_role=role),
+            )
+
+        master = make("master", BrokerRole.ASYNC_MASTER, 0)
+        await master.start()
+        await master.parts.registration.register()
+        topics = master.parts.topics
+
+        def put(broker: Broker, *all_bodies: bytes) -> list[int]:
+            messages = [IncomingMessage(TOPIC, body) for body in all_bodies]
+            offsets = [broker.store.put(message).queue_offset for message in messages]
+            broker.parts.replication.slave_port.pump()
+            return offsets
+
+        async with make("slave", BrokerRole.SLAVE, 1) as slave:
+            await slave.parts.registration.register()
+            for new in ([b"a", b"b", b"c"], [b"x", b"y"]):
+                topics.put(topic(TOPIC), master.clock.now_ms())
+                assert put(master, *new) == list(range(len(new)))
+                await until(lambda: slave.parts.topics.get(TOPIC))
+                await until(partial(has_messages, slave, len(new)))
+                topics.delete(TOPIC, master.clock.now_ms())
+                await deletions.delete_topics(master.parts, [TOPIC])
+                await until(lambda: slave.parts.topics.get(TOPIC) is None)
+                await until(lambda: slave.store.max_offset(TOPIC, 0) == 0)
+            await until(lambda: slave.parts.topics.table.version == topics.table.version)
+            topics.put(topic(TOPIC), master.clock.now_ms())
+            put(master, b"z")
+            await until(lambda: slave.parts.topics.get(TOPIC))
+            await until(lambda: slave.store.max_offset(TOPIC, 0) == 1)
+            await master.stop()
+            await slave.change_role(BrokerRole.ASYNC_MASTER, 0)
+            assert put(slave, b"next") == [1]
+            records = slave.store.get(TOPIC, 0, 0, 32).records
+            assert [record.decode(data).body for data in records] == [b"z", b"next"]
