@@ -49,12 +49,12 @@ class Pair:
     ) -> None:
         with ExitStack() as stack:
             more = {**MASTER, **(settings or {})}
-            self.master = stack.enter_context(_start(master, folder / "master", more))
+            self.master = stack.enter_context(start(master, folder / "master", more))
             # Those of 5.x refuse all pulls without it.
             reads = {"slaveReadEnable": True} if slave.startswith("5.") else {}
             more = {**SLAVE, **reads, **(slave_settings or {})}
             self.slave = stack.enter_context(
-                _start(slave, folder / "slave", more, self.master.namesrv)
+                start(slave, folder / "slave", more, self.master.namesrv)
             )
             self.namesrv = self.master.namesrv
             self._stack = stack.pop_all()
@@ -84,9 +84,10 @@ class Pair:
         until(look, 120)
 
 
-def _start(
+def start(
     kind: str, folder: Path, settings: Settings, namesrv: str | None = None
 ) -> ReputCluster | JavaCluster:
+    """Start a broker of a kind: ``reput``, or a version of RocketMQ."""
     if kind == REPUT:
         return ReputCluster(folder, settings, namesrv=namesrv)
     return JavaCluster(kind, folder, settings, namesrv=namesrv)
