@@ -182,7 +182,7 @@ def test_what_waits_comes_once_after_a_promotion(
     assert bodies_of(promoted.address, TIMED) == [b"first", b"soon", b"later"]
     assert bodies_of(promoted.address, DELAYED) == [b"first", b"soon", b"later"]
     assert modes(promoted.address) == {DELAYED: {"poppers": MODE}}
-    assert "not copied" not in text
+    assert "answers for" not in text  # a table that cannot be read
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "4.5.2"])
@@ -198,7 +198,7 @@ def test_masters_without_these_tables_delay_no_other(
         until(lambda count=count: level_1(address) == count)
         until(lambda count=count: level_1(copy) == count, OURS_S)
     assert DELAYED in pairs.topics(copy)
-    assert "not copied" not in pair.slave.log()
+    assert "answers for" not in pair.slave.log()
 
 
 def test_a_slave_of_java_understands_our_tables(start_pair: Callable[[str, str], Pair]) -> None:

@@ -88,8 +88,9 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
+            min_offset = max(int(table["commitLogMinOffset"]), 0)  # of RocketMQ without files: -1
             return MasterRange(
-                max(int(table["commitLogMinOffset"]), 0),  # of RocketMQ without files: -1
+                min_offset,
                 int(table["commitLogMaxOffset"]),
                 # Older brokers lack it, and some of them do not even refuse unknown requests.
                 has_newer_tables="timerReadBehind" in table,

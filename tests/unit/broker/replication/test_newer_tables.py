@@ -9,7 +9,7 @@ import pytest_asyncio
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker.replication.master_requests import MasterRequests, Unanswered
+from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.clock import ManualClock
 from reput.format import bodies, command, names, timer_check
 from reput.format.bodies import KvTable
@@ -209,6 +209,13 @@ async def test_the_progress_of_brokers_is_always_the_masters(slave: Subject) -> 
         await copy(slave, master.address)
     assert table.get("revive", names.REVIVE_GROUP, 0) == 4
     assert table.get("T", "g", 0) == 9
+
+
+async def test_a_master_of_4_without_files(slave: Subject) -> None:
+    """Its log begins at -1 then, where no log can begin."""
+    async with ScriptedMaster({"commitLogMinOffset": "-1"}) as master:
+        requests = MasterRequests(slave.client, master.address)
+        assert await requests.log_range() == MasterRange(0, 0)
 
 
 async def test_a_slave_answers_with_the_progress_of_its_master(slave: Subject) -> None:
