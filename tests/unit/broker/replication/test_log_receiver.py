@@ -8,11 +8,12 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
+from log_copy import assert_same
 from reput.broker.replication.log_receiver import (
     RECEIVED_AT_ONCE,
     Disconnected,
@@ -24,6 +25,8 @@ from reput.clock import ManualClock
 from reput.errors import DiskFull, StoreUnavailable
 from reput.store.config import DurableIn, StoreConfig
 from reput.store.replica_log import ReplicaLog
+from store_fixture import Stores
+from store_subject import message
 
 DEADLINE_S = 10.0
 FILE_SIZE = 1 << 20
@@ -72,12 +75,18 @@ class Log:
 class Subject:
     """A receiver; ``received`` and ``synced`` count its calls."""
 
-    def __init__(self, connection: Any, log: Log, **settings: Any) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        log: Any,
+        config: StoreConfig | None = None,
+        **settings: Any,
+    ) -> None:
         self.log = log
         self.status = SlaveStatus()
         self.clock = ManualClock(NOW_MS)
         self.received_count = self.sync_count = 0
-        config = StoreConfig(
+        config = config or StoreConfig(
             mapped_file_size_commit_log=FILE_SIZE, max_message_size=FILE_SIZE // 2, **settings
         )
         self.receiver = LogReceiver(
@@ -216,6 +225,55 @@ async def test_a_frame_may_be_longer_than_what_is_received_at_once() -> None:
         await slave.send(frame(size, b"x"))
         await slave.report_of(size + 1)
         assert slave.log.data == data + b"x"
+
+
+async def test_the_loop_turns_while_there_is_more_if_frames_take_long() -> None:
+    connection, log = Script([]), Log(5)
+    log.spare_bytes = 100
+    slave = Subject(connection, log)
+    connection.after_receive = lambda: slave.clock.advance(4)
+    connection.input = b"".join(frame(5 + number, b"x") for number in range(1000))
+    begun_ms = slave.clock.monotonic_ms()
+    slave.receiver.on_readable()
+    assert slave.clock.monotonic_ms() == begun_ms + 12
+    assert 5 < log.end < 100
+    while connection.input:
+        slave.receiver.on_readable()
+    assert log.data == b"x" * 1000
+    slave.receiver.disconnect(Disconnected("done"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_store_gets_the_same_log_and_queues_however_frames_are_cut(
+    stores: Stores, seed: int
+) -> None:
+    source = random.Random(seed)
+    master = stores.open("master")
+    for number in range(400):
+        body = source.randbytes(source.choice([0, 10, 300, 3_000]))
+        master.put(message("TopicA", body, number % 3, keys=f"k{number}"))
+    master.step()
+    slave = stores.open("slave", broker_role="SLAVE")
+    connection = Script([])
+    subject = Subject(connection, slave.replica_log, config=slave.config)
+    stream, position = b"", 0
+    while position < master.log.written_offset:
+        view = master.log_view(position, source.choice([1, 50, 700, 5_000, 40_000]))
+        assert view is not None
+        stream += frame(position, bytes(view.data)) + frame(position + len(view.data)) * (seed % 2)
+        position += len(view.data)
+        view.release()
+    while stream:
+        size = source.choice([1, 11, 12, 13, 900, 20_000])
+        connection.input, stream = stream[:size], stream[size:]
+        while connection.input:
+            subject.receiver.on_readable()
+        slave.step()  # makes room ahead, sometimes
+    slave.replica_log.dispatch()
+    while slave.step():
+        pass
+    assert_same(master, slave)
+    subject.receiver.disconnect(Disconnected("done"))
 
 
 async def test_an_empty_log_begins_where_an_unchecked_master_begins() -> None:
@@ -365,6 +423,7 @@ class Script:
         self.near.setblocking(False)
         self.fileno = self.near.fileno
         self.input = b""
+        self.after_receive: Callable[[], object] = lambda: None
 
     def send(self, data: bytes) -> int:
         size = self.takes.pop(0) if self.takes else len(data)
@@ -382,6 +441,7 @@ class Script:
             count += size
         if not count:
             raise BlockingIOError
+        self.after_receive()
         return count
 
     def close(self) -> None:
