@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 FILE_SIZE = 1 << 20
-GUARD_S = 90.0
+GUARD_S = 180.0
 PAUSE_S = 0.05
 TOPIC = "T"
 SENDS_AT_ONCE = 64
