@@ -75,7 +75,9 @@ def content(fields: Mapping[str, str], body: Buffer) -> bytes:
         fields: Its extFields; ``Signature`` is left out.
         body: Its body.
     """
-    names = sorted(fields, key=_code_units)
+    names = sorted(fields)
+    if not "".join(names).isascii():
+        names.sort(key=_code_units)
     text = "".join([fields[name] for name in names if name != SIGNATURE])
     return java.encode_utf8(text) + body
 
