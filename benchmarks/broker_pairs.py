@@ -1,9 +1,8 @@
-"""Masters with a slave: the official ones and ours, with the same settings, alternating."""
+"""Masters with a slave: the official ones and ours, with the same settings."""
 
 import contextlib
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,12 @@ class Pair:
 @contextlib.contextmanager
 def official_master(folder: Path, role: str, version: str) -> Iterator[Target]:
     """Run the official broker with its name server."""
-    start = _official(folder / "master", version, {"brokerRole": role})
-    with start as master:
-        yield Target(targets.JAVA, master.address, master.namesrv, master.broker_pid, 0.0)
+    settings: dict[str, str | int | bool] = {"brokerRole": role}
+    if role == "SYNC_MASTER" and version.startswith("5."):
+        settings["inSyncReplicas"] = 2  # by default it waits for no slave
+    with _official(folder / "master", version, settings) as master:
+        name = f"java_{version.replace('.', '_')}"
+        yield Target(name, master.address, master.namesrv, master.broker_pid, 0.0)
 
 
 @contextlib.contextmanager
@@ -99,31 +101,45 @@ def our_slave(
         yield Slave(f"127.0.0.1:{port}", running.pid)
 
 
-KINDS = ((official_master, official_slave), (our_master, our_slave))
-"""The starts of a master and of its slave, of each kind."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of brokers: of a version of Java, or ours."""
+
+    version: str
+    """Version of the official brokers; empty for ours."""
+
+    @property
+    def name(self) -> str:
+        """The name of the kind, that of its folder."""
+        return f"java_{self.version.replace('.', '_')}" if self.version else targets.OURS
+
+    def master(self, folder: Path, role: str) -> contextlib.AbstractContextManager[Target]:
+        """Run a master with its name server."""
+        start = official_master if self.version else our_master
+        return start(folder / self.name, role, self.version)
+
+    def slave(
+        self, folder: Path, master: Target, settings: Settings
+    ) -> contextlib.AbstractContextManager[Slave]:
+        """Run a slave of a master."""
+        start: Callable[..., Any] = official_slave if self.version else our_slave
+        slave: contextlib.AbstractContextManager[Slave] = start(
+            folder / self.name, master, settings, self.version
+        )
+        return slave
+
+    @contextlib.contextmanager
+    def pair(self, folder: Path, role: str, settings: Settings | None = None) -> Iterator[Pair]:
+        """Run a master and its slave, which follows it."""
+        with (
+            self.master(folder, role) as master,
+            self.slave(folder, master, settings or {}) as slave,
+        ):
+            await_follower(master.address, slave.address)
+            yield Pair(master, slave)
 
 
-@contextlib.contextmanager
-def pairs(folder: Path, role: str, version: str) -> Iterator[list[Pair]]:
-    """Run a pair of each kind; report a missing one on stderr.
-
-    Args:
-        folder: Folder for their stores.
-        role: ``brokerRole`` of the masters.
-        version: Version of the official brokers.
-    """
-    with contextlib.ExitStack() as stack:
-        running = []
-        for start_master, start_slave in KINDS:
-            root = folder / start_master.__name__
-            try:
-                master = stack.enter_context(start_master(root, role, version))
-                slave = stack.enter_context(start_slave(root, master, {}, version))
-                await_follower(master.address, slave.address)
-                running.append(Pair(master, slave))
-            except BrokerMissing as reason:
-                print(f"without {reason}", file=sys.stderr, flush=True)
-        yield running
+KINDS = (Kind("4.9.7"), Kind("5.5.0"), Kind(""))
 
 
 def await_follower(master: str, slave: str) -> None:

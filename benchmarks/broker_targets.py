@@ -211,7 +211,7 @@ def measure(
             except (RuntimeError, BrokerMissing) as error:
                 # Measure the other broker even if this one fails.
                 print(f"{target.name}: {error}", file=sys.stderr, flush=True)
-    results: dict[str, Any] = {name: _medians(rounds) for name, rounds in runs.items()}
+    results: dict[str, Any] = {name: medians(rounds) for name, rounds in runs.items()}
     java_medians, our_medians = results.get(JAVA), results.get(OURS)
     if java_medians and our_medians:
         results["ours_to_java"] = {
@@ -222,7 +222,8 @@ def measure(
     return results
 
 
-def _medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of each number."""
     if not rounds:
         return {}
     return {

@@ -93,7 +93,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
                 if turn:  # the first warms up workers and the page cache
                     jobs.append(job)
                     recoveries.append(recovery)
-            jobs.sort(key=lambda one: one["wall_s"])
+            jobs.sort(key=lambda measured: measured["wall_s"])
             job, recovery = jobs[_REPEATS // 2], statistics.median(recoveries)
             of_java = None
             if quick or count == counts[1]:

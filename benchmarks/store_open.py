@@ -106,7 +106,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             damage(root)
             runs.append(ours(root, count))
         damage(root)
-        runs.sort(key=lambda one: one["process_s"])
+        runs.sort(key=lambda measured: measured["process_s"])
         results[name] = {"reput": runs[1], "java_4_9_7": of_java(root)}
     shutil.rmtree(root)
     return results

@@ -84,7 +84,7 @@ def sync_group(folder: Path, rounds: int) -> dict[str, float]:
             os.fdatasync(file.fileno())
             times["bare"].append(time.perf_counter() - start)
     shutil.rmtree(folder)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     return {
         "bare_fdatasync_ms": round(medians["bare"] * 1000, 3),
         "put_many_ms": round(medians["messages"] * 1000, 3),

@@ -1,8 +1,8 @@
 """Check the language of docstrings, comments, messages and documents; part of ``make lint``.
 
 The words to avoid are the last table of docs/glossary.md. Three more rules: a function's docstring
-starts with a verb, an attribute's with a noun, and a variable that is used over more than three
-lines is not called "one", "found" or "at".
+starts with a verb, an attribute's with a noun, and no variable or argument is called "one",
+"found", "at", "thing", "said" or "told".
 
 ``python scripts/check_prose.py [--count] [PATH ...]``; exit code 1 if there are findings. Code in
 backticks, code blocks and lines with the comment ``sic`` (another program's words) are skipped.
@@ -25,7 +25,6 @@ DEFAULT_PATHS = (
 )  # fmt: skip
 GLOSSARY = ROOT / "docs" / "glossary.md"
 AVOIDED_HEADING = "## Words to avoid"
-SPAN_MAX = 3
 VAGUE_NAMES = frozenset({"one", "found", "at", "thing", "said", "told"})
 PREPOSITIONS = frozenset({"Of", "By", "For", "With", "As", "In", "On", "At", "To", "From"})
 NOT_VERBS = PREPOSITIONS | {
@@ -64,11 +63,10 @@ def avoided_words() -> list[tuple[re.Pattern[str], str]]:
     ]
 
 
-def texts_of_python(source: str) -> Iterator[Text]:
+def texts_of_python(source: str, nodes: list[ast.AST]) -> Iterator[Text]:
     """Yield docstrings, attribute docs, comments and messages of a module."""
-    tree = ast.parse(source)
     documented: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -79,7 +77,7 @@ def texts_of_python(source: str) -> Iterator[Text]:
             if isinstance(words, str):
                 documented.add(id(statement.value))
                 yield Text(statement.lineno, _kind_of(node, number), words)
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Constant) or id(node) in documented:
             continue
         if isinstance(node.value, str) and " " in node.value:
@@ -108,20 +106,17 @@ def texts_of_markdown(source: str) -> Iterator[Text]:
             yield Text(number, "document", line)
 
 
-def vague_names(source: str) -> Iterator[tuple[int, str]]:
-    """Yield variables with a vague name that live longer than three lines."""
-    for function in ast.walk(ast.parse(source)):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+def vague_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield variables and arguments with a vague name, where they are bound."""
+    for node in nodes:
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
             continue
-        lines = collections.defaultdict(list)
-        for node in ast.walk(function):
-            if isinstance(node, ast.Name) and node.id in VAGUE_NAMES:
-                lines[node.id].append(node.lineno)
-            elif isinstance(node, ast.arg) and node.arg in VAGUE_NAMES:
-                lines[node.arg].append(node.lineno)
-        for name, places in lines.items():
-            if max(places) - min(places) > SPAN_MAX:
-                yield min(places), name
+        if name in VAGUE_NAMES:
+            yield node.lineno, name
 
 
 def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Finding]:
@@ -129,7 +124,8 @@ def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Fi
     source = path.read_text()
     is_python = path.suffix == ".py"
     sic = {number for number, line in enumerate(source.splitlines(), 1) if "# sic" in line}
-    for text in texts_of_python(source) if is_python else texts_of_markdown(source):
+    nodes = list(ast.walk(ast.parse(source))) if is_python else []
+    for text in texts_of_python(source, nodes) if is_python else texts_of_markdown(source):
         prose = CODE.sub(lambda code: re.sub(r"[^\n]", "_", code[0]), text.words)
         if text.kind == "message":
             prose = text.words
@@ -141,7 +137,7 @@ def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Fi
         if is_python and "src" in path.parts:
             yield from _check_first_word(path, text)
     if is_python:
-        for line, name in vague_names(source):
+        for line, name in vague_names(nodes):
             yield Finding(path, line, f"variable {name!r}: name it by what it holds")
 
 

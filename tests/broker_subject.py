@@ -199,6 +199,6 @@ async def running(
 @pytest_asyncio.fixture
 async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
     """Return a broker with a topic ``T`` of four queues."""
-    async with running(tmp_path) as one:
-        await one.send("T", b"first", queue_id=3)
-        yield one
+    async with running(tmp_path) as running_subject:
+        await running_subject.send("T", b"first", queue_id=3)
+        yield running_subject

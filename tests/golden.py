@@ -55,7 +55,7 @@ IS_SOAK = "REPUT_SOAK" in os.environ
 
 def _by_turns() -> Iterator[tuple[str, str]]:
     for number, name in enumerate(sorted({name for _, name in STORES})):
-        written = [version for version, one in STORES if one == name]
+        written = [version for version, store_name in STORES if store_name == name]
         yield written[number % len(written)], name
 
 
@@ -87,8 +87,8 @@ ROOT_VARIABLE = "GOLDEN_STORES"
 @functools.cache
 def manifest(version: str, name: str) -> dict[str, Any]:
     """Return the manifest of a store; damaged stores share the manifest ``torn``."""
-    found: dict[str, Any] = json.loads(_text(version, name, ".json"))
-    return found
+    contents: dict[str, Any] = json.loads(_text(version, name, ".json"))
+    return contents
 
 
 @functools.cache
@@ -114,8 +114,8 @@ def sent(version: str, name: str) -> list[dict[str, Any]]:
 
 def torn_variants(version: str) -> dict[str, dict[str, Any]]:
     """Return the damage of each variant and Java's result (``brokerStarted``, ...)."""
-    found: dict[str, dict[str, Any]] = manifest(version, "torn")["variants"]
-    return found
+    variants: dict[str, dict[str, Any]] = manifest(version, "torn")["variants"]
+    return variants
 
 
 def torn_recovered(version: str) -> list[str]:

@@ -122,7 +122,9 @@ class LossyDisk(Disk):
 
     def remove_folder(self, path: str) -> None:
         super().remove_folder(path)
-        self._names = {name: one for name, one in self._names.items() if Path(name).parent.exists()}
+        self._names = {
+            name: content for name, content in self._names.items() if Path(name).parent.exists()
+        }
 
     def _move_folder(self, source: str, target: str) -> None:
         """Move files along with their folder; the move of the folder itself is never lost."""
@@ -132,8 +134,8 @@ class LossyDisk(Disk):
 
     def _keep_names(self, folders: list[Path]) -> None:
         for folder in folders:
-            there = {str(one) for one in folder.iterdir() if one.is_file()}
-            gone = {one for one in self._names if Path(one).parent == folder} - there
+            there = {str(path) for path in folder.iterdir() if path.is_file()}
+            gone = {path for path in self._names if Path(path).parent == folder} - there
             for name in gone:
                 del self._names[name]
             for name in there:
@@ -168,7 +170,10 @@ def _torn(synced: bytes, written: bytes, chance: random.Random, loss: Loss, lost
     assert len(synced) == len(written), "sizes change only where files are made"
     unit = {Loss.PAGES: PAGE_BYTES, Loss.FILES: max(len(synced), 1)}.get(loss, SECTOR_BYTES)
     left = bytearray(synced)
-    for at in range(0, len(synced), unit):
-        if written[at : at + unit] != synced[at : at + unit] and chance.random() >= lost:
-            left[at : at + unit] = written[at : at + unit]
+    for position in range(0, len(synced), unit):
+        if (
+            written[position : position + unit] != synced[position : position + unit]
+            and chance.random() >= lost
+        ):
+            left[position : position + unit] = written[position : position + unit]
     return bytes(left)

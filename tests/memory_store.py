@@ -131,7 +131,11 @@ class MemoryStore:
         result = self._put(messages, message, now_ms)
         if not result.status.is_stored:
             return result
-        places = [one for one in self._records if one >= result.physical_offset]
+        places = [
+            physical_offset
+            for physical_offset in self._records
+            if physical_offset >= result.physical_offset
+        ]
         return result._replace(message_count=len(places), physical_offsets=tuple(places))
 
     def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
@@ -320,7 +324,11 @@ class MemoryStore:
 
     def expire(self, physical_offset: int) -> None:
         """Remove the records before an offset, as the expiry of log files does."""
-        self._records = {at: one for at, one in self._records.items() if at >= physical_offset}
+        self._records = {
+            position: data
+            for position, data in self._records.items()
+            if position >= physical_offset
+        }
         self._min_physical_offset = min(self._records, default=self._end)
         for queue in self._queues.values():
             gone = (unit.physical_offset < physical_offset for unit in queue.units)

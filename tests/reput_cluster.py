@@ -21,7 +21,7 @@ from typing import Self
 
 from interop.java_cluster import SMALL_FILES, free_port, free_triple
 
-START_S = 60.0
+START_S = 180.0
 STOP_S = 60.0
 
 Settings = Mapping[str, str | int | bool]
@@ -131,9 +131,9 @@ class ReputCluster:
     def log(self) -> str:
         """Return the end of the processes' logs."""
         return "\n".join(
-            f"--- {one.name}\n{one.read_text(errors='replace')[-3000:]}"
-            for one in (self.folder / "namesrv.log", self.folder / "broker.log")
-            if one.exists()
+            f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}"
+            for log in (self.folder / "namesrv.log", self.folder / "broker.log")
+            if log.exists()
         )
 
     def __enter__(self) -> Self:
@@ -169,8 +169,8 @@ class ReputCluster:
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:
     return {
-        key: str(one).lower() if isinstance(one, bool) else str(one)
-        for key, one in settings.items()
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in settings.items()
     }
 
 

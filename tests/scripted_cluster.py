@@ -35,7 +35,7 @@ class ScriptedServer:
         await self._server.stop()
 
     def asked(self, *codes: RequestCode) -> list[Command]:
-        return [one for one in self.requests if one.code in codes]
+        return [request for request in self.requests if request.code in codes]
 
     async def until_asked(self, code: RequestCode, count: int = 1) -> list[Command]:
         """Wait for a number of requests of a code."""
@@ -153,7 +153,7 @@ class ScriptedCluster:
         route = TopicRouteData(
             broker_datas=[
                 BrokerData(
-                    broker_addrs={number: one.address for number, one in replicas.items()},
+                    broker_addrs={number: replica.address for number, replica in replicas.items()},
                     broker_name=name,
                     cluster="c",
                 )

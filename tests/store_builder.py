@@ -259,8 +259,8 @@ class IndexFile:
     @property
     def name(self) -> str:
         """Creation time of the file; here the time of its first entry."""
-        at = datetime.fromtimestamp(self.begin_ms / 1000, UTC)
-        return f"{at:%Y%m%d%H%M%S}{self.begin_ms % 1000:03d}"
+        time = datetime.fromtimestamp(self.begin_ms / 1000, UTC)
+        return f"{time:%Y%m%d%H%M%S}{self.begin_ms % 1000:03d}"
 
     def pack(self) -> bytes:
         """Return the bytes of the file."""
@@ -348,9 +348,10 @@ class Built:
     def queue(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
         """Return the messages of a queue."""
         return [
-            one
-            for one in self.messages
-            if (one.topic, one.queue_id) == (topic, queue_id) and flags.is_queued(one.sys_flag)
+            stored
+            for stored in self.messages
+            if (stored.topic, stored.queue_id) == (topic, queue_id)
+            and flags.is_queued(stored.sys_flag)
         ]
 
 
@@ -422,8 +423,8 @@ def _write(path: Path, data: bytes | bytearray) -> None:
 
 def _write_tables(root: Path, placed: Sequence[StoredMessage]) -> None:
     queues: dict[str, int] = {}
-    for one in placed:
-        queues[one.topic] = max(queues.get(one.topic, 0), one.queue_id + 1)
+    for stored in placed:
+        queues[stored.topic] = max(queues.get(stored.topic, 0), stored.queue_id + 1)
     topics = {
         topic: {
             "order": False,
@@ -489,8 +490,8 @@ class MemoryFolder:
 
     def entries(self, path: str) -> list[Entry]:
         names = sorted(self._folders.get(path, ()))
-        found = (self.entry(f"{path}/{name}" if path else name) for name in names)
-        return [entry for entry in found if entry is not None]
+        entries = (self.entry(f"{path}/{name}" if path else name) for name in names)
+        return [entry for entry in entries if entry is not None]
 
     def entry(self, path: str) -> Entry | None:
         name = path.rsplit("/", 1)[-1]

@@ -48,12 +48,14 @@ def message(
 
 def batch_body(*messages: IncomingMessage) -> bytes:
     """Return the body of a client's batch."""
-    return batch.encode(InnerMessage(one.flag, one.body, one.property_bytes) for one in messages)
+    return batch.encode(
+        InnerMessage(sent.flag, sent.body, sent.property_bytes) for sent in messages
+    )
 
 
 def decoded(result: GetResult) -> list[StoredMessage]:
     """Return the messages of a get, with checked checksums."""
-    return [record.decode(one) for one in result.records]
+    return [record.decode(data) for data in result.records]
 
 
 class Subject:
@@ -91,7 +93,7 @@ class Subject:
         while queue_offset < self.store.max_offset(topic, queue_id):
             result = self.store.get(topic, queue_id, queue_offset)
             assert result.next_offset > queue_offset
-            received += [one.body for one in decoded(result)]
+            received += [stored.body for stored in decoded(result)]
             queue_offset = result.next_offset
         return received
 

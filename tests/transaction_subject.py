@@ -118,12 +118,12 @@ class Subject:
         messages: list[StoredMessage] = []
         queue_offset = 0
         while records := self.store.get(topic, queue_id, queue_offset).records:
-            messages += [record.decode(bytes(one)) for one in records]
+            messages += [record.decode(bytes(data)) for data in records]
             queue_offset = messages[-1].queue_offset + 1
         return messages
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [one.body for one in self.messages(topic, queue_id)]
+        return [message.body for message in self.messages(topic, queue_id)]
 
     def given_up(self) -> list[bytes]:
         return self.bodies(names.CHECK_MAX_TIME_TOPIC, 0)
@@ -134,7 +134,7 @@ class Subject:
     def saved(self) -> tuple[int | None, int | None]:
         """Return the saved progress of half and op messages."""
         topics = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
-        half, op = (self.offsets.get(one, names.TRANSACTION_GROUP, 0) for one in topics)
+        half, op = (self.offsets.get(topic, names.TRANSACTION_GROUP, 0) for topic in topics)
         return half, op
 
     def sync(self) -> None:

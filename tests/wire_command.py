@@ -18,9 +18,9 @@ class Command:
     def __call__(self, *arguments: object, code: int = 0) -> str:
         """Return the output of a command."""
         self._capture.readouterr()
-        found = cli.run([*map(str, arguments), "-n", self._namesrv])
+        exit_code = cli.run([*map(str, arguments), "-n", self._namesrv])
         out, self.notes = self._capture.readouterr()
-        assert found == code, self.notes
+        assert exit_code == code, self.notes
         return out
 
     def json(self, *arguments: object, code: int = 0) -> Any:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from reput.errors import InvalidOption, excerpt
+from reput.secret import Secret
 
 ENVIRONMENT_PREFIX = "REPUT_"
 
@@ -394,6 +395,8 @@ def _convert(given: _Given, hint: Any, *, is_renamed: bool) -> Any:
     text = str(given.value).strip()
     if kind is str:
         return text
+    if kind is Secret:
+        return Secret(text)
     if kind is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if kind is int and _INTEGER.fullmatch(text):

@@ -20,10 +20,13 @@
         ├── RequestTimedOut  no reply came in time
         ├── Overloaded       too many requests wait for a reply
         └── BrokerError         the reply is an error; with its code and remark
+            └── AccessRefused    credentials or permissions do not suffice; with the reason
 
 Bugs are assertions and never one of these. ``retriable`` means that a retry, perhaps with another
 broker, may succeed; ``refresh_route`` that the route must be fetched again first.
 """
+
+import re
 
 EXCERPT_LETTERS = 200
 """Characters of foreign text that an error repeats."""
@@ -269,3 +272,76 @@ class BrokerError(RemotingError):
         self.refresh_route = code in self._REFRESH
         place = f"{address} answers " if address else ""
         super().__init__(f"{place}code {code}: {self.remark or 'no remark'}")
+
+
+class AccessRefused(BrokerError):
+    """The server's access control refuses a request.
+
+    ``response_code`` is 16 (NO_PERMISSION) also where the reply has code 1, as in access control
+    1.0.
+
+    Args:
+        code: The response code of the reply.
+        remark: The remark of the reply.
+        address: Remote address.
+        problem: The reason, as a sentence.
+    """
+
+    def __init__(self, code: int, remark: str, address: str, problem: str) -> None:
+        super().__init__(16, remark, address)
+        self.problem = problem
+        self.retriable = self.refresh_route = False
+        place = address or "the server"
+        self.args = (f"{place} refuses access: {problem} (code {code}: {remark})",)
+
+
+def broker_error(code: int, remark: str | None, address: str = "") -> BrokerError:
+    """Return the error of a reply whose code is not success: ``AccessRefused`` if it is one."""
+    text = remark or ""
+    if code in _ACCESS_CODES:
+        for pattern, problem in _ACCESS_PROBLEMS:
+            match = pattern.search(text)
+            if match is not None:
+                plain = _JAVA_PLACE.sub("", _JAVA_CLASS.sub("", text))
+                return AccessRefused(code, plain, address, match.expand(problem))
+    return BrokerError(code, remark, address)
+
+
+_ACCESS_CODES = frozenset({1, 16})
+_JAVA_CLASS = re.compile(r"^(?:[\w.]+\.)?\w+Exception: ")
+_JAVA_PLACE = re.compile(r", (?:org\.apache|java)\.[\w.$]+\([^()]*\)$")
+_ACCESS_PROBLEMS = tuple(
+    (re.compile(pattern), problem)
+    for pattern, problem in (
+        (
+            r"No accessKey is configured|username cannot be null",
+            "it asks for credentials, and this client has none (accessKey, secretKey)",
+        ),
+        (
+            r"No acl config for ([^,\s]+)|User:([^,\s]+) (?:is )?not found",
+            r"it does not know access key \1\2",
+        ),
+        (r"User:([^,\s]+) is disabled", r"user \1 is disabled"),
+        (
+            r"[Cc]heck signature failed(?: for accessKey=([^,\s]+))?",
+            "the secret key is not that of the access key, or the security token is wrong",
+        ),
+        (
+            r"No (?:default )?permission for (topic|group):([^,\s]+)",
+            r"the access key has no permission for \1 \2",
+        ),
+        (
+            r"Need admin permission for request code=(\d+), but accessKey=([^,\s]+)",
+            r"request \1 is for admins, and access key \2 is none",
+        ),
+        (
+            r"User:([^,\s]+) has no permission to access ([^,\s]+)",
+            r"user \1 has no permission for \2",
+        ),
+    )
+)
+"""Remarks of refusals, and the problem.
+
+Source: rocketmq 4.9.7 ``PlainPermissionManager``; 5.5.0 ``DefaultAuthenticationHandler``,
+``AclAuthorizationHandler``.
+"""

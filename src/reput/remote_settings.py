@@ -27,6 +27,7 @@ _PROTECTED = re.compile(
     r"|namesrvAddr"  # a wrong one could redirect a topic's traffic
     r"|(bindAddress|listenPort|haListenPort|metricsPort|metricsPromExporter(Host|Port))"
     r"|(brokerIP[12]|brokerName|brokerClusterName|brokerId|brokerRole|haMasterAddress)"
+    r"|(haForceMaster|haDivergedPolicy)"  # a second master; the end of a log that is cut
     r"|(fastPortEnable|inBrokerContainer|messageStorePlugIn|configBlackList)"
     r"|(acl|auth|authentication|authorization|tls|ssl)([A-Z.].*)?"
     r"|(useTLS|initAuthenticationUser|innerClientAuthenticationCredentials)"

@@ -104,7 +104,7 @@ def held(wire: Wire) -> object:
         broker.parts.deliveries.stats.values(name)
         for name in (stats.GROUP_ACK_NUMS, stats.BROKER_ACK_NUMS)
     ]
-    return {key: (one.left, one.unsaved) for key, one in known.items()}, counted
+    return {key: (state.left, state.unsaved) for key, state in known.items()}, counted
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +171,9 @@ def test_other_acknowledgements_fall_back(both: AckBoth, name: str) -> None:
 
 def test_a_whole_pop_at_once(fresh: AckBoth) -> None:
     checkpoints = fresh.both.with_kernel.broker.parts.pops.revive.checkpoints
-    assert fresh.feed(b"".join(ack(one, opaque=one) for one in range(32))) == 32
+    assert fresh.feed(b"".join(ack(number, opaque=number) for number in range(32))) == 32
     assert len(checkpoints) == 1
-    assert fresh.feed(b"".join(ack(one, start=32) for one in range(63, 31, -1))) == 32
+    assert fresh.feed(b"".join(ack(number, start=32) for number in range(63, 31, -1))) == 32
     assert len(checkpoints) == 0
 
 
@@ -190,7 +190,7 @@ def test_a_buffer_may_be_cut_anywhere(both: AckBoth) -> None:
 
 
 def test_more_than_fits_in_one_call(both: AckBoth) -> None:
-    frames = b"".join(ack(one % 64, start=one % 2, opaque=one) for one in range(2_000))
+    frames = b"".join(ack(number % 64, start=number % 2, opaque=number) for number in range(2_000))
     assert both.feed(frames) == 2_000
 
 
@@ -214,9 +214,9 @@ def batch(
     acks = [
         {
             "c": "G", "t": "T", "r": "0", "so": 0, "q": 1, "rq": 1, "pt": NOW_MS,
-            "it": INVISIBLE_MS, "b": base64.b64encode(one).decode(), **fields,
+            "it": INVISIBLE_MS, "b": base64.b64encode(bit_map).decode(), **fields,
         }
-        for one in bits
+        for bit_map in bits
     ]  # fmt: skip
     body = (
         bodies.encode({"brokerName": "broker-a", "acks": acks}) if text is None else text.encode()

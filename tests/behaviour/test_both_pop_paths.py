@@ -71,11 +71,12 @@ class PopBoth:
             wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
         self.taken_count = 0
         self._count_taken(both.with_kernel.broker.store.pop_reader)
-        for at in range(0, MESSAGES, 100):
-            one = (
-                send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
+        for start in range(0, MESSAGES, 100):
+            frames = (
+                send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}")
+                for i in range(start, start + 100)
             )
-            both.feed(b"".join(one))
+            both.feed(b"".join(frames))
         for _ in range(both.without.broker.settings.broker.revive_queue_num):  # Creates its queues.
             self.feed(pop(consumer_group="first", queue_id=1))
         self.fast_pops.forget()
@@ -133,8 +134,8 @@ def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopBoth]:
-    for one in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
-        yield PopBoth(one)
+    for pair_of_stores in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
+        yield PopBoth(pair_of_stores)
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def test_units_that_were_read_ahead(both: PopBoth) -> None:
         wire.broker.store.queues.find("T", 1).drop_tail()  # type: ignore[union-attr]
     before = both.taken_count
     replies = [both.feed(pop(consumer_group="reader", max_msg_nums=32)) for _ in range(4)]
-    assert [one.code for reply in replies for one in reply] == [ResponseCode.SUCCESS] * 4
+    assert [part.code for reply in replies for part in reply] == [ResponseCode.SUCCESS] * 4
     assert both.taken_count >= before + 3
     both.feed(pop(consumer_group="reader of a tag", exp="TagB", max_msg_nums=32) * 3)
 
@@ -294,8 +295,8 @@ def test_a_buffer_may_be_cut_anywhere(both: PopBoth) -> None:
     for cut in range(0, len(data), 7):
         for wire in both.wires:
             wire.broker.clock.advance(1)  # type: ignore[attr-defined]
-        one, other = ([wire.feed(data[:cut]), wire.feed(data[cut:])] for wire in both.wires)
-        assert one == other
+        replies, other = ([wire.feed(data[:cut]), wire.feed(data[cut:])] for wire in both.wires)
+        assert replies == other
 
 
 def test_long_headers_are_not_cached(both: PopBoth) -> None:

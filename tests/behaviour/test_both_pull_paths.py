@@ -95,7 +95,7 @@ def heartbeat(tags: str, version: int, *topics: str) -> bytes:
             sub_string=tags,
             sub_version=version,
             tags_set=names,
-            code_set=[cq_unit.tags_code(one) for one in names],
+            code_set=[cq_unit.tags_code(tag) for tag in names],
         )
         for topic in topics or ("T",)
     ]

@@ -159,10 +159,10 @@ def test_a_broker_without_write_permission(both: Both) -> None:
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 def test_any_order(both: Both, data: st.DataObject) -> None:
-    found = places(both)
+    stored_places = places(both)
     frames = []
     for opaque in range(data.draw(st.integers(1, 12))):
-        place = data.draw(st.sampled_from([*found, NOWHERE]))
+        place = data.draw(st.sampled_from([*stored_places, NOWHERE]))
         frames.append(
             back(
                 place,

@@ -341,7 +341,7 @@ def test_random_sends(tmp_path: Path) -> None:
 
     @hypothesis.given(st.lists(fields, min_size=1, max_size=4))
     def feed(several: list[dict[str, Any]]) -> None:
-        both.feed(b"".join(send(**one) for one in several))
+        both.feed(b"".join(send(**values) for values in several))
 
     try:
         feed()

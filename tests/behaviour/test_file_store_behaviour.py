@@ -35,7 +35,7 @@ def test_a_put_is_refused_while_another_one_hangs(stores: Stores) -> None:
     store = stores.open(clock=clock, disk=SlowDisk())
 
     assert store.put(message()).status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert [one.status for one in meanwhile] == [PutStatus.OS_PAGE_CACHE_BUSY]
+    assert [result.status for result in meanwhile] == [PutStatus.OS_PAGE_CACHE_BUSY]
     # The put that hung has failed: the store is no longer busy.
     assert not store.is_page_cache_busy()
     assert store.put(message()).status is PutStatus.PUT_OK

@@ -79,12 +79,12 @@ def put(subject: Subject, topic: str, body: bytes = b"x", queue_id: int = 0, **m
 
 def stored(subject: Subject, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     subject.broker.store.step_memory()
-    found = subject.broker.store.get(topic, queue_id, 0, 32)
-    return [record.decode(bytes(one), check_crc=False) for one in found.records]
+    result = subject.broker.store.get(topic, queue_id, 0, 32)
+    return [record.decode(bytes(data), check_crc=False) for data in result.records]
 
 
 def bodies(subject: Subject, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    return [one.body for one in stored(subject, topic, queue_id)]
+    return [message.body for message in stored(subject, topic, queue_id)]
 
 
 def run(subject: Subject) -> None:
@@ -176,11 +176,11 @@ async def test_a_send_drops_properties_that_only_brokers_write(
         inner = InnerMessage(0, b"inner", props.encode({**mine, **FORGED}))
         await subject.send("T", batch.encode([inner]), code=RequestCode.SEND_BATCH_MESSAGE)
         await subject.send("T", b"good")
-        found = stored(subject, "T")
-        assert [one.body for one in found] == [b"plain", b"reply", b"inner", b"good"]
-        for one in found[:3]:
-            assert not FORGED.keys() & one.properties.keys()
-            assert mine.items() <= one.properties.items()
+        messages = stored(subject, "T")
+        assert [message.body for message in messages] == [b"plain", b"reply", b"inner", b"good"]
+        for forged in messages[:3]:
+            assert not FORGED.keys() & forged.properties.keys()
+            assert mine.items() <= forged.properties.items()
     verified(tmp_path)
 
 
@@ -268,8 +268,8 @@ async def test_a_message_with_the_largest_consumption_count_is_delivered_again(
         assert len(await pop(subject)) == 2
         clock.advance(INVISIBLE_MS)
         run(subject)
-        found = {one.body: one.message.reconsume_times for one in await pop(subject)}
-        assert found == {b"often": INT_MAX, b"good": 1}
+        counts = {popped.body: popped.message.reconsume_times for popped in await pop(subject)}
+        assert counts == {b"often": INT_MAX, b"good": 1}
     verified(tmp_path)
 
 
@@ -291,7 +291,7 @@ async def test_a_popped_message_that_the_store_refuses_does_not_stop_others(
         monkeypatch.setattr(store, "put", fail)
         clock.advance(INVISIBLE_MS)
         run(subject)
-        assert [one.body for one in await pop(subject)] == [b"good"]
+        assert [popped.body for popped in await pop(subject)] == [b"good"]
         assert subject.parts.quarantine.counts == {"pops": 1}
         assert subject.parts.pops.revive.lost_count == 1
 
@@ -441,7 +441,7 @@ async def test_a_record_inside_a_body_is_no_half_message(
             assert reply.code == ResponseCode.SYSTEM_ERROR, reply.remark
         # Consecutive sends: the fast path handles them, not a processor.
         assert subject.parts.transactions.decide_all(
-            [_end(one) for one in ends], clock.now_ms()
+            [_end(end_header) for end_header in ends], clock.now_ms()
         ) == 0  # fmt: skip
         assert {topic: store.max_offset(topic, 0) for topic in targets} == ends_before
         assert len(subject.parts.transactions._marks._states) <= 1
@@ -750,11 +750,11 @@ async def test_a_topic_that_cannot_be_encoded_is_left_out_of_registrations(
     bad = dataclasses.replace(broker.parts.topics.all()["T"], name="\ud800")
     broker.parts.topics.table.put(bad, START_MS)
     body = json.loads((await broker.parts.registration._bodies_of_all())[0].data)
-    told = body["topicConfigSerializeWrapper"]["topicConfigTable"]
-    assert "T" in told
-    assert set(told) == set(broker.parts.topics.all()) - {"\ud800"}
+    topics = body["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert "T" in topics
+    assert set(topics) == set(broker.parts.topics.all()) - {"\ud800"}
     warnings = broker_subject.health_of(broker).warnings
-    assert any("'\\ud800'" in one for one in warnings)
+    assert any("'\\ud800'" in warning for warning in warnings)
     json.dumps(warnings).encode()
     broker.parts.topics.table.delete("\ud800", START_MS)
     await broker.parts.registration._bodies_of_all()
@@ -781,8 +781,8 @@ async def test_send_backs_are_counted_for_existing_topics(subject: Subject, leve
     await subject.send("T", b"m", properties={"RETRY_TOPIC": "a@b@c"}, reconsume_times=INT_MAX)
     await subject.send("T", b"m", queue_id=3, properties={"RETRY_TOPIC": "a@b@c"})
     header = headers.SendBackHeader(offset=0, group="consumers", delay_level=level)
-    for one in (*stored(subject, "T", 0), *stored(subject, "T", 3)):
-        header.offset = one.physical_offset
+    for message in (*stored(subject, "T", 0), *stored(subject, "T", 3)):
+        header.offset = message.physical_offset
         reply = await subject.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
     counted = set(subject.parts.deliveries.stats.values("SNDBCK_PUT_NUMS"))

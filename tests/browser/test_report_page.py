@@ -333,10 +333,10 @@ def test_a_click_sorts_and_a_second_click_reverses(
 
     def click(column: int) -> list[str]:
         browser.ask(f"topics.rows[0].cells[{column}].firstChild.click()")
-        found: list[str] = browser.ask(
+        answer: list[str] = browser.ask(
             f"[...topics.tBodies[0].rows].map((row) => row.cells[{column}].textContent)"
         )
-        return found
+        return answer
 
     messages = [f"{row.messages:,}" for row in report.topics]
     assert click(1) == messages[::-1]  # descending before

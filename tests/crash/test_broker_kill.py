@@ -104,7 +104,9 @@ async def read_all(cluster: ReputCluster) -> dict[Place, bytes]:
             while len(messages) < sum(ends.values()):
                 for message in await consumer.poll(1000):
                     messages[message.queue_id, message.queue_offset] = message.body
-    wanted = {(queue_id, at) for queue_id, end in ends.items() for at in range(end)}
+    wanted = {
+        (queue_id, queue_offset) for queue_id, end in ends.items() for queue_offset in range(end)
+    }
     assert messages.keys() == wanted
     return messages
 
@@ -115,7 +117,7 @@ async def consume(cluster: ReputCluster, wanted: set[bytes]) -> None:
     is_done = asyncio.Event()
 
     def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        left.difference_update(one.body for one in messages)
+        left.difference_update(message.body for message in messages)
         if not left:
             is_done.set()
         return ConsumeResult.SUCCESS
@@ -141,9 +143,9 @@ async def test_acknowledged_messages_survive(cluster: ReputCluster, producer: Pr
         unread |= set(acknowledged.values())
         await asyncio.to_thread(cluster.kill_broker)
         await asyncio.to_thread(cluster.start)
-        found = await read_all(cluster)
-        assert found.items() >= known.items()
-        known = found  # Stored messages stay, acknowledged or not.
+        bodies = await read_all(cluster)
+        assert bodies.items() >= known.items()
+        known = bodies  # Stored messages stay, acknowledged or not.
         # The group continues at its offset: it gets new messages, and those after its saved offset.
         await consume(cluster, unread)
         unread.clear()
@@ -210,7 +212,7 @@ def send_with_java_until_killed(
 
 
 def has_all(wanted: set[bytes]) -> Callable[[list[JavaReceived]], bool]:
-    return lambda got: wanted <= {one.body for one in got}
+    return lambda got: wanted <= {message.body for message in got}
 
 
 def assert_known(known: Mapping[Place, bytes], got: list[tuple[int, int, bytes]]) -> None:

@@ -63,8 +63,8 @@ class Sample(NamedTuple):
 
 
 def physical_end(data: bytes) -> int:
-    one = record.decode(data)
-    return one.physical_offset + one.store_size
+    message = record.decode(data)
+    return message.physical_offset + message.store_size
 
 
 def open_store(root: Path) -> MessageStore:
@@ -115,10 +115,10 @@ def read_all(store: MessageStore) -> dict[Place, bytes]:
                 result = store.get(topic, queue_id, queue_offset)
                 for data in result.records:
                     try:
-                        one = record.decode(data)
+                        message = record.decode(data)
                     except CorruptRecord:
                         continue  # A consumer notices it as well.
-                    messages[one.topic, one.queue_id, one.queue_offset] = bytes(data)
+                    messages[message.topic, message.queue_id, message.queue_offset] = bytes(data)
                 assert result.next_offset > queue_offset
                 queue_offset = result.next_offset
     return messages
@@ -137,9 +137,9 @@ def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
     with open_store(root) as store:
         assert read_all(store) == sample.records
         for data in sample.records.values():
-            one = record.decode(data)
-            key = one.properties["KEYS"].split(" ")[0]
-            assert store.query(one.topic, key, 9).records == [data]
+            message = record.decode(data)
+            key = message.properties["KEYS"].split(" ")[0]
+            assert store.query(message.topic, key, 9).records == [data]
     if is_verified:
         store_fixture.assert_sound(root)
 
@@ -198,7 +198,7 @@ def test_deleted_files_and_folders_are_rebuilt(sample: Sample, tmp_path: Path) -
     root = tmp_path / "store"
     parts = {path for path in sample.files if not path.startswith("commitlog/")}
     for path in list(parts):
-        parts.update(str(one) for one in Path(path).parents if str(one) != ".")
+        parts.update(str(folder) for folder in Path(path).parents if str(folder) != ".")
     for part in sorted(parts):
         left = {
             path: data
@@ -237,8 +237,8 @@ def test_a_log_that_ends_in_zeros_keeps_the_messages_before_them(
                 if physical_end(data) <= start + position
             }
             for place, data in messages.items():
-                one = record.decode(data)
-                is_cut = one.physical_offset < start + position < physical_end(data)
+                message = record.decode(data)
+                is_cut = message.physical_offset < start + position < physical_end(data)
                 if is_cut and store.recovery.was_clean:
                     continue  # Its body is complete; properties have no checksum.
                 assert sample.records[place] == data, f"zeros from {position} on: {place} is wrong"

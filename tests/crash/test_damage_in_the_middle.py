@@ -42,7 +42,7 @@ def messages(store: MessageStore) -> list[StoredMessage]:
             result = store.get("TopicA", queue_id, queue_offset)
             records += [record.decode(data) for data in result.records]
             queue_offset = result.next_offset
-    unique = {one.physical_offset: one for one in records}
+    unique = {message.physical_offset: message for message in records}
     return [unique[queue_offset] for queue_offset in sorted(unique)]
 
 
@@ -52,20 +52,20 @@ def log_path(store: MessageStore, physical_offset: int) -> tuple[Path, int]:
     return Path(store.root) / "commitlog" / f"{start:020d}", physical_offset - start
 
 
-def flip_body(data: bytearray, at: int, one: StoredMessage) -> None:
-    data[at + 200] ^= 0x10
+def flip_body(data: bytearray, position: int, message: StoredMessage) -> None:
+    data[position + 200] ^= 0x10
 
 
-def flip_size(data: bytearray, at: int, one: StoredMessage) -> None:
-    data[at + 2] ^= 0x40
+def flip_size(data: bytearray, position: int, message: StoredMessage) -> None:
+    data[position + 2] ^= 0x40
 
 
-def zero_record(data: bytearray, at: int, one: StoredMessage) -> None:
-    data[at : at + one.store_size] = bytes(one.store_size)
+def zero_record(data: bytearray, position: int, message: StoredMessage) -> None:
+    data[position : position + message.store_size] = bytes(message.store_size)
 
 
-def zero_page(data: bytearray, at: int, one: StoredMessage) -> None:
-    page = at // 4096 * 4096
+def zero_page(data: bytearray, position: int, message: StoredMessage) -> None:
+    page = position // 4096 * 4096
     data[page : page + 4096] = bytes(4096)
 
 

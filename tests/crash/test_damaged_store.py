@@ -47,7 +47,7 @@ STAND_ALONE = {
     "property_bytes",
 }
 """Fields of a message whose damage may be undetected."""
-COMPARED = [one.name for one in fields(StoredMessage) if one.name != "properties"]
+COMPARED = [field.name for field in fields(StoredMessage) if field.name != "properties"]
 
 
 some = store_fixture.some
@@ -120,7 +120,7 @@ def sample_messages() -> list[StoredMessage]:
         message("TopicA", b"prepared", sys_flag=flags.TRANSACTION_PREPARED, keys="k8"),
         message("TopicA", bytes(range(256)), tags="TagB", keys="k9 shared"),
     ]
-    return [replace(one, flag=i) for i, one in enumerate((shapes * 5)[:COUNT])]
+    return [replace(shape, flag=i) for i, shape in enumerate((shapes * 5)[:COUNT])]
 
 
 def make_sample(root: Path, *, record_crc: bool = False) -> Sample:
@@ -156,8 +156,8 @@ def crc_sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
 # --- expectations -------------------------------------------------------------
 
 
-def differences(one: StoredMessage, other: StoredMessage) -> set[str]:
-    return {name for name in COMPARED if getattr(one, name) != getattr(other, name)}
+def differences(stored: StoredMessage, other: StoredMessage) -> set[str]:
+    return {name for name in COMPARED if getattr(stored, name) != getattr(other, name)}
 
 
 def check_rows(
@@ -263,10 +263,10 @@ def byte_at(sample: Sample, physical_offset: int) -> int:
 
 
 def test_the_sample_is_complete(sample: Sample, crc_sample: Sample) -> None:
-    for one in (sample, crc_sample):
-        assert list(one.reader.messages()) == one.messages
-        check_rows(one, one.reader, set())
-        check_lookups(one, one.reader, range(len(one.messages)))
+    for intact in (sample, crc_sample):
+        assert list(intact.reader.messages()) == intact.messages
+        check_rows(intact, intact.reader, set())
+        check_lookups(intact, intact.reader, range(len(intact.messages)))
 
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
@@ -297,26 +297,26 @@ def test_every_byte_changed_of_records_with_a_record_checksum(crc_sample: Sample
             >= stored.physical_offset + stored.store_size - record.CRC_PROPERTY_BYTES
         )
         end = stored.physical_offset + stored.store_size
-        for found in reader.messages(stored.physical_offset, end):
-            wrong = differences(found, stored)
+        for actual in reader.messages(stored.physical_offset, end):
+            wrong = differences(actual, stored)
             assert not wrong or (is_trailer and wrong == {"property_bytes"})
 
 
 def test_every_16_bytes_of_the_log_zeroed(sample: Sample) -> None:
-    for at in some(range(0, len(sample.fields), 8)):
-        reader, damaged = changed_log(sample, at, bytes(16))
+    for start in some(range(0, len(sample.fields), 8)):
+        reader, damaged = changed_log(sample, start, bytes(16))
         check_rows(sample, reader, damaged)
-        if at % 24 == 0:
-            owners = {sample.owners[one] for one in damaged} - {-1}
+        if start % 24 == 0:
+            owners = {sample.owners[position] for position in damaged} - {-1}
             check_lookups(sample, reader, owners | {0, COUNT - 1})
 
 
 @pytest.mark.parametrize("length", [64, 300, 512, 1024, 4096])
 def test_sectors_of_the_log_lost(sample: Sample, length: int) -> None:
     source = random.Random(length)
-    for at in range(0, len(sample.fields), max(length // 2, 128)):
+    for start in range(0, len(sample.fields), max(length // 2, 128)):
         for data in (bytes(length), source.randbytes(length), b"\xff" * length):
-            reader, damaged = changed_log(sample, at, data)
+            reader, damaged = changed_log(sample, start, data)
             check_rows(sample, reader, damaged)
 
 
@@ -332,9 +332,9 @@ def test_the_log_cut_at_every_byte(sample: Sample) -> None:
                 check_lookups(sample, reader, range(0, COUNT, 7))
 
 
-def data_end(one: StoredMessage) -> int:
+def data_end(stored: StoredMessage) -> int:
     """Return the end of a record's last byte that may be nonzero; a length of 0 is zeros."""
-    return one.physical_offset + one.store_size - (0 if one.property_bytes else 2)
+    return stored.physical_offset + stored.store_size - (0 if stored.property_bytes else 2)
 
 
 @pytest.mark.parametrize("with_abort", [False, True])
@@ -381,8 +381,8 @@ def test_each_file_deleted(sample: Sample) -> None:
             continue
         number = sample.log_paths.index(path)
         damaged = set(range(number * FILE_BYTES, (number + 1) * FILE_BYTES))
-        lost = {sample.owners[at] for at in damaged}
-        expected = [one for i, one in enumerate(sample.messages) if i not in lost]
+        lost = {sample.owners[position] for position in damaged}
+        expected = [stored for i, stored in enumerate(sample.messages) if i not in lost]
         assert list(reader.messages()) == expected
         check_lookups(sample, reader, range(COUNT))
         is_inner = 0 < number < len(sample.log_paths) - 1
@@ -454,10 +454,10 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
     }
     for number in range(queue.min_offset, queue.max_offset):
         try:
-            found = reader.message_in_queue(*where, number)
+            actual = reader.message_in_queue(*where, number)
         except (CorruptRecord, NotInStore):
             continue
-        assert found == expected[number]
+        assert actual == expected[number]
     for boundary in Boundary:
         for stored in list(expected.values())[::9]:
             queue_offset = reader.offset_by_time(*where, stored.store_timestamp, boundary)
@@ -468,9 +468,9 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
 def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
     for path in queue_paths(sample):
         data = sample.folder.files[path]
-        for at in some(range(0, len(data), 1 if mask == 0xFF else 7)):
+        for position in some(range(0, len(data), 1 if mask == 0xFF else 7)):
             changed = bytearray(data)
-            changed[at] ^= mask
+            changed[position] ^= mask
             reader = StoreReader(sample.folder.changed(path, changed))
             check_with_damaged_queue(sample, reader, path)
 
@@ -478,10 +478,10 @@ def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
 def test_queues_zeroed_and_cut(sample: Sample) -> None:
     for path in queue_paths(sample):
         data = sample.folder.files[path]
-        for at in some(range(0, len(data), 10)):
+        for position in some(range(0, len(data), 10)):
             zeroed = bytearray(data)
-            zeroed[at : at + 16] = bytes(16)
-            for changed in (zeroed, data[:at]):
+            zeroed[position : position + 16] = bytes(16)
+            for changed in (zeroed, data[:position]):
                 reader = StoreReader(sample.folder.changed(path, changed))
                 check_with_damaged_queue(sample, reader, path)
 
@@ -504,8 +504,8 @@ def test_one_lost_unit_does_not_hide_the_others(sample: Sample) -> None:
                     with pytest.raises(NotInStore):
                         reader.message_in_queue(topic, int(queue_id), other)
                 else:
-                    found = reader.message_in_queue(topic, int(queue_id), other)
-                    assert found.queue_offset == other
+                    actual = reader.message_in_queue(topic, int(queue_id), other)
+                    assert actual.queue_offset == other
 
 
 # --- index, checkpoint, tables --------------------------------------------
@@ -582,7 +582,7 @@ def test_damaged_folders_are_opened_or_refused(tmp_path: Path) -> None:
     """Any file of a store is replaced by nothing, a folder, or garbage."""
     built = store_builder.build(tmp_path / "store", sample_messages(), has_next_file=True)
     source = random.Random(9)
-    for path in sorted(one for one in built.root.rglob("*") if one.is_file()):
+    for path in sorted(file for file in built.root.rglob("*") if file.is_file()):
         whole = path.read_bytes()
         for kind in ("empty", "folder", "garbage", "long", "gone"):
             path.unlink()

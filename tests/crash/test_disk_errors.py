@@ -222,7 +222,9 @@ def test_a_clock_set_back_between_two_runs_loses_no_message(stores: Stores, back
             assert store.put(message(100 * life + number)).status is PutStatus.PUT_OK
             clock.advance(700)
             store.step()
-        expected = {100 * one + number for one in range(life + 1) for number in range(60)}
+        expected = {
+            100 * life_number + number for life_number in range(life + 1) for number in range(60)
+        }
         store.abandon() if life % 2 else store.close()
         clock.set(clock.now_ms() - back_ms)
     store = stores.open(clock=clock)

@@ -56,10 +56,10 @@ def found_by_unique_key(root: Path) -> set[int]:
     """Return physical offsets of the messages that are found by their unique key."""
     reader = StoreReader.open(str(root))
     offsets = set()
-    for one in reader.messages():
-        key = one.properties.get("UNIQ_KEY")
+    for message in reader.messages():
+        key = message.properties.get("UNIQ_KEY")
         if key:
-            hits = reader.messages_by_key(one.topic, key)
+            hits = reader.messages_by_key(message.topic, key)
             offsets.update(hit.physical_offset for hit in hits.messages)
     return offsets
 

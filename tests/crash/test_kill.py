@@ -117,9 +117,9 @@ def compare(store: MessageStore, known: dict[tuple[str, int], dict[int, str]]) -
         while queue_offset < end:
             result = store.get(topic, queue_id, queue_offset)
             for data in result.records:
-                one = record.decode(data)
-                body = bodies.setdefault(one.queue_offset, one.body.decode())
-                assert one.body.decode() == body, "another message has its offset"
+                message = record.decode(data)
+                body = bodies.setdefault(message.queue_offset, message.body.decode())
+                assert message.body.decode() == body, "another message has its offset"
             queue_offset = result.next_offset
         newest = record.decode(store.get(topic, queue_id, end - 1).records[0])
         hits = store.query(topic, newest.properties["KEYS"], 9).records

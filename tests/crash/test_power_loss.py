@@ -82,27 +82,27 @@ class Life:
     # --- events -------------------------------------------------------------------
 
     def put(self, topic: str, queue_id: int, size: int, *, waits: bool) -> None:
-        one = self.message(topic, queue_id, size, waits=waits)
-        self.note(one, self.store.put(one))
+        message = self.message(topic, queue_id, size, waits=waits)
+        self.note(message, self.store.put(message))
 
     def put_many(self, count: int, size: int) -> None:
         messages = [
             self.message(TOPICS[i % 3], i % 2, size, waits=bool(i % 3)) for i in range(count)
         ]
-        for one, result in zip(messages, self.store.put_many(messages), strict=True):
-            self.note(one, result)
+        for message, result in zip(messages, self.store.put_many(messages), strict=True):
+            self.note(message, result)
 
     def begin_put(self, topic: str, size: int) -> None:
-        one = self.message(topic, 0, size, waits=True)
-        self.pending.append((one, self.store.begin_put(one)))
+        message = self.message(topic, 0, size, waits=True)
+        self.pending.append((message, self.store.begin_put(message)))
 
     def step(self, duration_ms: int) -> None:
         self.clock.advance(duration_ms)
         while self.store.step():
             pass
-        for one, waiting in [pair for pair in self.pending if pair[1].result is not None]:
+        for message, waiting in [pair for pair in self.pending if pair[1].result is not None]:
             assert waiting.result is not None
-            self.note(one, waiting.result)
+            self.note(message, waiting.result)
         self.pending = [pair for pair in self.pending if pair[1].result is None]
 
     def set_clock(self, change_ms: int) -> None:
@@ -130,15 +130,15 @@ class Life:
 
     def promise_what_can_be_read(self) -> None:
         for topic, queue_id in self.sent:
-            for one in self.read(topic, queue_id):
-                self.promised.setdefault((topic, queue_id), {})[one.queue_offset] = one.body
+            for message in self.read(topic, queue_id):
+                self.promised.setdefault((topic, queue_id), {})[message.queue_offset] = message.body
 
     def read(self, topic: str, queue_id: int) -> list[StoredMessage]:
         messages = []
         queue_offset, end = 0, self.store.max_offset(topic, queue_id)
         while queue_offset < end:
             result = self.store.get(topic, queue_id, queue_offset)
-            messages += [record.decode(one) for one in result.records]
+            messages += [record.decode(data) for data in result.records]
             assert result.next_offset > queue_offset, result
             queue_offset = result.next_offset
         return messages

@@ -85,12 +85,12 @@ def test_rebuilt_queues_have_the_same_bytes(version: str, name: str, tmp_path: P
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_rebuilt_extension_units_have_the_same_bits(version: str, tmp_path: Path) -> None:
     original, copy = rebuild(version, "ext", tmp_path)
-    before, after = (StoreReader.open(str(one)) for one in (original, copy))
+    before, after = (StoreReader.open(str(path)) for path in (original, copy))
     with_bits = 0
     for queue in before.queues():
-        found = after.queue(queue.topic, queue.queue_id)
+        copied_queue = after.queue(queue.topic, queue.queue_id)
         for queue_offset in range(queue.max_offset):
-            expected, unit = queue.unit(queue_offset), found.unit(queue_offset)
+            expected, unit = queue.unit(queue_offset), copied_queue.unit(queue_offset)
             assert (unit.physical_offset, unit.size) == (expected.physical_offset, expected.size)
             place = queue.topic, queue.queue_id
             expected_ext = before.extension(*place).unit(expected.tags_code)
@@ -115,7 +115,7 @@ def test_the_rebuilt_index_has_the_same_bytes(version: str, name: str, tmp_path:
     if version == "4.5.2":
         # Java counts every entry as a new slot (known-bugs.md#index-slot-count).
         expected, rebuilt = (
-            [_without_slots_used(one) for one in each] for each in (expected, rebuilt)
+            [_without_slots_used(index_file) for index_file in each] for each in (expected, rebuilt)
         )
     assert rebuilt == expected
 
@@ -131,14 +131,17 @@ def test_queues_of_an_expired_log_start_at_its_first_message(
     version: str, name: str, tmp_path: Path
 ) -> None:
     original, copy = rebuild(version, name, tmp_path)
-    before, after = (StoreReader.open(str(one)) for one in (original, copy))
+    before, after = (StoreReader.open(str(path)) for path in (original, copy))
     alive = [queue for queue in before.queues() if queue.min_offset < queue.max_offset]
     assert len(alive) > 2
     for queue in alive:
-        found = after.queue(queue.topic, queue.queue_id)
-        assert (found.min_offset, found.max_offset) == (queue.min_offset, queue.max_offset)
+        copied_queue = after.queue(queue.topic, queue.queue_id)
+        assert (copied_queue.min_offset, copied_queue.max_offset) == (
+            queue.min_offset,
+            queue.max_offset,
+        )
         for queue_offset in range(queue.min_offset, queue.max_offset):
-            assert found.unit(queue_offset) == queue.unit(queue_offset)
+            assert copied_queue.unit(queue_offset) == queue.unit(queue_offset)
 
 
 @pytest.mark.crash

@@ -58,9 +58,9 @@ class Pair:
     def put(self, count: int) -> None:
         for number in range(self.count, self.count + count):
             size = number * 7919 % 4_000
-            one = message(f"Topic{number % 2}", b"%d:" % number + b"x" * size, number % 3,
+            sent = message(f"Topic{number % 2}", b"%d:" % number + b"x" * size, number % 3,
                           keys=f"key{number}")  # fmt: skip
-            self.master.put(one)
+            self.master.put(sent)
         self.count += count
 
     def receive(self, size: int) -> None:
@@ -115,7 +115,11 @@ class Pair:
         return itertools.chain(end for end in reversed(ends) if end <= stop)
 
 
+few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 5)
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@few_examples
 @hypothesis.given(actions=actions, loss=st.sampled_from(Loss))
 def test_a_slave_has_a_part_of_its_masters_log(
     flush: str, actions: list[tuple[str, int]], loss: Loss

@@ -70,7 +70,7 @@ class Minds:
         return self.states.get(message.body, TransactionState.ROLLBACK)
 
     def committed(self) -> set[bytes]:
-        return {body for body, one in self.states.items() if one is TransactionState.COMMIT}
+        return {body for body, state in self.states.items() if state is TransactionState.COMMIT}
 
 
 async def send_until_killed(
@@ -113,7 +113,7 @@ async def delivered(cluster: ReputCluster) -> set[bytes]:
             while count < sum(ends.values()):
                 messages = await consumer.poll(1000)
                 count += len(messages)
-                bodies |= {one.body for one in messages}
+                bodies |= {message.body for message in messages}
     return bodies
 
 
@@ -129,8 +129,8 @@ async def test_every_transaction_ends_as_its_producer_decides(cluster: ReputClus
             await asyncio.to_thread(cluster.kill_broker)
             await asyncio.to_thread(cluster.start)
         async with asyncio.timeout(GUARD_S):
-            while not (found := await delivered(cluster)) >= minds.committed():
+            while not (bodies := await delivered(cluster)) >= minds.committed():
                 await asyncio.sleep(0.1)
     assert len(minds.states) > ROUND_COUNT
-    assert found == minds.committed()
+    assert bodies == minds.committed()
     assert cluster.is_broker_running

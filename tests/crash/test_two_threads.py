@@ -117,7 +117,7 @@ class Writer:
 
     def _put_encoded(self) -> None:
         messages = [self._message() for _ in range(20)]
-        data = b"".join(incoming.encode(one, java.encode_utf8(one.topic)) for one in messages)
+        data = b"".join(incoming.encode(sent, java.encode_utf8(sent.topic)) for sent in messages)
         count, places = self._store.put_encoded(data, len(messages))
         assert count == len(messages)
         for i, message in enumerate(messages):
@@ -198,7 +198,7 @@ def test_the_disk_half_of_steps_runs_concurrently_with_puts(
         raise thread.failure
     assert thread.step_count > 10
     assert bool(store.retention.counts.log_files) is is_expiring
-    files = [one.stat().st_size for one in (tmp_path / "store" / "commitlog").iterdir()]
+    files = [file.stat().st_size for file in (tmp_path / "store" / "commitlog").iterdir()]
     assert set(files) == {config.mapped_file_size_commit_log}
 
     store = MessageStore.open(config=config, clock=SystemClock(), disk=disk)
@@ -217,8 +217,8 @@ def compare(store: MessageStore, known: Known) -> None:
         while queue_offset < end:
             result = store.get(topic, queue_id, queue_offset)
             assert result.records, f"{topic}/{queue_id} has nothing at {queue_offset}"
-            for one in map(record.decode, result.records):
-                bodies_by_place[one.queue_offset] = one.body
+            for message in map(record.decode, result.records):
+                bodies_by_place[message.queue_offset] = message.body
             queue_offset = result.next_offset
         first = store.min_offset(topic, queue_id)
         assert bodies_by_place == {place: body for place, body in bodies.items() if place >= first}

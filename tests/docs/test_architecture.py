@@ -22,9 +22,9 @@ DOCUMENT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 def section(document: str, heading: str) -> str:
     """Return the text below a second-level heading, up to the next one."""
     pattern = rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)"
-    found = re.search(pattern, document, re.MULTILINE | re.DOTALL)
-    assert found, f"no heading: {heading}"
-    return found[1]
+    match = re.search(pattern, document, re.MULTILINE | re.DOTALL)
+    assert match, f"no heading: {heading}"
+    return match[1]
 
 
 def fenced(text: str) -> str:

@@ -16,6 +16,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(e
 TLS = ("--tls", "--tls-ca", "--tls-cert", "--tls-key")
 COMMON = ("--namesrv", *TLS, "--timeout", "--json", "--utc", "--yes")
 """Options that the page explains once, at the top."""
+WITH_NAMESRV = ("--access-key", "--secret-key-file")
+"""Further ones, which each command with ``--namesrv`` has: they are not listed with it."""
 
 
 def commands(command: Any = None, *path: str) -> Iterator[tuple[str, Any]]:
@@ -36,11 +38,11 @@ def sections() -> dict[str, str]:
 
 
 def options_of(command: Any) -> list[Any]:
-    return [one for one in command.params if one.param_type_name == "option"]
+    return [param for param in command.params if param.param_type_name == "option"]
 
 
 def is_common(option: Any) -> bool:
-    return bool({*option.opts} & {*COMMON})
+    return bool({*option.opts} & {*COMMON, *WITH_NAMESRV})
 
 
 def names_of(option: Any) -> str:
@@ -64,7 +66,7 @@ def default_of(option: Any) -> str:
 def row(option: Any) -> str:
     text = option.help.replace("|", r"\|")
     if isinstance(option.default, enum.StrEnum):
-        text += f" One of {', '.join(f'`{one}`' for one in type(option.default))}."
+        text += f" One of {', '.join(f'`{choice}`' for choice in type(option.default))}."
     return f"| {names_of(option)} | {default_of(option)} | {text} |"
 
 
@@ -83,14 +85,20 @@ def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
     assert documented == [row(option) for option in expected]
     line = re.search(r"^Common options: (.*)$", text, re.MULTILINE)
     common = re.findall(r"`(--\w+)`", line[1]) if line else []
-    names = [option.opts[0] for option in options_of(ALL[name]) if is_common(option)]
-    assert common == [one for one in names if not one.startswith("--tls-")]  # they follow --tls
+    given = [
+        option.opts[0]
+        for option in options_of(ALL[name])
+        if is_common(option) and not option.opts[0].startswith("--tls-")  # they follow --tls
+    ]
+    assert common == [option for option in given if option not in WITH_NAMESRV]
+    has_servers = {"--namesrv", "--timeout"} <= {*given} or name == "reput pipeline compare"
+    assert [option for option in given if option in WITH_NAMESRV] == [*WITH_NAMESRV] * has_servers
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_usage_line_has_the_arguments(name: str) -> None:
-    arguments = [one for one in ALL[name].params if one.param_type_name == "argument"]
-    usage = " ".join([name, *(metavar_of(one) for one in arguments)])
+    arguments = [param for param in ALL[name].params if param.param_type_name == "argument"]
+    usage = " ".join([name, *(metavar_of(argument) for argument in arguments)])
     assert f"```\n{usage}\n```" in sections()[name]
 
 
@@ -99,7 +107,7 @@ def test_the_documented_help_equals_that_of_the_command(name: str) -> None:
     assert inspect.cleandoc(ALL[name].help) in sections()[name]
 
 
-@pytest.mark.parametrize("option", COMMON)
+@pytest.mark.parametrize("option", [*COMMON, *WITH_NAMESRV])
 def test_common_options_are_explained(option: str) -> None:
     top = PAGE.partition("### `reput ")[0]
     assert f"`{option}" in top

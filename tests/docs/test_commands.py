@@ -35,9 +35,9 @@ def test_a_documented_command_exists(page: str, line: str) -> None:
     context = click.Context(command, info_name="reput")
     while isinstance(command, click.Group) and words:
         name = words.pop(0)
-        found = command.get_command(context, name)
-        assert found is not None, f"{page}: no command {name!r} in: reput {line}"
-        command = found
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None, f"{page}: no command {name!r} in: reput {line}"
+        command = subcommand
     command.make_context(command.name, words, parent=context)
 
 

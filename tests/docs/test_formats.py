@@ -35,10 +35,10 @@ CODES = {name: code for code, name in TYPES.items()}
 
 
 class Field(NamedTuple):
-    """A row of a field table, in the document's words; ``at`` is None without a fixed position."""
+    """A row of a field table, in the document's words; ``position`` is None if it varies."""
 
     name: str
-    at: int | None
+    position: int | None
     bytes: str
     type: str
 
@@ -58,9 +58,9 @@ def section(page: str, heading: str) -> str:
 def table(text: str, columns: str) -> list[list[str]]:
     """Yield the cells of the first table with these columns."""
     head = re.escape(f"| {columns} |")
-    found = re.search(rf"^{head}\n\|[-:| ]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert found, f"no table: {columns}"
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    match = re.search(rf"^{head}\n\|[-:| ]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert match, f"no table: {columns}"
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in match[1].splitlines()]
 
 
 def field_table(page: str, heading: str) -> list[Field]:
@@ -72,8 +72,8 @@ def field_table(page: str, heading: str) -> list[Field]:
 
 def blocks(page: str, kind: str) -> list[tuple[list[str], list[str]]]:
     """Return the words after the kind, and the lines, of each fenced block of a kind."""
-    found = re.findall(rf"^```{kind} ([^\n]*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return [(words.split(), text.splitlines()) for words, text in found]
+    code_blocks = re.findall(rf"^```{kind} ([^\n]*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [(words.split(), text.splitlines()) for words, text in code_blocks]
 
 
 def hex_line(line: str) -> tuple[bytes, str]:
@@ -91,9 +91,9 @@ def comments(module: ModuleType, name: str) -> list[str]:
     Each field must have a separate line, so that the format and its words cannot drift apart.
     """
     source = inspect.getsource(module)
-    found = re.search(rf"^{name} = struct\.Struct\(\n(.*?)^\)", source, re.MULTILINE | re.DOTALL)
-    assert found, f"no struct {name} in {module.__name__}"
-    lines = [re.fullmatch(r'    "(.)"(?:  # (\w+).*)?', line) for line in found[1].splitlines()]
+    match = re.search(rf"^{name} = struct\.Struct\(\n(.*?)^\)", source, re.MULTILINE | re.DOTALL)
+    assert match, f"no struct {name} in {module.__name__}"
+    lines = [re.fullmatch(r'    "(.)"(?:  # (\w+).*)?', line) for line in match[1].splitlines()]
     assert all(lines), f"{name}: one field and its comment a line"
     codes = "".join(line[1] for line in lines if line)
     assert codes == getattr(module, name).format
@@ -115,7 +115,7 @@ def fields(names: Sequence[str], layout: struct.Struct, position: int | None = 0
 
 def names_of(value_class: Any) -> list[str]:
     """Return the field names of a dataclass, in order."""
-    return [one.name for one in dataclasses.fields(value_class)]
+    return [field.name for field in dataclasses.fields(value_class)]
 
 
 def record_fields() -> list[Field]:
@@ -257,9 +257,9 @@ def test_record_names_equal_those_of_the_module() -> None:
 
 def test_fixed_positions_of_the_record() -> None:
     places = {
-        field.name: field.at
+        field.name: field.position
         for field in field_table(PAGES["commit-log"], "Record")
-        if field.at is not None
+        if field.position is not None
     }
     positions = {
         name.removeprefix("POSITION_").replace("_", ""): value
@@ -349,8 +349,8 @@ def test_offset_id_fields() -> None:
 
 def read(data: bytes, field: Field) -> int:
     """Return the number at the position in the table."""
-    assert field.at is not None
-    (value,) = struct.unpack_from(">" + CODES[field.type], data, field.at)
+    assert field.position is not None
+    (value,) = struct.unpack_from(">" + CODES[field.type], data, field.position)
     return int(value)
 
 
@@ -376,7 +376,7 @@ def test_ext_values_are_at_the_positions_in_the_table() -> None:
     data = cq_unit.pack_ext(cq_unit.ExtUnit(23, 102, 103, b"abc"))
     *rows, bit_map = field_table(PAGES["consume-queue"], "Extension unit")
     assert [read(data, row) for row in rows] == [23, 102, 103, 3]
-    assert data[bit_map.at :] == b"abc"
+    assert data[bit_map.position :] == b"abc"
 
 
 def test_record_values_are_at_the_positions_in_the_table() -> None:
@@ -401,7 +401,7 @@ def test_record_values_are_at_the_positions_in_the_table() -> None:
     assert {
         row.name: read(data, row)
         for row in rows.values()
-        if row.type in CODES and row.at is not None
+        if row.type in CODES and row.position is not None
     } == {
         "TOTALSIZE": len(data),
         "MAGIC": record.MAGIC_V1,
@@ -418,12 +418,12 @@ def test_record_values_are_at_the_positions_in_the_table() -> None:
         "BODYLEN": 5,
     }
     for name, port in (("BORNHOST", 110), ("STOREHOST", 112)):
-        at = rows[name].at
-        assert at is not None
-        assert data[at : at + 8] == bytes(4) + port.to_bytes(4, "big")
-    body_at = rows["body"].at
-    assert body_at is not None
-    assert data[body_at:] == b"hello" + b"\x01T" + b"\x00\x00"
+        position = rows[name].position
+        assert position is not None
+        assert data[position : position + 8] == bytes(4) + port.to_bytes(4, "big")
+    body_position = rows["body"].position
+    assert body_position is not None
+    assert data[body_position:] == b"hello" + b"\x01T" + b"\x00\x00"
 
 
 # --- examples -------------------------------------------------------------
@@ -491,7 +491,7 @@ def test_the_examples_of_ids() -> None:
     (offset,) = (text for words, text in blocks(page, "id") if words == ["offset"])
     (unique,) = (text for words, text in blocks(page, "id") if words == ["unique"])
     (message,) = (
-        one for one in golden.messages("4.9.7", "clean") if one["commitLogOffset"] == 105739
+        shown for shown in golden.messages("4.9.7", "clean") if shown["commitLogOffset"] == 105739
     )
     for lines, whole in ((offset, message["offsetMsgId"]), (unique, message["uniqKey"])):
         assert "".join(line.split()[0] for line in lines) == whole

@@ -19,4 +19,4 @@ def test_keep_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), names)
     report = verify(StoreReader.open("store"))
-    assert [one for one in report.findings if one.severity is Severity.DAMAGE] == []
+    assert [finding for finding in report.findings if finding.severity is Severity.DAMAGE] == []

@@ -21,8 +21,8 @@ def cited() -> dict[str, set[str]]:
         *(ROOT / "docs").rglob("*.md"),
         *ROOT.glob("*.md"),
     ]
-    found = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
-    return {file: slugs for file, text in found.items() if (slugs := {*CITATION.findall(text)})}
+    texts = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
+    return {file: slugs for file, text in texts.items() if (slugs := {*CITATION.findall(text)})}
 
 
 def test_every_citation_has_a_row() -> None:

@@ -58,8 +58,8 @@ def tables() -> str:
     """Return the tables of the page."""
     head = "| limit | what | maximum | per | option |\n|---|---|---|---|---|\n"
     return "\n".join(
-        f"## {title}\n\n{head}" + "".join(row(limit) + "\n" for limit in found)
-        for title, found in sections().items()
+        f"## {title}\n\n{head}" + "".join(row(limit) + "\n" for limit in limits_of_title)
+        for title, limits_of_title in sections().items()
     )
 
 
@@ -67,8 +67,8 @@ def test_the_page_has_every_limit_and_no_other() -> None:
     text = PAGE.read_text()
     rows = [match[0] for match in ROW.finditer(text)]
     wanted = [row(limit) for limit in limits.LIMITS]
-    assert [found for found in rows if found not in wanted] == []
-    assert [one for one in wanted if one not in rows] == []
+    assert [line for line in rows if line not in wanted] == []
+    assert [line for line in wanted if line not in rows] == []
     assert len(rows) == len(wanted)
 
 
@@ -92,9 +92,9 @@ def test_options_exist_and_have_the_maximum_as_their_default() -> None:
             defaults.setdefault(key_of(field.name), []).append(field.default)
     for limit in limits.LIMITS:
         if limit.option:
-            found = defaults.get(limit.option)
-            assert found, f"{limit.name}: no part of the settings has {limit.option}"
-            assert set(found) == {limit.maximum}, limit.name
+            value = defaults.get(limit.option)
+            assert value, f"{limit.name}: no part of the settings has {limit.option}"
+            assert set(value) == {limit.maximum}, limit.name
 
 
 if __name__ == "__main__":

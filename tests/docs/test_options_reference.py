@@ -28,7 +28,7 @@ class Part:
     kind: type
     without_effect: Mapping[str, str]
     only: Mapping[str, tuple[str, str]]
-    said: Mapping[str, str]
+    machine_defaults: Mapping[str, str]
     """Defaults that depend on the machine."""
 
     @property
@@ -64,7 +64,7 @@ PARTS = [
 ]
 
 
-@pytest.fixture(params=PARTS, ids=lambda one: one.page)
+@pytest.fixture(params=PARTS, ids=lambda reference: reference.page)
 def part(request: pytest.FixtureRequest) -> Part:
     assert isinstance(request.param, Part)
     return request.param
@@ -101,34 +101,36 @@ def meanings(kind: type) -> dict[str, str]:
     return meaning_by_field
 
 
-def default_of(one: "dataclasses.Field[object]", part: Part) -> str:
-    if one.name in part.said:
-        return part.said[one.name]
-    return str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
+def default_of(option: "dataclasses.Field[object]", part: Part) -> str:
+    if option.name in part.machine_defaults:
+        return part.machine_defaults[option.name]
+    return str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
 
 
 def test_every_option_is_documented_in_order_with_default_and_meaning(part: Part) -> None:
     documented = [(key, default, text) for key, default, _, text in ROW.findall(options(part))]
     means = meanings(part.kind)
     assert documented == [
-        (config.key_of(one.name), default_of(one, part), means[one.name])
-        for one in dataclasses.fields(part.kind)
+        (config.key_of(field.name), default_of(field, part), means[field.name])
+        for field in dataclasses.fields(part.kind)
     ]
 
 
 def test_other_names_of_options_are_documented(part: Part) -> None:
-    found = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \|$", section(part, "Other names"), re.MULTILINE)
-    assert dict(found) == dict(part.keys.renamed)
+    renamed = re.findall(
+        r"^\| `([\w.]+)` \| `(\w+)` \|$", section(part, "Other names"), re.MULTILINE
+    )
+    assert dict(renamed) == dict(part.keys.renamed)
 
 
 def test_options_with_a_fixed_value_are_documented(part: Part) -> None:
     text = section(part, "What must stay as it is")
-    found = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (.+) \|$", text, re.MULTILINE)
-    assert {key: (accepted, reason) for key, accepted, reason in found} == part.only
+    accepted_keys = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (.+) \|$", text, re.MULTILINE)
+    assert {key: (accepted, reason) for key, accepted, reason in accepted_keys} == part.only
 
 
 def test_keys_without_effect_have_a_documented_reason(part: Part) -> None:
     text = section(part, "Accepted without effect")
     rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", text, re.MULTILINE)
-    found = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
-    assert found == part.without_effect
+    reasons = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
+    assert reasons == part.without_effect

@@ -20,7 +20,7 @@ def test_python_blocks_are_valid() -> None:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom):
                 module = importlib.import_module(str(node.module))
-                assert all(hasattr(module, one.name) for one in node.names)
+                assert all(hasattr(module, alias.name) for alias in node.names)
 
 
 def test_named_jobs_exist() -> None:
@@ -36,7 +36,7 @@ def test_dependencies_equal_the_imports_of_workers() -> None:
     assert match is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
-    names = {re.split(r"[><=~;\[ ]", one)[0] for one in needed}
+    names = {re.split(r"[><=~;\[ ]", requirement)[0] for requirement in needed}
     assert {*match[1].split(", ")} <= names
 
 

@@ -31,7 +31,7 @@ def blocks() -> list[str]:
 
 def test_the_blocks_of_test_with_a_local_broker_run() -> None:
     names: dict[str, object] = {}
-    plain = [one for one in blocks() if "def test_" not in one and "pytest" not in one]
+    plain = [code for code in blocks() if "def test_" not in code and "pytest" not in code]
     assert len(plain) == 4
     for block in plain:
         exec(compile(block, TESTING.name, "exec"), names)
@@ -67,7 +67,7 @@ def test_the_blocks_of_send_in_transactions_run(
 
 
 def test_its_tests_pass(tmp_path: Path) -> None:
-    tests = [one for one in blocks() if "def test_" in one]
+    tests = [block for block in blocks() if "def test_" in block]
     assert len(tests) == 3
     imports = "from reput.client import Message\nfrom reput.client.blocking import Producer\n"
     assert blocks()[0].startswith(imports)
@@ -98,7 +98,7 @@ def documented(rows: str) -> Families:
 
 
 def measured(families: Iterable[Family | HistogramFamily]) -> Families:
-    names = {one.name: one.labels for one in families if one.name != "reput_info"}
+    names = {family.name: family.labels for family in families if family.name != "reput_info"}
     return {**names, LEFT_OUT: ()}
 
 

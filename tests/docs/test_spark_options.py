@@ -41,8 +41,8 @@ def applies_to(option: Option) -> str:
     """Return the uses and sources of an option, empty if it has all those of its section."""
     is_read = bool(option.uses & READS)
     words = [
-        {option_table.Use.READ: "batch", option_table.Use.WRITE: "batch"}.get(one, "stream")
-        for one in option.uses
+        {option_table.Use.READ: "batch", option_table.Use.WRITE: "batch"}.get(use, "stream")
+        for use in option.uses
     ]
     words_of_option = words if len(words) == 1 else []
     everything = option_table.ANYWHERE if is_read else Source.FOLDER | Source.BROKERS
@@ -58,7 +58,7 @@ def row(option: Option) -> str:
     allowed = option.kind.allowed.replace(f" to {(1 << 63) - 1}", " on")
     default = option.without or (f"`{option.default}`" if option.default else "")
     cells = (names, allowed, default, applies_to(option), option.meaning)
-    return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |\n".replace(
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n".replace(
         "|  |", "| |"
     )
 
@@ -76,7 +76,7 @@ def page() -> str:
 def test_the_tables_equal_those_of_the_code() -> None:
     assert page() == PAGE.read_text(), f"run python {__file__}"
     headings = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
-    assert [one for one in headings if one in SECTIONS] == [*SECTIONS]
+    assert [heading for heading in headings if heading in SECTIONS] == [*SECTIONS]
 
 
 def test_options_that_are_not_supported_are_named() -> None:
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_refused_with_all_known_names() -> None:
 
 def test_defaults_of_the_code_equal_those_of_the_table() -> None:
     defaults = {
-        kind: {one.name: one.default for one in dataclasses.fields(kind)}
+        kind: {field.name: field.default for field in dataclasses.fields(kind)}
         for kind in (
             ReadOptions,
             LiveOptions,
@@ -142,8 +142,8 @@ def test_defaults_of_the_code_equal_those_of_the_table() -> None:
             kinds = (
                 (RowOptions, SendOptions) if option.sources & Source.BROKERS else (ImportOptions,)
             )
-        found = [defaults[kind][option.field] for kind in kinds if option.field in defaults[kind]]
-        assert found == [option.kind.decode(option.default)], option.name
+        values = [defaults[kind][option.field] for kind in kinds if option.field in defaults[kind]]
+        assert values == [option.kind.decode(option.default)], option.name
         compared += 1
     assert compared > 35
 

@@ -35,9 +35,9 @@ def test_salvage_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     exec(compile(first, "salvage-a-store.md", "exec"), names)
     result = names["result"]
     assert isinstance(result, Salvaged)
-    told = capsys.readouterr().out
-    assert f"{result.record_count} recovered, {result.lost_count} lost" in told
-    assert result.holes[0].reason in told
+    output = capsys.readouterr().out
+    assert f"{result.record_count} recovered, {result.lost_count} lost" in output
+    assert result.holes[0].reason in output
     exec(compile(second, "salvage-a-store.md", "exec"), names)
     assert f"at {result.holes[0].physical_offset} differs" in capsys.readouterr().out
 
@@ -69,5 +69,5 @@ def test_compare_stores_names_every_section_kind_and_field() -> None:
 
 def test_salvage_a_store_names_every_field_of_the_result() -> None:
     text = (HOW_TO / "salvage-a-store.md").read_text()
-    told = set(Salvaged.__dataclass_fields__) - {"source", "target", "start_offset", "end_offset"}
-    assert all(f"`{name}`" in text for name in told)
+    names = set(Salvaged.__dataclass_fields__) - {"source", "target", "start_offset", "end_offset"}
+    assert all(f"`{name}`" in text for name in names)

@@ -26,20 +26,20 @@ def default_of(field: "dataclasses.Field[object]") -> str:
 def test_every_option_is_documented_with_its_default_in_order() -> None:
     documented = [(key, default) for key, default, _, _ in ROW.findall(OPTIONS)]
     fields = dataclasses.fields(StoreConfig)
-    assert documented == [(config.key_of(one.name), default_of(one)) for one in fields]
+    assert documented == [(config.key_of(field.name), default_of(field)) for field in fields]
 
 
 def test_other_names_are_documented() -> None:
-    found = re.findall(r"^\| `([\w.]+)` \| `(\w+)`", RENAMED, re.MULTILINE)
-    assert dict(found) == dict(StoreConfig.keys.renamed)
+    renamed = re.findall(r"^\| `([\w.]+)` \| `(\w+)`", RENAMED, re.MULTILINE)
+    assert dict(renamed) == dict(StoreConfig.keys.renamed)
 
 
 def test_options_with_a_fixed_value_are_documented() -> None:
-    found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", FIXED, re.MULTILINE)
-    assert {key: (accepted, reason) for key, accepted, reason in found} == ONLY
+    accepted_keys = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", FIXED, re.MULTILINE)
+    assert {key: (accepted, reason) for key, accepted, reason in accepted_keys} == ONLY
 
 
 def test_keys_without_effect_are_documented_with_their_reason() -> None:
     rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", WITHOUT_EFFECT, re.MULTILINE)
-    found = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
-    assert found == ACCEPTED_WITHOUT_EFFECT
+    reasons = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
+    assert reasons == ACCEPTED_WITHOUT_EFFECT

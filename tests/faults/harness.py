@@ -9,7 +9,6 @@ The name server is ours, in this process. It gives each slave the addresses of t
 """
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -223,17 +222,6 @@ class Node:
         assert not self.is_running
         shutil.rmtree(self.store)
 
-    def write_topic(self) -> None:
-        """Let a slave have the topic from its first moment: copying tables is another test."""
-        path = self.store / "config/topics.json"
-        if path.exists():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        topic = {"topicName": TOPIC, "readQueueNums": QUEUE_COUNT, "writeQueueNums": QUEUE_COUNT}
-        topic |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
-        version = {"counter": 1, "timestamp": 1}
-        path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {TOPIC: topic}}))
-
     def new_log(self) -> str:
         """Return the log of the current process of ours."""
         path = self.folder / "broker.log"
@@ -396,10 +384,10 @@ class Pair:
     async def start(self, node: Node, *, is_master: bool) -> None:
         """Start a node in a role. Raises one of ``StartFailure``."""
         node.is_master = is_master
-        if not is_master and node.is_ours:
-            node.write_topic()
         await asyncio.to_thread(node.start, self.role_settings(node, is_master=is_master))
-        await self._create_topic(node)
+        if is_master or not node.is_ours:
+            # A slave of ours copies it, and closes its ports for a moment if it cuts its log.
+            await self._create_topic(node)
 
     async def kill(self, node: Node) -> None:
         """Kill a node's process."""
@@ -447,7 +435,7 @@ class Pair:
         await self.start(node, is_master=False)
 
     async def _create_topic(self, node: Node) -> None:
-        """Create the topic, which a slave of Java's would copy a minute later."""
+        """Create the topic on a node: a Java slave would copy it only a minute later."""
         fields = {
             "topic": TOPIC,
             "defaultTopic": "TBW102",
@@ -485,9 +473,19 @@ class Pair:
             raise ReputError(reply.remark or f"code {reply.code}")
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
+    async def has_topic(self, node: Node) -> bool:
+        """Return whether a node has the topic. Raises ``ReputError``."""
+        request = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
+        reply = await self.client.invoke(node.address, request, ADMIN_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise ReputError(reply.remark or f"code {reply.code}")
+        return TOPIC in bodies.decode(bodies.TopicConfigTable, reply.body).topic_config_table
+
     async def is_in_sync(self) -> bool:
-        """Return whether both logs, and all queues, end at the same offsets."""
+        """Return whether both have the topic, and logs and queues that end at the same offsets."""
         try:
+            if not all([await self.has_topic(node) for node in self.nodes]):
+                return False
             ends = [(await self.log_ends(node))[1] for node in self.nodes]
             if ends[0] != ends[1]:
                 return False

@@ -72,7 +72,7 @@ class Rule(enum.StrEnum):
 
 
 class Guarantee(enum.StrEnum):
-    """The promise of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
+    """Guarantee of an acknowledgement; see docs/how-to/replicate-a-broker.md."""
 
     SYNC = "sync"
     """Two brokers have the message: one failure loses nothing."""
@@ -137,6 +137,10 @@ class Read:
     time_ms: int
     is_final: bool = False
 
+    @property
+    def place(self) -> Place:
+        return self.topic, self.queue_id, self.queue_offset
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -180,7 +184,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A time until which a send must have succeeded."""
+    """Deadline by which a send must succeed."""
 
     name: str
     start_ms: int
@@ -314,8 +318,7 @@ class History:
                 place = send.topic, send.queue_id, send.queue_offset
                 keys[place].setdefault(send.key, f"reply of {send.broker} at {send.ended_ms} ms")
         for read in self.reads:
-            place = read.topic, read.queue_id, read.queue_offset
-            keys[place].setdefault(read.key, f"read from {read.broker} at {read.time_ms} ms")
+            keys[read.place].setdefault(read.key, f"read from {read.broker} at {read.time_ms} ms")
         for place, sources in keys.items():
             # A lost message has had its place; another one may have it now.
             lost = {key for key in sources if key not in final_keys}
@@ -338,9 +341,9 @@ class History:
         by_broker: dict[str, dict[str, int]] = defaultdict(dict)
         for read in self._final():
             by_broker[read.broker].setdefault(read.key, read.queue_offset)
-        for broker, found in sorted(by_broker.items()):
-            there = [send for send in acknowledged if send.key in found]
-            yield from _unordered(there, found, broker)
+        for broker, queue_offsets in sorted(by_broker.items()):
+            there = [send for send in acknowledged if send.key in queue_offsets]
+            yield from _unordered(there, queue_offsets, broker)
 
     # --- rule 4 -----------------------------------------------------------------
 
@@ -348,8 +351,7 @@ class History:
         sent = {send.key: send for send in self.sends}
         seen: dict[tuple[str, str], Place] = {}
         for read in self.reads:
-            send = sent.get(read.key)
-            place = read.topic, read.queue_id, read.queue_offset
+            send, place = sent.get(read.key), read.place
             if send is None:
                 yield Problem(Rule.PHANTOM, f"{read.key!r} on {read.broker} was never sent")
                 continue
@@ -378,8 +380,7 @@ class History:
             yield from _different_logs(first, other)
         queues: dict[str, dict[Place, str]] = {broker: {} for broker in self.replicas}
         for read in self._final():
-            place = read.topic, read.queue_id, read.queue_offset
-            queues.setdefault(read.broker, {})[place] = read.key
+            queues.setdefault(read.broker, {})[read.place] = read.key
         names = list(queues)
         for first_name, other_name in itertools.pairwise(names):
             mine, theirs = queues[first_name], queues[other_name]

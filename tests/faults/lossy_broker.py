@@ -35,7 +35,7 @@ class OneDisk(LossyDisk):
         return cls.made
 
     def __init__(self) -> None:
-        """Do nothing: the disk is there."""
+        """Do nothing: ``__new__`` has initialized the disk."""
 
     def lose(self, chance: random.Random) -> None:
         """Lose power, and end the process. Acknowledgements are sent by this thread only."""

@@ -51,6 +51,7 @@ class Direction:
         delay_s: Delay of each chunk, in s.
         jitter_s: Maximum random addition to the delay, in s; order is kept.
         splits: Whether chunks are split at random positions.
+        bytes_per_s: Rate of each connection; 0: no limit.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -59,16 +60,20 @@ class Direction:
         self.delay_s = 0.0
         self.jitter_s = 0.0
         self.splits = False
+        self.bytes_per_s = 0
         self.passed_bytes = 0
         self.changed = asyncio.Condition()
 
     def heal(self) -> None:
         """Let everything pass at once."""
-        self.is_open, self.delay_s, self.jitter_s, self.splits = True, 0.0, 0.0, False
+        self.is_open, self.delay_s, self.jitter_s = True, 0.0, 0.0
+        self.splits, self.bytes_per_s = False, 0
 
     def size(self) -> int:
         """Return the number of bytes of the next chunk."""
-        return self.chance.randrange(1, 200) if self.splits else CHUNK_BYTES_MAX
+        if self.splits:
+            return self.chance.randrange(1, 200)
+        return CHUNK_BYTES_MAX if not self.bytes_per_s else max(1, self.bytes_per_s // 50)
 
     def wait_s(self) -> float:
         """Return the delay of the next chunk."""
@@ -111,6 +116,8 @@ class Link:
         if self._server is not None:
             self._server.close()
         self.cut()
+        while self._connections:  # they end by themselves; a cancelled one is logged
+            await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -158,7 +165,7 @@ class Link:
         self.up.is_open = self.down.is_open = False
 
     def stop_traffic(self, *, up: bool = True, down: bool = True) -> None:
-        """Stop traffic in one direction or both, without an end of the connections."""
+        """Stop traffic in one direction or both; the connections stay open."""
         self.up.is_open, self.down.is_open = not up, not down
 
     def delay(self, delay_s: float, jitter_s: float = 0.0) -> None:
@@ -293,6 +300,8 @@ class _Connection:
                 direction.passed_bytes += len(data)
                 size -= len(data)
                 await writer.drain()
+                if direction.bytes_per_s:
+                    await asyncio.sleep(len(data) / direction.bytes_per_s)
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

@@ -31,14 +31,16 @@ from faults.traffic import Traffic
 from reput.errors import ReputError
 
 RUN_S = 90.0
-"""Limit of a run."""
+"""Maximum duration of a run."""
+JAVA_RUN_S = 240.0
+"""The same with Java's brokers."""
 STEP_COUNT = 4
 JAVA_STEP_COUNT = 2
 """Faults of a run with Java's brokers, which start, stop and connect in seconds each."""
 CALM_S = (0.5, 2.0)
 HEAL_S = 25.0
 OFFSET_PERIOD_MS = {REPUT: 12_000, "4": 12_000, "5": 62_000}
-"""Time after which a slave of a kind has the offsets of its master."""
+"""Time after which a slave has its master's consumer offsets, by kind of slave."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ async def play(
     is_lossy: bool = False,
     diverged_policy: str = "refuse",
     settings: Settings | None = None,
-    limit_s: float = RUN_S,
+    limit_s: float | None = None,
 ) -> Outcome:
     """Run a pair with faults, heal it, and check its history.
 
@@ -108,11 +110,14 @@ async def play(
         diverged_policy: What a slave of ours does whose log differs from its master's; with
             "refuse" it is rebuilt.
         settings: Further settings of the brokers.
-        limit_s: Time limit of the run.
+        limit_s: Time limit of the run; by default, that of its kinds.
     """
     chance = random.Random(seed)
+    is_ours = set(kinds) == {REPUT}
     if step_count is None:
-        step_count = STEP_COUNT if set(kinds) == {REPUT} else JAVA_STEP_COUNT
+        step_count = STEP_COUNT if is_ours else JAVA_STEP_COUNT
+    if limit_s is None:
+        limit_s = RUN_S if is_ours else JAVA_RUN_S
     steps = list(chosen) or faults.plan(
         chance, guarantee, step_count, promotes=promotes, is_lossy=is_lossy
     )
@@ -247,7 +252,7 @@ def main() -> int:
         "--guarantee", choices=list(Guarantee), help="by default the seed chooses it"
     )
     parser.add_argument("--faults", type=int, help="number of faults of a run")
-    parser.add_argument("--diverged", choices=["refuse", "truncate"], default="refuse")
+    parser.add_argument("--diverged", choices=["refuse", "truncate"], default="truncate")
     parser.add_argument("--calm", action="store_true", help="never promote the slave")
     parser.add_argument("--power", action="store_true", help="most faults are power cuts")
     parser.add_argument("--steps", nargs="*", default=[], help="faults to play, by name")

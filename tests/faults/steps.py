@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from faults.harness import Pair
+from faults.harness import Node, Pair
 from faults.history import Expectation, Fault, Guarantee, History
 from faults.traffic import Traffic
 
@@ -70,7 +70,7 @@ async def stop_acknowledgements(run: Run) -> None:
 
 
 async def stop_link_and_cut(run: Run) -> None:
-    """Stop both directions, then lose what was under way."""
+    """Stop both directions, then drop the bytes in flight."""
     run.pair.slave_link.stop_traffic()
     await run.last(0.5, 4)
     run.pair.slave_link.cut()
@@ -165,27 +165,32 @@ async def kill_master(run: Run) -> None:
 
 
 async def freeze_slave(run: Run) -> None:
-    """Stop the slave's process, shorter or longer than a silent one is kept."""
-    slave = run.pair.slave
-    slave.signal(signal.SIGSTOP)
-    await run.last(0.5, 7)
-    slave.signal(signal.SIGCONT)
+    """Suspend the slave's process, for less or more time than a master keeps a silent slave."""
+    await _freeze(run, run.pair.slave, 7)
 
 
 async def freeze_master(run: Run) -> None:
-    """Stop the master's process for a while."""
-    master = run.pair.master
-    master.signal(signal.SIGSTOP)
-    await run.last(0.5, 4)
-    master.signal(signal.SIGCONT)
+    """Suspend the master's process for a while."""
+    await _freeze(run, run.pair.master, 4)
+
+
+async def _freeze(run: Run, node: Node, longest_s: float) -> None:
+    node.signal(signal.SIGSTOP)
+    await run.last(0.5, longest_s)
+    node.signal(signal.SIGCONT)
 
 
 async def promote(run: Run) -> None:
     """Kill the master under load, promote the slave, let the old master return as slave."""
     old = run.pair.master
     await run.pair.kill(old)
+    await _replace(run, old, 1.5)
+
+
+async def _replace(run: Run, old: Node, longest_s: float) -> None:
+    """Promote the slave, and let the old master, which has ended, return as slave."""
     await run.pair.promote(run.pair.slave)
-    await run.last(0.2, 1.5)
+    await run.last(0.2, longest_s)
     await run.pair.return_as_slave(old)
 
 
@@ -203,9 +208,7 @@ async def promote_without_link(run: Run) -> None:
     await run.pair.kill(old)
     link.cut()
     link.heal()
-    await run.pair.promote(run.pair.slave)
-    await run.last(0.2, 1.0)
-    await run.pair.return_as_slave(old)
+    await _replace(run, old, 1.0)
 
 
 async def promote_beside_old_master(run: Run) -> None:
@@ -234,9 +237,7 @@ async def cut_power_of_master(run: Run) -> None:
     """Cut the master's power, promote the slave, let the old master return as slave."""
     old = run.pair.master
     await run.pair.cut_power(old)
-    await run.pair.promote(run.pair.slave)
-    await run.last(0.2, 1.5)
-    await run.pair.return_as_slave(old)
+    await _replace(run, old, 1.5)
 
 
 async def cut_power_of_both(run: Run) -> None:
@@ -284,7 +285,7 @@ POWER_CUTS: dict[Guarantee, tuple[Step, ...]] = {
         cut_power_of_both_and_promote,
     ),
 }
-"""Power cuts that a guarantee survives."""
+"""Power cuts that each guarantee survives."""
 PROMOTIONS: tuple[Step, ...] = (promote, promote_without_link, promote_beside_old_master)
 
 

@@ -54,7 +54,7 @@ def set_ages(store: MessageStore, now_ms: int) -> None:
 
 
 def run(store: MessageStore, clock: ManualClock, duration_ms: int = 3 * 60 * SECOND) -> int:
-    """Let time pass; return the number of log files that are left."""
+    """Advance the clock; return the number of remaining log files."""
     for _ in range(duration_ms // (20 * SECOND)):
         clock.advance(20 * SECOND)
         while store.step():
@@ -207,8 +207,8 @@ def test_offsets_by_time_are_within_the_queue(stores: Stores, jump_ms: int) -> N
     for time_ms in (0, min(times) - 1, *times, max(times) + 1, 1 << 62):
         assert 0 <= store.offset_by_time("TopicA", 0, time_ms) <= 60
     if jump_ms > 0:
-        found = [store.offset_by_time("TopicA", 0, time_ms) for time_ms in times]
-        assert found == list(range(60))
+        queue_offsets = [store.offset_by_time("TopicA", 0, time_ms) for time_ms in times]
+        assert queue_offsets == list(range(60))
 
 
 # --- a broker -------------------------------------------------------------------------------------
@@ -225,7 +225,9 @@ async def delivered(subject: Subject, now_ms: int) -> list[bytes]:
         broker.parts.delayed.step(now_ms)
         broker.store.step()
     reply = await subject.pull("T", 0)
-    return [one.body for one in broker_subject.messages_in(reply.body)] if reply.body else []
+    return (
+        [message.body for message in broker_subject.messages_in(reply.body)] if reply.body else []
+    )
 
 
 @pytest.mark.parametrize("jump_ms", [-10 * YEAR, -YEAR, -HOUR, YEAR])
@@ -267,8 +269,8 @@ async def test_a_broker_keeps_its_clients_locks_tables_and_health(
         assert table.is_due(clock.now_ms())
         clock.advance(SECOND)
         broker.parts.deliveries.stats.step(clock.now_ms())
-        found = broker_subject.health_of(broker)
-        assert found.problems == ()
+        health = broker_subject.health_of(broker)
+        assert health.problems == ()
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         assert len(broker_subject.messages_in((await subject.pull("T")).body)) == 2
 

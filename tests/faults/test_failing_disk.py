@@ -34,7 +34,7 @@ class FaultyDisk(Disk):
 
     Args:
         number: Number of the change, from 1.
-        is_full: Whether the error is a lack of room.
+        is_full: True if the error is a full disk.
     """
 
     def __init__(self, number: int, *, is_full: bool) -> None:
@@ -204,8 +204,8 @@ async def test_a_table_that_cannot_be_saved_is_named(
                 await has_tried.wait()
                 while not broker.parts.write_failures.current:
                     await asyncio.sleep(0.01)
-            found = broker_subject.health_of(broker)
-            assert found.problems == (
+            health = broker_subject.health_of(broker)
+            assert health.problems == (
                 "table config/consumerOffset.json cannot be written at present: "
                 "config/consumerOffset.json: cannot write: Input/output error",
             )

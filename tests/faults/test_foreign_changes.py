@@ -311,8 +311,8 @@ async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
         os.unlink(last.path)  # noqa: PTH108 - short, and no task waits
         broker.store.watch.check()
         broker.store.step_memory()
-        found = broker_subject.health_of(broker)
-        assert [last.path in one for one in found.problems] == [True]
+        health = broker_subject.health_of(broker)
+        assert [last.path in problem for problem in health.problems] == [True]
         reply = await subject.send("Orders", b"late")
         assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert f"{last.path} was deleted while the store is open" in (reply.remark or "")

@@ -87,7 +87,7 @@ def whole(guarantee: Guarantee = Guarantee.SYNC) -> History:
 
 
 def add_reads(history: History, send: Send) -> None:
-    """Let the master return a message at once, and both brokers at the end."""
+    """Add reads of a message: from the master at once, from both brokers at the end."""
     assert send.queue_offset is not None
     assert send.physical_offset is not None
     for broker, time_ms in ((send.broker, send.ended_ms), ("a", 60_000), ("b", 60_000)):
@@ -106,7 +106,7 @@ def add_reads(history: History, send: Send) -> None:
         )
 
 
-def found(history: History) -> set[Rule]:
+def broken_rules(history: History) -> set[Rule]:
     return {problem.rule for problem in history.check()}
 
 
@@ -158,12 +158,12 @@ def give_an_offset_twice(history: History) -> None:
 
 
 def read_another_message_at_a_place(history: History) -> None:
-    """A consumer saw an acknowledged message where another one is at the end."""
+    """Read another message at the place of an acknowledged one."""
     change_reads(history, lambda read: read.key == "k12" and not read.is_final, queue_offset=1)
 
 
 def swap_two_messages(history: History) -> None:
-    """Two messages of a producer are stored in the wrong order, on all replicas."""
+    """Store two messages of a producer in the wrong order, on all replicas."""
     places = {"k12": 5, "k18": 3}
     for key, queue_offset in places.items():
         change_sends(history, key, queue_offset=queue_offset)
@@ -212,7 +212,7 @@ def leave_a_log_out(history: History) -> None:
 
 
 def let_queues_differ(history: History) -> None:
-    """An indeterminate message is on one replica only."""
+    """Store an indeterminate message on one replica only."""
     drop(history, "k5", "b")
 
 
@@ -275,7 +275,7 @@ def test_a_whole_history_has_no_problem(guarantee: Guarantee) -> None:
 def test_a_broken_history_is_found(breaks: Callable[[History], None]) -> None:
     history = whole()
     breaks(history)
-    assert found(history) == BROKEN[breaks]
+    assert broken_rules(history) == BROKEN[breaks]
 
 
 def test_each_rule_has_a_broken_history() -> None:
@@ -294,21 +294,21 @@ def lose_the_end(history: History, first: int) -> None:
 def test_async_may_lose_the_end_of_a_log_only() -> None:
     history = whole(Guarantee.ASYNC)
     lose_the_end(history, 17)
-    assert found(history) == set()
+    assert broken_rules(history) == set()
     drop(history, "k10")  # 11 to 16 are still there.
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_sync_must_not_lose_the_end() -> None:
     history = whole(Guarantee.SYNC)
     lose_the_end(history, 19)
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_async_must_not_lose_what_no_promotion_could_lose() -> None:
     history = whole(Guarantee.ASYNC)
     drop(history, f"k{COUNT - 1}")
-    assert found(history) == {Rule.LOST}
+    assert broken_rules(history) == {Rule.LOST}
 
 
 def test_places_of_lost_messages_are_given_again_under_async_only() -> None:
@@ -321,23 +321,23 @@ def test_places_of_lost_messages_are_given_again_under_async_only() -> None:
         change_sends(made, "k19", queue_offset=5)
         return made
 
-    assert Rule.REUSED not in found(history(Guarantee.ASYNC))
-    assert Rule.REUSED in found(history(Guarantee.SYNC))
+    assert Rule.REUSED not in broken_rules(history(Guarantee.ASYNC))
+    assert Rule.REUSED in broken_rules(history(Guarantee.SYNC))
 
 
 def test_reads_of_unacknowledged_messages_count_with_confirmed_reads_only() -> None:
     """The master returned message 7, which no slave had; another message got its place."""
     history = whole()
     history.reads.append(Read("a", TOPIC, 1, 4, 9_000, "k7", digest(b"7"), 9_000))
-    assert found(history) == set()
+    assert broken_rules(history) == set()
     history.has_confirmed_reads = True
-    assert found(history) == {Rule.REUSED}
+    assert broken_rules(history) == {Rule.REUSED}
 
 
 def test_offsets_above_the_end_of_a_queue_are_lowered() -> None:
     history = whole()
     history.observations.append(Observation("b", "g", TOPIC, 0, 2, 2, 12_600))
-    assert found(history) == set()
+    assert broken_rules(history) == set()
 
 
 # --- reports -------------------------------------------------------------------------

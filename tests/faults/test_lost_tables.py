@@ -25,14 +25,14 @@ OFFSETS, DELAYS, TIMER = "consumerOffset.json", "delayOffset.json", "timerProgre
 
 
 def warnings(subject: Subject) -> list[str]:
-    found = broker_subject.health_of(subject.broker)
-    return [one for one in found.warnings if "namesrvAddr" not in one]
+    health = broker_subject.health_of(subject.broker)
+    return [warning for warning in health.warnings if "namesrvAddr" not in warning]
 
 
 async def pulled(subject: Subject) -> list[bytes]:
     """Return the bodies in a queue."""
     reply = await subject.pull("Orders", 1)
-    return [one.body for one in broker_subject.messages_in(reply.body)]
+    return [message.body for message in broker_subject.messages_in(reply.body)]
 
 
 async def fill(root: Path) -> None:
@@ -149,4 +149,4 @@ async def test_damaged_progress_starts_over(tmp_path: Path, name: str) -> None:
         if name == DELAYS:
             assert list(subject.parts.delayed.progress().values()) == [(0, 1)]
     async with broker_subject.running(tmp_path) as subject:
-        assert [one for one in warnings(subject) if "put aside" in one] == []
+        assert [line for line in warnings(subject) if "put aside" in line] == []

@@ -42,8 +42,8 @@ def queue_offsets(store: MessageStore, topic: str) -> dict[int, int]:
     while position < end:
         result = store.get(topic, 0, position)
         for data in result.records:
-            one = record.decode(data)
-            numbers[one.queue_offset] = int(one.body)
+            message = record.decode(data)
+            numbers[message.queue_offset] = int(message.body)
         position = result.next_offset
     return numbers
 

@@ -130,7 +130,9 @@ async def read_numbers(cluster: ReputCluster, topic: str = "Topic") -> set[int]:
             await consumer.seek_to_begin(queue)
         async with asyncio.timeout(GUARD_S):
             while len(numbers) < count:
-                numbers |= {int(one.body.partition(b":")[0]) for one in await consumer.poll(1000)}
+                numbers |= {
+                    int(message.body.partition(b":")[0]) for message in await consumer.poll(1000)
+                }
     return numbers
 
 
@@ -149,8 +151,8 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
                     ballast.write(bytes(4096))
                     ballast.flush()
             await until(lambda: health(port)[0] == 503)
-            _, found = health(port)
-            assert any(str(small_disk) in one for one in found["problems"])
+            _, report = health(port)
+            assert any(str(small_disk) in problem for problem in report["problems"])
             assert not await sender.send()
             readable = await read_numbers(
                 cluster
@@ -204,7 +206,7 @@ async def test_a_store_that_is_deleted_while_a_broker_runs(tmp_path: Path) -> No
             await sender.send_until_refused()
             assert len(sender.acknowledged) == count, "under SYNC_FLUSH not a single one"
             await until(lambda: health(port)[0] == 503)
-            assert any(str(cluster.store) in one for one in health(port)[1]["problems"])
+            assert any(str(cluster.store) in problem for problem in health(port)[1]["problems"])
             await sender.send_until_refused()
             assert str(cluster.store) in sender.refusal
 
@@ -228,10 +230,10 @@ async def test_a_log_file_that_is_cut_while_a_broker_runs(tmp_path: Path) -> Non
                 cluster.start()  # The cause is unknown: the file is refused, and reported.
             os.truncate(last, 1 << 20)
             cluster.start()
-            found = await read_numbers(cluster)
-            lost = set(acknowledged) - found
+            numbers = await read_numbers(cluster)
+            lost = set(acknowledged) - numbers
             whole = int(last.name) // (len(BODY) + 300)
-            assert set(acknowledged[:whole]) <= found
+            assert set(acknowledged[:whole]) <= numbers
             assert lost == set(acknowledged[len(acknowledged) - len(lost) :]), "only the end"
 
 

@@ -69,7 +69,7 @@ class Traffic:
     def start(self) -> None:
         """Start all clients."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._produce(f"p{one}")) for one in range(PRODUCERS)]
+        self._tasks = [loop.create_task(self._produce(f"p{number}")) for number in range(PRODUCERS)]
         self._tasks.append(loop.create_task(self._consume()))
 
     async def stop(self) -> None:
@@ -90,7 +90,7 @@ class Traffic:
             await asyncio.sleep(RETRY_S if failed else PAUSE_S)
 
     async def send(self, producer: str, node: Node, term: int | None = None) -> Send:
-        """Send a message to a node, which is master of a term (by default the current one)."""
+        """Send a message to a node, the master of a term (by default the current one)."""
         number = next(self._numbers)
         key = f"k{number}"
         size = self._chance.choice(BODY_BYTES)

@@ -116,9 +116,9 @@ class Paths:
     def compare(self) -> None:
         """Compare the records and the states of the brokers."""
         self._compare_records()
-        found, expected = (known(wire) for wire in self.wires)
+        actual, expected = (known(wire) for wire in self.wires)
         for part in expected:
-            assert found[part] == expected[part], (part, found[part], expected[part])
+            assert actual[part] == expected[part], (part, actual[part], expected[part])
 
     def advance(self, ms: int) -> None:
         for wire in self.wires:
@@ -217,10 +217,10 @@ def open_paths(root: Path, **store_settings: Any) -> Iterator[Paths]:
         yield Paths(both, both.runner)
     finally:
         pairs.close()  # type: ignore[attr-defined]
-    found, expected = files(root / "kernel"), files(root / "python")
-    assert found.keys() == expected.keys()
+    kernel_files, expected = files(root / "kernel"), files(root / "python")
+    assert kernel_files.keys() == expected.keys()
     for folder in expected:
-        assert found[folder] == expected[folder], folder
+        assert kernel_files[folder] == expected[folder], folder
     assert len(expected) > 2, "else nothing was stored"
 
 

@@ -620,20 +620,15 @@ class CopyLog:
         return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
 
 
-def some_rule(random: Random) -> tuple[CopyRule, tuple[str, ...]]:
-    """Return a rule, and the names of properties that it drops."""
-    dropped = random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")])
-    rule = CopyRule(
+def some_rule(random: Random) -> CopyRule:
+    return CopyRule(
         random.choice([None, None, None, b"Other", "Крамниця".encode()]),
         random.choice([0, 7]),
         from_topic=random.choice([b"", b"", b"T", names.HALF_TOPIC.encode()]),
         sys_flags_off=random.choice([0, flags.TRANSACTION_MASK]),
         sys_flags_on=random.choice([0, flags.TRANSACTION_COMMIT]),
         has_prepared_offset=random.random() < 0.5,
-        reconsume_more=random.choice([0, 1]),
-        dropped=dropped,
     )
-    return rule, dropped
 
 
 OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")

@@ -129,7 +129,7 @@ async def test_a_frame_byte_by_byte(subject: Subject) -> None:
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0)
-        assert [one.opaque for one in await read_frames(reader, 2)] == [5, 6]
+        assert [frame.opaque for frame in await read_frames(reader, 2)] == [5, 6]
     await is_well(subject)
 
 
@@ -139,7 +139,7 @@ async def test_100_000_tiny_frames(subject: Subject) -> None:
         for _ in range(100):
             writer.write(tiny * 1_000)
             replies = await read_frames(reader, 1_000)
-            assert {one.code for one in replies} == {ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+            assert {reply.code for reply in replies} == {ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
     await is_well(subject)
 
 
@@ -172,7 +172,7 @@ async def test_pending_replies_to_a_client_that_does_not_read_are_bounded(subjec
                     await writer.drain()
         port = writer.get_extra_info("sockname")[1]
         channels = subject.broker._servers[0].channels
-        (channel,) = (one for one in channels if one.peer == f"127.0.0.1:{port}")
+        (channel,) = (candidate for candidate in channels if candidate.peer == f"127.0.0.1:{port}")
         transport = channel._transport
         assert transport is not None
         assert transport.get_write_buffer_size() < 8 << 20

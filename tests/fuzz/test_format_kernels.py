@@ -484,7 +484,8 @@ def walk_in_windows(
 def test_a_scan_in_windows_finds_the_records_of_a_whole_scan(log: Log, window_bytes: int) -> None:
     whole = native.scan(log.data, 0, len(log.data), physical_offset=log.base)
     expected = [segment for segment in listed(whole) if segment[2] in WHOLE]
-    inside_a_head = [at + 2 for at, _ in log.records]  # Between bytes of TOTALSIZE that are zero.
+    # Between bytes of TOTALSIZE that are zero.
+    inside_a_head = [position + 2 for position, _ in log.records]
     for width in (window_bytes, *inside_a_head):
         walked = list(walk_in_windows(log, width, native))
         assert walked == list(walk_in_windows(log, width, reference))
@@ -528,9 +529,9 @@ def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
 @given(looks())
 def test_both_find_the_same_next_record(look: Look) -> None:
     where = {"physical_offset": look.log.base, "file_end": look.file_end}
-    found = native.find_record(look.part, look.start, **where)
-    assert found == reference.find_record(look.part, look.start, **where)
-    assert look.start <= found <= len(look.part)
+    record_position = native.find_record(look.part, look.start, **where)
+    assert record_position == reference.find_record(look.part, look.start, **where)
+    assert look.start <= record_position <= len(look.part)
 
 
 @examples(100)
@@ -538,7 +539,9 @@ def test_both_find_the_same_next_record(look: Look) -> None:
 def test_find_record_finds_the_next_record_from_any_position(log: Log, data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(log.data)))
     next_position = native.find_record(log.data, position, physical_offset=log.base)
-    following = [at for at, _ in log.records if at >= position]
+    following = [
+        record_position for record_position, _ in log.records if record_position >= position
+    ]
     if following:
         assert next_position <= following[0]
         verdict, _ = record.classify(
@@ -554,10 +557,10 @@ def test_find_record_finds_the_next_record_from_any_position(log: Log, data: st.
 def test_both_find_the_same_end_of_data(pieces: list[bytes], data: st.DataObject) -> None:
     buffer = b"".join(pieces)
     start = data.draw(st.integers(0, len(buffer)))
-    found = native.data_end(buffer, start)
-    assert found == reference.data_end(buffer, start)
-    assert not any(buffer[found:])
-    assert found == start or buffer[found - 1]
+    end = native.data_end(buffer, start)
+    assert end == reference.data_end(buffer, start)
+    assert not any(buffer[end:])
+    assert end == start or buffer[end - 1]
 
 
 @examples(100)
@@ -585,7 +588,7 @@ def described(value: Any) -> Any:
         texts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return texts, None if value.present is None else described(value.present)
     if isinstance(value, (Words, Pairs, tuple)):
-        return [described(one) for one in value]
+        return [described(item) for item in value]
     return value
 
 
@@ -633,7 +636,7 @@ def test_both_kernels_decode_alike(look: Look) -> None:
 @examples(100)
 @given(logs(), st.data())
 def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
-    positions = np.array([at for at, _ in log.records], np.int64)
+    positions = np.array([position for position, _ in log.records], np.int64)
     compiled, plain = (kernels.Columns(log.data, positions) for kernels in (native, reference))
     count = len(positions)
     masks = st.lists(st.booleans(), min_size=count, max_size=count).map(
@@ -664,8 +667,8 @@ def test_records_round_trip_through_columns(log: Log) -> None:
         for name in NUMBERS:
             assert columns.numbers(name)[row] == getattr(message, name), name
         first, last = properties.offsets[row : row + 2]
-        found = dict(zip(names[first:last], values[first:last], strict=True))
-        assert found == {
+        row_properties = dict(zip(names[first:last], values[first:last], strict=True))
+        assert row_properties == {
             name.encode(): value.encode()
             for name, value in props.decode(message.property_bytes).items()
         }

@@ -117,7 +117,7 @@ def test_frames_do_not_depend_on_the_pieces(
     frames: list[bytes], pieces: list[int], stops: list[int]
 ) -> None:
     """This holds also if the reader stops in between, and continues later."""
-    data = b"".join(struct.pack(">i", len(one)) + one for one in frames)
+    data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
     buffer, taken = FrameBuffer(bytearray(BUFFER_BYTES)), []
     turn = 0
 

@@ -40,9 +40,9 @@ def assert_alike(
     """Make two worlds, call a function in each, compare them; return one of them afterwards."""
     world, other = make(), make()
     assert native_call(world) == plain_call(other)
-    found, expected = world.meaning(), other.meaning()
+    actual, expected = world.meaning(), other.meaning()
     for part in expected:
-        assert found[part] == expected[part], part
+        assert actual[part] == expected[part], part
     return world
 
 
@@ -66,8 +66,8 @@ def some_property_bytes(random: Random) -> bytes:
         pairs.append((name + separator + value).encode(errors="replace"))
     data = b"\2".join(pairs) + random.choice([b"", b"\2", b"\2\2"])
     if random.random() < 0.05:
-        at = random.randint(0, len(data))
-        data = data[:at] + random.choice(samples.MALFORMED) + data[at:]
+        position = random.randint(0, len(data))
+        data = data[:position] + random.choice(samples.MALFORMED) + data[position:]
     return data
 
 
@@ -183,16 +183,18 @@ def some_log(random: Random, base: int) -> bytes:
     """Return consecutive records, each with its offset; then perhaps damage."""
     log = bytearray()
     for _ in range(random.choice([1, 2, 6])):
-        one = bytearray(some_record(random))
+        data = bytearray(some_record(random))
         queue_offset = random.choice([0, 0, 0, 1, 2, 7, 8, 1 << 40])
-        one[20:36] = queue_offset.to_bytes(8) + (base + len(log)).to_bytes(8)
-        log += one
+        data[20:36] = queue_offset.to_bytes(8) + (base + len(log)).to_bytes(8)
+        log += data
     if random.random() < 0.2:
         room = random.choice([8, 100])
         log += record.pack_blank(room).ljust(room, b"\0")
     for _ in range(random.choice([0, 0, 1, 3])):
-        at = random.randrange(len(log))
-        log[at : at + 4] = random.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", random.randbytes(4)])
+        position = random.randrange(len(log))
+        log[position : position + 4] = random.choice(
+            [b"\0\0\0\0", b"\xff\xff\xff\xff", random.randbytes(4)]
+        )
     if random.random() < 0.2:
         del log[random.randrange(1, len(log)) :]
     return bytes(log)
@@ -268,9 +270,9 @@ def check_pull(seed: int) -> None:
     reply = after.log.data[: after.block[state.RESULT_BYTES]]
     position = count = 0
     while position < len(reply):
-        one = record.decode(reply, position, check_crc=False)
-        assert (one.physical_offset, one.store_size) in places
-        position, count = position + one.store_size, count + 1
+        message = record.decode(reply, position, check_crc=False)
+        assert (message.physical_offset, message.store_size) in places
+        position, count = position + message.store_size, count + 1
     assert (position, count) == (len(reply), after.block[state.RESULT_COUNT])
 
 

@@ -162,7 +162,7 @@ class _Player:
 def play(port: int, scripts: list[Script], limit_s: float = 3.0, quiet_s: float = 0.3) -> Played:
     """Play a round, until all is written and no byte arrives for some time, or time is over."""
     log = Played()
-    players = [_Player(port, one, log) for one in scripts]
+    players = [_Player(port, player_script, log) for player_script in scripts]
     deadline = time.monotonic() + limit_s
     quiet_at = time.monotonic() + quiet_s
     while (now := time.monotonic()) < deadline:

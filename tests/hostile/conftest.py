@@ -25,6 +25,6 @@ def scene(
 ) -> Iterator[Scene]:
     """Run both servers under watch; at the end stop, verify, kill and restart them."""
     folder = tmp_path_factory.mktemp(f"hostile-{request.param}")
-    with Scene(folder, PROFILES[request.param]) as found:
-        yield found
-        found.check_end()
+    with Scene(folder, PROFILES[request.param]) as running_scene:
+        yield running_scene
+        running_scene.check_end()

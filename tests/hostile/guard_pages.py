@@ -62,9 +62,9 @@ def with_lies(random: Random, data: bytes) -> bytes:
         if len(changed) <= size:
             break
         # Most lengths are in heads.
-        at = random.randrange(min(len(changed) - size, random.choice([12, 120, 1 << 30])))
+        position = random.randrange(min(len(changed) - size, random.choice([12, 120, 1 << 30])))
         value = random.choice(_NUMBERS) + random.choice([0, 0, len(changed), -len(changed)])
-        changed[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
+        changed[position : position + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
     return bytes(changed)
 
 
@@ -161,10 +161,10 @@ def run(seconds: float, seed: int, names: list[str]) -> None:
     number = 0
     while not number or time.monotonic() < deadline:
         for name in names:
-            one = seed + number
-            print(f"{name} {one}", flush=True)  # noqa: T201
-            _SIDE.seed(one)
-            CHECKS[name](one)
+            seed_of_round = seed + number
+            print(f"{name} {seed_of_round}", flush=True)  # noqa: T201
+            _SIDE.seed(seed_of_round)
+            CHECKS[name](seed_of_round)
             counts[name] += 1
         number += 1
     print(f"done {counts}", flush=True)  # noqa: T201

@@ -113,8 +113,10 @@ def hostile_properties(rng: random.Random) -> str:
     count = rng.randint(1, 6)
     text = ""
     for name in rng.sample(requests.INTERNAL_PROPERTIES, count):
-        found = value(rng)
-        text += f"{name}\x01{found if isinstance(found, str) else json.dumps(found)}\x02"
+        text_value = value(rng)
+        text += (
+            f"{name}\x01{text_value if isinstance(text_value, str) else json.dumps(text_value)}\x02"
+        )
     return text
 
 
@@ -263,8 +265,8 @@ def change_head(rng: random.Random, draft: Draft) -> None:
     elif name == "language":
         draft.language = value(rng)
     else:
-        found = value(rng)
-        setattr(draft, name, found if isinstance(found, int) else 1)
+        number = value(rng)
+        setattr(draft, name, number if isinstance(number, int) else 1)
 
 
 def replace_header(rng: random.Random, draft: Draft) -> None:
@@ -358,9 +360,9 @@ def frame(
         name, data = rng.choice(others)
         return f"recorded {name}", damage(rng, data)
     code = rng.choice(sorted(drafts))
-    found = mutate(rng, rng.choice(drafts[code]))
-    data = found.encode()
-    label = found.describe()
+    draft = mutate(rng, rng.choice(drafts[code]))
+    data = draft.encode()
+    label = draft.describe()
     if rng.random() < 0.08:
         data, label = damage(rng, data), f"{label}+damaged"
     return label, data

@@ -66,7 +66,7 @@ def property_text(**pairs: str) -> str:
 
 def batch_body(count: int = 3) -> bytes:
     return batch.encode(
-        InnerMessage(0, b"inner %d" % one, b"KEYS\x01k\x02") for one in range(count)
+        InnerMessage(0, b"inner %d" % number, b"KEYS\x01k\x02") for number in range(count)
     )
 
 

@@ -82,8 +82,8 @@ class Run:
         self.counts["frames"] += len(played.frames)
         self.counts["bytes"] += sum(size for _, _, size in played.frames)
         for name in SERVERS:
-            found = [*self.worst[name], (round(watch.worst.get(name, 0) * 1000, 1), number)]
-            self.worst[name] = sorted(found, reverse=True)[:10]
+            delays = [*self.worst[name], (round(watch.worst.get(name, 0) * 1000, 1), number)]
+            self.worst[name] = sorted(delays, reverse=True)[:10]
             self.memory[name] = max(self.memory[name], watch.memory.get(name, 0) >> 20)
         if watch.problems:
             self.counts["failed"] += 1

@@ -438,8 +438,8 @@ class Scene(ReputCluster):
     def check_verified(self) -> None:
         """Verify the store, which no process has open."""
         command = [sys.executable, "-m", "reput", "store", "verify", str(self.store)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
     def _check_served(self, when: str) -> None:
         problem = self.ill()

@@ -268,9 +268,9 @@ def next_physical_offset(scene: Scene) -> int:
     assert reply.code == 0
     assert reply.ext_fields is not None
     physical_offset = ids.decode_offset_id(reply.ext_fields["msgId"]).physical_offset
-    found = outcome(scene.port, Draft(Code.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}))
-    assert found is not None
-    return physical_offset + len(found.body)
+    view = outcome(scene.port, Draft(Code.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}))
+    assert view is not None
+    return physical_offset + len(view.body)
 
 
 def forged_half(topic: str, queue_offset: int, physical_offset: int, queue_id: str = "0") -> bytes:
@@ -834,7 +834,11 @@ def test_forged_log_lines(scene: Scene, server: str) -> None:
     """F8: a line end in a name made a line of the log."""
     forged = "x\n2026-01-01T00:00:00.000Z ERROR reput.forged it was not me"
     with scene.watching("log") as watch:
-        drafts = [draft for found in requests.SERVERS[server].values() for draft in found]
+        drafts = [
+            draft
+            for drafts_of_code in requests.SERVERS[server].values()
+            for draft in drafts_of_code
+        ]
         for draft in drafts:
             if draft.code in (25, 318):
                 continue

@@ -20,26 +20,32 @@ KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",
 CLIENTS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
 """Versions of Java's clients; an official cluster has the version of its clients."""
 PAUSE = threading.Event()  # never set
-GUARD_S = 60
+GUARD_S = 180
 """Time limit of a test that hangs, in seconds; no step is expected to take that long."""
 
 Found = TypeVar("Found")
 
 
 def start_cluster(
-    kind: str, version: str, folder: Path, settings: Settings | None = None
+    kind: str,
+    version: str,
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    namesrv: str | None = None,
 ) -> Cluster:
     """Start a cluster, to be used as a context manager.
 
     Args:
-        kind: One of ``KINDS``.
+        kind: ``reput``; anything else is official.
         version: Version of an official cluster; ours ignores it.
         folder: Folder for the cluster's files; an existing store in it is continued.
         settings: Further settings of ``broker.conf``.
+        namesrv: Address of an existing name server to use instead.
     """
     if kind == "reput":
-        return ReputCluster(folder, settings)
-    return JavaCluster(version, folder, settings)
+        return ReputCluster(folder, settings, namesrv=namesrv)
+    return JavaCluster(version, folder, settings, namesrv=namesrv)
 
 
 def until(look: Callable[[], Found], guard_s: float = GUARD_S) -> Found:

@@ -79,6 +79,7 @@ ONLY_WITH_ALL = (
         r"test_restore\.py::test_java_opens_a_restored_store_and_finds_every_message.*-two-topics"
     ),
     re.compile(r"test_import\.py::test_consumers_of_the_official_broker"),
+    re.compile(r"test_secured\.py::test_a_message_is_retried"),
 )
 
 

@@ -37,7 +37,7 @@ from interop.java_oracle import HERE, JavaError
 from interop.java_store import OPEN_TO_ALL
 
 DEFAULT_BROKERS = ("4.9.7",)
-START_S = 60.0
+START_S = 180.0
 STOP_S = 60.0
 ANSWER_S = 60.0
 TRIES = 20
@@ -86,11 +86,12 @@ class JavaCluster:
         namesrv: Address of a running name server; by default a Java name server is started.
         also: Addresses of further name servers at which the broker registers.
         jvm: JVM options of the broker, instead of those for a quick start.
+        files: Content of further files by path below ``folder``, the home of RocketMQ.
         tls: Accept TLS as well, which is Java's default; the start then takes seconds longer.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
-        JavaError: It did not start within a minute; the text contains the end of its logs.
+        JavaError: It did not start in time; the text contains the end of its logs.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class JavaCluster:
         namesrv: str | None = None,
         also: Sequence[str] = (),
         jvm: Sequence[str] = JVM,
+        files: Mapping[str, str] | None = None,
         tls: bool = False,
     ) -> None:
         self.version = version
@@ -122,6 +124,8 @@ class JavaCluster:
         configuration = folder / "conf"
         configuration.mkdir(exist_ok=True)
         _write_logback(configuration)
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text, encoding="utf-8")
         self.port = int(self._settings.pop("listenPort", 0)) or free_triple()
         namesrv_port = 0 if namesrv else free_port({self.port - 2, self.port, self.port + 1})
         self.namesrv = namesrv or f"127.0.0.1:{namesrv_port}"

@@ -13,6 +13,8 @@ import pytest
 
 from interop import java_cluster, java_oracle
 from interop.java_cluster import SMALL_FILES, JavaCluster
+from interop.pairs import assert_same_logs, assert_same_stores
+from reput.errors import RemotingError
 from reput.format import bodies, headers, message as record
 from reput.format.bodies import HaRuntimeInfo, KvTable
 from reput.format.codes import RequestCode, ResponseCode
@@ -28,7 +30,7 @@ pytestmark = [
 ]
 
 FILE_SIZE = 1 << 20
-GUARD_S = 90.0
+GUARD_S = 180.0
 PAUSE_S = 0.05
 TOPIC = "T"
 SENDS_AT_ONCE = 64
@@ -88,6 +90,16 @@ class Client:
         reply = await self.ask(address, Command(RequestCode.GET_BROKER_HA_STATUS))
         return bodies.decode(HaRuntimeInfo, reply.body)
 
+    async def body_at(self, address: str, physical_offset: int) -> bytes | None:
+        """Return the body of a message; None if there is none, or the broker reopens its store."""
+        fields = headers.encode(ViewMessageHeader(offset=physical_offset))
+        request = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields)
+        try:
+            reply = await self.ask(address, request)
+        except RemotingError:
+            return None
+        return record.decode(reply.body).body if reply.code == ResponseCode.SUCCESS else None
+
     async def until_equal(self, master: str, slave: str) -> int:
         """Wait until a slave has and has dispatched the log of its master; return its end."""
         end = await self.end(master)
@@ -136,40 +148,16 @@ def slave_of(stack: contextlib.ExitStack, tmp_path: Path) -> Callable[..., Reput
     return start
 
 
-def log_of(store: Path, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield start and bytes of the log's files, up to a physical offset."""
-    for path in sorted((store / "commitlog").iterdir()):
-        if path.name.isdecimal() and int(path.name) < end:
-            yield int(path.name), path.read_bytes()[: end - int(path.name)]
-
-
-def assert_same_logs(master: Path, slave: Path, end: int) -> int:
-    """Compare two logs; return the number of their files."""
-    theirs, ours = log_of(master, end), log_of(slave, end)
-    count = 0
-    for their, our in itertools.zip_longest(theirs, ours):
-        assert their is not None
-        assert our is not None
-        assert our[0] == their[0]
-        assert our[1] == their[1], f"file {our[0]}"
-        count += 1
-    return count
-
-
-def queues_of(store: Path) -> dict[str, bytes]:
-    """Return the units of all queues, without the zeros at their ends."""
-    queues = {}
-    for folder in sorted((store / "consumequeue").glob("*/*")):
-        units = b"".join(path.read_bytes() for path in sorted(folder.iterdir())).rstrip(b"\0")
-        if units:
-            queues[str(folder.relative_to(store))] = units
-    return queues
-
-
 def random_bodies(count: int, size_max: int, seed: int = 1) -> Iterator[bytes]:
     source = random.Random(seed)
     for _ in range(count):
         yield source.randbytes(int(size_max ** source.random()))
+
+
+def expire(store: Path, count: int) -> None:
+    """Delete the first files of a log, as after their time; Java does it only once an hour."""
+    for path in sorted((store / "commitlog").iterdir())[:count]:
+        path.unlink()
 
 
 async def test_log_and_queues_are_those_of_the_master(
@@ -186,8 +174,7 @@ async def test_log_and_queues_are_those_of_the_master(
     await asyncio.to_thread(slave.stop_broker)
     await asyncio.to_thread(master.stop_broker)
     file_size = int(SMALL_FILES["mappedFileSizeCommitLog"])
-    assert assert_same_logs(master.store, slave.store, end) == -(-end // file_size)
-    assert queues_of(slave.store) == queues_of(master.store)
+    assert assert_same_stores(master.store, slave.store, end) == -(-end // file_size)
 
 
 async def test_a_restarted_slave_continues_and_finds_a_restarted_master(
@@ -211,8 +198,7 @@ async def test_a_restarted_slave_continues_and_finds_a_restarted_master(
     end = await client.until_equal(master.address, slave.address)
     await asyncio.to_thread(slave.stop_broker)
     await asyncio.to_thread(master.stop_broker)
-    assert_same_logs(master.store, slave.store, end)
-    assert queues_of(slave.store) == queues_of(master.store)
+    assert_same_stores(master.store, slave.store, end)
 
 
 @pytest.mark.parametrize("expired", [0, 2])
@@ -226,10 +212,8 @@ async def test_an_empty_slave_gets_the_whole_history(
     master = master_of(**TINY_FILES)
     await client.send_all(master.address, random_bodies(600, FILE_SIZE // 8))
     if expired:
-        # As after their time; Java deletes them itself only once an hour.
         await asyncio.to_thread(master.stop_broker)
-        for path in sorted((master.store / "commitlog").iterdir())[:expired]:
-            path.unlink()
+        expire(master.store, expired)
         await asyncio.to_thread(master.start)
     begin = int((await client.table(master.address))["commitLogMinOffset"])
     assert begin == expired * FILE_SIZE
@@ -284,12 +268,46 @@ async def test_a_slave_with_other_records_is_refused(
     await asyncio.to_thread(slave.kill_broker)
     await asyncio.to_thread(slave.start)
     await until_logged(slave, "diverged", str(common))
-    for address, body in ((master.address, b"kept"), (slave.address, b"lost")):
-        fields = headers.encode(ViewMessageHeader(offset=common))
-        reply = await client.ask(
-            address, Command(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields)
-        )
-        assert record.decode(reply.body).body == body
+    assert await client.body_at(master.address, common) == b"kept"
+    assert await client.body_at(slave.address, common) == b"lost"
+
+    # If its operator allows that, the slave cuts its log at that record, and keeps the bytes.
+    await asyncio.to_thread(slave.stop_broker)
+    slave = await asyncio.to_thread(slave_of, master, **TINY_FILES, haDivergedPolicy="truncate")
+    async with asyncio.timeout(GUARD_S):
+        while await client.body_at(slave.address, common) != b"kept":
+            await asyncio.sleep(PAUSE_S)
+    await client.send_all(master.address, random_bodies(20, 2000, seed=2))
+    end = await client.until_equal(master.address, slave.address)
+    await asyncio.to_thread(slave.stop_broker)
+    await asyncio.to_thread(master.stop_broker)
+    assert_same_stores(master.store, slave.store, end)
+    (kept,) = (slave.store / "cut").iterdir()
+    assert kept.name.startswith(f"{common:020}-")
+    assert b"lost" in kept.read_bytes()
+
+
+async def test_a_slave_whose_next_bytes_expired_is_refused(
+    master_of: Callable[..., JavaCluster], slave_of: Callable[..., ReputCluster], client: Client
+) -> None:
+    """Java's slave would take heartbeats for ever, and look healthy."""
+    master = master_of(**TINY_FILES)
+    slave = await asyncio.to_thread(slave_of, master, **TINY_FILES)
+    await client.send_all(master.address, random_bodies(20, 2000))
+    end = await client.until_equal(master.address, slave.address)
+    await asyncio.to_thread(slave.stop_broker)
+    await client.send_all(master.address, random_bodies(600, FILE_SIZE // 8))
+    await asyncio.to_thread(master.stop_broker)
+    expire(master.store, 2)
+    await asyncio.to_thread(master.start)
+    await asyncio.to_thread(slave.start)
+    await until_logged(slave, "too old", str(end), str(2 * FILE_SIZE))
+    table = await client.table(slave.address)
+    assert table["slaveState"] == "too old"
+    assert str(2 * FILE_SIZE) in table["slaveReason"]
+    status = await client.slave_status(slave.address)
+    assert status.ha_client_runtime_info.max_offset == end
+    assert int(table["slaveLagBytes"]) > 2 * FILE_SIZE
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ import itertools
 import json
 import logging
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from os import kill
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from interop import java_oracle, pairs
 from interop.clusters import until
 from interop.java_cluster import JavaClient, JavaMessage, Queue, Settings
 from interop.java_oracle import wants_all_versions
+from interop.other_clients import CppClient
 from interop.pairs import Pair
 from interop.wire import Remote
 from reput.client import blocking
@@ -49,10 +48,6 @@ TOPIC = "Orders"
 GROUP = "readers"
 QUEUES = 2
 OURS = "ours"
-COPIES_TABLES = pytest.mark.xfail(
-    reason="our slave does not copy topics and offsets yet", strict=False
-)
-"""Mark of tests with our slave, until it copies the tables of its master."""
 ALL_IS_FAR: Settings = {"slaveReadEnable": True, "accessMessageInMemoryMaxRatio": 0}
 NOTHING_IS_FAR: Settings = {"slaveReadEnable": True}
 
@@ -107,7 +102,7 @@ class Received:
         numbers = self.numbers()
         assert Counter(number for _, number in numbers) == Counter(range(count))
         for queue_id in range(QUEUES):
-            of_queue = [number for one, number in numbers if one == queue_id]
+            of_queue = [number for queue, number in numbers if queue == queue_id]
             assert of_queue == sorted(of_queue)
 
 
@@ -205,14 +200,7 @@ def cases(*default: str, also: Sequence[str] = ()) -> pytest.MarkDecorator:
     kinds = [*default, *(also if java_oracle.wants_all_versions() else ())]
     return pytest.mark.parametrize(
         ("consumers", "pair"),
-        [
-            pytest.param(
-                words[0],
-                tuple(words[1:]),
-                marks=[COPIES_TABLES] if words[2] == pairs.REPUT else [],
-            )
-            for words in map(str.split, kinds)
-        ],
+        [(words[0], tuple(words[1:])) for words in map(str.split, kinds)],
         indirect=True,
         ids=["-".join(kind.split()) for kind in kinds],
     )
@@ -248,6 +236,26 @@ def test_a_consumer_reads_the_rest_from_the_slave(consumers: Consumers, pair: Pa
         received.wait_for(350)
         until(lambda: committed_sum(pair.master.address) == 350)
     received.check(350)
+
+
+@pytest.mark.parametrize("pair", [("reput", "reput"), ("reput", "4.9.7")], indirect=True)
+def test_the_cpp_client_reads_the_rest_from_the_slave(pair: Pair) -> None:
+    """Go's 2.1.2 asks only masters for its offsets, so a new consumer waits until there is one."""
+    client, publisher = CppClient(), Publisher(pair)
+
+    def consumed() -> list[int]:
+        return sorted(
+            int(message["body"]) for message in client.consume(pair.namesrv, TOPIC, GROUP, 20)
+        )
+
+    publisher.send(20)
+    assert consumed() == list(range(20))
+    until(lambda: committed_sum(pair.master.address) == 20)
+    publisher.send(20)
+    pair.until_caught_up(TOPIC, QUEUES)
+    pair.until_synced(lambda: committed_sum(pair.slave.address) == 20)
+    pair.master.kill_broker()
+    assert consumed() == list(range(20, 40))
 
 
 @cases(
@@ -312,11 +320,7 @@ def suggestions(address: str) -> tuple[int, str]:
 @pytest.mark.parametrize("settings", [ALL_IS_FAR, NOTHING_IS_FAR, {}], ids=["far", "near", "off"])
 @pytest.mark.parametrize(
     ("master", "slave"),
-    [
-        ("4.9.7", "4.9.7"),
-        pytest.param("4.9.7", "reput", marks=COPIES_TABLES),
-        pytest.param("reput", "reput", marks=COPIES_TABLES),
-    ],
+    [("4.9.7", "4.9.7"), ("4.9.7", "reput"), ("reput", "reput")],
 )
 def test_a_broker_suggests_by_distance(
     master: str, slave: str, settings: Settings, tmp_path: Path
@@ -344,7 +348,8 @@ def our_statuses(pair: Pair) -> Iterator[Callable[[], str]]:
 def java_statuses(pair: Pair, version: str, folder: Path) -> Iterator[Callable[[], str]]:
     queue = Queue(TOPIC, "broker-a", 0)
     with JavaClient(version, folder) as java, java.producer(pair.namesrv) as producer:
-        yield lambda: producer.send([JavaMessage(TOPIC, b"0")], queue=queue)[0].status
+        messages = [JavaMessage(TOPIC, b"0")]
+        yield lambda: producer.send(messages, queue=queue, timeout_ms=60_000)[0].status
 
 
 STATUSES = ["ours 4.9.7 4.9.7", "ours 4.9.7 reput", "4.9.7 reput reput", "5.5.0 reput 4.9.7"]
@@ -363,8 +368,8 @@ def test_a_producer_gets_the_status_of_each_message(kinds: str, tmp_path: Path) 
             our_statuses(pair) if is_ours else java_statuses(pair, kind, tmp_path / "client")
         ) as status:
             until(lambda: status() == "SEND_OK")
-            kill(pair.slave.broker_pid, signal.SIGSTOP)
-            assert status() == "FLUSH_SLAVE_TIMEOUT"
+            with pairs.stopped(pair.slave.broker_pid):
+                assert status() == "FLUSH_SLAVE_TIMEOUT"
             pair.slave.kill_broker()
             until(lambda: status() == "SLAVE_NOT_AVAILABLE")
             pair.slave.start()
@@ -436,7 +441,6 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-@COPIES_TABLES
 def test_slaves_answer_alike(tmp_path: Path) -> None:
     """Ours and that of 4.9.7, both of the same master."""
     settings = {**pairs.SLAVE, "brokerId": 2}
@@ -446,7 +450,9 @@ def test_slaves_answer_alike(tmp_path: Path) -> None:
         with ReputCluster(tmp_path / "ours", settings, namesrv=pair.namesrv) as ours:
             addresses = (pair.slave.address, ours.address)
             for address in addresses:
-                pair.until_synced(lambda one=address: pairs.serves(one, TOPIC, 1, 50))
+                pair.until_synced(
+                    lambda broker_address=address: pairs.serves(broker_address, TOPIC, 1, 50)
+                )
             for name, question in QUESTIONS.items():
                 theirs, our = (pairs.asked(address, question) for address in addresses)
                 assert our.code == theirs.code, (name, our.remark, theirs.remark)

@@ -163,9 +163,9 @@ class DelayMachine(RuleBasedStateMachine):
     @rule(by_ms=st.sampled_from([-3_600_000, -20_000, -500, 3_600_000]))
     def set_clock(self, by_ms: int) -> None:
         self.clock.set(self.now_ms + by_ms)
-        for body, one in self.sent.items():
+        for body, message in self.sent.items():
             if body.startswith(b"level"):
-                one.not_before_ms = 0
+                message.not_before_ms = 0
 
     @rule()
     def step_levels(self) -> None:
@@ -183,8 +183,8 @@ class DelayMachine(RuleBasedStateMachine):
         self.store.step_memory()
         self.delayed.step(self.now_ms)
         self.timers.step(self.now_ms)
-        for one in self.sent.values():
-            one.is_durable = True
+        for message in self.sent.values():
+            message.is_durable = True
 
     @rule()
     def save(self) -> None:
@@ -235,17 +235,19 @@ class DelayMachine(RuleBasedStateMachine):
         queue_offset = queue.min_offset if queue is not None else 0
         messages: list[StoredMessage] = []
         while records := self.store.get(topic, queue_id, queue_offset).records:
-            messages += [record.decode(bytes(one)) for one in records]
+            messages += [record.decode(bytes(data)) for data in records]
             queue_offset = messages[-1].queue_offset + 1
         return messages
 
     def everything(self) -> list[StoredMessage]:
         return [
-            one for queue in self.store.queues for one in self.messages(queue.topic, queue.queue_id)
+            message
+            for queue in self.store.queues
+            for message in self.messages(queue.topic, queue.queue_id)
         ]
 
     def delivered(self) -> Counter[bytes]:
-        return Counter(one.body for one in self.messages(TOPIC, 0))
+        return Counter(message.body for message in self.messages(TOPIC, 0))
 
     @invariant()
     def no_message_is_early_or_delivered_after_its_recall(self) -> None:

@@ -82,7 +82,7 @@ class PopMachine(RuleBasedStateMachine):
         self.flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
         self.count = 0
         self.sent: set[bytes] = set()
-        self.at: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUE_COUNT)}
+        self.bodies: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUE_COUNT)}
         self.held: dict[bytes, Held] = {}
         self.acked: set[bytes] = set()
         self.acked_permanently: set[bytes] = set()
@@ -146,7 +146,7 @@ class PopMachine(RuleBasedStateMachine):
             body = b"%d" % self.count
             self.count += 1
             assert self.store.put(IncomingMessage("T", body, queue_id)).status is PutStatus.PUT_OK
-            self.at[queue_id].append(body)
+            self.bodies[queue_id].append(body)
             self.sent.add(body)
         self.store.step_memory()
         self.flush_all()  # The producer was answered: no crash takes the message.
@@ -196,14 +196,14 @@ class PopMachine(RuleBasedStateMachine):
     def draw_held(self, data: st.DataObject) -> Held:
         return self.held[data.draw(st.sampled_from(sorted(self.held)), label="message")]
 
-    def key(self, one: Held) -> Key:
-        return Key(one.topic, GROUP, one.queue_id, one.start_offset, one.pop_ms)
+    def key(self, held: Held) -> Key:
+        return Key(held.topic, GROUP, held.queue_id, held.start_offset, held.pop_ms)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        one = self.draw_held(data)
-        self.acknowledge(one)
+        held = self.draw_held(data)
+        self.acknowledge(held)
 
     def acknowledge(self, held: Held) -> None:
         was_held = self.pops.revive.checkpoints.acknowledge(self.key(held), held.queue_offset)
@@ -238,15 +238,15 @@ class PopMachine(RuleBasedStateMachine):
     def pop_in_order(self, queue_id: int, count: int) -> None:
         now_ms = self.clock.now_ms()
         wanted = Wanted("T", ORDERED, queue_id, count, 2_000, is_ordered=True)
-        found = self.pops.pop(wanted, now_ms)
-        messages = messages_in(b"".join(found.data))
+        popped = self.pops.pop(wanted, now_ms)
+        messages = messages_in(b"".join(popped.data))
         block = self.ordered[queue_id]
         left = [message for message in block.offsets if message not in block.acked]
         if left and block.until_ms > now_ms:
             assert not messages
             return
         begin = self.done_in_order[queue_id]
-        expected = self.at[queue_id][begin : begin + count]
+        expected = self.bodies[queue_id][begin : begin + count]
         assert [message.body for message in messages] == expected
         if messages:
             self.ordered[queue_id] = Ordered(
@@ -327,7 +327,9 @@ class PopMachine(RuleBasedStateMachine):
             saved = self.pops.orders.table.get("T", ORDERED, queue_id)
             if saved is not None:
                 left = [
-                    one for at, one in enumerate(saved.queue_offsets) if not saved.acked >> at & 1
+                    queue_offset
+                    for index, queue_offset in enumerate(saved.queue_offsets)
+                    if not saved.acked >> index & 1
                 ]
                 self.ordered[queue_id] = Ordered(
                     [], left, saved.pop_ms, saved.pop_ms + saved.invisible_ms
@@ -349,11 +351,11 @@ class PopMachine(RuleBasedStateMachine):
             self.clock.advance(60_000 + LATE_MS)
             self.step()
             has_found = False
-            while (found := self.popped(-1, 32, 1_000)).count:
+            while (result := self.popped(-1, 32, 1_000)).count:
                 has_found = True
-                self.take(found, 1_000)
-                for one in list(self.held.values()):
-                    self.acknowledge(one)
+                self.take(result, 1_000)
+                for held in list(self.held.values()):
+                    self.acknowledge(held)
             if not has_found:
                 break
         missing = self.sent - self.acked - self.acked_permanently

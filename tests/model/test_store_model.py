@@ -178,7 +178,7 @@ class Model:
 
     def min_offset(self, queue: list[Stored]) -> int:
         """Return the queue offset of the first message that has not expired."""
-        return sum(one.physical_offset < self.log_min for one in queue)
+        return sum(stored.physical_offset < self.log_min for stored in queue)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -189,8 +189,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="model-"))
         self.clock = ManualClock(START_MS)
         self.model = Model()
-        self.told: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self.told_wrongly: list[tuple[str, int, int, int]] = []
+        self.notified_ends: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.wrong_notices: list[tuple[str, int, int, int]] = []
         self.store: MessageStore
         self.kind = ""
 
@@ -208,26 +208,26 @@ class StoreMachine(RuleBasedStateMachine):
             **SETTINGS[self.kind],
         )
         self.store = MessageStore.open(config=settings, clock=self.clock, disk=RoomyDisk())
-        self.told.clear()
+        self.notified_ends.clear()
         for key in self.model.queues:
-            self.told[key] = self.store.max_offset(*key)
+            self.notified_ends[key] = self.store.max_offset(*key)
         self.store.add_listener(self._listen)
 
     def _listen(self, topic: str, queue_id: int, first: int, behind: int) -> None:
         # The store survives a failing listener: the failure is recorded, and checked later.
-        is_right = self.told[topic, queue_id] == first < behind
+        is_right = self.notified_ends[topic, queue_id] == first < behind
         if not is_right or self.store.max_offset(topic, queue_id) != behind:
-            self.told_wrongly.append((topic, queue_id, first, behind))
-        self.told[topic, queue_id] = behind
+            self.wrong_notices.append((topic, queue_id, first, behind))
+        self.notified_ends[topic, queue_id] = behind
 
     # Puts.
 
     def _check_put(self, given: IncomingMessage, result: PutResult) -> None:
         assert result.status is PutStatus.PUT_OK, result.reason
         place = self.model.place_for(result.size)
-        one = self.model.put(given, place, self.clock.now_ms())
-        stored = record.decode(one.data)
-        assert (result.physical_offset, result.size) == (place, len(one.data))
+        stored_by_model = self.model.put(given, place, self.clock.now_ms())
+        stored = record.decode(stored_by_model.data)
+        assert (result.physical_offset, result.size) == (place, len(stored_by_model.data))
         assert result.queue_offset == stored.queue_offset
         assert result.store_timestamp == self.clock.now_ms()
 
@@ -244,8 +244,8 @@ class StoreMachine(RuleBasedStateMachine):
     def put_many(self, given: list[IncomingMessage]) -> None:
         results = self.store.put_many(given)
         assert len(results) == len(given)
-        for one, result in zip(given, results, strict=True):
-            self._check_put(one, result)
+        for sent, result in zip(given, results, strict=True):
+            self._check_put(sent, result)
 
     @rule(count=st.sampled_from([10, 30, 60]), size=st.sampled_from([10, 300, 1500]))
     def fill(self, count: int, size: int) -> None:
@@ -270,10 +270,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert result.status is PutStatus.PUT_OK, result.reason
         place = first = self.model.place_for(result.size)
         places = []
-        for one in inner:
-            one.topic, one.queue_id, one.born_timestamp = topic, queue_id, outer.born_timestamp
+        for sent in inner:
+            sent.topic, sent.queue_id, sent.born_timestamp = topic, queue_id, outer.born_timestamp
             places.append(place)
-            place = self.model.put(one, place, self.clock.now_ms()).end_offset
+            place = self.model.put(sent, place, self.clock.now_ms()).end_offset
         assert result.physical_offsets == tuple(places)
         assert (result.physical_offset, result.size) == (first, place - first)
         queue = self.model.queues[topic, queue_id]
@@ -307,16 +307,16 @@ class StoreMachine(RuleBasedStateMachine):
         step_to_the_end(self.store)
         assert self.store.dispatcher.dispatched_offset >= self.model.end_offset
         for key, queue in self.model.queues.items():
-            assert self.told[key] == len(queue)
+            assert self.notified_ends[key] == len(queue)
 
     @precondition(lambda self: self.model.end_offset > LOG_FILE_BYTES)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
         self.settle()
-        one = data.draw(st.sampled_from(self.model.log), label="expire before")
-        expire_files(self.store, one.physical_offset)
+        stored = data.draw(st.sampled_from(self.model.log), label="expire before")
+        expire_files(self.store, stored.physical_offset)
         last_start = self.model.log[-1].physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES
-        start = one.physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES
+        start = stored.physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES
         self.model.log_min = max(self.model.log_min, min(start, last_start))
         assert self.store.min_physical_offset == self.model.log_min
         assert self.store.max_physical_offset == self.model.end_offset
@@ -329,7 +329,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.delete_topic(topic)
         for key in [key for key in self.model.queues if key[0] == topic]:
             del self.model.queues[key]
-            self.told.pop(key, None)
+            self.notified_ends.pop(key, None)
             assert self.store.get(*key, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
     # Ends of runs.
@@ -352,7 +352,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.recovery.holes == []
         end = self.store.recovery.end_offset
         # The blank at the end of a file is no loss: the next record may fit in its place.
-        kept = [one.end_offset for one in self.model.log if one.end_offset <= committed]
+        kept = [stored.end_offset for stored in self.model.log if stored.end_offset <= committed]
         assert max(kept, default=0) <= end <= written
         if self.kind != "pool":
             assert end == written
@@ -379,7 +379,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _readable(self, run: list[Stored]) -> list[Stored]:
         """Return the dispatched messages: only these are visible."""
         end = self.store.dispatcher.dispatched_offset
-        return [one for one in run if one.physical_offset < end]
+        return [stored for stored in run if stored.physical_offset < end]
 
     @precondition(lambda self: self.model.queues)
     @rule(data=st.data(), max_count=st.sampled_from([1, 3, 32]), tag=st.sampled_from(TAGS))
@@ -404,8 +404,8 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert asked < result.next_offset <= high
             scanned = queue[asked : result.next_offset]
-            wanted = [one.data for one in scanned if not tag or _has_tag(one, key[0], tag)]
-            assert [bytes(one) for one in result.records] == wanted
+            wanted = [stored.data for stored in scanned if not tag or _has_tag(stored, key[0], tag)]
+            assert [bytes(record_bytes) for record_bytes in result.records] == wanted
             assert (result.status is GetStatus.FOUND) == bool(wanted)
             assert len(wanted) <= max_count
         assert result.damaged_count == 0
@@ -414,7 +414,9 @@ class StoreMachine(RuleBasedStateMachine):
     def query(self, topic: str, key: str, most: int) -> None:
         result = self.store.query(topic, key, most)
         carrying = self._readable(self.model.keys[topic, key])
-        expected = [one.data for one in carrying if one.physical_offset >= self.model.log_min]
+        expected = [
+            carrier.data for carrier in carrying if carrier.physical_offset >= self.model.log_min
+        ]
         most = min(most, 64)
         assert result.records == expected[max(len(expected) - most, 0) :]
         assert result.is_truncated == (len(expected) > most)
@@ -423,7 +425,7 @@ class StoreMachine(RuleBasedStateMachine):
     def queues_have_what_was_dispatched(self) -> None:
         if not self.kind:
             return
-        assert self.told_wrongly == []
+        assert self.wrong_notices == []
         for key, queue in self.model.queues.items():
             readable = self._readable(queue)
             assert self.store.max_offset(*key) == len(readable)
@@ -435,8 +437,8 @@ class StoreMachine(RuleBasedStateMachine):
         """Check that every acknowledged message is at its place, byte by byte."""
         for stored in self.model.log:
             is_there = stored.physical_offset >= self.model.log_min
-            found = self.store.record_at(stored.physical_offset)
-            assert found == (stored.data if is_there else None)
+            data = self.store.record_at(stored.physical_offset)
+            assert data == (stored.data if is_there else None)
         for key, queue in self.model.queues.items():
             queue_offset = self.model.min_offset(queue)
             assert self.store.max_offset(*key) == len(queue)
@@ -454,9 +456,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert found_by_key.records == expected[-64:]
 
 
-def _has_tag(one: Stored, topic: str, tag: str) -> bool:
+def _has_tag(stored: Stored, topic: str, tag: str) -> bool:
     """Return whether a message's unit has the code of a tag; delayed ones have the due time."""
-    tags = record.decode(one.data).tags or ""
+    tags = record.decode(stored.data).tags or ""
     return topic != names.SCHEDULE_TOPIC and cq_unit.tags_code(tags) == java.string_hash(tag)
 
 

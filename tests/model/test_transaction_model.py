@@ -150,8 +150,8 @@ class TransactionMachine(RuleBasedStateMachine):
                 self._decide(*decisions.pop(0))
 
     def _exists(self, half: StoredMessage) -> bool:
-        found = self.subject.transactions.half_at(half.physical_offset)
-        return found is not None and found.body == half.body
+        message = self.subject.transactions.half_at(half.physical_offset)
+        return message is not None and message.body == half.body
 
     @rule(after_ms=st.sampled_from([0, 1_000, 7_000, INTERVAL_MS, INTERVAL_MS, 3 * INTERVAL_MS]))
     def let_time_pass(self, after_ms: int) -> None:
@@ -205,7 +205,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def _remove_lost_transactions(self) -> None:
         """Remove transactions whose half message is lost under ASYNC_FLUSH."""
-        there = {one.body for one in self.subject.messages(names.HALF_TOPIC, 0)}
+        there = {message.body for message in self.subject.messages(names.HALF_TOPIC, 0)}
         for body in self.known.keys() - there:
             del self.known[body]
 

@@ -62,9 +62,9 @@ def files_of(root: Path, family: str) -> dict[str, bytes]:
     return {str(path.relative_to(root / family)): path.read_bytes() for path in files}
 
 
-def assert_same(found: Path, expected: Path, families: Sequence[str] = FAMILIES) -> None:
+def assert_same(target: Path, expected: Path, families: Sequence[str] = FAMILIES) -> None:
     for family in families:
-        theirs, ours = files_of(expected, family), files_of(found, family)
+        theirs, ours = files_of(expected, family), files_of(target, family)
         assert sorted(ours) == sorted(theirs)
         wrong = [path for path, data in theirs.items() if ours[path] != data]
         assert wrong == []

@@ -107,5 +107,5 @@ def read(path: Path, **options: object) -> list[pa.RecordBatch]:
 
 def rows(path: Path, **options: object) -> list[dict[str, Any]]:
     """Return the rows of a store as dictionaries."""
-    found: list[dict[str, Any]] = pa.Table.from_batches(read(path, **options)).to_pylist()
-    return found
+    read_rows: list[dict[str, Any]] = pa.Table.from_batches(read(path, **options)).to_pylist()
+    return read_rows

@@ -43,14 +43,14 @@ class Read(NamedTuple):
     @property
     def messages(self) -> list[Row]:
         """Rows that are messages, in log order."""
-        found = [row for row in self.rows if row["msg_id"] is not None]
-        return sorted(found, key=lambda row: row["physical_offset"])
+        messages = [row for row in self.rows if row["msg_id"] is not None]
+        return sorted(messages, key=lambda row: row["physical_offset"])
 
     @property
     def damage(self) -> list[Row]:
         """Rows that describe damage, in log order."""
-        found = [row for row in self.rows if row["msg_id"] is None]
-        return sorted(found, key=lambda row: row["physical_offset"])
+        damage = [row for row in self.rows if row["msg_id"] is None]
+        return sorted(damage, key=lambda row: row["physical_offset"])
 
 
 def texts(options: dict[str, Any]) -> dict[str, str]:
@@ -103,8 +103,8 @@ def read_light(
     return read(store, constraint, **{"columns": ",".join(columns), **options})
 
 
-def offsets(found: Iterable[Row]) -> list[int]:
-    return [row["physical_offset"] for row in found]
+def offsets(read_rows: Iterable[Row]) -> list[int]:
+    return [row["physical_offset"] for row in read_rows]
 
 
 # --- manifests --------------------------------------------------------------
@@ -235,9 +235,9 @@ def damaged(version: str, variant: str) -> Damaged:
 
 
 def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    assert found is not None, (pattern, text)
-    return int(found[1])
+    match = re.search(pattern, text)
+    assert match is not None, (pattern, text)
+    return int(match[1])
 
 
 def _at(messages: Sequence[dict[str, Any]], offset: int) -> dict[str, Any]:

@@ -86,9 +86,9 @@ class StandaloneCluster:
         """Wait until a daemon's log matches a pattern, and return the group of the pattern."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            found = re.search(pattern, log.read_text(errors="replace"))
-            if found:
-                return found[1]
+            match = re.search(pattern, log.read_text(errors="replace"))
+            if match:
+                return match[1]
             _NEVER.wait(0.05)
         raise TimeoutError(f"{pattern} is not in:\n{log.read_text(errors='replace')}")
 

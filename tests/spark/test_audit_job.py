@@ -52,10 +52,14 @@ def test_the_audit_of_a_store_of_java_with_a_table(spark: SparkSession, tmp_path
     assert [stage for stage, done, of in steps if done == of] == ["index", "records", "links"]
 
     twice = copies(messages)
-    assert result.duplicated == sum(at != first for at, (_, first) in twice.items())
+    assert result.duplicated == sum(
+        physical_offset != first for physical_offset, (_, first) in twice.items()
+    )
     rows = {row["physical_offset"]: row for row in job.messages(spark, table).collect()}
     assert {
-        at: (row["copies"], row["first_copy"]) for at, row in rows.items() if row["copies"]
+        physical_offset: (row["copies"], row["first_copy"])
+        for physical_offset, row in rows.items()
+        if row["copies"]
     } == twice
     assert len(rows) == len(messages)
 

@@ -166,9 +166,9 @@ def test_workers_get_the_package_as_a_zip(
         options=["--py-files", packed],
         python=f"{bare}/bin/python",
     )
-    said = json.loads(done)
+    output = json.loads(done)
     want = [f"{bare}/bin/python", "./reput.zip/reput/__init__.py", kernels.engine()]
-    assert said == {"workers": [want], "rows": len(golden.messages(VERSION, NAME))}
+    assert output == {"workers": [want], "rows": len(golden.messages(VERSION, NAME))}
 
 
 def test_workers_get_the_package_in_a_packed_environment(
@@ -187,9 +187,9 @@ def test_workers_get_the_package_in_a_packed_environment(
         options=["--archives", f"{tmp_path}/environment.tar.gz#environment"],
         python="./environment/bin/python",
     )
-    said = json.loads(done)
-    assert said["rows"] == len(golden.messages(VERSION, NAME))
-    for executable, file, engine in said["workers"]:
+    output = json.loads(done)
+    assert output["rows"] == len(golden.messages(VERSION, NAME))
+    for executable, file, engine in output["workers"]:
         assert executable.endswith("/environment/bin/python")
         assert "/environment/lib/" in file
         assert engine == kernels.engine()
@@ -249,4 +249,6 @@ def test_jobs_survive_failed_and_slow_tasks_and_lost_executors(
 def _length(queue: Path) -> int:
     """Return the number of units that Java wrote: those with a size."""
     data = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
-    return sum(data[at + 8 : at + 12] != bytes(4) for at in range(0, len(data), 20))
+    return sum(
+        data[position + 8 : position + 12] != bytes(4) for position in range(0, len(data), 20)
+    )

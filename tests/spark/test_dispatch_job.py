@@ -48,8 +48,8 @@ def files_of(root: Path, family: str) -> dict[str, bytes]:
 def assert_as_java(target: Path, store: Path) -> None:
     queues = paths.CONSUME_QUEUE
     assert files_of(target, queues) == files_of(store, queues)
-    found, expected = (list(files_of(folder, paths.INDEX).values()) for folder in (target, store))
-    assert found == expected
+    files, expected = (list(files_of(folder, paths.INDEX).values()) for folder in (target, store))
+    assert files == expected
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"] if golden.IS_SOAK else ["5.5.0"])
@@ -105,8 +105,8 @@ class _DyingRunner:
         if stage != self.dying:
             return runner(stage, function, tasks)
         dying = dying_once(function, str(self.folder), self.is_after)
-        found: list[Done] = runner(stage, dying, list(enumerate(tasks)))
-        return found
+        done: list[Done] = runner(stage, dying, list(enumerate(tasks)))
+        return done
 
     def report(self, stage: str, done: int, count: int) -> None:
         pass

@@ -168,9 +168,9 @@ class Driver:
                 pythons.add(pid)
         below, rest = [], [self.process.pid]
         while rest:
-            found = children.get(rest.pop(), [])
-            below += found
-            rest += found
+            pids = children.get(rest.pop(), [])
+            below += pids
+            rest += pids
         return sorted(pythons.intersection(below))
 
     def kill(self) -> None:

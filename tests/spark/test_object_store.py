@@ -107,7 +107,7 @@ def test_a_lookup_requests_the_index_and_the_ends_of_queues(server: ObjectStore,
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "problem"),
     [
         ("nosuch/store", "cannot be reached.*NO_SUCH_BUCKET"),
         ("bucket/nosuch", "does not exist; give the folder that contains commitlog/"),
@@ -115,8 +115,8 @@ def test_a_lookup_requests_the_index_and_the_ends_of_queues(server: ObjectStore,
         ("bucket/store/commitlog", "is no store: it has no folder commitlog"),
     ],
 )
-def test_a_uri_without_a_store_is_an_error(path: str, said: str, server: ObjectStore) -> None:
-    with pytest.raises(StoreUnavailable, match=said):
+def test_a_uri_without_a_store_is_an_error(path: str, problem: str, server: ObjectStore) -> None:
+    with pytest.raises(StoreUnavailable, match=problem):
         StoreReader.open(server.uri(path))
 
 
@@ -204,6 +204,6 @@ def test_a_store_at_a_uri_is_audited(spark: SparkSession, uri: str) -> None:
 
 def test_spark_reports_errors_of_uris(spark: SparkSession, server: ObjectStore) -> None:
     missing = "does not exist; give the folder that contains commitlog/"
-    with pytest.raises(Exception, match=missing) as told:
+    with pytest.raises(Exception, match=missing) as error:
         spark.read.format("rocketmq").load(server.uri("bucket/nosuch")).count()
-    assert not isinstance(told.value, ReputError)
+    assert not isinstance(error.value, ReputError)

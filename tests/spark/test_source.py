@@ -211,9 +211,11 @@ def test_counts_of_views_equal_the_manifest(spark: SparkSession, version: str) -
     assert counts["topics"] == len({*manifest["topics"], *(queue["topic"] for queue in queues)})
     assert counts["checkpoint"] == 6
     families = load(spark, store, view="files").groupBy("family").count().collect()
-    found = {row["family"]: row["count"] for row in families}
+    family_counts = {row["family"]: row["count"] for row in families}
     listed = [file["path"].split("/")[0] for file in manifest["files"]]
-    assert found == {name: listed.count(name) for name in ("commitlog", "consumequeue", "index")}
+    assert family_counts == {
+        name: listed.count(name) for name in ("commitlog", "consumequeue", "index")
+    }
 
 
 def test_modes_on_a_damaged_store(spark: SparkSession) -> None:

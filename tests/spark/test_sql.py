@@ -31,9 +31,9 @@ def functions(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
-    told = golden.manifest(VERSION, "clean")["config"]
+    settings = golden.manifest(VERSION, "clean")["config"]
     path = tmp_path / "broker.conf"
-    path.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return path
 
 

@@ -83,8 +83,8 @@ class Sink:
 
     def places(self) -> list[tuple[Any, ...]]:
         frame = self._spark.read.parquet(str(self.rows))
-        found = frame.select("topic", "queue_id", "queue_offset").collect()
-        return sorted(tuple(row) for row in found)
+        rows = frame.select("topic", "queue_id", "queue_offset").collect()
+        return sorted(tuple(row) for row in rows)
 
 
 def end_of(writer: DataStreamWriter) -> StreamingQuery:

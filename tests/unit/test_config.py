@@ -88,8 +88,8 @@ def test_an_escape_without_its_digits_is_refused(text: str) -> None:
 def test_a_file_is_read_as_latin_1_as_java_does(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_bytes("rootDir=/d\u00e4ta\r\nqueueCount = 8 \r\n".encode("latin-1"))
-    found = load(Part, file)
-    assert found.value == Part(root_dir="/däta", queue_count=8)
+    settings = load(Part, file)
+    assert settings.value == Part(root_dir="/däta", queue_count=8)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -199,25 +199,25 @@ def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("queueCount=1\ndiskRatio=1\nrootDir=/file\n")
     environment = {"REPUT_DISK_RATIO": "2", "REPUT_ROOT_DIR": "/environment", "ROOT_DIR": "/no"}
-    found = load(Part, file, environment=environment, explicit={"root_dir": "/explicit"})
-    assert found.value == Part(queue_count=1, disk_ratio=2, root_dir="/explicit")
-    assert found.unknown == ()
+    settings = load(Part, file, environment=environment, explicit={"root_dir": "/explicit"})
+    assert settings.value == Part(queue_count=1, disk_ratio=2, root_dir="/explicit")
+    assert settings.unknown == ()
 
 
 def test_one_setting_under_two_names_is_refused_in_one_place() -> None:
     with pytest.raises(InvalidOption, match=r"one of diskRatio and some\.old\.ratio"):
         load(Part, {"diskRatio": "80", "some.old.ratio": "0.8"})
-    found = load(Part, {"some.old.ratio": "0.8"}, explicit={"disk_ratio": 70})
-    assert found.value.disk_ratio == 70
+    settings = load(Part, {"some.old.ratio": "0.8"}, explicit={"disk_ratio": 70})
+    assert settings.value.disk_ratio == 70
 
 
 # --- unknown keys -------------------------------------------------------------
 
 
 def test_unknown_keys_are_returned_with_suggestions() -> None:
-    found = load(Part, {"queuecount": "8", "zebra": "1"}, environment={"REPUT_IS_FATS": "true"})
-    assert found.value == Part()
-    assert [str(one) for one in found.unknown] == [
+    settings = load(Part, {"queuecount": "8", "zebra": "1"}, environment={"REPUT_IS_FATS": "true"})
+    assert settings.value == Part()
+    assert [str(key) for key in settings.unknown] == [
         "settings: unknown key 'queuecount'; did you mean 'queueCount'?",
         "settings: unknown key 'zebra'",
         "environment: unknown key 'REPUT_IS_FATS'; did you mean 'isFast'?",
@@ -225,17 +225,17 @@ def test_unknown_keys_are_returned_with_suggestions() -> None:
 
 
 def test_keys_without_effect_are_returned_with_the_reason() -> None:
-    found = load(Part, {"useLock": "whatever"})
-    assert found.value == Part()
-    assert found.unknown == ()
-    assert found.without_effect == {"useLock": "there is no lock"}
+    settings = load(Part, {"useLock": "whatever"})
+    assert settings.value == Part()
+    assert settings.unknown == ()
+    assert settings.without_effect == {"useLock": "there is no lock"}
 
 
 def test_one_file_for_several_parts() -> None:
     settings = Settings({"queueCount": "8", "listenPort": "1", "listenport": "2"})
     assert settings.make(Part) == Part(queue_count=8)
     assert settings.make(OtherPart) == OtherPart(listen_port=1)
-    assert [one.key for one in settings.unknown()] == ["listenport"]
+    assert [key.key for key in settings.unknown()] == ["listenport"]
 
 
 # --- settings from clients ----------------------------------------------------

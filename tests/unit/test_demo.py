@@ -41,9 +41,9 @@ def story() -> Story:
     )
 
 
-def page(told: Story) -> str:
+def page(demo_story: Story) -> str:
     report = Report("/store", "broker-a", "clean", "0.1.0", "4.3.0", messages=1)
-    return demo_page.render(report, told)
+    return demo_page.render(report, demo_story)
 
 
 def test_all_numbers_are_on_the_page() -> None:
@@ -72,10 +72,12 @@ def test_all_numbers_are_on_the_page() -> None:
 def test_failures_come_first(part: str, change: dict[str, int], problem: str) -> None:
     whole = story()
     assert whole.problems == []
-    told = dataclasses.replace(whole, **{part: dataclasses.replace(getattr(whole, part), **change)})
-    assert len(told.problems) == 1
-    assert problem in told.problems[0]
-    text = page(told)
+    changed = dataclasses.replace(
+        whole, **{part: dataclasses.replace(getattr(whole, part), **change)}
+    )
+    assert len(changed.problems) == 1
+    assert problem in changed.problems[0]
+    text = page(changed)
     assert "Worth a look" in text
     assert problem in text
 

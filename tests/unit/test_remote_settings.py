@@ -21,7 +21,7 @@ CHANGED_BY_OPERATORS = {
 
 def keys() -> list[str]:
     parts = (BrokerConfig, StoreConfig, NamesrvConfig)
-    return [config.key_of(one.name) for part in parts for one in dataclasses.fields(part)]
+    return [config.key_of(field.name) for part in parts for field in dataclasses.fields(part)]
 
 
 def test_paths_names_ports_and_our_settings_are_protected() -> None:
@@ -42,6 +42,10 @@ def test_settings_that_operators_change_remotely_are_not_protected() -> None:
         ("safe", "namesrvAddr", True),
         ("safe", "brokerName", True),
         ("safe", "pullHoldMax", True),
+        ("safe", "brokerRole", True),
+        ("safe", "brokerId", True),
+        ("safe", "haForceMaster", True),
+        ("safe", "haDivergedPolicy", True),
         ("safe", "rebalanceLockMaxLiveTime", True),
         ("safe", "maxPopPollingSize", False),
         ("java", "brokerName", False),

@@ -20,7 +20,7 @@ def test_the_old_file_is_kept_as_backup(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     small_file.replace_file(str(path), b"one")
     assert path.read_bytes() == b"one"
-    assert [one.name for one in path.parent.iterdir()] == ["file"]
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
     small_file.replace_file(str(path), b"two")
     assert path.read_bytes() == b"two"
     assert small_file.backup_of(path).read_bytes() == b"one"

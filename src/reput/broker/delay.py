@@ -10,6 +10,7 @@ copy is durable: a crash delivers some again, and loses none. Source: rocketmq 4
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,6 +124,18 @@ class DelaySchedule:
                     level.number, known, low, high, level.position,
                 )  # fmt: skip
                 self.table.put(level.number, level.position)
+
+    def copy_positions(self, positions: Mapping[int, int]) -> None:
+        """Take the positions of the master; on a slave, which must have the master's log by then.
+
+        Args:
+            positions: Level -> queue offset of its next message.
+        """
+        for number, position in positions.items():
+            if self.table.get(number) != position:
+                self.table.put(number, position)
+        for level in self._levels:
+            level.position = positions.get(level.number, level.position)
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return level -> queue offset of its next message, and the end of its queue."""

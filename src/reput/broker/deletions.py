@@ -11,7 +11,7 @@ The topic's settings are deleted first: after a crash in between, the deletion c
 again. The reply is sent when everything is done.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from reput.broker.parts import Parts
 from reput.errors import WriteFailed
@@ -51,6 +51,45 @@ def _forget_recreated(parts: Parts, topics: set[str]) -> None:
     for topic in topics:
         parts.resets.delete(topic=topic)
         run_whole(parts.deliveries.stats.forget_topic(topic))
+
+
+async def delete_copied_topics(parts: Parts, ends: Mapping[str, int]) -> None:
+    """Delete topics of a slave that its master has deleted. Raises ``WriteFailed``.
+
+    Their settings are deleted last: no client requests a deletion again that a crash interrupts,
+    but the next copy of the master's topics finds them.
+
+    Args:
+        parts: The parts.
+        ends: Topic -> physical offset before which the master has deleted it.
+    """
+    await run_in_slices(parts.deliveries.stats.update())
+    await run_in_slices(_forget_offsets(parts, lambda topic, _: topic in ends))
+    for topic, end in ends.items():
+        parts.resets.delete(topic=topic)
+        await run_in_slices(parts.deliveries.stats.forget_topic(topic))
+        await _remove(parts, parts.store.begin_deletion_before(topic, end))
+    await _save(parts, parts.deliveries.consumer_offsets)
+    for topic in ends:
+        parts.topics.delete(topic, parts.clock.now_ms())
+
+
+async def delete_copied_groups(parts: Parts, groups: Collection[str]) -> None:
+    """Delete groups of a slave that its master has deleted. Raises ``WriteFailed``.
+
+    Their consumer offsets are kept, as on a master that was not asked to delete them.
+    """
+    for group in groups:
+        parts.subscription_groups.delete(group, parts.clock.now_ms())
+        await delete_group(parts, group, keeps_offsets=True)
+
+
+def forget_queue(parts: Parts, topic: str, queue_id: int) -> None:
+    """Delete the consumer offsets of a queue that has begun again at queue offset 0."""
+    offsets = parts.deliveries.consumer_offsets
+    for reader_topic, group in offsets.readers():
+        if reader_topic == topic:
+            offsets.delete_queue(topic, group, queue_id)
 
 
 async def delete_group(parts: Parts, group: str, *, keeps_offsets: bool) -> None:

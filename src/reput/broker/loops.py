@@ -161,11 +161,13 @@ class Loops:
 
     async def _run_delayed(self) -> None:
         parts = self._parts
+        while not parts.identity.is_master:  # a slave gets these messages from its master
+            self._turn("delayed")
+            await self._wait(DELAYED_MS)
         while True:
             now_ms = parts.clock.now_ms()
-            # A slave gets these messages from its master.
-            is_busy = parts.identity.is_master and parts.delayed.step(now_ms)
-            is_busy = (parts.identity.is_master and parts.timers.step(now_ms)) or is_busy
+            is_busy = parts.delayed.step(now_ms)
+            is_busy = parts.timers.step(now_ms) or is_busy
             if is_busy:
                 if parts.store.flusher.is_sync:
                     parts.pending_replies.sync_soon()  # before that clients cannot read them
@@ -192,10 +194,12 @@ class Loops:
 
     async def _run_pops(self) -> None:
         parts = self._parts
+        while not parts.identity.is_master:  # a slave gets these messages from its master
+            self._turn("pops")
+            await self._wait(POPS_MS)
         while True:
             now_ms = parts.clock.now_ms()
-            # A slave gets these messages from its master.
-            is_busy = parts.identity.is_master and self.step_pops(now_ms)
+            is_busy = self.step_pops(now_ms)
             if is_busy:
                 if parts.store.flusher.is_sync:
                     parts.pending_replies.sync_soon()  # before that clients cannot read them

@@ -54,11 +54,12 @@ async def check(config: BrokerConfig, own_address: str, tls: ssl.SSLContext | No
     """
     if not config.name_servers:
         return
-    async with contextlib.aclosing(_Questions(config.broker_name, tls)) as questions:
-        listed = await asyncio.gather(*map(questions.listed_master, config.name_servers))
+    async with contextlib.aclosing(Questions(config.broker_name, tls)) as questions:
+        listed = await asyncio.gather(*map(questions.listed, config.name_servers))
+        masters = (addresses.get(MASTER_ID, "") for addresses in listed)
         servers = {
             address: server
-            for address, server in zip(listed, config.name_servers, strict=True)
+            for address, server in zip(masters, config.name_servers, strict=True)
             if address and address != own_address
         }
         answers = await asyncio.gather(*map(questions.is_alive, servers))
@@ -67,8 +68,13 @@ async def check(config: BrokerConfig, own_address: str, tls: ssl.SSLContext | No
             raise AnotherMaster(config.broker_name, address, server)
 
 
-class _Questions:
-    """Requests to name servers and brokers; no answer is an answer, too."""
+class Questions:
+    """Requests to name servers and brokers; no answer is an answer, too.
+
+    Args:
+        broker_name: The name of the brokers.
+        tls: Certificates of the requests; None without TLS.
+    """
 
     def __init__(self, broker_name: str, tls: ssl.SSLContext | None) -> None:
         self._broker_name = broker_name
@@ -78,17 +84,17 @@ class _Questions:
         """Close the connections."""
         await self._client.close()
 
-    async def listed_master(self, name_server: str) -> str:
-        """Return the address of the master according to a name server; empty without one."""
+    async def listed(self, name_server: str) -> dict[int, str]:
+        """Return broker id -> address according to a name server; nothing without an answer."""
         reply = await self._ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
         if reply is None:
-            return ""
+            return {}
         try:
             table = bodies.decode(ClusterInfo, reply.body).broker_addr_table
         except ReputError:
-            return ""
+            return {}
         broker = table.get(self._broker_name)
-        return "" if broker is None else broker.broker_addrs.get(MASTER_ID, "")
+        return {} if broker is None else dict(broker.broker_addrs)
 
     async def is_alive(self, address: str) -> bool:
         """Return True if a broker answers the request for its state."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from reput import descriptors, limits
-from reput.broker import master_guard
+from reput.broker import deletions, master_guard
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -49,7 +49,9 @@ from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
+from reput.broker.replication.named_tables import Deletions, NamedTables
 from reput.broker.replication.replication import Replication
+from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
@@ -67,7 +69,7 @@ from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock, SystemClock
-from reput.errors import RequestRefused, WriteFailed
+from reput.errors import InvalidOption, RequestRefused, WriteFailed
 from reput.format import command as commands
 from reput.format.bloom import BloomFilter
 from reput.format.codes import RequestCode, ResponseCode
@@ -99,6 +101,7 @@ from reput.store.timer_table import TimerTable
 LAST_ACKS_MS = 1_000
 """Time for which a master that stops waits for the slaves' acknowledgements."""
 _LOOK_S = 0.01
+_FORCE = "haForceMaster"
 _NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
@@ -142,6 +145,8 @@ class Broker:
         """Why the store could not be reopened; the broker is closed then."""
         self.ended = asyncio.Event()
         """Set when ``failure`` is set."""
+        self.on_open: Callable[[], object] = lambda: None
+        """Called when store and parts are new: at the start, and after a change of the role."""
         self._root = store_config.store_path_root_dir
         self._changing = asyncio.Lock()
         self._change_task: asyncio.Task[None] | None = None
@@ -183,7 +188,9 @@ class Broker:
         except AnotherMaster as error:
             if not (is_forced or self.settings.store.ha_force_master):
                 raise
-            _log.warning("haForceMaster is set: %s", error)
+            _log.warning(
+                "this broker becomes master nevertheless, as haForceMaster=true: %s", error
+            )
 
     async def _begin(self) -> None:
         """Register, and begin the work of the role."""
@@ -219,6 +226,7 @@ class Broker:
         self._servers: list[RemotingServer] = []
         try:
             self._assemble(filters, by_group)
+            await self._take_offsets_back()
             await self._listen()
         except BaseException:
             for server in self._servers:
@@ -226,6 +234,25 @@ class Broker:
             self.store.close()
             raise
         self._is_open = True
+        self.on_open()
+
+    async def _take_offsets_back(self) -> None:
+        """Take newer consumer offsets from slaves, as a master: before clients can ask for them."""
+        table = self.parts.deliveries.consumer_offsets
+        if not self.identity.is_master:
+            table.current_version(self.clock.now_ms())  # from now on it rises with changes
+            return
+        config, identity, parts = self.settings.broker, self.identity, self.parts
+        own_address = f"{config.broker_ip1}:{identity.port or config.listen_port}"
+        await ReverseFetch(
+            config,
+            own_address,
+            self.store,
+            parts.topics,
+            table,
+            parts.commits,
+            self.settings.request_tls,
+        ).run()
 
     async def stop(self) -> None:
         """Stop: unregister, answer the held requests, save and close everything.
@@ -261,11 +288,12 @@ class Broker:
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._await_slaves(self._slaves_have_all)
         await parts.replication.stop()
-        parts.pops.revive.save_acks(self.clock.now_ms())
-        parts.delayed.close()
+        if self.identity.is_master:  # a slave's tables have the progress of its master
+            parts.pops.revive.save_acks(self.clock.now_ms())
+            parts.delayed.close()
+            parts.pops.publish_progress()
+            parts.transactions.close()
         parts.timers.close(self.clock.now_ms())
-        parts.pops.publish_progress()
-        parts.transactions.close()
         parts.saved_tables.save_all()
 
     def _slaves_have_all(self) -> bool:
@@ -335,6 +363,9 @@ class Broker:
     async def change_settings(self, changes: Mapping[str, str]) -> Change:
         """Check, write and apply a change of settings; one that changes the role begins after it.
 
+        ``haForceMaster=true`` counts for a change of the role in the same request only, and is
+        never written: after a crash it would permit a second master at every start.
+
         Raises:
             AnotherMaster: The broker would become a second master.
             InvalidOption: A key is unknown, or a value not allowed.
@@ -342,9 +373,15 @@ class Broker:
         """
         live = self.settings
         plan = live.plan(changes)
+        is_forced = _FORCE in changes and plan.store.ha_force_master
+        if is_forced:
+            plan = live.plan({key: text for key, text in changes.items() if key != _FORCE})
+            if not live.changes_role(plan):
+                allowed = "true together with another brokerRole, for that change only"
+                raise InvalidOption(_FORCE, changes[_FORCE], allowed)
         becomes_master = plan.store.broker_role is not BrokerRole.SLAVE
         if live.changes_role(plan) and becomes_master and not self.identity.is_master:
-            await self.check_alone(self.identity.address, is_forced=plan.store.ha_force_master)
+            await self.check_alone(self.identity.address, is_forced=is_forced)
         await asyncio.to_thread(live.write, plan)
         change = live.apply(plan, self.clock.now_ms())
         if change.role:
@@ -363,7 +400,8 @@ class Broker:
         The recovery of the store cuts an incomplete record, dispatches all records, and computes
         the next queue offsets before the first put. Clients connect again.
 
-        If that fails, ``failure`` is set, and the broker is closed.
+        If that fails, ``failure`` is set, and the broker is closed: nothing listens, and the folder
+        is released.
 
         Args:
             cut_at: Physical offset from which on the log is cut; None: nothing.
@@ -373,10 +411,30 @@ class Broker:
                 return
             try:
                 await self._reopen(cut_at)
+                while self.settings.is_role_due and not self._is_stop_wanted:
+                    await self._reopen(None)  # the role was changed again meanwhile
             except Exception as error:  # noqa: BLE001 - the outermost edge of a task
                 _log.exception("the broker cannot continue")
                 self.failure = error
+                await self._abandon()
                 self.ended.set()
+
+    async def _abandon(self) -> None:
+        """Close what a failed reopening has left open: each part, whatever the others do."""
+        self._is_open = False
+        parts = self.parts
+        for stop in (
+            parts.registration.stop,
+            parts.replication.stop,
+            self.loops.stop,
+            parts.table_writes.stop,
+            *(server.stop for server in self._servers),
+        ):
+            try:
+                await stop()
+            except Exception:  # noqa: BLE001 - the first failure counts
+                _log.exception("while the broker is closed")
+        self.store.abandon()
 
     async def _reopen(self, cut_at: int | None) -> None:
         begun_ms = self.clock.monotonic_ms()
@@ -462,6 +520,11 @@ class Broker:
             store, group_table, offset_table, delay_table, timers.table
         )
         warnings += lost_tables.recover_groups(group_table, offset_table, now_ms)
+        if self.settings.store.ha_force_master:
+            warnings.append(
+                f"{_FORCE} is set: this broker starts as master although another one is alive; "
+                "remove it"
+            )
 
         stats = Stats(
             config.broker_cluster_name,
@@ -494,6 +557,16 @@ class Broker:
         registration = Registration(self.settings, self.identity, topics, clock)
         follower = Follower(self.settings, self.identity, store, registration, clock)
         follower.on_cut = self._begin_reopening
+        named_tables = NamedTables(
+            store,
+            topics,
+            subscription_groups,
+            Deletions(
+                topics=lambda ends: deletions.delete_copied_topics(self.parts, ends),
+                groups=lambda gone: deletions.delete_copied_groups(self.parts, gone),
+            ),
+            clock,
+        )
         replication = Replication(
             self.identity,
             SlavePort(self.settings, self.identity, store, pending_replies, clock),
@@ -501,10 +574,11 @@ class Broker:
             MetadataSync(
                 follower.status,
                 store,
-                topics,
-                subscription_groups,
+                named_tables,
                 deliveries,
                 delayed,
+                timers,
+                request_modes.table,
                 clock,
                 self.settings.request_tls,
             ),
@@ -580,8 +654,15 @@ class Broker:
             lower_offsets(self._root, disk, offset_table, store, now_ms)
         else:
             mark_slave(self._root, disk)
+        versions = topics.table.version, subscription_groups.table.version
         topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
         subscription_groups.add_built_in(now_ms)
+        if not self.identity.is_master:  # the versions are those of the master
+            topics.table.adopt_version(versions[0])
+            subscription_groups.table.adopt_version(versions[1])
+        store.dispatcher.on_begun_again = lambda topic, queue_id: deletions.forget_queue(
+            self.parts, topic, queue_id
+        )
         self._subscribe()
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:

@@ -86,6 +86,7 @@ def produce(
             is_oneway=one_way,
             is_stamped=True,
             is_exact=True,
+            signer=client.signer(),
         )
         failures: dict[str, int] = {}
 
@@ -145,6 +146,7 @@ def consume(
             batch_count=batch,
             count=count,
             timeout_s=session.timeout_s,
+            signer=client.signer(),
         )
         measuring = _Measuring(puller, {}, session)
         limit_s = _limit(count, duration)

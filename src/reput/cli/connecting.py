@@ -9,7 +9,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reput.cli import printing
+from reput.cli.credentials import ACCESS_KEY_VARIABLE, Given
 from reput.errors import (
+    AccessRefused,
     ConnectionLost,
     InvalidOption,
     RemotingError,
@@ -35,6 +37,7 @@ class CommandFailed(ReputError):
 def run(
     namesrv: str,
     timeout_s: float,
+    given: Given,
     work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
     settings: Mapping[str, Any] | None = None,
 ) -> T:
@@ -43,8 +46,14 @@ def run(
 
     from reput.client.config import ClientConfig
 
-    timeout_ms = max(1, round(timeout_s * 1000))
-    client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=timeout_ms, **(settings or {}))
+    client = ClientConfig(
+        namesrv_addr=namesrv,
+        request_timeout_ms=max(1, round(timeout_s * 1000)),
+        access_key=given.access_key,
+        secret_key=given.secret_key,
+        security_token=given.security_token,
+        **(settings or {}),
+    )
     with _warnings_as_notes():
         try:
             return asyncio.run(work(client))
@@ -74,6 +83,8 @@ def explained(error: RemotingError, namesrv: str) -> str:
         return f"{text}; is this broker up, and can its address (brokerIP1) be reached from here?"
     if isinstance(reason, RequestTimedOut):
         return f"{text}; --timeout waits longer"
+    if isinstance(reason, AccessRefused):
+        return f"{text}; --access-key and --secret-key-file ({ACCESS_KEY_VARIABLE}) name an account"
     if isinstance(reason, NoRoute) and "no name server knows" in text:
         return f"no topic {reason.topic!r}: name server {namesrv} has none of this name"
     return text

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 
 from reput.cli import load_frames as frames
 from reput.errors import (
-    BrokerError,
     ConnectionLost,
     NotAFrame,
     RemotingError,
     RequestTimedOut,
     Unreachable,
+    broker_error,
 )
 from reput.format import command, headers, message as records
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Signer
 from reput.remoting.client import split_address
 from reput.remoting.frame_template import FrameTemplate
 
@@ -266,7 +267,7 @@ class SendConnection(Connection):
             self.latencies_ns.append(now_ns - self._sent_ns[slot])
             return True
         self.in_flight -= 1
-        self._on_failure(BrokerError(reply.code, reply.remark, self.address))
+        self._on_failure(broker_error(reply.code, reply.remark, self.address))
         return False
 
 
@@ -297,6 +298,8 @@ class SendPlan:
     """Whether requests carry the time when they are sent, else a constant."""
     is_exact: bool = False
     """Whether the latency of each request is recorded, else of one reply a read."""
+    signer: Signer | None = None
+    """Signs the requests; None: they are not signed."""
 
 
 class SendLoad:
@@ -342,12 +345,13 @@ class SendLoad:
             group=plan.group,
             is_oneway=plan.is_oneway,
             is_json=plan.is_json,
+            signer=plan.signer,
         )
         row_count = max(2, min(RING_ROWS, _RING_BYTES_MAX // len(requests[0])))
         slot_count = max(RING_ROWS, 1 << (plan.window_count - 1).bit_length())
         return SendConnection(
             address,
-            frames.FrameRing(requests, key_head, row_count),
+            frames.FrameRing(requests, key_head, row_count, plan.signer),
             lambda error: self._on_failure(error, plan.batch_count),
             is_json=plan.is_json,
             slot_count=slot_count,
@@ -535,6 +539,7 @@ class PullLoad:
         batch_count: Maximum number of messages of a pull.
         count: Total number of messages; None: unlimited.
         timeout_s: Timeout of a pull, in addition to the time for which the broker holds it.
+        signer: Signs the requests; None: they are not signed.
 
     Raises:
         Unreachable: A broker cannot be reached.
@@ -549,6 +554,7 @@ class PullLoad:
         batch_count: int,
         count: int | None,
         timeout_s: float,
+        signer: Signer | None = None,
     ) -> None:
         self._count = count
         self._timeout_ms = round(timeout_s * 1000) + _HELD_MS + _HELD_LONGER_MS
@@ -556,7 +562,7 @@ class PullLoad:
         self.body_bytes = 0
         """Total size of the records."""
         self._latencies_ns: list[int] = []
-        self._templates = [_pull_template(queue, group, batch_count) for queue in starts]
+        self._templates = [_pull_template(queue, group, batch_count, signer) for queue in starts]
         by_address: dict[str, list[int]] = {}
         for number, queue in enumerate(starts):
             by_address.setdefault(addresses[queue.broker_name], []).append(number)
@@ -611,7 +617,7 @@ class PullLoad:
         if not reply.is_reply:
             return
         if reply.code not in _PULLED:
-            raise BrokerError(reply.code, reply.remark, connection.address)
+            raise broker_error(reply.code, reply.remark, connection.address)
         if reply.code == ResponseCode.SUCCESS:
             self._count_messages(reply.body)
         answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
@@ -639,12 +645,14 @@ class PullLoad:
             connection.close()
 
 
-def _pull_template(queue: MessageQueue, group: str, count: int) -> FrameTemplate:
+def _pull_template(
+    queue: MessageQueue, group: str, count: int, signer: Signer | None
+) -> FrameTemplate:
     fields = frames.pull_fields(
         queue.topic, queue.queue_id, 0, count, group=group, hold_ms=_HELD_MS
     )
     request = Command(RequestCode.PULL_MESSAGE, ext_fields=fields)
-    return FrameTemplate(request, _PULL_FIELDS)
+    return FrameTemplate(request, _PULL_FIELDS, signer)
 
 
 _PULL_FIELDS = (

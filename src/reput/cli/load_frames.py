@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reput.format import batch, command as commands
+from reput.format import batch, command as commands, signing
 from reput.format.codes import LanguageCode, RequestCode
 from reput.format.command import Command, Serialization
+from reput.format.signing import Signer
 
 OPAQUE_DIGITS = 8
 OPAQUE_FIRST = 10**7
@@ -130,9 +131,16 @@ class FrameRing:
         frames: A request for each queue, as ``ring_frames`` returns them.
         key_head: The digits with which all unique keys of these frames begin.
         row_count: Number of rows at least.
+        signer: Signs each request again, as its fields change.
     """
 
-    def __init__(self, frames: Sequence[bytes], key_head: bytes, row_count: int) -> None:
+    def __init__(
+        self,
+        frames: Sequence[bytes],
+        key_head: bytes,
+        row_count: int,
+        signer: Signer | None = None,
+    ) -> None:
         self._key_head = key_head
         self._cycle_rows = len(frames)
         cycle_count = max(3, -(-row_count // len(frames)))
@@ -148,6 +156,8 @@ class FrameRing:
         self.patch_rows = self._patch_cycles * len(frames)
         """Number of rows that are patched at a time."""
         self._patched_count = 0
+        self._signer = signer
+        self._signatures_at = [] if signer is None else [_signature_in(frame) for frame in frames]
         self._is_json = frames[0][4] == Serialization.JSON
         self._columns = [
             self._columns_of(frame, start)
@@ -193,11 +203,21 @@ class FrameRing:
         """
         while self._patched_count < number + count:
             self._patch()
+        if self._signer is not None:
+            for place in range(number, number + count):
+                self._sign(place % self.row_count, self._signer)
         row = number % self.row_count
         starts, end = self._starts, row + count
         if end <= self.row_count:
             return (self._view[starts[row] : starts[end]],)
         return self._view[starts[row] :], self._view[: starts[end - self.row_count]]
+
+    def _sign(self, row: int, signer: Signer) -> None:
+        frame = self._view[self._starts[row] : self._starts[row + 1]]
+        request = commands.decode(frame[commands.LENGTH.size :])
+        signature = signer.signature(signing.content(request.ext_fields or {}, request.body))
+        position = self._signatures_at[row % self._cycle_rows]
+        frame[position : position + signing.SIGNATURE_BYTES] = signature.encode()
 
     def _patch(self) -> None:
         """Number the next rows."""
@@ -235,6 +255,12 @@ class FrameRing:
                 columns.born[rows] = text
 
 
+def _signature_in(frame: bytes) -> int:
+    """Return the position of the signature in a signed frame."""
+    fields = commands.decode(frame[commands.LENGTH.size :]).ext_fields or {}
+    return frame.index(fields[signing.SIGNATURE].encode())
+
+
 class _Columns:
     """Fields to patch in the rows of one queue."""
 
@@ -270,6 +296,7 @@ def ring_frames(
     group: str = "bench-producer",
     is_oneway: bool = False,
     is_json: bool = True,
+    signer: Signer | None = None,
 ) -> list[bytes]:
     """Return the frames of a ``FrameRing``: a send to each queue.
 
@@ -282,6 +309,7 @@ def ring_frames(
         group: The producer group.
         is_oneway: The broker sends no reply.
         is_json: Whether headers are JSON, else binary.
+        signer: Signs the frames.
     """
     keys = [f"{key_head.decode()}{place:04X}{'0' * 12}" for place in range(batch_count)]
     flag = commands.IS_ONEWAY if is_oneway else 0
@@ -301,6 +329,9 @@ def ring_frames(
             group=group,
             is_batch=is_batch,
         )
+        if signer is not None:
+            signed = signer.sign(Command(code, ext_fields=fields, body=body))
+            fields = signed.ext_fields or {}
         if is_json:
             frames.append(request(code, fields, body, opaque=OPAQUE_FIRST, flag=flag))
         else:

@@ -11,7 +11,7 @@ from reput.cli.connecting import CommandFailed, choose_queues, queue_text
 from reput.cli.message_view import Body
 from reput.cli.options import (
     CLUSTER,
-    TLS,
+    CONNECTION,
     BeginOption,
     BodyOption,
     CountOption,
@@ -75,7 +75,7 @@ def _view(messages: "Sequence[ReceivedMessage]", body: Body) -> View:
 # --- recalling ----------------------------------------------------------------------------------
 
 
-@command("namesrv", *TLS, "timeout")
+@command(*CONNECTION)
 def recall(
     session: Session,
     topic: TopicArgument,

@@ -1,8 +1,8 @@
 """Options and arguments that several commands share, each declared once.
 
-``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, ``--json``, ``--utc`` and the options of
-Spark to a function. The function gets a ``Session`` with their values as its first argument, and
-returns a ``View``.
+``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, credentials, ``--json``, ``--utc`` and the
+options of Spark to a function. The function gets a ``Session`` with their values as its first
+argument, and returns a ``View``.
 """
 
 import functools
@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from reput.cli import printing
+from reput.cli.credentials import (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_FILE_VARIABLE,
+    Given,
+    find_credentials,
+)
 from reput.cli.message_view import Body
 from reput.cli.printing import Clock, View
 from reput.errors import InvalidOption
@@ -127,6 +133,18 @@ _SHARED: Options = {
         metavar="SECONDS",
         help="Timeout of one request.",
     ),
+    "access_key": option(
+        str | None,
+        envvar=ACCESS_KEY_VARIABLE,
+        metavar="NAME",
+        help="Account or user that signs the requests.",
+    ),
+    "secret_key_file": option(
+        str | None,
+        envvar=SECRET_KEY_FILE_VARIABLE,
+        metavar="FILE",
+        help="File with its secret key.",
+    ),
     "master": option(
         str,
         default=DEFAULT_MASTER,
@@ -137,9 +155,13 @@ _SHARED: Options = {
     "json": option(bool, "--json", default=False, help="Print JSON; times are in ms."),
     "utc": option(bool, "--utc", default=False, help="Show and read times in UTC."),
 }
-CLUSTER = ("namesrv", *TLS, "timeout", "json")
+CREDENTIALS = ("access_key", "secret_key_file")
+"""Shared options that sign requests."""
+CONNECTION = ("namesrv", *TLS, "timeout", *CREDENTIALS)
+"""Shared options of commands that access a cluster and have no JSON."""
+CLUSTER = (*CONNECTION, "json")
 """Shared options of commands that access a cluster."""
-PLAIN_CLUSTER = ("namesrv", "timeout", "json")
+PLAIN_CLUSTER = ("namesrv", "timeout", *CREDENTIALS, "json")
 """The same, of commands that cannot use TLS."""
 MASTERS = ("cluster", "broker", *CLUSTER)
 """Shared options of commands that access each master of a cluster, or one broker."""
@@ -162,6 +184,8 @@ class Session:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
+        access_key: str | None = None,
+        secret_key_file: str | None = None,
         master: str = DEFAULT_MASTER,
         conf: list[str] | None = None,
         json: bool = False,
@@ -173,13 +197,15 @@ class Session:
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
-        self._client_settings: dict[str, Any] = {
+        self._tls_settings: dict[str, Any] = {
             "use_tls": tls or bool(tls_ca or tls_cert or tls_key),
             "tls_client_trust_cert_path": tls_ca or "",
             "tls_client_cert_path": tls_cert or "",
             "tls_client_key_path": tls_key or "",
             "tls_client_key_password": os.environ.get(KEY_PASSWORD, "") if tls_key else "",
         }
+        self._access_key = access_key
+        self._secret_key_file = secret_key_file
         self.master = master
         self.spark_settings = parse_pairs("--conf", conf)
         self.as_json = json
@@ -227,7 +253,13 @@ class Session:
         """
         from reput.cli import connecting
 
-        return connecting.run(self.namesrv, self.timeout_s, work, self._client_settings)
+        return connecting.run(
+            self.namesrv, self.timeout_s, self.credentials(), work, self._tls_settings
+        )
+
+    def credentials(self) -> Given:
+        """Return the credentials that were given. Raises ``InvalidOption``."""
+        return find_credentials(self._access_key, self._secret_key_file, os.environ)
 
     def time_ms(self, option: str, text: str | None) -> int | None:
         """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""

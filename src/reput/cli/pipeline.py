@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from reput.cli.exit_codes import EXIT_DAMAGE
-from reput.cli.options import SPARK, BeginOption, EndOption, LiveOption, Session, command
+from reput.cli.options import (
+    CREDENTIALS,
+    SPARK,
+    BeginOption,
+    EndOption,
+    LiveOption,
+    Session,
+    command,
+)
 from reput.cli.printing import Block, View, print_note
 from reput.errors import InvalidOption
 
@@ -319,7 +327,7 @@ def salvage(
     )
 
 
-@command(*SPARK)
+@command(*CREDENTIALS, *SPARK)
 def compare(
     session: Session,
     store: StoreOption,
@@ -363,10 +371,15 @@ def compare(
 
     if (other is None) == (namesrv is None):
         raise InvalidOption("--with", other, "the other store, or --with-namesrv for a broker")
-    right: str | dict[str, str] = other or {
-        "nameServer": namesrv or "",
-        **({"broker": broker} if broker else {}),
+    given = session.credentials()
+    options = {
+        "nameServer": namesrv,
+        "broker": broker,
+        "accessKey": given.access_key,
+        "secretKey": given.secret_key.reveal(),
+        "securityToken": given.security_token.reveal(),
     }
+    right = other or {name: value for name, value in options.items() if value}
 
     return _run(
         session,

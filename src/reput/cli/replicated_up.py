@@ -1,8 +1,8 @@
 """``reput up --replicas``: a name server, a master and its slaves, each broker in a process.
 
-Each broker has a folder with its broker.conf, its store and its log, all of which are kept. Roles
-are in broker.conf: ``reput cluster promote`` changes them there, so that the next start continues
-with the brokers' last roles.
+Brokers stop when this process ends, also if it is killed. Each has a folder with its broker.conf,
+its store and its log, all of which are kept. Roles are in broker.conf: ``reput cluster promote``
+changes them there, so that the next start continues with the brokers' last roles.
 """
 
 import asyncio
@@ -32,11 +32,13 @@ from reput.errors import InvalidOption
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting import tls_settings
+from reput.store import paths
 from reput.store.disk import Disk
+from reput.store.folder_lock import FolderLock
 
 NAME = "broker-a"
 PORT_STEP = 10
-"""Distance of the ports of two brokers."""
+"""Difference between the ports of consecutive brokers."""
 REPLICAS_MAX = 8
 _START_S = 120.0
 _STOP_S = 60.0
@@ -111,6 +113,8 @@ def run_group(
     ]
 
     async def body(stop: StopSignal) -> None:
+        for member in members:
+            _check_free(member)
         name_server = NameServer(CurrentConfig(name_config, tls=name_tls))
         with readable_errors(port, "--port"):
             await name_server.start()
@@ -128,7 +132,7 @@ def run_group(
                 metrics = str(metrics_port + number if metrics_port else 0)
                 _write_conf(member, number, {**common, "metricsPort": metrics})
             # The master first: it would be refused while another one is listed and alive.
-            for member in sorted(members, key=lambda one: one.role()[0] == SLAVE):
+            for member in sorted(members, key=lambda candidate: candidate.role()[0] == SLAVE):
                 await _start(member)
             print_now(_banner(members, join_address(address, name_server.port)))
             watches = [asyncio.create_task(_watch(member)) for member in members]
@@ -141,6 +145,14 @@ def run_group(
             await name_server.stop()
 
     return run(body)
+
+
+def _check_free(member: _Member) -> None:
+    """Refuse to change the broker.conf of a broker that runs. Raises ``CannotServe``."""
+    store = member.folder / "store"
+    if (store / paths.LOCK).exists():
+        with readable_errors(0, "--port", store=str(store)):
+            FolderLock(str(store)).release()
 
 
 def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str, str]:
@@ -178,7 +190,7 @@ def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None
 
 
 def _keep_one_master(members: list[_Member]) -> None:
-    """Let only the broker be master that became it last: its broker.conf is the newest."""
+    """Keep the role master only for the last promoted broker: its broker.conf is the newest."""
     masters = [member for member in members if member.role()[0] in MASTER_ROLES]
     masters.sort(key=lambda member: member.conf.stat().st_mtime_ns)
     used = {member.role()[1] for member in members}
@@ -199,8 +211,8 @@ async def _start(member: _Member) -> None:
     with log.open("ab") as output:
         member.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "reput", "broker", "-c", str(member.conf)),
-            stdin=asyncio.subprocess.DEVNULL,
+            *("-m", "reput", "broker", "-c", str(member.conf), "--stop-with-stdin"),
+            stdin=asyncio.subprocess.PIPE,  # it ends with this process, however that ends
             stdout=asyncio.subprocess.PIPE,
             stderr=output,
             # Ctrl-C is for this process, which stops the brokers: a second signal would kill them.
@@ -220,7 +232,7 @@ async def _start(member: _Member) -> None:
 
 
 async def _watch(member: _Member) -> None:
-    """Report the end of a broker."""
+    """Wait for the end of a broker's process, and report it."""
     process = member.process
     assert process is not None
     code = await process.wait()
@@ -244,7 +256,7 @@ async def _stop(member: _Member) -> None:
 
 
 def _banner(members: list[_Member], namesrv: str) -> str:
-    """Return the greeting: the brokers, and how to try a failover."""
+    """Return the banner: the brokers, and the commands of a failover."""
     from reput import __version__
 
     lines = [f"reput {__version__}: a name server and {len(members)} brokers named {NAME}", ""]

@@ -70,7 +70,9 @@ async def _replicas(admin: "Admin", broker: str | None) -> tuple[list[Document],
     connections: list[Document] = []
     for name in sorted(table) if broker is None else [broker]:
         addresses = dict(sorted(table[name].broker_addrs.items()))
-        states = await asyncio.gather(*(_status(admin, one) for one in addresses.values()))
+        states = await asyncio.gather(
+            *(_status(admin, broker_address) for broker_address in addresses.values())
+        )
         master = addresses.get(MASTER_ID)
         end = next(
             (
@@ -201,7 +203,7 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
                 "--force promotes it nevertheless"
             )
         if lost:
-            best = max(ends, key=lambda one: ends[one])
+            best = max(ends, key=lambda replica_address: ends[replica_address])
             better = f", which {best} has" if ends[best] > ends[address] else ""
             raise CommandFailed(
                 f"{address} lacks {lost} bytes of the log{better}: its log ends at "
@@ -211,8 +213,6 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
     if is_forced:
         changes["haForceMaster"] = "true"
     after = await _change(admin, address, changes)
-    if is_forced:
-        await admin.update_broker_config(address, {"haForceMaster": "false"})
     return _view(name, address, status, after, lost)
 
 
@@ -224,7 +224,9 @@ def _slave(broker: str, table: dict[str, dict[int, str]]) -> tuple[str, str]:
     if broker not in table:
         allowed = ", ".join(sorted(table)) or "host:port: no broker is registered"
         raise InvalidOption("BROKER", broker, allowed)
-    slaves = sorted(one for number, one in table[broker].items() if number != MASTER_ID)
+    slaves = sorted(
+        slave_address for number, slave_address in table[broker].items() if number != MASTER_ID
+    )
     if len(slaves) != 1:
         allowed = f"the address of a slave: {', '.join(slaves) or 'none is registered'}"
         raise InvalidOption("BROKER", broker, allowed)
@@ -262,7 +264,7 @@ async def _demote(admin: "Admin", broker: str, broker_id: int | None, *, is_forc
             raise InvalidOption("BROKER", broker, allowed)
         address = table[broker].broker_addrs[MASTER_ID]
     name = next(
-        (name for name, one in table.items() if address in one.broker_addrs.values()), broker
+        (name for name, data in table.items() if address in data.broker_addrs.values()), broker
     )
     status = await _role_status(admin, address)
     if status["brokerRole"] == SLAVE:

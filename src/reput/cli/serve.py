@@ -128,6 +128,8 @@ def _broker(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
     parser.add_argument("--port", type=int, help="port to listen on (listenPort, 10911)")
+    # Of ``reput up --replicas``: its end, even by SIGKILL, closes the pipe.
+    parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,7 @@ def broker(
     metrics_address: str | None,
     print_all: bool,
     print_important: bool,
+    stop_with_stdin: bool = False,
 ) -> int:
     """Run a broker; return the exit code."""
     from reput.broker.server import Broker
@@ -163,6 +165,8 @@ def broker(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
         ):
             await server.start()
+        if stop_with_stdin:
+            stop.listen_to(sys.stdin.fileno())
         address = server.identity.address
         name_servers = loaded.broker.namesrv_addr
         text = f"The broker[{loaded.broker.broker_name}, {address}] boot success. "
@@ -280,6 +284,22 @@ class StopSignal:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._receive, number)
+
+    def listen_to(self, descriptor: int) -> None:
+        """Stop cleanly as well when a pipe ends, whose other end the parent process has.
+
+        Args:
+            descriptor: The pipe; what it contains is ignored.
+        """
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            if not os.read(descriptor, 1 << 16):
+                loop.remove_reader(descriptor)
+                _log.warning("stopping: the process that has started this one has ended")
+                self._is_received.set()
+
+        loop.add_reader(descriptor, read)
 
     async def wait(self) -> None:
         """Wait for a signal."""

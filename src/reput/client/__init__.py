@@ -8,9 +8,9 @@
 
 All errors are subclasses of ``ReputError``. ``RemotingError.retriable`` is True if the same call
 may succeed later: ``SendFailed`` for one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a
-request, ``BrokerError`` with a broker's code, ``Unreachable``, ``ConnectionLost``,
-``RequestTimedOut``, ``Overloaded``. ``NoRoute``: no name server has the topic. ``InvalidOption``:
-an argument is not allowed.
+request, ``BrokerError`` with a broker's code, ``AccessRefused`` if credentials do not suffice,
+``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``, ``Overloaded``. ``NoRoute``: no name
+server has the topic. ``InvalidOption``: an argument is not allowed.
 
     core/            pure decisions; times are arguments
     instance.py      the part that the clients of a process share
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         TransactionState as TransactionState,
     )
     from reput.errors import (
+        AccessRefused as AccessRefused,
         BrokerError as BrokerError,
         ConnectionLost as ConnectionLost,
         InvalidOption as InvalidOption,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         Unreachable as Unreachable,
     )
     from reput.format.bodies import MessageQueue as MessageQueue
+    from reput.secret import Secret as Secret
 
 _HOMES = {
     "reput.client.admin": ("Admin", "PartlyDone"),
@@ -112,6 +114,7 @@ _HOMES = {
         "TransactionState",
     ),
     "reput.errors": (
+        "AccessRefused",
         "BrokerError",
         "ConnectionLost",
         "InvalidOption",
@@ -122,6 +125,7 @@ _HOMES = {
         "Unreachable",
     ),
     "reput.format.bodies": ("MessageQueue",),
+    "reput.secret": ("Secret",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

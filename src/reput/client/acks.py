@@ -85,7 +85,7 @@ class Acks:
         log.warning("%d messages are not acknowledged to %s yet: %s", len(some), broker_name, error)
         await asyncio.sleep(AGAIN_MS / 1000)
         now_ms = self._clock.now_ms()
-        held = [one for one in some if one.held_until_ms > now_ms]
+        held = [message for message in some if message.held_until_ms > now_ms]
         if len(held) < len(some):
             log.warning("%d messages come again: they could not be acknowledged in time",
                         len(some) - len(held))  # fmt: skip

@@ -98,8 +98,10 @@ class ConcurrentConsumption:
         if self._membership.is_broadcasting:
             log.warning("%d messages failed, and are dropped: broadcasting", len(failed))
             return []
-        taken = await asyncio.gather(*(self._send_back.send(one, delay_level) for one in failed))
-        return [one for one, is_taken in zip(failed, taken, strict=True) if not is_taken]
+        taken = await asyncio.gather(
+            *(self._send_back.send(message, delay_level) for message in failed)
+        )
+        return [message for message, is_taken in zip(failed, taken, strict=True) if not is_taken]
 
     async def _consume_again(self, owned: OwnedQueue, messages: Messages, batch: Record) -> None:
         """Consume messages again that could not be sent back."""

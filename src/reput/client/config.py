@@ -13,8 +13,10 @@ from reput import config
 from reput.config import Keys, Range
 from reput.errors import InvalidOption
 from reput.format import names
+from reput.format.signing import Credentials, Signer, credentials_of
 from reput.remoting import tls_settings
 from reput.remoting.tls_settings import TlsSettings
+from reput.secret import NO_SECRET, Secret
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 DEFAULT_PORT = 9876
@@ -79,6 +81,12 @@ class ClientConfig:
     enable_trace: bool = False
     """Trace sends and consumption as messages of ``trace_topic``."""
     trace_topic: str = names.TRACE_TOPIC
+    access_key: str = ""
+    """Account or user whose secret key signs all requests; empty: they are not signed."""
+    secret_key: Secret = NO_SECRET
+    """Secret key of the access key."""
+    security_token: Secret = NO_SECRET
+    """Token of a temporary access key."""
 
     keys: ClassVar[Keys] = Keys(
         renamed={
@@ -99,6 +107,9 @@ class ClientConfig:
     def __post_init__(self) -> None:
         """Validate all values."""
         config.check_ranges(self)
+        for name in ("secret_key", "security_token"):  # a plain text would be shown by repr
+            object.__setattr__(self, name, Secret(getattr(self, name)))
+        _ = self.credentials
         name_servers(self.namesrv_addr)
         if not names.is_legal_topic(self.trace_topic):
             raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")
@@ -124,6 +135,16 @@ class ClientConfig:
                 tls_client_key_password=self.tls_client_key_password,
             )
         )
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with; None: they are not signed."""
+        return credentials_of(self.access_key, self.secret_key, self.security_token)
+
+    def signer(self) -> Signer | None:
+        """Return a signer with the credentials; None without them."""
+        credentials = self.credentials
+        return None if credentials is None else Signer(credentials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

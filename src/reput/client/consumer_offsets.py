@@ -93,7 +93,7 @@ class BrokerOffsets:
     async def _save_in_turn(self, queues: Iterable[MessageQueue] | None) -> None:
         async with self._turn:
             unsaved = self.table.unsaved()
-            chosen = unsaved if queues is None else [one for one in queues if one in unsaved]
+            chosen = unsaved if queues is None else [key for key in queues if key in unsaved]
             by_broker: dict[str, list[MessageQueue]] = {}
             for queue in chosen:
                 by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -162,7 +162,7 @@ class FileOffsets:
         async with self._turn:
             unsaved = self.table.unsaved()
             if queues is not None:
-                unsaved = {one: unsaved[one] for one in queues if one in unsaved}
+                unsaved = {key: unsaved[key] for key in queues if key in unsaved}
             if not unsaved:
                 return
             stored = await self._load()

@@ -35,12 +35,12 @@ from reput.client.core.route_cache import (
 )
 from reput.clock import Clock, SystemClock
 from reput.errors import (
-    BrokerError,
     CorruptRecord,
     InvalidBody,
     InvalidOption,
     RemotingError,
     ReputError,
+    broker_error,
 )
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -149,7 +149,9 @@ class ClientInstance:
         self.address = ""
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
-        self.remoting = RemotingClient(handler=self._on_request, tls=config.tls_context())
+        self.remoting = RemotingClient(
+            handler=self._on_request, tls=config.tls_context(), signer=config.signer()
+        )
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
@@ -176,7 +178,9 @@ class ClientInstance:
         # The whole configuration, so that the first client's intervals do not apply to others.
         instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
         key = (member.kind, member.group)
-        instance = next((one for one in instances if key not in one._members), None)
+        instance = next(
+            (candidate for candidate in instances if key not in candidate._members), None
+        )
         if instance is None:
             if instances and config.instance_name != DEFAULT_INSTANCE_NAME:
                 raise InvalidOption(
@@ -277,7 +281,7 @@ class ClientInstance:
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         reply = await self.remoting.invoke(address, request, timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         return reply
 
     async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
@@ -368,7 +372,7 @@ class ClientInstance:
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, self.name_servers[self._name_server_at])
+            raise broker_error(reply.code, reply.remark, self.name_servers[self._name_server_at])
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
         self._learn(route)
         return route
@@ -385,7 +389,7 @@ class ClientInstance:
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.config.poll_name_server_ms / 1000)
-            in_use = {topic for one in self._members.values() for topic in one.topics()}
+            in_use = {topic for member in self._members.values() for topic in member.topics()}
             self._routes.forget_all_but(in_use)
             for topic in sorted(in_use):
                 try:
@@ -407,7 +411,7 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Send a heartbeat to all known brokers; failures are logged."""
         async with self._heartbeat_lock:
-            parts = [one.heartbeat_part() for one in self._members.values()]
+            parts = [member.heartbeat_part() for member in self._members.values()]
             consumers = [part for part in parts if isinstance(part, ConsumerData)]
             producers = [part for part in parts if isinstance(part, ProducerData)]
             if not consumers and not producers:

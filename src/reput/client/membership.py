@@ -80,7 +80,7 @@ class Membership:
             consume_type=self.consume_type,
             group_name=self.group,
             message_model=self.config.message_model.value,
-            subscription_data_set=[one.data() for one in self.wanted.values()],
+            subscription_data_set=[subscription.data() for subscription in self.wanted.values()],
             unit_mode=False,
         )
 
@@ -212,9 +212,9 @@ class Rebalance:
 
     def _new_mode(self, topic: str, answer: Iterable[QueueAssignment], at_first: str) -> str:
         """Return a broker's mode for a topic if it has changed; otherwise None."""
-        for one in answer:
-            before, self._modes[topic] = self._modes.get(topic, at_first), one.mode
-            return one.mode if one.mode != before else ""
+        for assignment in answer:
+            before, self._modes[topic] = self._modes.get(topic, at_first), assignment.mode
+            return assignment.mode if assignment.mode != before else ""
         return ""
 
     async def assignments(self, topic: str) -> list[QueueAssignment] | None:
@@ -238,7 +238,7 @@ class Rebalance:
         return bodies.decode(Assignments, reply.body).message_queue_assignments
 
     async def _client_ids(self, topic: str, brokers: Mapping[str, Mapping[int, str]]) -> list[str]:
-        addresses = [one[min(one)] for one in brokers.values() if one]
+        addresses = [by_id[min(by_id)] for by_id in brokers.values() if by_id]
         if not addresses:
             raise NoRoute(topic, "none of its brokers is there")
         header = headers.ConsumerGroupHeader(consumer_group=self._membership.group)

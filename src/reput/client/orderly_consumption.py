@@ -100,8 +100,8 @@ class OrderlyConsumption:
             may_go_on = True
             is_commit = context.auto_commit or result is ConsumeResult.COMMIT
             if result is ConsumeResult.ROLLBACK:
-                for one in reversed(owned.uncommitted):
-                    messages.give_back(one)
+                for uncommitted in reversed(owned.uncommitted):
+                    messages.give_back(uncommitted)
                 owned.uncommitted.clear()
                 may_go_on = is_commit = False
             elif result is ConsumeResult.LATER and await self._may_try_again(owned, batch):
@@ -121,8 +121,8 @@ class OrderlyConsumption:
     def _commit(self, owned: OwnedQueue, messages: Messages) -> None:
         for batch in owned.uncommitted:
             if owned.failures:
-                for one in batch.messages:
-                    owned.failures.pop(one.queue_offset, None)
+                for message in batch.messages:
+                    owned.failures.pop(message.queue_offset, None)
             messages.finish(batch)
         owned.uncommitted.clear()
         self._queues.note_progress(owned, messages)

@@ -213,7 +213,7 @@ class PopConsumer(GroupMember):
             await self._end(instance)
 
     async def _end(self, instance: ClientInstance) -> None:
-        tasks = [one.task for one in self._sources.values() if one.task is not None]
+        tasks = [source.task for source in self._sources.values() if source.task is not None]
         left = [*self._loops, *self._working, *self._side_tasks, *tasks]
         self._loops, self._working = [], []
         self._sources.clear()
@@ -275,7 +275,7 @@ class PopConsumer(GroupMember):
         if self._calls is not None:
             self._consumption.add(source, messages)
             return
-        self._here.extend((source, one) for one in messages)
+        self._here.extend((source, message) for message in messages)
         self._has_some.set()
 
     # --- without a listener -----------------------------------------------------
@@ -347,8 +347,8 @@ class PopConsumer(GroupMember):
         """
         self._started()
         by_broker: dict[str, list[PoppedMessage]] = {}
-        for one in messages:
-            by_broker.setdefault(one.broker_name, []).append(one)
+        for message in messages:
+            by_broker.setdefault(message.broker_name, []).append(message)
         await asyncio.gather(*map(self._popper.ack, by_broker.values()))
         self._trace_end(messages, Outcome.SUCCESS)
 
@@ -394,9 +394,9 @@ class PopConsumer(GroupMember):
         if self._traces is None:
             return
         now_ms = self._clock.now_ms()
-        for one in messages:
-            duration_ms = max(0, now_ms - one.handed_out_ms)
-            self._traces.consumed([one], one.call_id, outcome, duration_ms)
+        for message in messages:
+            duration_ms = max(0, now_ms - message.handed_out_ms)
+            self._traces.consumed([message], message.call_id, outcome, duration_ms)
 
     # --- what operators ask -----------------------------------------------------
 

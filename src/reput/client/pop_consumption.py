@@ -200,7 +200,10 @@ class PopConsumption:
                 await self._see_again(message, delay_ms, is_attempt=is_attempt)
 
         await asyncio.gather(
-            *(come_to_an_end(one, at < attempted_count) for at, one in enumerate(messages))
+            *(
+                come_to_an_end(message, index < attempted_count)
+                for index, message in enumerate(messages)
+            )
         )
 
     def _delay_ms(self, message: PoppedMessage, context: ConsumeContext) -> int:
@@ -241,7 +244,7 @@ class PopConsumption:
             holding: Receives the task that extends the time, if one is needed.
         """
         loop = asyncio.get_running_loop()
-        left_ms = min(one.held_until_ms for one in messages) - self._clock.now_ms()
+        left_ms = min(message.held_until_ms for message in messages) - self._clock.now_ms()
         return loop.call_later(
             max(left_ms, 0) / 2000,
             lambda: holding.append(loop.create_task(self._hold_on(messages))),
@@ -252,7 +255,9 @@ class PopConsumption:
         end_ms = self._clock.monotonic_ms() + self._config.consume_timeout_min * 60_000
         while self._clock.monotonic_ms() < end_ms:
             # Not cancelled midway: the new handle would be lost.
-            changing = asyncio.gather(*(self._see_again(one, invisible_ms) for one in messages))
+            changing = asyncio.gather(
+                *(self._see_again(message, invisible_ms) for message in messages)
+            )
             try:
                 await asyncio.shield(changing)
             except asyncio.CancelledError:

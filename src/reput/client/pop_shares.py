@@ -55,7 +55,7 @@ class PopShares(Rebalance):
                 self._membership.group,
                 topic,
             )
-        return {one.message_queue for one in answer}
+        return {share.message_queue for share in answer}
 
     async def _look_at_mode(self, topic: str) -> None:
         """Do nothing: this member always pops."""

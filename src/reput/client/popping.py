@@ -13,7 +13,7 @@ from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import wanted_among
-from reput.errors import BrokerError, CorruptRecord
+from reput.errors import BrokerError, CorruptRecord, broker_error
 from reput.format import bodies, headers, pop_codec, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -150,7 +150,7 @@ class Popper:
         if reply.code in _EMPTY:
             return Popped([], [], is_refused=reply.code == ResponseCode.POLLING_FULL)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         messages = received(reply.body, queue.broker_name, PoppedMessage)
         answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
         handles = ReplyHandles(answer, queue.broker_name)

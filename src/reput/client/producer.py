@@ -39,7 +39,13 @@ from reput.client.message import (
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
 from reput.client.trace import TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
-from reput.errors import BrokerError, InvalidHeader, InvalidOption, RemotingError, ReputError
+from reput.errors import (
+    InvalidHeader,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+    broker_error,
+)
 from reput.format import (
     batch,
     java,
@@ -78,7 +84,7 @@ class NotAllSent(RemotingError):
 
     def __init__(self, results: Sequence[SendResult | ReputError]) -> None:
         self.results = list(results)
-        errors = [one for one in results if isinstance(one, ReputError)]
+        errors = [result for result in results if isinstance(result, ReputError)]
         self.retriable = all(error.retriable for error in errors)
         sent_count = len(results) - len(errors)
         super().__init__(
@@ -361,7 +367,7 @@ class Producer:
 
         def queue_of_broker(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
             # The requester is connected to that broker, perhaps to no other.
-            same = [one for one in queues if one.broker_name == request.broker_name]
+            same = [queue for queue in queues if queue.broker_name == request.broker_name]
             return random.choice(same or list(queues))
 
         message = reply_message(request, body, properties)
@@ -405,7 +411,7 @@ class Producer:
             region = fields.get("MSG_REGION")
             self._traces.recalled(topic, handle.unique_key, region=region, is_success=is_success)
         if not is_success:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         return fields.get("msgId", handle.unique_key)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -601,7 +607,7 @@ class Producer:
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
         status = _STATUS_OF_CODE.get(reply.code)
         if status is None:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         fields = reply.ext_fields or {}
         try:
             queue_id = int(fields["queueId"])

@@ -174,8 +174,8 @@ class PullConsumer(GroupMember):
             await asyncio.gather(*map(self._pulls.end, queues))
             if are_consumed:
                 self._settle()
-            for one in queues:
-                one.messages.is_dropped = True
+            for owned in queues:
+                owned.messages.is_dropped = True
             await self._offsets.save()
         finally:
             self._queues.clear()
@@ -223,7 +223,7 @@ class PullConsumer(GroupMember):
         now_ms = self._clock.now_ms()
         for topic in {queue.topic for queue in wanted}:
             self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
-        await self._drop([one for one in self._queues.values() if one.queue not in wanted])
+        await self._drop([owned for owned in self._queues.values() if owned.queue not in wanted])
         for queue, begin in zip(new, begins, strict=True):
             self._begin(queue, begin)
 
@@ -246,15 +246,15 @@ class PullConsumer(GroupMember):
         Raises:
             NotAssigned: One of them is not read.
         """
-        for one in self._chosen(queues):
-            one.may_pull.clear()
+        for owned in self._chosen(queues):
+            owned.may_pull.clear()
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Resume paused queues. Raises ``NotAssigned``."""
-        for one in self._chosen(queues):
-            one.may_pull.set()
-            if one.messages.waiting_count:
-                self._make_ready(one)
+        for owned in self._chosen(queues):
+            owned.may_pull.set()
+            if owned.messages.waiting_count:
+                self._make_ready(owned)
 
     # --- messages ---------------------------------------------------------------
 
@@ -420,7 +420,11 @@ class PullConsumer(GroupMember):
         self._started()
         if offsets is None:
             self._settle()
-            offsets = {queue: one for queue, one in self._consumed.items() if queue in self._queues}
+            offsets = {
+                queue: consumed
+                for queue, consumed in self._consumed.items()
+                if queue in self._queues
+            }
         self._chosen(offsets)
         for queue, consumer_offset in offsets.items():
             self._offsets.table.set(queue, consumer_offset)
@@ -438,10 +442,10 @@ class PullConsumer(GroupMember):
         """Release lost queues and take new ones; return whether all could be taken."""
         if self._is_assigned:
             return True
-        lost = [one for one in self._queues.values() if one.queue.topic == topic]
-        await self._drop([one for one in lost if one.queue not in wanted])
+        lost = [owned for owned in self._queues.values() if owned.queue.topic == topic]
+        await self._drop([owned for owned in lost if owned.queue not in wanted])
         new = sorted_queues(wanted - self._queues.keys())
-        begins = await asyncio.gather(*(self._start_offset(one) for one in new))
+        begins = await asyncio.gather(*map(self._start_offset, new))
         for queue, begin in zip(new, begins, strict=True):
             if begin is not None:
                 self._begin(queue, begin)

@@ -10,7 +10,7 @@ from reput.client.core import requests
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import R, ReceivedMessage, received
-from reput.errors import BrokerError, CorruptRecord
+from reput.errors import CorruptRecord, broker_error
 from reput.format import headers
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
@@ -117,7 +117,7 @@ class Puller:
         reply = await self._instance.remoting.invoke(address, request, timeout_ms)
         status = _STATUS.get(reply.code)
         if status is None:
-            raise BrokerError(reply.code, reply.remark, address)
+            raise broker_error(reply.code, reply.remark, address)
         answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
         self._broker_ids[queue] = answer.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
@@ -137,7 +137,7 @@ def wanted_among(messages: list[R], subscription: Subscription) -> list[R]:
     try:
         return subscription.matching(messages)
     except CorruptRecord:
-        return [one for one in messages if _is_wanted(one, subscription)]
+        return [message for message in messages if _is_wanted(message, subscription)]
 
 
 def _is_wanted(message: ReceivedMessage, subscription: Subscription) -> bool:

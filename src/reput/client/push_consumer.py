@@ -222,7 +222,7 @@ class PushConsumer(GroupMember):
         return list(self._queues.owned) if self._loops else []
 
     def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(one, name=f"reput consumer {self.group}") for one in loops]
+        return [asyncio.create_task(loop, name=f"reput consumer {self.group}") for loop in loops]
 
     # --- consuming --------------------------------------------------------------
 

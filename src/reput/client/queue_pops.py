@@ -158,10 +158,10 @@ class QueuePops:
     async def _let_go(self, popping: asyncio.Task[Popped]) -> None:
         """Release late messages; a closed connection gets none."""
         try:
-            found = await popping
+            popped = await popping
         except (*Problem, CorruptRecord):
             return
-        await self.let_go([*found.messages, *found.unwanted])
+        await self.let_go([*popped.messages, *popped.unwanted])
 
     async def let_go(self, messages: Iterable[PoppedMessage]) -> None:
         """Release messages that were not consumed."""

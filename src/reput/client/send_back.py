@@ -108,7 +108,7 @@ class SendBack:
             log.error("%s cannot be sent to %s: %s", _name(message), topic, error)
             return False
         queues = random.sample(route.publish_queues, len(route.publish_queues))
-        for queue in {one.broker_name: one for one in queues}.values():
+        for queue in {candidate.broker_name: candidate for candidate in queues}.values():
             request = self._requests.send(
                 topic,
                 queue.broker_name,

@@ -142,8 +142,8 @@ class TraceWriter:
         self._has_enough.clear()
         traces = list(self._waiting)
         self._waiting.clear()
-        for one in trace_codec.pack(traces):
-            await self._send(one)
+        for message in trace_codec.pack(traces):
+            await self._send(message)
 
     async def _send(self, trace: TraceMessage) -> None:
         message = Message(self.topic, trace.body, keys=" ".join(trace.keys))

@@ -54,6 +54,8 @@ class ReportParser:
         """Return the physical offsets of the reports that are complete now, oldest first."""
         if self._rest:
             data = self._rest + data
+        elif len(data) == REPORT_BYTES:
+            return _REPORT.unpack(data)
         count, rest = divmod(len(data), REPORT_BYTES)
         self._rest = data[len(data) - rest :] if rest else b""
         return struct.unpack_from(f">{count}q", data)
@@ -87,11 +89,13 @@ class HeaderParser:
             NotAFrame: The offset or the size is impossible.
         """
         assert len(data) <= self.missing
-        self._part += data
-        if self.missing:
-            return None
-        header = FrameHeader._make(_HEADER.unpack(self._part))
-        self._part.clear()
+        if self._part or len(data) < HEADER_BYTES:
+            self._part += data
+            if self.missing:
+                return None
+            data = bytes(self._part)
+            self._part.clear()
+        header = FrameHeader._make(_HEADER.unpack(data))
         if header.physical_offset < 0:
             raise NotAFrame(
                 f"the frame begins at physical offset {header.physical_offset}; 0 is the minimum"

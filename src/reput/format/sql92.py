@@ -423,10 +423,10 @@ def _at(token: Token) -> int:
     return token.start_pos
 
 
-def _not_a_word(text: str, at: int) -> str:
-    if text[at] == "'":
-        return f"the string that begins at character {at + 1} does not end"
-    return f"no word begins with {text[at]!r}, character {at + 1}"
+def _not_a_word(text: str, position: int) -> str:
+    if text[position] == "'":
+        return f"the string that begins at character {position + 1} does not end"
+    return f"no word begins with {text[position]!r}, character {position + 1}"
 
 
 @cache
@@ -813,10 +813,10 @@ def _double(text: str) -> float:
     if text.isascii() and text.replace(".", "", 1).isdecimal():
         return float(text)
     trimmed = text.strip(_JAVA_BLANKS)
-    found = _DOUBLE.fullmatch(trimmed)
-    if not found:
+    match = _DOUBLE.fullmatch(trimmed)
+    if not match:
         raise EvaluationError(f'For input string: "{trimmed}"' if trimmed else "empty String")
-    decimal, name, hexadecimal = found.groups()
+    decimal, name, hexadecimal = match.groups()
     if hexadecimal is None:
         return float(decimal or name)
     try:

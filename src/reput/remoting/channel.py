@@ -16,6 +16,7 @@ from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.message import Host
+from reput.format.signing import Signer
 from reput.limits import Limit
 from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
 from reput.remoting.server_state import Cuttable, ServerState
@@ -66,10 +67,16 @@ class Channel(asyncio.BufferedProtocol):
         shared: State shared by a server's connections. With it, the connection stops reading while
           the peer does not read its replies, and takes turns with others. A client has none: it
           must continue reading, as a server in that state waits for it.
+        signer: Signs the requests that are sent.
     """
 
     def __init__(
-        self, owner: Owner, buffer: bytearray, *, shared: ServerState | None = None
+        self,
+        owner: Owner,
+        buffer: bytearray,
+        *,
+        shared: ServerState | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self.peer = ""
         """Address of the peer, ``ip:port``."""
@@ -87,6 +94,7 @@ class Channel(asyncio.BufferedProtocol):
         """Time of the first byte of an incomplete frame, in the loop's seconds."""
         self._frames = FrameBuffer(buffer)
         self._shared = shared
+        self._signer = signer
         self._turn_at = -1.0
         self._deadline = 0.0
         """End of its turn, in seconds of ``perf_counter``; 0 if it has just begun."""
@@ -328,6 +336,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def send(self, command: Command) -> None:
         """Write a command; the writes of one turn of the loop are sent together."""
+        if self._signer is not None and not command.is_reply:
+            command = self._signer.sign(command)
         self.write(commands.encode(command))
 
     def notify(self, notice: Command) -> bool:

@@ -21,6 +21,7 @@ from reput.errors import (
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
+from reput.format.signing import Signer
 from reput.remoting import tls_connection
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
@@ -47,6 +48,7 @@ class RemotingClient:
         connect_timeout_ms: Timeout of a connection attempt, in ms.
         idle_ms: Idle time after which a connection is closed, in ms.
         tls: Certificates of connections with TLS; None for plain connections.
+        signer: Signs all requests; without it they are not signed.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class RemotingClient:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         idle_ms: int = IDLE_MS,
         tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
         self._connect_timeout_ms = connect_timeout_ms
         self._idle_ms = idle_ms
+        self._signer = signer
         self._buffer = bytearray(READ_BYTES)
         self._tls = tls
         self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
@@ -154,7 +158,7 @@ class RemotingClient:
             Unreachable: The handshake failed.
             OSError: There is no connection.
         """
-        channel = Channel(self, self._buffer)
+        channel = Channel(self, self._buffer, signer=self._signer)
         if self._tls is None:
             await self._loop.create_connection(lambda: channel, host, port)
             return channel

@@ -83,7 +83,9 @@ class Constraint:
         """True if no row can satisfy it."""
         sets = (self.topics, self.queue_ids, self.tags, self.message_ids)
         spans = (self.queue_offsets, self.physical_offsets, self.store_times_us)
-        return any(one is not None and not one for one in sets) or any(s.is_empty for s in spans)
+        return any(values is not None and not values for values in sets) or any(
+            s.is_empty for s in spans
+        )
 
     def admits(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row with only these columns can satisfy it."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from reput.format import names
 from reput.format.message import Host
+from reput.secret import Secret
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -185,16 +186,16 @@ def _view(text: str) -> str:
     instead = _VIEWS_INSTEAD.get(text.lower())
     if instead is not None:
         raise Refused(f"messages, with {instead}")
-    found = _VIEWS.decode(text)
-    assert isinstance(found, str)
-    return found
+    view = _VIEWS.decode(text)
+    assert isinstance(view, str)
+    return view
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    found = json.loads(text)
-    if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
         raise ValueError(text)
-    return tuple(found)
+    return tuple(paths)
 
 
 def _local_folder(text: str) -> str:
@@ -279,6 +280,7 @@ SIZE = Kind("a size such as 67108864, 64k, 128m or 1g", _size)
 DURATION = Kind("a duration such as 500ms, 30s, 15m or 1h", _duration_ms)
 TEXT = Kind("text", str)
 NAME = Kind("a name", lambda text: text or None)
+SECRET = Kind("a text that is not empty; never shown", lambda text: Secret(text) if text else None)
 NAMES = words("names separated by ','")
 TAGS = words("TagA, TagA || TagB, or *", "||", everything="*")
 COLUMNS = Kind(

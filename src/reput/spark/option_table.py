@@ -9,7 +9,7 @@ tests/docs/test_spark_options.py``.
 import enum
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from reput.spark.option_kinds import (
     LOCAL_FOLDER,
     NAME,
     NAMES,
+    SECRET,
     SERVERS,
     SIZE,
     TEXT,
@@ -84,11 +85,7 @@ WRITE_ID_BYTES_MAX: Final = 255
 HIDDEN: Final = "(hidden)"
 """Replacement of secrets in output."""
 _SECRET_NAME = re.compile(r"secret|password|token|credential|access.?key", re.IGNORECASE)
-_NO_ACCESS_CONTROL = "left out: access control is not supported yet; use a broker without it"
 NOT_YET: Final = {
-    "accessKey": _NO_ACCESS_CONTROL,
-    "secretKey": _NO_ACCESS_CONTROL,
-    "securityToken": _NO_ACCESS_CONTROL,
     "tls.enable": "left out: TLS is not supported yet; brokers speak plain text on the same port",
     "namespace": "left out: topics have their full names, namespace%topic",
     "vipChannel": "left out: the port of name servers' routes is used",
@@ -143,7 +140,17 @@ _send = functools.partial(Option, uses=WRITES, sources=Source.BROKERS)
 _store = functools.partial(Option, uses=WRITES, sources=Source.FOLDER)
 _write = functools.partial(Option, uses=WRITES, sources=Source.FOLDER | Source.BROKERS)
 
+
 # fmt: off
+def _credentials(option: Callable[..., Option]) -> tuple[Option, ...]:
+    return (
+        option("access_key", "accessKey", NAME, None, "Account or user that signs the requests, for brokers with "
+            "[access control](../how-to/use-secured-clusters.md)"),
+        option("secret_key", "secretKey", SECRET, None, "Its secret key"),
+        option("security_token", "securityToken", SECRET, None, "Token of temporary credentials"),
+    )
+
+
 SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "Where": (
         _files("path", "path", kinds.FOLDERS, None, without="required, or `nameServer`", meaning=
@@ -213,6 +220,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "Running brokers": (
         _live("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None,
             "Name servers: reads brokers instead of a folder"),
+        *_credentials(_live),
         _live("cluster", "cluster", NAME, None, "Read only the brokers of this cluster", without="all"),
         _live("brokers", "broker", NAMES, None, "Read only the brokers of these names", without="all"),
         _live("consumer_group", "consumerGroup", NAME, TOOLS_GROUP,
@@ -280,6 +288,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "Writing to brokers": (
         _send("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None, "Name servers", without="required"),
+        *_credentials(_send),
         _send("brokers", "broker", NAMES, None, "Send only to the brokers of these names", without="all"),
         _send("mode", "sendMode", choice(*SEND_MODES), BATCH,
             "`batch`: messages of a queue are combined. `sync`: one by one. `async`: one by one, many in flight, without order. "
@@ -367,14 +376,15 @@ def parse(options: Mapping[str, str], uses: Use, source: Source, **defaults: str
         if len(given) > 1:
             allowed = ", ".join(row.names.split())
             both = " and ".join(name for name, _ in given)
-            raise InvalidOption(given[1][0], given[1][1], f"one of {allowed}, not {both}")
+            shown = _shown(row.name, given[1][1])
+            raise InvalidOption(given[1][0], shown, f"one of {allowed}, not {both}")
         value = _decoded(row, given[0][1]) if given else None
         values[row.field] = (
             row.kind.decode(default) if value is None and default is not None else value
         )
     for key, (name, text) in texts.items():
         if key not in known:
-            choices = {one for row in rows for one in row.names.split()} | {"nameServer"}
+            choices = {option for row in rows for option in row.names.split()} | {"nameServer"}
             allowed = ", ".join(sorted(choices, key=str.lower))
             raise InvalidOption(name, _shown(name, text), f"one of {allowed}")
     return values
@@ -384,9 +394,9 @@ def _decoded(row: Option, text: str) -> Any:
     try:
         return row.kind.decode(text)
     except kinds.Refused as refused:
-        raise InvalidOption(row.name, text, str(refused)) from None
+        raise InvalidOption(row.name, _shown(row.name, text), str(refused)) from None
     except ValueError:
-        raise InvalidOption(row.name, text, row.kind.allowed) from None
+        raise InvalidOption(row.name, _shown(row.name, text), row.kind.allowed) from None
 
 
 def _refuse_elsewhere(name: str, text: str, rows: list[Option], source: Source) -> None:
@@ -396,13 +406,15 @@ def _refuse_elsewhere(name: str, text: str, rows: list[Option], source: Source) 
             raise InvalidOption(not_yet, _shown(name, text), allowed)
     for row in rows:
         if row.sources & source:
-            raise InvalidOption(row.name, text, row.elsewhere)
+            raise InvalidOption(row.name, _shown(name, text), row.elsewhere)
     if rows and source is Source.BROKERS:
         allowed = "left out, where nameServer is set: views are of store folders"
-        raise InvalidOption(rows[0].name, text, allowed)
+        raise InvalidOption(rows[0].name, _shown(name, text), allowed)
     if rows:
-        raise InvalidOption(rows[0].name, text, "left out, unless nameServer is set")
+        allowed = "left out, unless nameServer is set"
+        raise InvalidOption(rows[0].name, _shown(name, text), allowed)
 
 
 def _shown(name: str, text: str) -> str:
+    """Return the value of an option for an error."""
     return HIDDEN if _SECRET_NAME.search(name) else text

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from reput.errors import InvalidOption
+from reput.format.signing import Credentials, credentials_of
+from reput.secret import NO_SECRET, Secret
 from reput.spark import option_kinds as kinds, option_table as table
 from reput.spark.option_kinds import EARLIEST, LATEST, QueueOffsets
 from reput.spark.option_table import (
@@ -66,6 +68,9 @@ class LiveOptions:
 
     name_server: str
     """``host:port``, several separated by ``;``."""
+    access_key: str = ""
+    secret_key: Secret = NO_SECRET
+    security_token: Secret = NO_SECRET
     cluster: str | None = None
     brokers: frozenset[str] | None = None
     consumer_group: str = TOOLS_GROUP
@@ -77,6 +82,11 @@ class LiveOptions:
     pull_timeout_ms: int = 10_000
     retry_count: int = 3
     retry_interval_ms: int = 1_000
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with. Raises ``InvalidOption`` if a key is missing."""
+        return credentials_of(self.access_key, self.secret_key, self.security_token)
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,7 @@ Made = TypeVar("Made")
 
 def made(kind: type[Made], values: Mapping[str, Any], **more: Any) -> Made:
     """Return a dataclass from the values of its fields; missing ones have their defaults."""
-    known = [one.name for one in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [attribute.name for attribute in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: values[name] for name in known if values.get(name) is not None} | more)
 
 
@@ -218,6 +228,8 @@ def _parse(options: Mapping[str, str], uses: Use, **defaults: str) -> ReadOption
         ),
         trigger=_trigger(values),
     )
+    if parsed.live is not None:
+        _ = parsed.live.credentials
     _check_ranges(parsed)
     return parsed
 
@@ -250,8 +262,8 @@ def _paths(values: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> t
             texts.get("path", ("", None))[1],
             "the store folder: .load('/path/to/store') or its URI; or nameServer to read brokers",
         )
-    found: tuple[str, ...] = paths or path
-    return found
+    locations: tuple[str, ...] = paths or path
+    return locations
 
 
 def _check_topics(texts: Mapping[str, tuple[str, str]]) -> None:

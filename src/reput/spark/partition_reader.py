@@ -152,7 +152,7 @@ class PartitionReader:
     def _damage(self, rows: Sequence[tuple[Damage | None, DamagedRow]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of damage, depending on the mode; None for damage outside the log."""
         span = self._constraint.physical_offsets
-        rows = [one for one in rows if span.low <= one[1].physical_offset <= span.high]
+        rows = [entry for entry in rows if span.low <= entry[1].physical_offset <= span.high]
         if not rows:
             return
         error = rows[0][1].error()
@@ -182,10 +182,10 @@ class PartitionReader:
 
     def queue_range(self, part: plan.QueueRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the units of some queue slices point at, in log order."""
-        units = [self._units(one) for one in part.slices]
+        units = list(map(self._units, part.slices))
         if self._facts.must_have_all:
-            for one, (numbers, _, _) in zip(part.slices, units, strict=True):
-                self._check_whole(one, numbers)
+            for queue_slice, (numbers, _, _) in zip(part.slices, units, strict=True):
+                self._check_whole(queue_slice, numbers)
         which = np.repeat(np.arange(len(units)), [len(numbers) for numbers, _, _ in units])
         numbers = np.concatenate([numbers for numbers, _, _ in units])
         offsets = np.concatenate([offsets for _, offsets, _ in units])
@@ -207,10 +207,12 @@ class PartitionReader:
             yield from self._damage(bad)
 
     def _units(
-        self, one: plan.QueueSlice
+        self, queue_slice: plan.QueueSlice
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """Return queue offsets, physical offsets and sizes of a slice, without scanned ranges."""
-        numbers, units = self._reader.queue(one.topic, one.queue_id).units(one.start, one.stop)
+        numbers, units = self._reader.queue(queue_slice.topic, queue_slice.queue_id).units(
+            queue_slice.start, queue_slice.stop
+        )
         offsets = units["physical_offset"].astype(np.int64)
         keep = offsets < self._facts.end_offset
         if self._facts.must_have_all:
@@ -244,8 +246,8 @@ class PartitionReader:
         """Return which records are the messages of their units."""
         ids, topics = columns.topic_ids()
         known = {topic: number for number, topic in enumerate(topics)}
-        expected_ids = np.array([known.get(one.topic, -1) for one in slices])[which]
-        expected_queues = np.array([one.queue_id for one in slices])[which]
+        expected_ids = np.array([known.get(queue_slice.topic, -1) for queue_slice in slices])[which]
+        expected_queues = np.array([queue_slice.queue_id for queue_slice in slices])[which]
         right: npt.NDArray[np.bool_] = (
             (ids == expected_ids)
             & (columns.numbers("queue_id") == expected_queues)
@@ -310,7 +312,7 @@ class PartitionReader:
         ):
             is_there = batch.positions + batch.physical_offset == physical_offset
             yield from self._rows(batch.columns().take(is_there))
-            runs = [one for one in batch.damage if one.physical_offset <= physical_offset < one.end]
+            runs = [run for run in batch.damage if run.physical_offset <= physical_offset < run.end]
             yield from self._damage([(run, self._row(run)) for run in runs])
 
 
@@ -326,5 +328,5 @@ def portions(columns: kernels.Columns) -> Iterator[kernels.Columns]:
 
 def _columns_of(records: list[bytes]) -> kernels.Columns:
     ends = np.cumsum([0, *map(len, records)], dtype=np.int64)
-    sizes = np.array([len(one) for one in records], np.int32)
+    sizes = np.array([len(data) for data in records], np.int32)
     return LogBatch(b"".join(records), 0, ends[:-1], sizes).columns()

@@ -241,7 +241,8 @@ def _timeline(report: Report, read: _Read) -> None:
     messages = read("topic", "store_timestamp")
     span = max(report.last_ms - report.first_ms, 1) / 1000
     report.bucket_seconds = next(
-        (one for one in BUCKETS_SECONDS if span / one <= BUCKET_COUNT_MAX), BUCKETS_SECONDS[-1]
+        (seconds for seconds in BUCKETS_SECONDS if span / seconds <= BUCKET_COUNT_MAX),
+        BUCKETS_SECONDS[-1],
     )
     width = report.bucket_seconds * 1000
     shown = [row.topic for row in report.topics[: TOP_COUNT - 1]]
@@ -276,7 +277,7 @@ def _power_of_two_above(value: Any) -> Any:
 
 
 def _gaps(report: Report, gaps: DataFrame) -> None:
-    columns = [one.name for one in dataclasses.fields(GapRow)]
+    columns = [column.name for column in dataclasses.fields(GapRow)]
     rows = gaps.select(*columns).orderBy("physical_offset").collect()
     report.gaps = [GapRow(**row.asDict()) for row in rows]
 

@@ -189,7 +189,7 @@ class RowMaker:
             for row in rows
         ]
         arrays = [
-            pa.array([one.get(field.name) for one in values], field.type) for field in self.schema
+            pa.array([row.get(field.name) for row in values], field.type) for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -296,7 +296,7 @@ class RowFilter:
     def _looks_at_texts(self) -> bool:
         options, wanted = self._options, self._constraint
         sets = (wanted.tags, wanted.message_ids, options.keys, options.unique_keys)
-        return self._matches is not None or any(one is not None for one in sets)
+        return self._matches is not None or any(values is not None for values in sets)
 
     def _text_mask(self, columns: Columns) -> npt.NDArray[np.bool_]:
         mask = np.ones(columns.count, np.bool_)
@@ -349,8 +349,8 @@ def _within(values: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.bool_]:
 def _is_in(texts: Runs, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
     import pyarrow.compute as pc  # 40 ms that most reads do not need
 
-    found = pc.is_in(_strings(texts), pa.array(sorted(wanted), pa.string()))
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    is_member = pc.is_in(_strings(texts), pa.array(sorted(wanted), pa.string()))
+    return np.asarray(is_member.to_numpy(zero_copy_only=False), np.bool_)
 
 
 # Kernel results as Arrow arrays --------------------------------------------------------------

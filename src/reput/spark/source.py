@@ -339,5 +339,5 @@ def _plain(value: Any) -> Any:
             return None  # a timestamp without time zone is another type
         return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value

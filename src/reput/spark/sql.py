@@ -200,8 +200,8 @@ def _table_function(call: Callable[..., Iterable[Any]], row: type) -> Any:
 
     class TableFunction:
         def eval(self, *arguments: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
-            for one in call(*arguments, **named):
-                yield tuple(_plain(getattr(one, name)) for name in names)
+            for result in call(*arguments, **named):
+                yield tuple(_plain(getattr(result, name)) for name in names)
 
     return udtf(TableFunction, returnType=schema, useArrow=False)  # Arrow would need pandas
 
@@ -220,7 +220,7 @@ def _schema(row: type) -> StructType:
 def _kinds(hint: Any) -> set[DataType]:
     """Return the column type of a field's hint, in a set; empty if it has none."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [_kinds(one) for one in typing.get_args(hint) if one is not type(None)]
+        parts = [_kinds(part) for part in typing.get_args(hint) if part is not type(None)]
         return set().union(*parts) if all(parts) else set()
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return {StringType()}

@@ -34,9 +34,9 @@ def store_paths(options: ReadOptions) -> list[str]:
             continue
         matches = sorted(glob.glob(path))  # noqa: PTH207 - Path would not take it absolute
         stores = [
-            one
-            for one in matches
-            if Path(one, paths.COMMIT_LOG).is_dir() or archive_files.is_archive(one)
+            match
+            for match in matches
+            if Path(match, paths.COMMIT_LOG).is_dir() or archive_files.is_archive(match)
         ]
         if not stores:
             raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")

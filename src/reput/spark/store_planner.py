@@ -370,10 +370,10 @@ class StorePlanner:
 
     def _offset_by_time(self, topic: str, queue_id: int, time_ms: int, high: int) -> int:
         """Return the first queue offset at or after a time, ``high`` if there is none."""
-        found = self._reader.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
-        is_last = found == self.queue_view(topic, queue_id).max_offset
+        queue_offset = self._reader.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
+        is_last = queue_offset == self.queue_view(topic, queue_id).max_offset
         others = self._unqueued.get((topic, queue_id), ())
-        return min([high if is_last else found, *(n for n, ms in others if ms >= time_ms)])
+        return min([high if is_last else queue_offset, *(n for n, ms in others if ms >= time_ms)])
 
     def _consumer_offset(
         self, name: str, group: str, topic: str, queue_id: int, default: int

@@ -215,10 +215,10 @@ def _plain_queue(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Val
                 extension.unit(int(code)) if code < -(1 << 31) else None
                 for code in units["tags_code"]
             ]
-            values["bit_map"] = [(one.bit_map or None) if one else None for one in ext_units]
+            values["bit_map"] = [(unit.bit_map or None) if unit else None for unit in ext_units]
             values["tags_code"] = [
-                one.tags_code if one else int(code)
-                for one, code in zip(ext_units, units["tags_code"], strict=True)
+                unit.tags_code if unit else int(code)
+                for unit, code in zip(ext_units, units["tags_code"], strict=True)
             ]
         yield values
 
@@ -340,8 +340,8 @@ def _topics(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterat
         topic = table.get(name)
         queues = [reader.queue(name, i) for i in reader.queue_ids.get(name, ())]
         batches = [reader.batch_queue(name, i) for i in reader.batch_queue_ids.get(name, ())]
-        count = sum(one.max_offset - one.min_offset for one in queues)
-        count += sum(one.max_offset - one.min_offset for one in batches)
+        count = sum(queue.max_offset - queue.min_offset for queue in queues)
+        count += sum(queue.max_offset - queue.min_offset for queue in batches)
         rows.append(
             (
                 name,

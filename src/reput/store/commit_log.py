@@ -228,6 +228,15 @@ class CommitLog:
         assert last is not None
         return last.view(position, position + size)
 
+    def spare_room(self, size_max: int) -> memoryview:
+        """Return the next bytes of the current file that have space on disk; maybe none."""
+        block = self._block
+        position = block[state.LOG_POSITION]
+        last = self.files.last
+        if last is None or not block[state.LOG_ADDRESS]:
+            return memoryview(bytearray())
+        return last.view(position, min(position + size_max, block[state.LOG_LIMIT]))
+
     def extend(self, size: int) -> None:
         """Add bytes that were written to ``room`` to the log."""
         block = self._block

@@ -301,7 +301,8 @@ class StoreConfig:
     """A slave whose log differs from its master's refuses to follow, or cuts its own log where the
     two begin to differ; the cut bytes are kept in the folder "cut"."""
     ha_force_master: bool = False
-    """Start as master although another master of this name is alive."""
+    """Start as master although another master of this name is alive. It counts at every start, so
+    remove it afterwards."""
     os_page_cache_busy_time_out_mills: LongMilliseconds = 1_000
     """Duration of a put, in ms, after which other puts are refused as busy."""
 

@@ -7,12 +7,12 @@
 The records that it copies, and how: ``reput.store.kernels.copy_records``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from reput.format import java, message as record, names, properties as props
+from reput.format import java, message as record, names
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UnitArray
@@ -44,8 +44,6 @@ class CopyRule:
         sys_flags_on: Bits that are set, after that.
         has_prepared_offset: The prepared transaction offset is the physical offset of the stored
             record, else 0.
-        reconsume_more: Number that is added to the consumption count.
-        dropped: Names of properties that are left out.
     """
 
     def __init__(
@@ -57,8 +55,6 @@ class CopyRule:
         sys_flags_off: int = 0,
         sys_flags_on: int = 0,
         has_prepared_offset: bool = False,
-        reconsume_more: int = 0,
-        dropped: Sequence[str] = (),
     ) -> None:
         self.topic_bytes = len(topic or b"")
         self.is_legal = topic is None or names.is_legal_topic(
@@ -68,9 +64,6 @@ class CopyRule:
         # Kept alive: the words have their addresses.
         self._topic = _bytes(topic or b"")
         self._from_topic = _bytes(from_topic)
-        self._dropped = _bytes(
-            "".join(name + props.PROPERTY_SEPARATOR for name in dropped).encode()
-        )
         arguments = np.zeros(words.RULE_WORDS, np.int64)
         arguments[words.TOPIC] = 0 if topic is None else hot.address_of(self._topic)
         arguments[words.TOPIC_SIZE] = self.topic_bytes
@@ -80,9 +73,6 @@ class CopyRule:
         arguments[words.SYS_FLAGS_OFF] = sys_flags_off
         arguments[words.SYS_FLAGS_ON] = sys_flags_on
         arguments[words.PREPARED_IS_PLACE] = has_prepared_offset
-        arguments[words.RECONSUME_MORE] = reconsume_more
-        arguments[words.DROPPED] = hot.address_of(self._dropped)
-        arguments[words.DROPPED_SIZE] = sum(len(name) + 1 for name in dropped)
         self.words = arguments.data
         """The rule as the kernel reads it."""
 

@@ -7,6 +7,11 @@ a pool buffer. Both use the same kernels. A kernel stops when something is missi
 provides it, and the kernel continues.
 
 Dispatch resumes exactly: a record that is in its queue or in the index already is not added again.
+A record with queue offset 0 after all records of its queue begins the queue again: its topic was
+deleted and created again (or the queue removed, since all its messages had expired). A slave, and
+a rebuild of the queues, learn it from the log alone. Earlier units are dropped, and a tombstone
+keeps them away: at the end of the queue, before which every record of the topic is an old one.
+
 Damage in the log is skipped, up to the next valid record whose own offset is right; it is reported
 and counted, and no valid record is left out (known-bugs.md#dispatch-skips-a-buffer).
 """
@@ -131,6 +136,10 @@ class Dispatcher:
         self.problem = ""
         """Why dispatch of a replica has stopped; empty if it has not."""
         self._awaited = 0  # end of the log at which a replica's dispatch waits for more bytes
+        self.exclude: Callable[[str, int], None] = lambda topic, physical_offset: None
+        """Called to set a tombstone durably; raises ``WriteFailed``."""
+        self.on_begun_again: Callable[[str, int], None] = lambda topic, queue_id: None
+        """Called with topic and queue id of a queue that has begun again."""
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
 
@@ -280,6 +289,8 @@ class Dispatcher:
                 slow_work += 1 + len(data) // _SLOW_RECORD_BYTES
                 if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
                     slow_work += _NEW_QUEUE_WORK
+                elif reason == state.STOP_BEGUN:
+                    slow_work += _SLOW_WORK_MAX  # it waits for the disk
                 can_continue = False
                 with self._skipping_unusable(file.start + position):
                     can_continue = self._dispatch_record(reason, data, now_ms)
@@ -415,6 +426,10 @@ class Dispatcher:
             return self._index.make_room(len(keys), now_ms)
         if reason == state.STOP_GAP:
             return self._fill_gap(record.decode(data, check_crc=False))
+        if reason == state.STOP_BEGUN:
+            message = record.decode(data, check_crc=False)
+            self._begin_again(message.topic, message.queue_id)
+            return True
         assert reason == state.STOP_SLOW, f"stopped for {reason}"
         return False
 
@@ -471,6 +486,33 @@ class Dispatcher:
         self.refilled_units += missing
         return True
 
+    @staticmethod
+    def _is_first_again(
+        message: StoredMessage, queue_offset: int, queue: ConsumeQueue | BatchQueue
+    ) -> bool:
+        """Return True if a record is the first of its queue, which has units of earlier ones."""
+        is_new = message.physical_offset >= queue.end_physical_offset
+        return queue_offset == 0 < queue.max_offset and is_new
+
+    def _begin_again(self, topic: str, queue_id: int) -> None:
+        """Drop the units of a queue, and of those of its topic that end before it."""
+        queues: list[ConsumeQueue | BatchQueue] = [*self._queues.of_topic(topic).values()]
+        queues += self._batch_queues.of_topic(topic)
+        end = next(queue.end_physical_offset for queue in queues if queue.queue_id == queue_id)
+        if end > self._tombstones.get(topic, 0):
+            self.exclude(topic, end)
+        for queue in queues:
+            if queue.max_offset and queue.end_physical_offset <= end:
+                _log.warning(
+                    "queue %s/%d begins again at queue offset 0: its topic was deleted, or the "
+                    "queue; it had %d messages",
+                    topic,
+                    queue.queue_id,
+                    queue.max_offset - queue.min_offset,
+                )
+                queue.reset()
+                self.on_begun_again(topic, queue.queue_id)
+
     def _start(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Set the first offset of a fresh queue: that of a message, or of a file's start.
 
@@ -495,6 +537,8 @@ class Dispatcher:
             queue = self._queues.make(message.topic, message.queue_id)
             if message.queue_offset > queue.max_offset:
                 self._fill_gap(message)
+            elif self._is_first_again(message, message.queue_offset, queue):
+                self._begin_again(message.topic, message.queue_id)
         self.put_slowly(message, now_ms)
 
     def put_slowly(self, message: StoredMessage, now_ms: int) -> None:
@@ -533,6 +577,8 @@ class Dispatcher:
         queue = self._batch_queues.make(message.topic, message.queue_id)
         if message.physical_offset < queue.end_physical_offset:
             return  # it was added before
+        if count and self._is_first_again(message, base, queue):
+            self._begin_again(message.topic, message.queue_id)
         if not count or base < queue.max_offset or base > cq_unit.QUEUE_OFFSET_MAX:
             _log.error(
                 "the batch at physical offset %d has %s messages from queue offset %s on, but its "

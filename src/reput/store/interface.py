@@ -214,6 +214,8 @@ class DispatchPart(Protocol):
 
     on_unusable: Callable[[str, Exception], None]
     """Called with the place of a record that is skipped, and the error."""
+    on_begun_again: Callable[[str, int], None]
+    """Called with topic and queue id of a queue that has begun again at queue offset 0."""
 
     @property
     def dispatched_offset(self) -> int:
@@ -400,6 +402,9 @@ class BrokerStore(Store, Protocol):
     def log_file(self, physical_offset: int) -> LogPiece | None:
         """Return where bytes of the log are on disk; None if there are none."""
 
+    def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
+        """Yield physical offset and bytes of the records before an offset, newest first."""
+
     @property
     def replica_log(self) -> ReplicaLog:
         """The log of a slave, for its master's bytes."""
@@ -435,6 +440,9 @@ class BrokerStore(Store, Protocol):
 
     def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
         """Remove the queues of topics from the tables; None if there are no queues."""
+
+    def begin_deletion_before(self, topic: str, physical_offset: int) -> Removal | None:
+        """Remove the queues of a topic that have no message at an offset or after it."""
 
     def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
         """Remove those of the given queues from the tables that are still unused."""

@@ -37,18 +37,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CutReport:
-    """What was cut from a log."""
+    """Result of a cut."""
 
     physical_offset: int
-    """The end of the log now."""
+    """New end of the log."""
     byte_count: int
-    """Number of bytes that were cut, without zeros at their end."""
+    """Number of bytes cut, without trailing zeros."""
     path: str
     """File with these bytes; empty if there are none."""
 
 
 class LogFile(Protocol):
-    """A file of the log, as far as its bytes are kept."""
+    """A file of the log, with the attributes that a cut needs."""
 
     path: str
     start: int
@@ -142,9 +142,10 @@ def keep_bytes(
     descriptor = disk.create(draft, end - start, is_durable=False)
     try:
         for file in files:
-            for at in range(max(start, file.start), min(end, file.end), _CHUNK_BYTES):
-                size = min(_CHUNK_BYTES, end - at, file.end - at)
-                disk.write(descriptor, draft, at - start, _read(file.path, at - file.start, size))
+            for physical_offset in range(max(start, file.start), min(end, file.end), _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, end - physical_offset, file.end - physical_offset)
+                data = _read(file.path, physical_offset - file.start, size)
+                disk.write(descriptor, draft, physical_offset - start, data)
         disk.sync_file(descriptor, draft)
     except BaseException:
         disk.unlink(draft)
@@ -211,7 +212,7 @@ def note_finished(path: str, disk: Disk) -> None:
 
 
 def _cut(config: StoreConfig, physical_offset: int, disk: Disk, now_ms: int) -> None:
-    """Cut the log, after everything that claims more than is left."""
+    """Cut the log, after resetting all files that refer to the bytes."""
     root = config.store_path_root_dir
     disk.replace(f"{root}/{paths.ABORT}", str(os.getpid()).encode())
     Summary.delete(root, disk)
@@ -230,7 +231,7 @@ def _cut(config: StoreConfig, physical_offset: int, disk: Disk, now_ms: int) -> 
 
 
 def _forget_import(config: StoreConfig, physical_offset: int, disk: Disk) -> None:
-    """Forget the last import if its records are cut: it can be repeated."""
+    """Remove the state of the last import if its records are cut: it can be repeated."""
     try:
         appends = bulk_append.read(_folder(config))
     except CorruptRecord as error:
@@ -238,5 +239,5 @@ def _forget_import(config: StoreConfig, physical_offset: int, disk: Disk) -> Non
         return
     begun = appends.begun
     if begun is not None and begun.log_end >= physical_offset:
-        batches = {name: one for name, one in appends.batches.items() if name != begun.stream}
+        batches = {name: batch for name, batch in appends.batches.items() if name != begun.stream}
         bulk_append.save(config.store_path_root_dir, bulk_append.Appends(None, batches), disk)

@@ -211,14 +211,6 @@ class MappedFile:
             finally:
                 self.release()
 
-    def unlock_memory(self) -> None:
-        """Undo ``lock_memory``."""
-        if self.hold():
-            try:
-                memory.unlock(self.address, self.size)
-            finally:
-                self.release()
-
     # --- bytes ----------------------------------------------------------------
 
     def append(self, data: bytes) -> int:

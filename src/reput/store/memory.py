@@ -26,7 +26,6 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class AnonymousMemory:
@@ -104,11 +103,6 @@ def populate(address: int, length: int) -> bool:
 def lock(address: int, length: int) -> None:
     """Prevent memory from being swapped out. Raises ``OSError`` if that is not permitted."""
     _check(_libc.mlock(address, length))
-
-
-def unlock(address: int, length: int) -> None:
-    """Undo ``lock``. Raises ``OSError``."""
-    _check(_libc.munlock(address, length))
 
 
 def _check(result: int) -> None:

@@ -112,6 +112,7 @@ class MessageStore:
             self.index,
             self._tombstones.by_topic,
         )
+        self.dispatcher.exclude = lambda topic, end: self._tombstones.put([topic], end)
         self._known_queues = KnownQueues(
             self.root, disk, self._hot, self.queues, self._batch_queues
         )
@@ -544,6 +545,10 @@ class MessageStore:
 
     # Replication: a slave ---------------------------------------------------------------------
 
+    def records_before(self, physical_offset: int) -> Iterator[tuple[int, bytes]]:
+        """Yield physical offset and bytes of the records before an offset, newest first."""
+        return self._replica_log.records_before(physical_offset)
+
     @property
     def replica_log(self) -> ReplicaLog:
         """The log of a slave, for its master's bytes."""
@@ -850,7 +855,13 @@ class MessageStore:
         Raises:
             WriteFailed: The disk failed. Call it again, or open the store again, to finish.
         """
-        return self._remove_whole(self.begin_deletion([topic]))
+        removal = self.begin_deletion([topic])
+        for _ in self.removals.release(removal) if removal is not None else ():
+            pass
+        finished = self.removals.finish()  # includes removals that failed before
+        while self.removals.clear():
+            pass
+        return sum(done.count for done in finished)
 
     def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
         """Remove the queues of topics from the tables; see ``removal`` for the steps that follow.
@@ -877,6 +888,32 @@ class MessageStore:
         _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
         return removal
 
+    def begin_deletion_before(self, topic: str, physical_offset: int) -> Removal | None:
+        """Remove the queues of a topic that have no message at a physical offset or after it.
+
+        On a slave: its master has deleted the topic before that offset of the log.
+
+        Args:
+            topic: The topic.
+            physical_offset: An offset up to which the log is dispatched.
+
+        Returns:
+            As ``begin_deletion``.
+        """
+        assert physical_offset <= self.dispatcher.dispatched_offset
+        plain = self.queues.of_topic(topic).values()
+        batches = self._batch_queues.of_topic(topic)
+        queues = [queue for queue in plain if queue.end_physical_offset <= physical_offset]
+        doomed = [queue for queue in batches if queue.end_physical_offset <= physical_offset]
+        if not queues and not doomed:
+            return None
+        self.pull_subscriptions.clear()  # it has the addresses of queues
+        removal = self.removals.begin([topic], queues, doomed, physical_offset)
+        if len(doomed) < len(batches):
+            self._batch_queues.topics.add(topic)
+        _log.info("deleted topic %s, as the master did: %d queues", topic, removal.count)
+        return removal
+
     def unknown_topics(self, known: Collection[str]) -> list[str]:
         """Return unknown topics with queues, except system topics and light queues.
 
@@ -891,17 +928,6 @@ class MessageStore:
             and not topic.startswith(names.LMQ_PREFIX)
         ]
 
-    def clean_topics(self, known: Collection[str]) -> int:
-        """Delete the queues of unknown topics; see ``unknown_topics``.
-
-        Returns:
-            The number of deleted queues.
-
-        Raises:
-            WriteFailed: As ``delete_topic``.
-        """
-        return self._remove_whole(self.begin_deletion(self.unknown_topics(known)))
-
     def unused_queues(self) -> list[ConsumeQueue | BatchQueue]:
         """Return queues whose last message has left the log, except those of delayed messages."""
         return [
@@ -912,19 +938,6 @@ class MessageStore:
 
     def _is_unused(self, queue: ConsumeQueue | BatchQueue) -> bool:
         return 0 < queue.end_physical_offset <= self.log.min_offset
-
-    def clean_unused_queues(self) -> int:
-        """Delete queues whose last message has left the log; see ``unused_queues``.
-
-        As in Java, a queue that is used again begins at queue offset 0.
-
-        Returns:
-            The number of deleted queues.
-
-        Raises:
-            WriteFailed: The disk failed; call it again.
-        """
-        return self._remove_whole(self.begin_removal(self.unused_queues()))
 
     def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
         """Remove those of the given queues from the tables that are still unused.
@@ -950,14 +963,6 @@ class MessageStore:
             return None
         self.pull_subscriptions.clear()
         return self.removals.begin([], plain, batches, self.log.written_offset)
-
-    def _remove_whole(self, removal: Removal | None) -> int:
-        for _ in self.removals.release(removal) if removal is not None else ():
-            pass
-        finished = self.removals.finish()  # includes removals that failed before
-        while self.removals.clear():
-            pass
-        return sum(done.count for done in finished)
 
     def _catch_up(self) -> None:
         """Dispatch everything that was put."""

@@ -10,7 +10,7 @@ from reput.format.message import Verdict
 from reput.store.mapped_file import MappedFile
 
 _SEARCH_BYTES = 64 * 1024
-"""Size of the part that is searched first."""
+"""Size of the first part that is searched."""
 
 
 def records_before(

@@ -31,6 +31,29 @@ class RequestMode:
     """Number of other members whose queues a member pops too; 0 or less: all members."""
 
 
+RequestModesByTopic = dict[str, dict[str, RequestMode]]
+"""Topic -> group -> request mode."""
+
+
+def request_modes(entries: Table) -> RequestModesByTopic:
+    """Decode the entries of messageRequestMode.json, or of the reply to code 402.
+
+    An invalid entry raises whatever ``config_tables.expected_kind`` expects.
+    """
+    return {
+        topic: {
+            group: RequestMode(
+                topic,
+                group,
+                str(value.get("mode", PULL)),
+                int(value.get("popShareQueueNum", 0)),
+            )
+            for group, value in groups.items()
+        }
+        for topic, groups in entries.items()
+    }
+
+
 class RequestModeTable(SavedTable):
     """messageRequestMode.json: the configured request modes."""
 
@@ -38,6 +61,7 @@ class RequestModeTable(SavedTable):
     entries_member = "messageRequestModeMap"
     count = 0
     """Number of configured modes."""
+    _modes: RequestModesByTopic
 
     def get(self, topic: str, group: str) -> RequestMode | None:
         """Return the request mode of a group on a topic; None if it is not configured."""
@@ -57,6 +81,16 @@ class RequestModeTable(SavedTable):
         self.is_dirty = True
         self.change_count += 1
 
+    def replace(self, modes: RequestModesByTopic) -> None:
+        """Replace all modes."""
+        old, self._modes = self._modes, modes
+        changed = {topic for topic in old | modes if old.get(topic) != modes.get(topic)}
+        if changed:
+            self.count = sum(map(len, modes.values()))
+            self._changed |= changed
+            self.is_dirty = True
+            self.change_count += 1
+
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the modes of a topic, of a group, or of both."""
         for name, groups in list(self._modes.items()):
@@ -72,17 +106,7 @@ class RequestModeTable(SavedTable):
                 del self._modes[name]
 
     def _decode(self, entries: Table) -> None:
-        self._modes: dict[str, dict[str, RequestMode]] = {}
-        for topic, groups in entries.items():
-            self._modes[topic] = {
-                group: RequestMode(
-                    topic,
-                    group,
-                    str(value.get("mode", PULL)),
-                    int(value.get("popShareQueueNum", 0)),
-                )
-                for group, value in groups.items()
-            }
+        self._modes = request_modes(entries)
         self.count = sum(map(len, self._modes.values()))
         self._changed = set(self._modes)
 

@@ -15,18 +15,22 @@ class Replica:
     address: str
     """The slave's address, ``ip:port``."""
     acked_offset: int | None = None
-    """Physical offset up to which the slave has the log; None until its first valid report."""
+    """Physical offset up to which the slave has the log; None until its first valid report, and
+    while it must repeat it."""
+    doubtful_offset: int | None = None
+    """What the slave had acknowledged before another connection came from its host. It confirms
+    nothing, as both may be of the same slave; but puts wait for the slave's next report."""
     sent_offset: int = 0
     """Physical offset after the last byte sent to it."""
     sent_bytes: int = 0
-    """Number of bytes of the log sent to it."""
+    """Number of log bytes sent to it."""
     reported_ms: int = 0
     """Time of its last report, monotonic ms."""
 
 
 @dataclass(slots=True)
 class ReplicaAcks:
-    """The connections of all slaves."""
+    """Acknowledgements of all connected slaves."""
 
     replicas: list[Replica] = field(default_factory=list)
     """The open connections."""
@@ -36,7 +40,7 @@ class ReplicaAcks:
         self.replicas.append(replica)
 
     def remove(self, replica: Replica) -> None:
-        """Remove a connection, with what it has acknowledged."""
+        """Remove a connection and its acknowledgements."""
         self.replicas.remove(replica)
 
     def acked_offsets(self) -> list[int]:
@@ -44,7 +48,9 @@ class ReplicaAcks:
         acked = [
             replica.acked_offset for replica in self.replicas if replica.acked_offset is not None
         ]
-        return sorted(acked, reverse=True)
+        if len(acked) > 1:
+            acked.sort(reverse=True)
+        return acked
 
     def confirmed(self, count: int) -> int | None:
         """Return the physical offset up to which ``count`` slaves have the log.
@@ -64,9 +70,15 @@ class ReplicaAcks:
             heard_since_ms: Slaves that have not reported since do not count, monotonic ms: the
                 other side of their connection may be gone.
         """
-        return sum(
-            replica.acked_offset is not None
-            and end - replica.acked_offset < lag_max
-            and replica.reported_ms >= heard_since_ms
-            for replica in self.replicas
-        )
+        count = 0
+        for replica in self.replicas:  # faster than a generator, at each put that waits
+            known_offset = replica.acked_offset
+            if known_offset is None:
+                known_offset = replica.doubtful_offset
+            if (
+                known_offset is not None
+                and end - known_offset < lag_max
+                and replica.reported_ms >= heard_since_ms
+            ):
+                count += 1
+        return count

@@ -1,8 +1,10 @@
 """The commit log of a slave: bytes of the master's log, received straight into the mapped files.
 
+    buffer or spare -> filled by the connection -> add -> acknowledged -> dispatch
+
 The bytes come in pieces that are not aligned to records. They are dispatched up to the last whole
-record. Bytes that cannot be a record stop dispatch: a slave skips nothing, as it would differ from
-its master then without a notice.
+record. Bytes that cannot be a record stop dispatch: a slave that skipped them would silently differ
+from its master.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,16 +21,16 @@ class ReplicaLog:
     Args:
         log: The commit log.
         dispatcher: Dispatches the records.
-        on_grown: Called after bytes were added: dispatches them, and notifies listeners.
+        dispatch: Dispatches bytes that were added, and notifies listeners.
     """
 
     def __init__(
-        self, log: CommitLog, dispatcher: Dispatcher, on_grown: Callable[[], None]
+        self, log: CommitLog, dispatcher: Dispatcher, dispatch: Callable[[], None]
     ) -> None:
         self._commit_log = log
         self._dispatcher = dispatcher
-        self._on_grown = on_grown
-        self._touched = 0  # physical offset after the last byte that ``buffer`` has given out
+        self._dispatch = dispatch
+        self._touched = 0  # physical offset after the last byte that may have been filled
 
     # Receiving --------------------------------------------------------------------------------
 
@@ -39,16 +41,16 @@ class ReplicaLog:
 
     @property
     def durable_end(self) -> int:
-        """Physical offset up to which the log is on disk; ``sync`` of the store moves it."""
+        """Physical offset up to which the log is durable; ``sync`` of the store advances it."""
         return self._commit_log.flushed_offset
 
     @property
     def problem(self) -> str:
-        """Why dispatch has stopped at bytes that cannot be a record; empty if it has not."""
+        """Reason why dispatch stopped at bytes that cannot be a record; empty if it did not."""
         return self._dispatcher.problem
 
     def begin_at(self, physical_offset: int, now_ms: int) -> None:
-        """Let an empty log begin at a physical offset, that of a file.
+        """Set the physical offset at which an empty log begins, the start of a file.
 
         Args:
             physical_offset: The offset of the first byte to be received.
@@ -73,14 +75,15 @@ class ReplicaLog:
         self._dispatcher.go_to(physical_offset)
         self._touched = physical_offset
 
-    def buffer(self, size: int) -> memoryview:
-        """Return the next ``size`` bytes of the log, to be filled and then published.
+    def buffer(self, size: int, kept: int = 0) -> memoryview:
+        """Return the next ``size`` bytes of the log, to be filled and then added.
 
-        A further call gives out the same bytes, until they are published; bytes that were filled
-        and not published are overwritten with zeros then: they may be another master's.
+        Further calls return the same bytes until they are added; bytes that were filled and
+        are neither added nor kept are overwritten with zeros then: they may be another master's.
 
         Args:
             size: Number of bytes, all in one file.
+            kept: Number of bytes at their start that are filled already, in ``spare``.
 
         Raises:
             StoreUnavailable: They do not fit into the rest of the file: the master's files have
@@ -99,11 +102,33 @@ class ReplicaLog:
             )
         if left == file_size:
             self._begin_file(end)
-        if self._touched > end:
-            log.room(self._touched - end)[:] = bytes(self._touched - end)
+        self._clear(end, kept)
         room = log.room(size)
         self._touched = end + size
         return room
+
+    def spare(self, size_max: int) -> memoryview:
+        """Return the next bytes of the log that have space on disk already; maybe none.
+
+        For data whose size is not known yet. What was filled is to be added, or to be passed to
+        ``buffer`` as kept.
+
+        Args:
+            size_max: Maximum number of bytes.
+        """
+        log = self._commit_log
+        end = log.written_offset
+        if not end:
+            return memoryview(bytearray())  # it is not known where the log begins
+        self._clear(end, 0)
+        return log.spare_room(size_max)
+
+    def _clear(self, end: int, kept: int) -> None:
+        """Overwrite bytes that were filled and are not part of the log."""
+        excess = self._touched - end
+        if excess > kept:
+            self._commit_log.room(excess)[kept:] = bytes(excess - kept)
+            self._touched = end + kept
 
     def _begin_file(self, physical_offset: int) -> None:
         last = self._commit_log.files.last
@@ -112,19 +137,35 @@ class ReplicaLog:
 
     @property
     def has_unpublished(self) -> bool:
-        """True if bytes that ``buffer`` has given out are not part of the log."""
+        """True if bytes that may have been filled are not part of the log."""
         return self._touched > self.end
 
-    def publish(self, size: int) -> None:
-        """Add the first ``size`` bytes of the last ``buffer`` to the log; dispatch whole records.
+    def add(self, size: int, filled: int | None = None) -> None:
+        """Add the first ``size`` bytes of the last ``buffer`` or ``spare`` to the log.
+
+        Args:
+            size: Number of bytes.
+            filled: Number of bytes that were filled, if there were more.
+        """
+        log = self._commit_log
+        if filled is not None:
+            self._touched = max(self._touched, log.written_offset + filled)
+        log.extend(size)
+
+    def dispatch(self) -> None:
+        """Dispatch the whole records that were added.
 
         Raises:
             DiskFull: There is no space for queues or index. The bytes are part of the log; the
                 store's next step tries again to dispatch them.
             WriteFailed: The disk failed; likewise.
         """
-        self._commit_log.extend(size)
-        self._on_grown()
+        self._dispatch()
+
+    def publish(self, size: int) -> None:
+        """Add the first ``size`` bytes of the last ``buffer``, and dispatch; raises likewise."""
+        self.add(size)
+        self._dispatch()
 
     # The last records -------------------------------------------------------------------------
 

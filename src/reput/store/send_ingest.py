@@ -180,8 +180,8 @@ class SendIngest:
 
         If not, the frame falls back to the caller, whose put then fails with the reason.
         """
-        at = self._block[state.SCRATCH_ADDRESS] + self._block[state.INPUT_POSITION]
+        address = self._block[state.SCRATCH_ADDRESS] + self._block[state.INPUT_POSITION]
         try:
-            return self._putter.provide(stop, hot.bytes_of_record(at), now_ms)
+            return self._putter.provide(stop, hot.bytes_of_record(address), now_ms)
         except (Refused, WriteFailed):
             return False

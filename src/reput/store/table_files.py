@@ -769,6 +769,17 @@ class SubscriptionGroupTable(_NamedTable[SubscriptionGroup]):
             self._set_forbidden(group, {key: value for key, value in topics.items() if value})
             self._version_changed(now_ms)
 
+    def copy_forbidden(self, by_group: dict[str, dict[str, int]]) -> bool:
+        """Replace all forbidden operations; the version stays. Return whether any changed."""
+        by_group = {group: topics for group, topics in by_group.items() if topics}
+        if self.all_forbidden() == by_group:
+            return False
+        self._members["forbiddenTable"] = by_group
+        self.is_dirty = True
+        self.change_count += 1
+        self._versioned_changes = self.change_count
+        return True
+
     def _forbidden(self) -> Table:
         return config_tables.member(self._members, "forbiddenTable", self.path)
 

@@ -4,6 +4,7 @@ It is saved together with the contents of ``timercheck`` at that time: a RocketM
 run on the store since has changed that file, and then ``timercheck`` is newer.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from reput.store import paths
@@ -23,6 +24,20 @@ class TimerProgress(NamedTuple):
     queue_offset: int = 0
     taken_up: int = 0
     oldest: int = 0
+
+    def fields(self) -> dict[str, int]:
+        """Return the values by their names in the file."""
+        return {_NAMES[name]: value for name, value in self._asdict().items()}
+
+    @classmethod
+    def of_fields(cls, values: Mapping[str, int | str]) -> "TimerProgress | None":
+        """Return the progress of the file's values, among others; None if there is none.
+
+        Raises:
+            ValueError: A value is not a number.
+        """
+        known = {field: int(values[name]) for field, name in _NAMES.items() if name in values}
+        return cls(**known) if known else None
 
 
 class JavaTimer(NamedTuple):
@@ -62,17 +77,15 @@ class TimerTable(SavedTable):
         self.change_count += 1
 
     def _fields(self) -> dict[str, int]:
-        progress = {} if self._progress is None else self._progress._asdict()
         return {
-            **{_NAMES[name]: value for name, value in progress.items()},
+            **({} if self._progress is None else self._progress.fields()),
             **{_JAVA_NAMES[name]: value for name, value in self._java._asdict().items()},
         }
 
     def _decode(self, entries: Table) -> None:
         values = {name: int(value) for name, value in entries.items()}
-        progress = {field: values[name] for field, name in _NAMES.items() if name in values}
         java = {field: values[name] for field, name in _JAVA_NAMES.items() if name in values}
-        self._progress = TimerProgress(**progress) if progress else None
+        self._progress = TimerProgress.of_fields(values)
         self._java = JavaTimer(**java)
         self._changed = set(self._fields())
 

@@ -49,8 +49,9 @@ class Tombstones:
         self._replace(lambda by_topic: by_topic | added)
 
     def note(self, topics: Iterable[str], physical_offset: int) -> None:
-        """Set tombstones of topics, in memory only until ``save``."""
-        self.by_topic.update(dict.fromkeys(topics, physical_offset))
+        """Set tombstones of topics, in memory only until ``save``; later ones stay."""
+        for topic in topics:
+            self.by_topic[topic] = max(physical_offset, self.by_topic.get(topic, 0))
 
     def save(self) -> None:
         """Make the tombstones durable. Raises ``WriteFailed``."""

@@ -45,7 +45,7 @@ def first_damage(log: CommitLogView, start: int, stop: int) -> int | None:
     for batch in log.walk(start, stop):
         damage = [*batch.damage, *_cut_short(log, batch)]
         if damage:
-            return min(one.physical_offset for one in damage)
+            return min(run.physical_offset for run in damage)
     return None
 
 

@@ -42,6 +42,7 @@ DEFAULTS: Mapping[str, str] = {
 _FIXED = ("namesrvAddr", "storePathRootDir", "brokerIP1", "bindAddress")
 _START_TIMEOUT_S = 60
 _READ_COUNT = 1_000
+_LOOK_S = 0.01
 
 _T = TypeVar("_T")
 
@@ -80,7 +81,7 @@ class LocalBroker:
         self._stop: asyncio.Event | None = None
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._arrived: asyncio.Event | None = None
-        self._parts: Parts | None = None
+        self._broker: Broker | None = None
         self._name_server: NameServer | None = None
         self._built_in: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
@@ -114,7 +115,7 @@ class LocalBroker:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 loop.call_soon_threadsafe(stop.set)
         thread.join()
-        self._thread = self._loop = self._parts = self._name_server = None
+        self._thread = self._loop = self._broker = self._name_server = None
         if self._wanted_folder is None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -165,9 +166,10 @@ class LocalBroker:
         async with NameServer(CurrentConfig(names, tls=tls)) as name_server:
             address = f"{HOST}:{name_server.port}"
             settings = self._load(address)
-            async with Broker(settings.broker, settings.store, tls=tls) as broker:
-                self._parts, self._name_server = broker.parts, name_server
-                broker.store.add_listener(self._messages_arrived)
+            broker = Broker(settings.broker, settings.store, tls=tls)
+            broker.on_open = lambda: self._opened(broker)
+            async with broker:
+                self._broker, self._name_server = broker, name_server
                 self._built_in = (
                     frozenset(broker.parts.topics.all()),
                     frozenset(broker.parts.subscription_groups.all()),
@@ -218,7 +220,6 @@ class LocalBroker:
             raise InvalidOption("queues", queues, "1 or more")
 
         async def create() -> None:
-            assert self._parts is not None
             self._parts.topics.check_name(name)
             self._put_topic(name, queues)
             await self._parts.registration.register()
@@ -244,6 +245,7 @@ class LocalBroker:
             deadline = loop.time() + timeout_ms / 1000
             assert self._arrived is not None
             while True:
+                await self._until_open()
                 self._arrived.clear()
                 messages = self._read(topic)
                 if len(messages) >= at_least:
@@ -265,7 +267,6 @@ class LocalBroker:
 
         async def delete() -> None:
             parts, name_server = self._parts, self._name_server
-            assert parts is not None
             assert name_server is not None
             now_ms = parts.clock.now_ms()
             topics, groups = self._built_in
@@ -290,13 +291,41 @@ class LocalBroker:
 
     def _call(self, what: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the broker's thread, and wait for it."""
-        if self._loop is None or self._parts is None:
+        if self._loop is None or self._broker is None:
             what.close()
             raise RuntimeError("this LocalBroker is not started: use it within `with`")
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+        async def run() -> _T:
+            try:
+                await self._until_open()
+            except BaseException:
+                what.close()
+                raise
+            return await what
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    @property
+    def _parts(self) -> Parts:
+        """The current parts: others after a change of the role."""
+        assert self._broker is not None
+        return self._broker.parts
+
+    async def _until_open(self) -> None:
+        """Wait while the broker reopens its store. Raises ``RuntimeError`` if it has failed."""
+        broker = self._broker
+        assert broker is not None
+        while not broker.is_open:
+            if broker.failure is not None:
+                raise RuntimeError(f"the broker could not reopen its store: {broker.failure}")
+            await asyncio.sleep(_LOOK_S)
+
+    def _opened(self, broker: Broker) -> None:
+        broker.store.add_listener(self._messages_arrived)
+        assert self._arrived is not None
+        self._arrived.set()
 
     def _put_topic(self, name: str, queue_count: int) -> None:
-        assert self._parts is not None
         topic = TopicConfig(
             name=name,
             read_queue_count=queue_count,
@@ -310,7 +339,6 @@ class LocalBroker:
         self._arrived.set()
 
     def _read(self, topic: str) -> list[ReceivedMessage]:
-        assert self._parts is not None
         store, name = self._parts.store, self._parts.settings.broker.broker_name
         messages: list[ReceivedMessage] = []
         for queue_id, queue in store.queues.of_topic(topic).items():
@@ -321,7 +349,7 @@ class LocalBroker:
                     break
                 messages += received(bytes(result.data), name)
                 queue_offset = result.next_offset
-        return sorted(messages, key=lambda one: one.physical_offset)
+        return sorted(messages, key=lambda message: message.physical_offset)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -541,8 +541,8 @@ class Commands:
         """Print the messages of the log, and damage."""
         for stored in self.folder.messages(start, stop):
             yield f"{stored.topic}/{stored.queue_id} {printing.message(stored)}"
-        for found in self.folder.walk(start, stop):
-            for damage in found.damage:
+        for segment in self.folder.walk(start, stop):
+            for damage in segment.damage:
                 yield f"damage {damage.physical_offset}-{damage.end}: {damage.reason}"
 
     def reader_queues(self) -> Iterable[str]:
@@ -589,11 +589,16 @@ class Commands:
 
     def clean_topics(self, *known: str) -> str:
         """Delete the topics that are not in the table."""
-        return f"{self.store.clean_topics(set(known))} queues"
+        doomed = self.store.unknown_topics(known)
+        return f"{sum(map(self.store.delete_topic, doomed))} queues"
 
     def clean_unused_queues(self) -> str:
         """Delete the queues without messages in the log."""
-        return f"{self.store.clean_unused_queues()} queues"
+        removals = self.store.removals
+        removal = self.store.begin_removal(self.store.unused_queues())
+        for _ in removals.release(removal) if removal is not None else ():
+            pass
+        return f"{sum(done.count for done in removals.finish())} queues"
 
     def tombstones(self) -> str:
         """Print the file of tombstones."""

@@ -1,6 +1,8 @@
 """25, 26, 27, 329 at a broker: settings and the effects of their changes."""
 
+import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from reput.broker.server import Broker
 from reput.broker.settings.config import BrokerConfig, load
 from reput.broker.settings.live import LiveConfig
 from reput.errors import InvalidOption, RequestRefused
+from reput.format import command as commands
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remote_settings import RemoteSettings
@@ -230,7 +233,25 @@ REPLICATION_KEYS = {
 """Keys of RocketMQ's replication -> the default, of 5.5.0 unless ours differs by design."""
 
 
-def test_every_key_of_replication_is_reported_and_has_an_effect_or_a_warning() -> None:
+REFUSED = (
+    *("duplicationEnable", "enableSlaveActingMaster", "enableRemoteEscape", "skipPreOnline"),
+    *("lockInStrictMode", "enableControllerMode"),
+)
+"""Keys whose default is the only value."""
+WITHOUT_EFFECT = (
+    *("totalReplicas", "allAckInSyncStateSet", "haMaxTimeSlaveNotCatchup", "asyncLearner"),
+    *("syncMasterFlushOffsetWhenStartup", "maxChecksumRange", "maxSlaveResendLength"),
+    *("disappearTimeAfterStart", "compatibleWithOldNameSrv", "brokerHeartbeatInterval"),
+    *("brokerNotActiveTimeoutMillis", "sendHeartbeatTimeoutMillis", "syncBrokerMemberGroupPeriod"),
+    *("forwardTimeout", "fetchControllerAddrByDnsLookup", "syncBrokerMetadataPeriod"),
+    *("checkSyncStateSetPeriod", "syncControllerMetadataPeriod", "brokerElectionPriority"),
+    *("controllerHeartBeatTimeoutMills", "controllerAddr"),
+    *("storePathEpochFile", "storePathBrokerIdentity"),
+)
+EFFECTIVE = sorted(REPLICATION_KEYS.keys() - {*REFUSED, *WITHOUT_EFFECT})
+
+
+def test_every_key_of_replication_is_reported() -> None:
     store = StoreConfig(store_path_root_dir="/s")
     live = LiveConfig(BrokerConfig(broker_ip2="10.0.0.8", listen_port=10911), store)
     reported = config.parse_properties(live.text())
@@ -238,16 +259,28 @@ def test_every_key_of_replication_is_reported_and_has_an_effect_or_a_warning() -
     assert reported["haListenPort"] == "10912"
     assert reported["storePathEpochFile"] == "/s/epochFileCheckpoint"
     assert reported["storePathBrokerIdentity"] == "/s/brokerIdentity"
-    fields = config.texts(live.broker) | config.texts(live.store)
-    alternatives = BrokerConfig.keys.renamed | StoreConfig.keys.renamed
-    for key in [*REPLICATION_KEYS, "controllerAddr", "haMasterAddress", "haListenPort"]:
-        if alternatives.get(key, key) in fields:
-            continue
-        try:
-            warnings = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
-        except InvalidOption:
-            continue
-        assert [text for text in warnings if text.startswith(f"{key} has no effect: ")], key
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_of_replication_that_is_not_supported_is_refused(key: str) -> None:
+    with pytest.raises(InvalidOption, match=f"option '{key}' is 'true'; allowed: false: "):
+        load({key: "true"})
+    assert load({key: "false"}).warnings == ()
+
+
+@pytest.mark.parametrize("key", WITHOUT_EFFECT)
+def test_a_key_of_replication_without_effect_has_a_warning(key: str) -> None:
+    (warning,) = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
+    assert warning.startswith(f"{key} has no effect: ")
+
+
+@pytest.mark.parametrize("key", [*EFFECTIVE, "haListenPort", "haMasterAddress"])
+def test_a_key_of_replication_with_an_effect_has_no_warning(key: str) -> None:
+    value = {"haListenPort": "12345", "haMasterAddress": "10.0.0.8:10912"}.get(key)
+    loaded = load({key: value or REPLICATION_KEYS[key]})
+    assert loaded.warnings == ()
+    name = (BrokerConfig.keys.renamed | StoreConfig.keys.renamed).get(key, key)
+    assert name in config.texts(loaded.broker) | config.texts(loaded.store)
 
 
 def test_the_number_of_required_replicas_follows_the_role() -> None:
@@ -264,6 +297,68 @@ def test_clients_of_this_machine_may_change_the_role() -> None:
         live.check_remote(changes)
     with pytest.raises(RequestRefused, match="brokerName"):
         live.check_remote({"brokerName": "b"}, is_local=True)
+
+
+async def ask_from(host: str, subject: Subject, text: str) -> Command:
+    """Change settings over a connection from an address of this machine."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as connection:
+        connection.bind((host, 0))
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", subject.broker.identity.port))
+        request = Command(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        await loop.sock_sendall(connection, commands.encode(request))
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            received = await loop.sock_recv(connection, 1 << 16)
+            assert received, "the connection was closed"
+            data += received
+    return commands.decode(data[4:])
+
+
+ROLES = ("brokerRole=SLAVE", "brokerId=1", "brokerRole=SLAVE\nbrokerId=1", "haForceMaster=true")
+
+
+@pytest.mark.parametrize("text", ROLES)
+async def test_a_client_elsewhere_cannot_change_the_role(
+    started: Subject, conf: Path, text: str
+) -> None:
+    """A connection from another address than the broker's own is one of another machine."""
+    before = text_of(conf)
+    reply = await ask_from("127.0.0.2", started, text)
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert "cannot be changed over the network (reputRemoteSettings=safe)" in (reply.remark or "")
+    assert text_of(conf) == before
+    assert started.broker.identity.is_master
+
+
+async def test_only_the_mode_java_lets_clients_elsewhere_change_the_role(tmp_path: Path) -> None:
+    for mode, host, is_changed in (
+        (RemoteSettings.JAVA, "127.0.0.2", True),
+        (RemoteSettings.SAFE, "127.0.0.1", True),
+        (RemoteSettings.NONE, "127.0.0.1", False),
+    ):
+        root = tmp_path / str(mode)
+        async with broker_subject.running(root, reput_remote_settings=mode) as subject:
+            reply = await ask_from(host, subject, "brokerRole=SLAVE\nbrokerId=1")
+            assert (reply.code == ResponseCode.SUCCESS) is is_changed
+            task = subject.broker._change_task
+            assert (task is not None) is is_changed
+            if task is not None:
+                await task
+            assert subject.broker.identity.is_master is not is_changed
+
+
+async def test_a_forced_change_is_forced_once(started: Subject, conf: Path) -> None:
+    reply = await update(started, "haForceMaster=true")
+    assert "together with another brokerRole, for that change only" in (reply.remark or "")
+    reply = await update(started, "brokerRole=SLAVE\nbrokerId=1\nhaForceMaster=true")
+    assert reply.code == ResponseCode.SUCCESS
+    assert started.broker._change_task is not None
+    await started.broker._change_task
+    assert "brokerRole=SLAVE" in text_of(conf)
+    assert "haForceMaster" not in text_of(conf)
+    assert (await shown(started))["haForceMaster"] == "false"
 
 
 async def test_a_role_is_changed_over_the_network(started: Subject, conf: Path) -> None:

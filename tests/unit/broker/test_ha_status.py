@@ -43,6 +43,9 @@ async def test_a_slave_reports_its_connection_and_takes_a_reset(tmp_path: Path) 
         assert reply.code == ResponseCode.SUCCESS
         slave.parts.replication.follower.status.master_ha_address = "10.0.0.1:10912"
         body = json.loads((await slave.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+        table = json.loads((await slave.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+    # The column #ACTIVATED of mqadmin clusterList.
+    assert table["brokerActive"] == "false"
     client = body.pop("haClientRuntimeInfo")
     assert set(client) == CLIENT_FIELDS | {"masterAddr"}
     assert client["masterAddr"] == "10.0.0.1:10912"

@@ -147,6 +147,12 @@ async def test_a_master_that_lacks_slaves_has_a_warning(tmp_path: Path) -> None:
         assert health.details["replication"]["slaves_needed"] == 2
 
 
+async def test_a_permanent_licence_to_be_a_second_master_is_a_warning(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, store={"ha_force_master": True}) as subject:
+        health = broker_subject.health_of(subject.broker)
+        assert any("haForceMaster is set" in text for text in health.warnings)
+
+
 async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         broker = subject.broker
@@ -154,6 +160,6 @@ async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) ->
         await broker.change_role(BrokerRole.SLAVE, 1)
         health = await meter.check_health()
         assert health.details["replication"]["role"] == "SLAVE"
-        roles = next(one for one in await meter.measure() if one.name == "reput_role")
+        roles = next(metric for metric in await meter.measure() if metric.name == "reput_role")
         assert isinstance(roles, Family)
         assert {label for (label,), value in roles.values.items() if value} == {"SLAVE"}

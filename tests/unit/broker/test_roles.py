@@ -3,20 +3,30 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+import broker_subject
 from broker_subject import broker_config, store_config
+from reput.broker import server
 from reput.broker.master_guard import AnotherMaster
+from reput.broker.monitoring.current_meter import CurrentMeter
+from reput.broker.registration import Registration
+from reput.broker.replication.replication import Replication
 from reput.broker.server import Broker
 from reput.broker.settings.config import load
+from reput.broker.tables.saved_tables import SavedTables
 from reput.clock import SystemClock
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, WriteFailed
+from reput.format.codes import ResponseCode
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
 from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.replica_acks import Replica
 
 GUARD_S = 30.0
 
@@ -29,11 +39,18 @@ async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
         kv_config_path=str(tmp_path / "kv.json"),
         config_store_path=str(tmp_path / "namesrv.properties"),
     )
-    async with NameServer(config) as server:
-        yield server
+    async with NameServer(config) as started:
+        yield started
 
 
-def make(folder: Path, name_server: NameServer, role: str, broker_id: int = 0) -> Broker:
+def make(
+    folder: Path,
+    name_server: NameServer,
+    role: str,
+    broker_id: int = 0,
+    conf: Path | None = None,
+    **settings: Any,
+) -> Broker:
     return Broker(
         broker_config(
             namesrv_addr=f"127.0.0.1:{name_server.port}",
@@ -47,8 +64,10 @@ def make(folder: Path, name_server: NameServer, role: str, broker_id: int = 0) -
             max_message_size=1 << 16,
             ha_send_heartbeat_interval=200,
             ha_housekeeping_interval=2_000,
+            **settings,
         ),
         clock=SystemClock(),
+        config_path=None if conf is None else str(conf),
     )
 
 
@@ -67,7 +86,7 @@ def put(broker: Broker, count: int) -> list[int]:
 
 
 def addresses(name_server: NameServer) -> dict[int, str]:
-    brokers = [one for one in name_server.parts.routes.brokers() if one is not None]
+    brokers = [broker for broker in name_server.parts.routes.brokers() if broker is not None]
     return {} if not brokers else dict(brokers[0].broker_addrs)
 
 
@@ -114,6 +133,28 @@ async def test_no_slave_becomes_master_beside_a_living_one(
             await other.start()
 
 
+async def test_a_forced_promotion_counts_once(tmp_path: Path, name_server: NameServer) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerRole=SLAVE\nbrokerId=1\n")
+    async with make(tmp_path / "m", name_server, "ASYNC_MASTER") as master:
+        await master.parts.registration.register()
+        async with make(tmp_path / "s", name_server, "SLAVE", 1, conf) as slave:
+            changes = {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            with pytest.raises(AnotherMaster):
+                await slave.change_settings(changes)
+            await slave.change_settings({**changes, "haForceMaster": "true"})
+            assert slave._change_task is not None
+            await slave._change_task
+            assert slave.identity.is_master
+        assert conf.read_text() == "brokerRole=ASYNC_MASTER\nbrokerId=0\n"
+        await master.parts.registration.register()  # the two have overwritten each other
+        with pytest.raises(AnotherMaster):
+            await make(tmp_path / "s", name_server, "ASYNC_MASTER").start()
+        settings = {"ha_force_master": True}
+        async with make(tmp_path / "s", name_server, "ASYNC_MASTER", **settings) as forced:
+            assert forced.identity.is_master
+
+
 async def test_a_dead_master_does_not_prevent_a_start(
     tmp_path: Path, name_server: NameServer
 ) -> None:
@@ -122,8 +163,8 @@ async def test_a_dead_master_does_not_prevent_a_start(
     await first.start()
     await first.parts.registration.register()
     listed = addresses(name_server)
-    for server in first._servers:  # as if it was killed: it does not unregister
-        await server.stop()
+    for port in first._servers:  # as if it was killed: it does not unregister
+        await port.stop()
     async with make(tmp_path / "o", name_server, "ASYNC_MASTER") as second:
         assert second.identity.is_master
         assert addresses(name_server) == listed
@@ -171,6 +212,115 @@ async def test_the_log_is_cut_at_a_reopening(tmp_path: Path, name_server: NameSe
         assert broker.store.max_physical_offset == cut_at
         assert broker.store.max_offset("T", 0) == 7
         assert put(broker, 1) == [7]
+
+
+# --- failures half-way ----------------------------------------------------------------------
+
+
+async def fails(*_: object, **__: object) -> None:
+    raise WriteFailed("table", "the disk is full")
+
+
+def fails_at_once(*_: object, **__: object) -> None:
+    raise WriteFailed("table", "the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "failing"),
+    [
+        (SavedTables, "save_all", fails_at_once),
+        (Registration, "stop", fails),
+        (MessageStore, "close", fails_at_once),
+        (MessageStore, "open", fails_at_once),
+        (Broker, "_assemble", fails_at_once),
+        (Broker, "_listen", fails),
+        (Replication, "start", fails),
+    ],
+)
+async def test_a_broker_that_cannot_reopen_its_store_is_closed(
+    tmp_path: Path,
+    name_server: NameServer,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    failing: Callable[..., object],
+) -> None:
+    broker = make(tmp_path / "m", name_server, "ASYNC_MASTER")
+    await broker.start()
+    put(broker, 3)
+    meter = CurrentMeter(broker)
+    port = broker.identity.port
+    ha_port = broker.parts.replication.slave_port.port
+    monkeypatch.setattr(owner, name, failing)
+    async with asyncio.timeout(GUARD_S):
+        with pytest.raises(WriteFailed, match="the disk is full"):
+            await broker.change_role(BrokerRole.SLAVE, 1)
+        await broker.ended.wait()
+    assert not broker.is_open
+    health = await meter.check_health()
+    assert health.problems == (f"the store could not be reopened: {broker.failure}",)
+    assert broker.store.refusal == "the store is closed"
+    for closed in (port, ha_port):
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", closed)
+    monkeypatch.undo()
+    await broker.stop()
+    # The folder is free, and has everything.
+    async with make(tmp_path / "m", name_server, "SLAVE", 1) as again:
+        assert again.store.max_offset("T", 0) == 3
+
+
+async def test_a_role_changes_without_name_servers(tmp_path: Path, name_server: NameServer) -> None:
+    async with make(tmp_path / "s", name_server, "SLAVE", 1) as slave:
+        await name_server.stop()
+        async with asyncio.timeout(GUARD_S):
+            await slave.change_role(BrokerRole.ASYNC_MASTER, 0)
+        assert slave.failure is None
+        assert put(slave, 1) == [0]
+
+
+async def test_a_role_that_changes_while_the_store_is_reopened_is_taken_after_it(
+    tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make(tmp_path / "m", name_server, "ASYNC_MASTER") as broker:
+        begin = Broker._begin
+
+        async def begin_and_change(self: Broker) -> None:
+            monkeypatch.setattr(Broker, "_begin", begin)
+            await begin(self)
+            await self.change_settings({"brokerRole": "SLAVE", "brokerId": "2"})
+
+        monkeypatch.setattr(Broker, "_begin", begin_and_change)
+        await broker.change_role(BrokerRole.SLAVE, 1)
+        assert broker.settings.broker.broker_id == 2
+        await broker.parts.registration.register()
+        assert addresses(name_server) == {2: broker.identity.address}
+
+
+# --- held replies ---------------------------------------------------------------------------
+
+
+async def test_held_replies_have_their_real_status_when_a_master_is_demoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java 5.3.3 answers 12, FLUSH_SLAVE_TIMEOUT, for what no slave has acknowledged in time."""
+    monkeypatch.setattr(server, "LAST_ACKS_MS", 50)
+    settings = {"broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 60_000}
+    async with broker_subject.running(tmp_path, store=settings) as subject:
+        store, clock = subject.broker.store, subject.broker.clock
+        slave = Replica("192.0.2.1:1", 0, reported_ms=clock.monotonic_ms())
+        store.replicas.add(slave)
+        sends = [asyncio.create_task(subject.send("T", b"%d" % count)) for count in range(5)]
+        await until(lambda: len(subject.parts.pending_replies) == 5)
+        third = store.queues.find("T", 0)
+        assert third is not None
+        unit = third.unit(2)
+        assert unit is not None
+        slave.acked_offset = unit.physical_offset + unit.size
+        await subject.broker.change_role(BrokerRole.SLAVE, 1)
+        codes = [(await send).code for send in sends]
+        assert codes == [ResponseCode.SUCCESS] * 3 + [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 2
+        assert subject.broker.store.max_offset("T", 0) == 5
 
 
 def test_a_role_and_its_id_belong_together() -> None:

@@ -90,7 +90,7 @@ async def test_a_slave_serves_pulls(slave: Subject) -> None:
     for _ in range(3):
         reply = await slave.pull("T")
         assert place(reply) == (ResponseCode.SUCCESS, str(COUNT), "0")
-        assert [one.body for one in messages_in(reply.body)] == [b"0", b"1", b"2"]
+        assert [message.body for message in messages_in(reply.body)] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize(("queue_id", "queue_offset"), [(0, COUNT + 1), (0, -1), (1, 5)])
@@ -215,7 +215,7 @@ async def test_messages_are_found(slave: Subject) -> None:
     reply = await slave.ask(
         RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=messages[0].physical_offset)
     )
-    assert [one.body for one in messages_in(reply.body)] == [messages[0].body]
+    assert [message.body for message in messages_in(reply.body)] == [messages[0].body]
 
 
 async def test_the_bounds_of_queues(slave: Subject) -> None:

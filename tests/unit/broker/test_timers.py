@@ -19,10 +19,11 @@ from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
+from reput.store.config import BrokerRole
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.timer_table import TimerTable
+from reput.store.timer_table import TimerProgress, TimerTable
 from store_fixture import START_MS, RoomyDisk, Stores
 
 HOUR_MS = 3_600_000
@@ -366,6 +367,20 @@ def test_messages_roll_before_their_file_expires(
     assert store_fixture.config(tmp_path, file_reserved_time=hours).timer_roll_ms == window_ms
 
 
+@pytest.mark.parametrize(
+    ("wait_hours", "leaves_after_hours"), [(47, 47), (48, 24), (63, 24), (64, 48), (71, 48)]
+)
+def test_messages_roll_when_java_rolls_them(
+    stores: Stores, wait_hours: int, leaves_after_hours: int
+) -> None:
+    """A slave of Java with the copied progress forgets them then (5.5.0: ``doEnqueue``)."""
+    subject = Subject(stores, file_reserved_time=96)
+    subject.put_at(b"one", START_MS + wait_hours * HOUR_MS + 1000)
+    subject.timers.step(subject.now_ms)
+    due_ms = subject.timers.next_due_ms(subject.now_ms)
+    assert due_ms == START_MS + leaves_after_hours * HOUR_MS + 1000
+
+
 # --- restarts ------------------------------------------------------------------------
 
 
@@ -385,6 +400,90 @@ def test_a_clean_stop_delivers_nothing_twice(
         subject.open()
         subject.run()
     assert sorted(subject.bodies()) == [b"%02d" % number for number in range(40)]
+
+
+# --- replication ----------------------------------------------------------------------
+
+
+def test_a_slave_has_the_progress_of_its_master(subject: Subject) -> None:
+    """It survives the slave's end, also in Java's form, and counts when it is promoted."""
+    for number in range(4):
+        subject.put_at(b"%d" % number, START_MS + 1000 * (1 + number))
+    subject.stop()
+    subject.open(broker_role=BrokerRole.SLAVE)
+    subject.clock.advance(3000)
+    progress = TimerProgress(START_MS + 2000, 0, 3, 0)  # 0, 1 are delivered, 3 is not taken up
+    subject.timers.copy_progress(progress)
+    subject.stop()
+    assert subject.table.progress == progress
+    check = timer_check.decode(Path(subject.store.root, "config", "timercheck").read_bytes())
+    assert check.read_time_ms == START_MS + 2000
+    assert check.queue_offset == 0  # all that may wait
+    subject.open()
+    subject.timers.copy_progress(progress._replace(taken_up=4))
+    subject.stop()
+    subject.open(broker_role=BrokerRole.ASYNC_MASTER)
+    subject.clock.advance(10_000)
+    subject.run()
+    assert subject.bodies() == [b"2", b"3"]
+
+
+def test_a_slave_without_progress_begins_at_the_oldest_message(subject: Subject) -> None:
+    subject.put_at(b"one", START_MS + 1000)
+    subject.store.close()
+    subject.open(broker_role=BrokerRole.SLAVE)
+    subject.clock.advance(10_000)
+    subject.stop()
+    subject.open(broker_role=BrokerRole.ASYNC_MASTER)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+
+
+def test_progress_is_the_saved_one_until_all_is_taken_up_again(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a slave that is promoted meanwhile would repeat all messages."""
+    monkeypatch.setattr(timers, "MESSAGES_PER_STEP", 2)
+    for number in range(6):
+        subject.put_at(b"%d" % number, START_MS + (1000 if number % 2 else 9000))
+    subject.run()
+    subject.clock.advance(1500)
+    subject.run()
+    subject.stop()
+    saved = subject.table.progress
+    assert saved is not None
+    assert saved.taken_up == 6
+    subject.open()
+    subject.clock.advance(1)
+    for _ in range(2):
+        assert subject.timers.progress(subject.now_ms) == saved
+        subject.timers.step(subject.now_ms)
+    subject.run()
+    assert subject.timers.progress(subject.now_ms) == saved._replace(leaves_ms=START_MS + 502)
+
+
+@pytest.mark.parametrize("passed_ms", [0, 1, 500, 999, 1000, 1001])
+def test_the_time_in_a_check_is_a_slot_that_java_has_not_read(
+    subject: Subject, passed_ms: int
+) -> None:
+    """Java's timer has read all slots before the current one. (5.5.0: ``moveReadTime``)"""
+    subject.put_at(b"one", START_MS + 60_000)
+    subject.run()
+    subject.clock.advance(passed_ms)
+    check = subject.timers.check(subject.now_ms)
+    assert check.read_time_ms == subject.now_ms // 1000 * 1000
+
+
+def test_the_time_in_a_check_is_not_after_a_message_that_waits(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject.timers._roll_ms = 2_300  # it leaves at a time that is no multiple of the precision
+    subject.put_at(b"one", START_MS + 60_000)
+    subject.timers.step(subject.now_ms)
+    subject.clock.advance(9_000)
+    monkeypatch.setattr(subject.timers, "_deliver", lambda now_ms: False)
+    subject.timers.step(subject.now_ms)
+    assert subject.timers.check(subject.now_ms).read_time_ms == START_MS + 2_000
 
 
 # --- stores of Java --------------------------------------------------------------------

@@ -183,7 +183,7 @@ def test_a_commit_that_cannot_be_stored_leaves_no_op_message(
         patch.setattr(MessageStore, "put", refuse)
         assert subject.commit(half).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert subject.ops() == []
-    assert [one.body for one in subject.round()] == [b"one"]
+    assert [message.body for message in subject.round()] == [b"one"]
     subject.commit(subject.asked[0])
     assert subject.bodies() == [b"one"]
 
@@ -393,7 +393,7 @@ def test_no_producer_is_asked_before_recovery_is_complete(stores: Stores) -> Non
         steps += 1
     assert steps >= 200 // transactions.MESSAGES_PER_STEP
     subject.run()
-    assert [one.body for one in subject.asked] == [b"0"]
+    assert [message.body for message in subject.asked] == [b"0"]
 
 
 # --- stores of Java -----------------------------------------------------------------------

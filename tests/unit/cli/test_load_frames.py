@@ -5,12 +5,14 @@ import pytest
 from reput.cli import load_frames as frames
 from reput.format import batch, command, properties as props
 from reput.format.command import Command
+from reput.format.signing import Credentials, Signer, content
+from reput.secret import Secret
 
 
 def ring(queue_ids: list[int], rows: int, **options: object) -> frames.FrameRing:
     key_head = frames.key_head(3)
     requests = frames.ring_frames("Bench", queue_ids, b"body", key_head, **options)  # type: ignore[arg-type]
-    return frames.FrameRing(requests, key_head, rows)
+    return frames.FrameRing(requests, key_head, rows, options.get("signer"))  # type: ignore[arg-type]
 
 
 def requests_of(frame_ring: frames.FrameRing, number: int, count: int) -> list[Command]:
@@ -51,6 +53,23 @@ def test_requests_have_consecutive_opaques_distinct_keys_and_all_queues(
             number += 1
     assert len(keys) == number
     assert {len(key) for key in keys} == {32}
+
+
+@pytest.mark.parametrize("batch_count", [1, 3])
+@pytest.mark.parametrize("is_json", [True, False])
+def test_each_request_is_signed(is_json: bool, batch_count: int) -> None:
+    signer = Signer(Credentials("AK", Secret("secret")))
+    frame_ring = ring([3, 11], 10, is_json=is_json, batch_count=batch_count, signer=signer)
+    number, signatures = 0, set()
+    for count in (1, 4, 5, 4, 6):
+        frame_ring.stamp(number, count, 1_700_000_000_000 + number)
+        for request in requests_of(frame_ring, number, count):
+            fields = request.ext_fields or {}
+            assert fields["AccessKey"] == "AK"
+            assert fields["Signature"] == signer.signature(content(fields, request.body))
+            signatures.add(fields["Signature"])
+        number += count
+    assert len(signatures) == number
 
 
 def test_each_message_of_a_batch_has_its_own_key() -> None:

@@ -167,6 +167,53 @@ def test_refusals_name_the_reason(pair: Pair, capsys: pytest.CaptureFixture[str]
     assert "--force" in refusal
 
 
+def test_a_forced_promotion_leaves_no_licence(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(pair.namesrv, capsys)
+    until(lambda: rows_of(command).get(pair.address(2), {}).get("state") == "following")
+    done = command.json("cluster", "promote", pair.address(2), "--force", "--timeout", "5")
+    assert done["role"] == "ASYNC_MASTER"
+    assert "haForceMaster" not in pair.conf(2).read_text()
+
+
+def test_brokers_end_with_the_process_that_has_started_them(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with blocking.Producer("P", namesrv=pair.namesrv) as producer:
+        producer.send(Message("Orders", b"before"))
+    confs = [pair.conf(number).read_text() for number in (1, 2)]
+    # The pipes of both brokers must end, although the second one was started after the first.
+    os.kill(pair.pid(1), signal.SIGSTOP)
+    pair.process.kill()
+    pair.process.wait(WAIT_S)
+    until(lambda: not is_running(pair.pid(2)))
+    other = [sys.executable, "-m", "reput", "up", "--replicas", "1", "--store", "d", "--port", "0"]
+    done = subprocess.run(
+        [*other, "--broker-port", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"broker-a-1/store is in use by pid {pair.pid(1)} (" in done.stderr
+    assert confs == [pair.conf(number).read_text() for number in (1, 2)]
+    os.kill(pair.pid(1), signal.SIGCONT)
+    until(lambda: not is_running(pair.pid(1)))
+    # They have stopped as on a signal.
+    assert not list(tmp_path.glob("d/*/store/abort"))
+
+
+def is_running(pid: int) -> bool:
+    """Return True if there is a process that is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_a_store_of_one_broker_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d/commitlog").mkdir(parents=True)
     done = subprocess.run(

@@ -194,8 +194,8 @@ async def test_a_namespace_prefixes_topics_and_group(cluster: ScriptedCluster) -
         (queue,) = await producer.queues("T")
         assert result.queue == queue == MessageQueue("T", "broker-a", 0)
         assert (await producer.send(Message("T", b"x"), queue=queue)).queue == queue
-    found = header(sent(cluster)[0])
-    assert (found.producer_group, found.topic) == ("tenant%P", "tenant%T")
+    sent_header = header(sent(cluster)[0])
+    assert (sent_header.producer_group, sent_header.topic) == ("tenant%P", "tenant%T")
 
 
 async def test_a_oneway_message_has_no_reply(cluster: ScriptedCluster, producer: Producer) -> None:
@@ -353,8 +353,8 @@ async def test_a_message_stored_with_a_warning_is_retried_if_configured(
             result = await producer.send(Message("Two", b"x"))
             assert (result.status, result.queue.broker_name) == (SendStatus.SEND_OK, "broker-b")
         cluster.brokers[1].refuse(ResponseCode.SYSTEM_BUSY)
-        found = {(await producer.send(Message("T", b"x"))).status for _ in range(4)}
-        assert found == {status}
+        statuses = {(await producer.send(Message("T", b"x"))).status for _ in range(4)}
+        assert statuses == {status}
 
 
 async def test_slow_and_failed_brokers_are_avoided_if_configured(cluster: ScriptedCluster) -> None:

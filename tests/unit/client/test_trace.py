@@ -142,8 +142,8 @@ async def test_a_recall_is_traced_even_if_the_broker_refuses() -> None:
             with pytest.raises(BrokerError, match="timestamp"):
                 await producer.recall("T", handles.encode(late))
         async with Admin(mq.namesrv_addr) as admin:
-            found = [entry.trace for entry in await admin.message_trace(sent.message_id)]
-    recalls = [trace for trace in found if isinstance(trace, Recalled)]
+            stored_traces = [entry.trace for entry in await admin.message_trace(sent.message_id)]
+    recalls = [trace for trace in stored_traces if isinstance(trace, Recalled)]
     assert [(recall.topic, recall.group, recall.is_success) for recall in recalls] == [
         ("T", "p", True),
         ("T", "p", False),

@@ -160,9 +160,9 @@ def test_cut_at_every_byte() -> None:
 
 def test_flip_every_byte() -> None:
     body = batch_records()[0].body
-    for at in range(len(body)):
+    for position in range(len(body)):
         for mask in (0x01, 0x80, 0xFF):
-            flipped = body[:at] + bytes([body[at] ^ mask]) + body[at + 1 :]
+            flipped = body[:position] + bytes([body[position] ^ mask]) + body[position + 1 :]
             with suppress(CorruptRecord):
                 assert len(batch.decode(flipped)) == 4
 

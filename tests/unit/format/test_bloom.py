@@ -23,11 +23,11 @@ def test_positions_equal_those_that_brokers_saved(version: str) -> None:
     saved = json.loads((root / "config/consumerFilter.json").read_text())
     checked = 0
     for topic, filters in saved["filterDataByTopic"].items():
-        for group, one in filters["groupFilterData"].items():
-            found = one["bloomFilterData"]
+        for group, filter_data in filters["groupFilterData"].items():
+            saved_filter = filter_data["bloomFilterData"]
             made = BloomFilter.of(20, 32)
-            assert made.bits == found["bitNum"]
-            assert list(made.positions_of(group, topic)) == found["bitPos"]
+            assert made.bits == saved_filter["bitNum"]
+            assert list(made.positions_of(group, topic)) == saved_filter["bitPos"]
             checked += 1
     assert checked
 
@@ -47,7 +47,7 @@ def test_hash_vectors(text: bytes, expected: int) -> None:
 
 def test_more_groups_or_fewer_errors_take_more_bits() -> None:
     sizes = [BloomFilter.of(rate, 32).bits for rate in (50, 20, 10, 1)]
-    assert all(one < other for one, other in pairwise(sizes))
+    assert all(size < other for size, other in pairwise(sizes))
     assert all(size % 8 == 0 for size in sizes)
 
 

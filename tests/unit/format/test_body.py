@@ -70,7 +70,9 @@ def golden_body(sys_flag: int) -> tuple[bytes, int]:
     """Return a stored body that Java compressed, and its length according to Java."""
     version = "4.5.2" if sys_flag == ZLIB_OLD else "4.9.7"
     expected, place = next(
-        one for one in golden.records(version, "clean") if one[0]["sysFlag"] == sys_flag
+        golden_record
+        for golden_record in golden.records(version, "clean")
+        if golden_record[0]["sysFlag"] == sys_flag
     )
     return decode_record(place.record).body, expected["bodyLength"]
 
@@ -122,9 +124,9 @@ def test_cut_at_every_byte(sys_flag: int) -> None:
 def test_flip_every_byte(sys_flag: int) -> None:
     """Some damage is undetectable without BODYCRC; the result is bytes or CorruptRecord."""
     packed = bodies.compress(PLAIN, sys_flag)
-    for at in range(len(packed)):
+    for position in range(len(packed)):
         for mask in (0x01, 0x80, 0xFF):
-            flipped = packed[:at] + bytes([packed[at] ^ mask]) + packed[at + 1 :]
+            flipped = packed[:position] + bytes([packed[position] ^ mask]) + packed[position + 1 :]
             with suppress(CorruptRecord):
                 assert isinstance(bodies.decompress(flipped, sys_flag), bytes)
 

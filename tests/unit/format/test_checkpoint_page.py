@@ -40,9 +40,9 @@ def test_golden_stores_have_every_field_except_the_masters() -> None:
         checkpoint_page.unpack(golden.files(version, name)["checkpoint"])
         for version, name in golden.STORES
     ]
-    assert any(one.index_timestamp for one in seen)
-    assert any(one.confirmed_physical_offset for one in seen)
-    assert any(one.queue_physical_offset for one in seen)
+    assert any(page.index_timestamp for page in seen)
+    assert any(page.confirmed_physical_offset for page in seen)
+    assert any(page.queue_physical_offset for page in seen)
 
 
 def test_layout_by_hand() -> None:

@@ -176,9 +176,9 @@ def test_a_request_over_a_limit_can_be_answered(data: bytes, limit: limits.Limit
     ids=["JSON", "binary"],
 )
 def test_as_many_fields_as_allowed(data: bytes) -> None:
-    found = commands.decode(data)
-    assert found.refusal is None
-    assert len(found.ext_fields or {}) == MANY
+    command = commands.decode(data)
+    assert command.refusal is None
+    assert len(command.ext_fields or {}) == MANY
 
 
 @pytest.mark.parametrize("serialization", Serialization)
@@ -186,9 +186,9 @@ def test_the_longest_properties_fit(serialization: Serialization) -> None:
     """The longest properties of a send are 32,767 bytes, each of which takes six in JSON."""
     properties = "\x01\x02" * 16_383
     sent = Command(310, 7, ext_fields={"i": properties, "b": "T"}, serialization=serialization)
-    found = commands.decode(commands.encode(sent)[4:])
-    assert found.refusal is None
-    assert found.ext_fields == sent.ext_fields
+    command = commands.decode(commands.encode(sent)[4:])
+    assert command.refusal is None
+    assert command.ext_fields == sent.ext_fields
 
 
 @pytest.mark.parametrize("serialization", Serialization)

@@ -33,10 +33,10 @@ def expected(entry: dict[str, Any]) -> Command:
     )
 
 
-@pytest.fixture(params=MANIFEST, ids=[one["file"].removesuffix(".frame") for one in MANIFEST])
+@pytest.fixture(params=MANIFEST, ids=[frame["file"].removesuffix(".frame") for frame in MANIFEST])
 def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
-    found: dict[str, Any] = request.param
-    return found
+    manifest_entry: dict[str, Any] = request.param
+    return manifest_entry
 
 
 def test_nothing_is_missing() -> None:

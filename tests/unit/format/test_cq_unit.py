@@ -54,8 +54,8 @@ def test_every_unit_equals_javas(version: str, name: str) -> None:
             continue
         stored = data[first:last]
         assert hashlib.sha256(stored).hexdigest() == queue["unitsSha256"]
-        units = [cq_unit.unpack(data, at) for at in range(first, last, cq_unit.SIZE)]
-        expected = [one["unit"] if isinstance(one, dict) else one for one in queue["units"]]
+        units = [cq_unit.unpack(data, position) for position in range(first, last, cq_unit.SIZE)]
+        expected = [unit["unit"] if isinstance(unit, dict) else unit for unit in queue["units"]]
         assert [[u.physical_offset, u.size, u.tags_code] for u in units] == expected
         assert b"".join(map(cq_unit.pack, units)) == stored
         assert all(unit.is_written != unit.is_pre_blank for unit in units)
@@ -118,7 +118,9 @@ def test_records_of_a_killed_broker_are_in_queues_or_listed_as_missing(version: 
     seen: set[int] = set()
     for path, data in golden.files(version, "unclean").items():
         if path.startswith("consumequeue/"):
-            units = [cq_unit.unpack(data, at) for at in range(0, len(data), cq_unit.SIZE)]
+            units = [
+                cq_unit.unpack(data, position) for position in range(0, len(data), cq_unit.SIZE)
+            ]
             seen |= {unit.physical_offset for unit in units if unit.is_written}
     queued = {
         m["commitLogOffset"]
@@ -137,8 +139,8 @@ def test_pre_blanks(version: str) -> None:
     blanks = 0
     for queue, start, data in plain_queues(version, "expired-nocq-recovered"):
         first = queue["minOffset"] * cq_unit.SIZE - start
-        for at in range(0, min(first, len(data)), cq_unit.SIZE):
-            unit = cq_unit.unpack(data, at)
+        for position in range(0, min(first, len(data)), cq_unit.SIZE):
+            unit = cq_unit.unpack(data, position)
             assert unit == Unit(0, cq_unit.PRE_BLANK_SIZE, 0)
             assert unit.is_pre_blank
             assert not unit.is_written

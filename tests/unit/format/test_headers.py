@@ -52,8 +52,8 @@ def test_each_number_has_the_range_of_an_int_or_a_long(kind: type[Header], name:
     least, most = int(meta.ge), int(meta.le)
     assert (least, most) in {(-(1 << 31), (1 << 31) - 1), (-(1 << 63), (1 << 63) - 1)}
     for value in (least, -1, 0, most):
-        found = headers.decode(kind, fields_of(kind, **{name: str(value)}))
-        assert headers.encode(found)[name] == str(value)
+        header = headers.decode(kind, fields_of(kind, **{name: str(value)}))
+        assert headers.encode(header)[name] == str(value)
         struct.pack(">i" if most < 1 << 31 else ">q", value)
     for text in (str(least - 1), str(most + 1), str(10**30), "9" * 5_000, "x" * 100_000):
         with pytest.raises(InvalidHeader) as raised:
@@ -95,10 +95,10 @@ def test_the_types_equal_those_of_the_java_classes(
 )
 def test_any_fields_make_a_header_or_an_error(kind: type[Header], changes: dict[str, str]) -> None:
     try:
-        found = headers.decode(kind, fields_of(kind) | changes)
+        header = headers.decode(kind, fields_of(kind) | changes)
     except InvalidHeader:
         return
-    assert headers.decode(kind, headers.encode(found)) == found
+    assert headers.decode(kind, headers.encode(header)) == header
 
 
 def test_a_missing_field_is_named() -> None:

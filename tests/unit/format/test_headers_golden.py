@@ -50,13 +50,13 @@ V2_NAMES = {
 OF_5 = {"committed", "boundaryType"}
 """Fields that only 5.x has, and a 4.x broker ignores."""
 
-WITH_HEADER = [one for one in MANIFEST if one["header"]]
+WITH_HEADER = [frame for frame in MANIFEST if frame["header"]]
 
 
-@pytest.fixture(params=WITH_HEADER, ids=[one["file"] for one in WITH_HEADER])
+@pytest.fixture(params=WITH_HEADER, ids=[frame["file"] for frame in WITH_HEADER])
 def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
-    found: dict[str, Any] = request.param
-    return found
+    manifest_entry: dict[str, Any] = request.param
+    return manifest_entry
 
 
 def values_of(header: headers.Header) -> dict[str, Any]:

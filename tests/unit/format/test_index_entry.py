@@ -33,8 +33,8 @@ class IndexFile:
 
     def newest(self, slot: int) -> int:
         """Return the entry number that is stored in a slot."""
-        at = index_entry.slot_position(slot)
-        (number,) = index_entry.SLOT.unpack_from(self.data, at)
+        position = index_entry.slot_position(slot)
+        (number,) = index_entry.SLOT.unpack_from(self.data, position)
         return int(number)
 
     def entry(self, number: int) -> Entry:
@@ -80,7 +80,7 @@ def keys_of(version: str, message: dict[str, Any]) -> list[str]:
 def test_every_header_equals_javas(version: str, name: str) -> None:
     files = index_files(version, name)
     expected = golden.manifest(version, name)["index"]
-    assert [file.name for file in files] == [one["name"] for one in expected]
+    assert [file.name for file in files] == [expected_file["name"] for expected_file in expected]
     for file, expected_header in zip(files, expected, strict=True):
         header = file.header
         assert header.begin_timestamp == expected_header["beginTimestamp"]
@@ -119,8 +119,8 @@ def test_every_entry_is_reached_once_and_leads_to_its_record(version: str, name:
             assert numbers == sorted(numbers, reverse=True)
             reached += numbers
             for number, entry in chain:
-                at = index_entry.entry_position(number, file.slot_count)
-                assert index_entry.pack_entry(entry) == file.data[at : at + 20]
+                position = index_entry.entry_position(number, file.slot_count)
+                assert index_entry.pack_entry(entry) == file.data[position : position + 20]
                 assert entry.key_hash % file.slot_count == slot
                 if entry.physical_offset not in messages:
                     # The record was in the deleted start of the log, or in the truncated end.
@@ -180,8 +180,8 @@ def search(files: list[IndexFile], query: dict[str, Any]) -> list[int]:
 def test_lookups_return_the_same_offsets_as_java(version: str, name: str) -> None:
     files = index_files(version, name)
     queries = golden.manifest(version, name)["queries"]
-    found = {(q["topic"], q["key"], q["begin"]): search(files, q) for q in queries}
-    assert found == {(q["topic"], q["key"], q["begin"]): q["indexOffsets"] for q in queries}
+    matches = {(q["topic"], q["key"], q["begin"]): search(files, q) for q in queries}
+    assert matches == {(q["topic"], q["key"], q["begin"]): q["indexOffsets"] for q in queries}
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)

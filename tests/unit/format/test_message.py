@@ -145,7 +145,7 @@ def test_one_flipped_bit_in_a_body_is_one_bad_record(version: str, variant: str)
     sizes = {m["commitLogOffset"]: m["storeSize"] for m in golden.messages(version, "clean")}
     whole = {Verdict.MESSAGE, Verdict.BLANK, Verdict.ZEROS}
     ((verdict, physical_offset, size),) = (
-        one for one in walk(version, f"torn/{variant}") if one[0] not in whole
+        segment for segment in walk(version, f"torn/{variant}") if segment[0] not in whole
     )
     assert verdict is Verdict.BAD_CRC
     assert sizes[physical_offset] == size
@@ -165,10 +165,10 @@ def test_one_flipped_bit_in_a_body_is_one_bad_record(version: str, variant: str)
     ],
 )
 def test_torn_and_wrong_sizes(version: str, variant: str, verdicts: set[Verdict]) -> None:
-    damaged = [one for one in walk(version, f"torn/{variant}") if one[0] > 3]
-    (verdict, at, _) = damaged[0]
+    damaged = [segment for segment in walk(version, f"torn/{variant}") if segment[0] > 3]
+    (verdict, position, _) = damaged[0]
     assert verdict in verdicts
-    assert at == min(golden.torn_variants(version)[variant]["recordsLost"])
+    assert position == min(golden.torn_variants(version)[variant]["recordsLost"])
 
 
 def test_a_committed_message_names_its_half_message() -> None:
@@ -189,8 +189,10 @@ def test_a_committed_message_names_its_half_message() -> None:
 # --- records with a checksum --------------------------------------------------
 
 CRC_RECORDS = [
-    pytest.param(bytes.fromhex(one["record"]), one, id=str(one["commitLogOffset"]))
-    for one in json.loads((golden.DATA / "5.5.0" / "crc-records.json").read_bytes())
+    pytest.param(
+        bytes.fromhex(crc_record["record"]), crc_record, id=str(crc_record["commitLogOffset"])
+    )
+    for crc_record in json.loads((golden.DATA / "5.5.0" / "crc-records.json").read_bytes())
 ]
 """Records written by RocketMQ 5.5.0's store with ``enabledAppendPropCRC`` on."""
 
@@ -409,9 +411,9 @@ def test_the_property_string_alone(data: bytes) -> None:
     for field, start, end in parts(data):
         if field not in ("SYSFLAG", "BODYLEN", "TOPICLEN", "PROPSLEN"):
             continue
-        for at in range(start, end):
+        for position in range(start, end):
             for mask in (0x01, 0x10, 0x20, 0x30, 0x80, 0xFF):
-                flipped = data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+                flipped = data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
                 verdict, _ = classify(flipped, 0, own_offset(data), check_crc=False)
                 if verdict is Verdict.MESSAGE:
                     expected = java.decode_utf8(decode(flipped, check_crc=False).property_bytes)
@@ -595,10 +597,10 @@ def test_every_place_follows_from_the_sys_flag(born_v6: bool, store_v6: bool) ->
     )
     data = encode(message)
     assert len(data) == 97 + 4 + 12 * born_v6 + 12 * store_v6
-    at = 48 + (20 if born_v6 else 8)
-    assert data[at : at + 8] == message.store_timestamp.to_bytes(8, "big")
-    at += 8 + (20 if store_v6 else 8)
-    assert data[at : at + 16] == struct.pack(">iqi", 3, 4, 5)
+    position = 48 + (20 if born_v6 else 8)
+    assert data[position : position + 8] == message.store_timestamp.to_bytes(8, "big")
+    position += 8 + (20 if store_v6 else 8)
+    assert data[position : position + 16] == struct.pack(">iqi", 3, 4, 5)
     read = decode(data)
     assert (read.born_host, read.store_host) == (message.born_host, message.store_host)
     assert (read.body, read.topic, dict(read.properties)) == (b"hello", "T", {"a": "b"})
@@ -695,8 +697,8 @@ def test_an_added_checksum_is_right(message: StoredMessage) -> None:
 def damaged_records(draw: st.DrawFn) -> bytes:
     data = bytearray(encode(draw(stored_messages())))
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(data) - 1))
-        data[at : at + draw(st.integers(0, 8))] = draw(st.binary(max_size=8))
+        position = draw(st.integers(0, len(data) - 1))
+        data[position : position + draw(st.integers(0, 8))] = draw(st.binary(max_size=8))
     return bytes(data) or b"\0"
 
 

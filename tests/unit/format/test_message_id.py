@@ -45,10 +45,10 @@ def test_ids_returned_to_producers(version: str) -> None:
         ids = answer["offsetMsgId"].split(",")
         keys = answer["msgId"].split(",")
         if len(ids) == len(keys):
-            assert [stored[one] for one in ids] == keys
+            assert [stored[text] for text in ids] == keys
             checked += 1
-        for one in ids:
-            assert message_id.decode_offset_id(one).physical_offset >= 0
+        for offset_id in ids:
+            assert message_id.decode_offset_id(offset_id).physical_offset >= 0
     assert checked > 100
 
 

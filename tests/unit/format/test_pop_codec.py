@@ -63,10 +63,10 @@ def test_bits_outside_a_checkpoint(bit_map: bytes, limit: Limit) -> None:
 
 @pytest.mark.parametrize("bit_map", [b"", b"\xff" * 8, b"\0" * 8191 + b"\x80", b"\1\0\0\1"])
 def test_bits_of_a_checkpoint(bit_map: bytes) -> None:
-    found = bits_of(bit_map).distances
-    assert found == int.from_bytes(bit_map, "little")
-    numbers = list(pop_codec.bit_numbers(found))
-    assert sum(1 << number for number in numbers) == found
+    distances = bits_of(bit_map).distances
+    assert distances == int.from_bytes(bit_map, "little")
+    numbers = list(pop_codec.bit_numbers(distances))
+    assert sum(1 << number for number in numbers) == distances
     assert numbers == sorted(numbers)
 
 
@@ -87,17 +87,17 @@ def test_invalid_bodies(body: bytes) -> None:
 
 def test_an_old_checkpoint_has_consecutive_messages() -> None:
     """``PopCheckPoint.ackOffsetByIndex``: 5.0 wrote no distances; messages are consecutive."""
-    found = pop_codec.decode_checkpoint(
+    checkpoint = pop_codec.decode_checkpoint(
         b'{"bm":0,"c":"G","it":60000,"n":3,"pt":1,"q":0,"ro":0,"so":7,"t":"T"}'
     )
-    assert found.queue_offsets == [7, 8, 9]
+    assert checkpoint.queue_offsets == [7, 8, 9]
 
 
 def test_an_invalid_batch_of_acks() -> None:
     ack = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "?"}
-    (one,) = bodies.decode(BatchAckBody, bodies.encode({"acks": [ack]})).acks
+    (decoded_ack,) = bodies.decode(BatchAckBody, bodies.encode({"acks": [ack]})).acks
     with pytest.raises(InvalidBody, match=r"b is '\?'"):
-        _ = one.distances
+        _ = decoded_ack.distances
     with pytest.raises(InvalidBody, match="allowed: 0, 1, 2"):
         pop_codec.topic_of("3", "T", "G")
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_from_the_template_equals_an_encoded_one(queue_offsets: Seq
     """The filled template equals ``encode``; tests/interop/test_pop_codec.py has Java's bytes."""
     for group, is_suspended in (("G", False), ('100% "grün"', True)):
         made = CheckpointRecord(
-            broker_name="broker-a", group=group, diffs=[one - 7 for one in queue_offsets],
+            broker_name="broker-a", group=group, diffs=[number - 7 for number in queue_offsets],
             invisible_ms=60_000, message_count=len(queue_offsets), pop_ms=1_700_000_000_000,
             queue_id=3, start_offset=7, is_suspended=is_suspended, topic="%RETRY%G_T",
         )  # fmt: skip

@@ -195,9 +195,9 @@ def test_a_getter_agrees_with_decode(text: str, name: str) -> None:
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_a_getter_agrees_with_decode_on_golden_stores(version: str) -> None:
     for _, place in golden.records(version, "clean"):
-        one = decode_record(place.record)
-        get = props.getter(java.decode_utf8(one.property_bytes))
-        assert {name: get(name) for name in one.properties} == one.properties
+        message = decode_record(place.record)
+        get = props.getter(java.decode_utf8(message.property_bytes))
+        assert {name: get(name) for name in message.properties} == message.properties
 
 
 _VALUES = st.text(st.characters(min_codepoint=3, exclude_categories=["Cs"]), min_size=1)
@@ -207,8 +207,8 @@ _VALUES = st.text(st.characters(min_codepoint=3, exclude_categories=["Cs"]), min
 def test_a_single_lookup_agrees_with_decode(properties: dict[str, str], ends: bool) -> None:
     data = props.encode(properties, last_separator=ends)
     for name in ("A", "AB", "B", "REAL_TOPIC", "C"):
-        found = props.find(data, name)
-        assert (None if found is None else found.decode()) == props.decode(data).get(name)
+        value = props.find(data, name)
+        assert (None if value is None else value.decode()) == props.decode(data).get(name)
 
 
 def test_the_last_of_equal_names_wins() -> None:

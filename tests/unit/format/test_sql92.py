@@ -20,9 +20,9 @@ VALUES = {"true": True, "false": False, "null": None}
 def table(columns: str) -> list[list[str]]:
     """Return the cells of the documented table with these columns."""
     text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^\| {columns} \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert found, columns
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    match = re.search(rf"^\| {columns} \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert match, columns
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in match[1].splitlines()]
 
 
 def properties(cell: str) -> dict[str, str]:
@@ -217,10 +217,10 @@ def test_and_or_not() -> None:
 @given(st.lists(st.sampled_from(sorted(OPERANDS)), min_size=3, max_size=7), st.data())
 def test_brackets_within_a_chain_have_no_effect(operands: list[str], data: st.DataObject) -> None:
     for operator in ("AND", "OR"):
-        at = data.draw(st.integers(0, len(operands) - 2))
-        end = data.draw(st.integers(at + 2, len(operands)))
-        inner = f" {operator} ".join(operands[at:end])
-        words = [*operands[:at], f"({inner})", *operands[end:]]
+        position = data.draw(st.integers(0, len(operands) - 2))
+        end = data.draw(st.integers(position + 2, len(operands)))
+        inner = f" {operator} ".join(operands[position:end])
+        words = [*operands[:position], f"({inner})", *operands[end:]]
         assert letter(f" {operator} ".join(words)) == letter(f" {operator} ".join(operands))
 
 

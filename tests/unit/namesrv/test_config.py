@@ -68,7 +68,7 @@ def test_changes_are_written_to_the_file(tmp_path: Path) -> None:
     assert current.value.listen_port == 19876
     assert current.value.order_message_enable
     assert current.value.config_store_path == str(path)
-    assert [str(one) for one in unknown] == [
+    assert [str(key) for key in unknown] == [
         f"{path}: unknown key 'listenPrt'; did you mean 'listenPort'?"
     ]
     change(current, "waitSecondsForService=1")

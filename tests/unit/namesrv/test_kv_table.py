@@ -34,13 +34,13 @@ class Kv:
         """Begin a change: namespace, key, value, or None instead of a value."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(error: ReputError | None) -> None:
+        def settle(error: ReputError | None) -> None:
             if error is None:
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
-        self.saver.change(KvChange(*words), told)  # type: ignore[arg-type]
+        self.saver.change(KvChange(*words), settle)  # type: ignore[arg-type]
         return done
 
     async def change(self, *words: str | None) -> None:

@@ -74,10 +74,10 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         config_store_path=str(tmp_path / "namesrv.properties"),
     )
     async with NameServer(config, clock=clock) as server, RemotingClient() as client:
-        one = Running(server, client, clock)
-        one.http.start()
-        yield one
-        await one.http.stop()
+        name_server = Running(server, client, clock)
+        name_server.http.start()
+        yield name_server
+        await name_server.http.stop()
 
 
 async def test_registrations_are_counted(running: Running) -> None:

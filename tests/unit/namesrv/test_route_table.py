@@ -217,14 +217,20 @@ class Model:
     perms: dict[tuple[str, str], int] = field(default_factory=dict)  # Topic, name.
 
     def forget(self, *addresses: str) -> None:
-        self.alive = {one: value for one, value in self.alive.items() if one not in addresses}
-        self.places = {key: one for key, one in self.places.items() if one not in addresses}
+        self.alive = {
+            address: value for address, value in self.alive.items() if address not in addresses
+        }
+        self.places = {
+            key: address for key, address in self.places.items() if address not in addresses
+        }
         self.tidy()
 
     def tidy(self) -> None:
         names = {name for name, _ in self.places}
-        self.cluster_of = {name: one for name, one in self.cluster_of.items() if name in names}
-        self.in_cluster = {(one, name) for one, name in self.in_cluster if name in names}
+        self.cluster_of = {
+            name: cluster for name, cluster in self.cluster_of.items() if name in names
+        }
+        self.in_cluster = {(cluster, name) for cluster, name in self.in_cluster if name in names}
         self.perms = {key: perm for key, perm in self.perms.items() if key[1] in names}
 
 
@@ -287,14 +293,16 @@ class RouteMachine(RuleBasedStateMachine):
     def unregister(self, name: str, address: str) -> None:
         self.routes.unregister(name, address)
         places = self.model.places.items()
-        self.model.places = {k: one for k, one in places if (k[0], one) != (name, address)}
+        self.model.places = {k: place for k, place in places if (k[0], place) != (name, address)}
         if address not in self.model.places.values():
             self.model.alive.pop(address, None)
         self.model.tidy()
 
     @rule(connection=CONNECTIONS)
     def disconnect(self, connection: str) -> None:
-        lost = sorted(one for one, (_, _, its) in self.model.alive.items() if its == connection)
+        lost = sorted(
+            address for address, (_, _, its) in self.model.alive.items() if its == connection
+        )
         assert self.routes.disconnect(connection) == lost
         self.model.forget(*lost)
 
@@ -319,9 +327,9 @@ class RouteMachine(RuleBasedStateMachine):
     def delete_topic(self, name: str, cluster: str | None) -> None:
         self.routes.delete_topic(name, cluster)
         self.model.perms = {
-            (one, broker): perm
-            for (one, broker), perm in self.model.perms.items()
-            if one != name or (cluster and (cluster, broker) not in self.model.in_cluster)
+            (topic_name, broker): perm
+            for (topic_name, broker), perm in self.model.perms.items()
+            if topic_name != name or (cluster and (cluster, broker) not in self.model.in_cluster)
         }
 
     @rule(name=NAMES, is_wipe=st.booleans())

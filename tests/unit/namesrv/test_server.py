@@ -127,8 +127,8 @@ async def test_others_are_served_while_a_broker_with_100_000_topics_comes_and_go
     async def ask_on(client: RemotingClient) -> None:
         nonlocal answered
         while True:
-            found = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "T"})
-            assert (await client.invoke(address, found, 60_000)).code == 17
+            route_request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "T"})
+            assert (await client.invoke(address, route_request, 60_000)).code == 17
             answered += 1
 
     async with RemotingClient() as other:

@@ -111,10 +111,10 @@ def feed(channel: Channel, data: bytes) -> None:
 
 
 def frames_in(data: bytes) -> list[Command]:
-    frames, at = [], 0
-    while (place := find_frame(data, at, len(data))) is not None:
+    frames, position = [], 0
+    while (place := find_frame(data, position, len(data))) is not None:
         frames.append(commands.decode(data[place[0] : place[1]]))
-        at = place[1]
+        position = place[1]
     return frames
 
 
@@ -123,7 +123,7 @@ async def test_replies_to_one_read_are_sent_in_one_write() -> None:
     feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(10)))
     assert owner.channel is channel
     (written,) = transport.written
-    assert [one.opaque for one in frames_in(written)] == list(range(10))
+    assert [frame.opaque for frame in frames_in(written)] == list(range(10))
     assert (channel.peer, str(channel.local_host)) == ("10.0.0.1:7", "10.0.0.2:8")
 
 
@@ -134,14 +134,14 @@ async def test_writes_of_one_turn_are_sent_together() -> None:
     assert transport.written == []
     await asyncio.sleep(0)
     (written,) = transport.written
-    assert [one.opaque for one in frames_in(written)] == list(range(10))
+    assert [frame.opaque for frame in frames_in(written)] == list(range(10))
 
 
 async def test_pending_writes_are_sent_before_the_close() -> None:
     channel, transport, _ = opened()
     channel.send(Command(1, 5))
     channel.close()
-    assert [one.opaque for one in frames_in(b"".join(transport.written))] == [5]
+    assert [frame.opaque for frame in frames_in(b"".join(transport.written))] == [5]
     assert transport.is_closing_
     assert channel.is_closed
     channel.send(Command(1, 6))
@@ -185,8 +185,8 @@ async def test_frames_wait_while_replies_are_not_taken() -> None:
     channel.resume_writing()
     await asyncio.sleep(0)
     assert transport.is_reading
-    assert [one.opaque for one in owner.requests] == list(range(20))
-    assert [one.opaque for one in frames_in(b"".join(transport.written))] == list(range(20))
+    assert [request.opaque for request in owner.requests] == list(range(20))
+    assert [frame.opaque for frame in frames_in(b"".join(transport.written))] == list(range(20))
     feed(channel, commands.encode(Command(1, 99))[2:])  # The truncated frame is still kept.
     assert owner.requests[-1].opaque == 99
 

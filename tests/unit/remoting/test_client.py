@@ -56,9 +56,9 @@ async def test_replies_out_of_order() -> None:
         ]
         await until(lambda: len(subject.later) == 500)
         random.Random(5).shuffle(subject.later)
-        for channel, one in subject.later:
-            channel.send(commands.reply(one, body=one.body))
-        assert [(await one).body for one in asked] == [b"%d" % n for n in range(500)]
+        for channel, command in subject.later:
+            channel.send(commands.reply(command, body=command.body))
+        assert [(await reply_task).body for reply_task in asked] == [b"%d" % n for n in range(500)]
 
 
 @both_loops
@@ -79,7 +79,7 @@ async def test_large_requests_and_replies_both_ways_at_once() -> None:
                 for _ in range(50)
             ]
         )
-        assert all(one.body == body for one in replies)
+        assert all(reply.body == body for reply in replies)
 
 
 @both_loops
@@ -117,8 +117,8 @@ async def test_no_reply_in_time() -> None:
         assert (raised.value.code, raised.value.timeout_ms) == (subject_of.SILENT, 20)
         assert raised.value.retriable
         await until(lambda: bool(subject.later))
-        channel, one = subject.later[0]
-        channel.send(commands.reply(one, body=b"late"))
+        channel, command = subject.later[0]
+        channel.send(commands.reply(command, body=b"late"))
         assert (await patient).body == b"late"
         assert len(subject.opened) == 1
 
@@ -134,8 +134,8 @@ async def test_each_of_many_requests_times_out() -> None:
             ],
             return_exceptions=True,
         )
-        assert all(isinstance(one, RequestTimedOut) for one in results)
-        assert {one.timeout_ms for one in results} == set(range(5, 45))  # type: ignore[union-attr]
+        assert all(isinstance(result, RequestTimedOut) for result in results)
+        assert {result.timeout_ms for result in results} == set(range(5, 45))  # type: ignore[union-attr]
 
 
 @both_loops
@@ -144,8 +144,8 @@ async def test_a_late_reply_is_ignored() -> None:
         with pytest.raises(RequestTimedOut):
             await client.invoke(subject.address, request(subject_of.LATER), 1)
         await until(lambda: bool(subject.later))
-        channel, one = subject.later[0]
-        channel.send(commands.reply(one, body=b"late"))
+        channel, command = subject.later[0]
+        channel.send(commands.reply(command, body=b"late"))
         channel.send(Command(0, 12345, flag=1))  # A reply without a request.
         reply = await client.invoke(subject.address, request(subject_of.ECHO, body=b"x"), LONG_MS)
         assert reply.body == b"x"
@@ -162,8 +162,8 @@ async def test_a_cancelled_request_does_not_disturb_others() -> None:
         ]
         await until(lambda: len(subject.later) == 2)
         given_up.cancel()
-        for channel, one in subject.later:
-            channel.send(commands.reply(one, body=b"reply"))
+        for channel, command in subject.later:
+            channel.send(commands.reply(command, body=b"reply"))
         assert (await patient).body == b"reply"
         with pytest.raises(asyncio.CancelledError):
             await given_up
@@ -202,9 +202,9 @@ async def test_a_lost_connection_fails_all_pending_requests_and_is_reopened() ->
             ]
             await until(lambda n=round_: subject.seen[subject_of.SILENT] == 100 * n)  # type: ignore[misc]
             subject.opened[-1].abort()
-            for one in asked:
+            for call in asked:
                 with pytest.raises(ConnectionLost) as raised:
-                    await one
+                    await call
                 assert raised.value.address == subject.address
             assert client.channel(subject.address) is None
             reply = await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
@@ -305,8 +305,8 @@ async def test_garbage_from_the_server() -> None:
 @both_loops
 async def test_a_server_that_closes_in_the_middle_of_a_reply() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        one = await read_frame(reader)
-        writer.write(commands.encode(commands.reply(one, body=b"body"))[:-1])
+        frame = await read_frame(reader)
+        writer.write(commands.encode(commands.reply(frame, body=b"body"))[:-1])
         await writer.drain()
 
     async with RawServer(talk) as server, RemotingClient() as client:
@@ -329,9 +329,9 @@ async def test_close_fails_all_pending_requests() -> None:
         ]
         await until(lambda: subject.seen[subject_of.SILENT] == 10)
         await client.close()
-        for one in asked:
+        for call in asked:
             with pytest.raises(ConnectionLost):
-                await one
+                await call
         with pytest.raises(Unreachable, match="this client is closed"):
             await client.invoke(subject.address, request(subject_of.ECHO))
         await client.close()

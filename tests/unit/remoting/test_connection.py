@@ -45,8 +45,8 @@ FRAMES = [b"abcd", b"x" * 5, b"y" * 59, b"z" * 60, b"u" * 61, b"v" * 300, b"wwww
 def test_frames_do_not_depend_on_the_pieces(piece: int) -> None:
     reader = Reader()
     data = b"".join(map(frame, FRAMES))
-    for at in range(0, len(data), piece):
-        reader.read(data[at : at + piece])
+    for position in range(0, len(data), piece):
+        reader.read(data[position : position + piece])
     assert reader.frames == FRAMES
 
 
@@ -56,9 +56,9 @@ def test_two_connections_share_a_buffer() -> None:
     for reader in readers:
         reader.buffer = FrameBuffer(buffer)
     streams = [b"".join(map(frame, FRAMES)), b"".join(map(frame, reversed(FRAMES)))]
-    for at in range(0, len(streams[0]), 7):
+    for position in range(0, len(streams[0]), 7):
         for reader, stream in zip(readers, streams, strict=True):
-            reader.read(stream[at : at + 7])
+            reader.read(stream[position : position + 7])
     assert readers[0].frames == FRAMES
     assert readers[1].frames == FRAMES[::-1]
 
@@ -154,10 +154,10 @@ def test_expired_requests_are_removed() -> None:
     pending.add("patient", 34, 5000, 10.0)
     assert pending.next_deadline() == 11.0
     assert pending.expire(10.999) == []
-    (one,) = pending.expire(11.0)
-    assert (one.future, one.code, one.timeout_ms) == ("late", 11, 1000)
+    (expired,) = pending.expire(11.0)
+    assert (expired.future, expired.code, expired.timeout_ms) == ("late", 11, 1000)
     assert pending.remove(late) is None
-    assert [one.future for one in pending.take_all()] == ["patient"]
+    assert [pending_request.future for pending_request in pending.take_all()] == ["patient"]
     assert len(pending) == 0
 
 
@@ -165,9 +165,9 @@ def test_opaques_wrap_around_and_none_is_used_twice() -> None:
     pending: PendingRequests[int] = PendingRequests()
     waiting, _ = pending.add(-1, 1, 1000, 0.0)
     pending._last_opaque = 0x7FFFFFFE
-    found = [pending.add(number, 1, 1000, 0.0)[0] for number in range(3)]
-    assert all(0 <= one <= 0x7FFFFFFF for one in found)
-    assert len({waiting, *found}) == 4
+    opaques = [pending.add(number, 1, 1000, 0.0)[0] for number in range(3)]
+    assert all(0 <= opaque <= 0x7FFFFFFF for opaque in opaques)
+    assert len({waiting, *opaques}) == 4
 
 
 def test_too_many_pending_requests() -> None:

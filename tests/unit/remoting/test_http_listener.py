@@ -62,9 +62,9 @@ class Running:
 
 @pytest_asyncio.fixture
 async def running() -> AsyncIterator[Running]:
-    one = Running()
-    yield one
-    await one.listener.stop()
+    http_server = Running()
+    yield http_server
+    await http_server.listener.stop()
 
 
 async def test_answers(running: Running) -> None:

@@ -649,5 +649,5 @@ async def test_an_error_is_quoted_in_part_and_a_bug_is_logged_a_few_times(
                 assert "xxx... (1000" in (reply.remark or "")
                 assert len(reply.remark or "") < 1_100
         await closed(writer)
-    tracebacks = [one for one in caplog.records if one.exc_info]
+    tracebacks = [record for record in caplog.records if record.exc_info]
     assert 1 <= len(tracebacks) < 20

@@ -287,8 +287,8 @@ def test_lookups_by_key_and_id(version: str, archives: dict[str, tuple[Path, Pat
         wanted = Constraint(message_ids=frozenset({text}))
         assert_same(store, archived, wanted)
     reader = ArchiveReader.open(str(archived))
-    (found,) = reader.messages_by_id(messages[7]["offsetMsgId"])
-    assert found.physical_offset == messages[7]["commitLogOffset"]
+    (looked_up,) = reader.messages_by_id(messages[7]["offsetMsgId"])
+    assert looked_up.physical_offset == messages[7]["commitLogOffset"]
 
 
 @VERSION
@@ -450,9 +450,9 @@ def test_the_manifest_has_the_damage_with_its_bytes(tmp_path: Path) -> None:
     assert (damage.physical_offset, damage.length) == run[:2]
     assert damage.verdict is Verdict.BAD_LENGTH
     kept = reader.log.file_bytes(manifest.start)
-    at = run[0] - manifest.start
+    position = run[0] - manifest.start
     old = (store / "commitlog" / manifest.name).read_bytes()
-    assert kept[at : at + run[1]] == old[at : at + run[1]]
+    assert kept[position : position + run[1]] == old[position : position + run[1]]
 
 
 # Archiving ----------------------------------------------------------------------------------

@@ -104,8 +104,8 @@ def compact(source: Path, target: Path | None = None, **options: Any) -> Compact
 
 
 def rows(path: Path, **options: Any) -> dict[Key, bytes]:
-    found = reading.read(path, broker="b", readIsolation="all", **options).messages
-    return {(row["topic"], row["queue_id"], row["queue_offset"]): row["body"] for row in found}
+    messages = reading.read(path, broker="b", readIsolation="all", **options).messages
+    return {(row["topic"], row["queue_id"], row["queue_offset"]): row["body"] for row in messages}
 
 
 def keys_of(puts: list[Put]) -> dict[Key, bytes]:
@@ -149,8 +149,8 @@ def test_a_store_keeps_young_messages_and_ends_of_queues(
     assert planned.topics == result.topics
     assert (planned.is_written, result.is_written) == (False, True)
     assert result.changed_log_files >= 3
-    told = json.loads(json.dumps(result.as_json()))
-    assert {entry["topic"]: entry["messages"] for entry in told["topics"]} == dict(gone)
+    printed = json.loads(json.dumps(result.as_json()))
+    assert {entry["topic"]: entry["messages"] for entry in printed["topics"]} == dict(gone)
 
     old, new = StoreReader.open(str(root)), StoreReader.open(str(tmp_path / "new"))
     assert new.end_offset == old.end_offset
@@ -332,13 +332,13 @@ def test_the_first_matching_pattern_applies_but_not_to_system_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retention", "said"),
+    ("retention", "problem"),
     [({}, "a time for each"), ({"(": 1}, "regular expressions"), ({"a": -1}, "from 0 up")],
 )
 def test_wrong_retention_is_refused(
-    retention: dict[str, int | None], said: str, tmp_path: Path
+    retention: dict[str, int | None], problem: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidOption, match=said):
+    with pytest.raises(InvalidOption, match=problem):
         compact(tmp_path, retention=retention)
 
 

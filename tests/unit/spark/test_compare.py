@@ -115,8 +115,8 @@ def test_a_changed_property(tmp_path: Path) -> None:
 
 def test_a_changed_store_time_can_be_ignored(tmp_path: Path) -> None:
     left, right = copies(tmp_path)
-    at = a_message()["commitLogOffset"]
-    path, position = log_place(right, at)
+    physical_offset = a_message()["commitLogOffset"]
+    path, position = log_place(right, physical_offset)
     flip(path, position + record.POSITION_BORN_HOST + 8 + 7, 0x01)
     got = run(left, right, sections=["messages"])
     assert [finding.field for finding in got.findings] == ["store_timestamp"]
@@ -219,6 +219,20 @@ def test_changed_tables(tmp_path: Path) -> None:
     assert finding.section == "tables"
     assert finding.topic == expected.topic
     assert f"group {expected.group}" in finding.text
+
+
+def test_a_missing_setting_of_a_group_is_the_default(tmp_path: Path) -> None:
+    left, right = copies(tmp_path)
+    path = right / "config/subscriptionGroup.json"
+    table = json.loads(path.read_text())
+    first, *others = table["subscriptionGroupTable"].values()
+    for group in others:
+        group |= {"consumeTimeoutMinute": 15, "attributes": {}, "groupSysFlag": 0}
+    first["consumeTimeoutMinute"] = 16
+    path.write_text(json.dumps(table))
+    got = run(left, right)
+    assert got.counts["tables"] == {"only_left": 0, "only_right": 0, "different": 1}
+    assert got.findings[-1].field == first["groupName"]
 
 
 def test_findings_are_limited_but_not_counts(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_records_fill_a_hole_exactly(length: int, start: int, has_crc: bool) -> 
 
 
 def test_a_hole_to_the_end_of_a_file_is_a_blank() -> None:
-    ((at, data),) = hole_filling.content(Fill(100, 8, 108, 0))
-    assert (at, data) == (100, record.pack_blank(8))
+    ((position, data),) = hole_filling.content(Fill(100, 8, 108, 0))
+    assert (position, data) == (100, record.pack_blank(8))
 
 
 @pytest.mark.parametrize("length", [1, hole_filling.SMALLEST_FILL_BYTES - 1])
@@ -76,4 +76,4 @@ def test_runs_are_sets_of_offsets(mine: list[int], others: list[int]) -> None:
     assert members(queue_runs.without(joined, other_runs)) == set(mine) - set(others)
     between = set(range(min(mine), max(mine))) - set(mine) if mine else set()
     assert members(queue_runs.gaps(joined)) == between
-    assert all(one[1] < other[0] for one, other in itertools.pairwise(joined))
+    assert all(run[1] < other[0] for run, other in itertools.pairwise(joined))

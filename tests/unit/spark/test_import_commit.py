@@ -195,7 +195,7 @@ def test_records_may_have_a_record_checksum(tmp_path: Path) -> None:
 
 
 def test_kept_store_times_never_decrease(tmp_path: Path) -> None:
-    def at(*seconds: int) -> Any:
+    def batch_at(*seconds: int) -> Any:
         return batch(
             [
                 {
@@ -209,8 +209,8 @@ def test_kept_store_times_never_decrease(tmp_path: Path) -> None:
 
     store = tmp_path / "store"
     options = {"keepStoreTimestamps": True, "ignoreReadColumns": True}
-    write(store, [[at(5, 3, 9)], [at(4, 10)]], **options)
-    write(store, [[at(1, 12)]], **options)
+    write(store, [[batch_at(5, 3, 9)], [batch_at(4, 10)]], **options)
+    write(store, [[batch_at(1, 12)]], **options)
     times = [message.store_timestamp // 1000 for message in log_of(store)]
     assert times == [5, 5, 9, 9, 10, 10, 12]
 

@@ -70,7 +70,9 @@ RECORDS = st.lists(st.tuples(st.integers(91, ROOM), st.integers(0, 2)), max_size
 
 @given(
     st.lists(RECORDS, max_size=5),
-    st.integers(0, 5).flatmap(lambda n: st.integers(0, ROOM).map(lambda at: n * FILE_BYTES + at)),
+    st.integers(0, 5).flatmap(
+        lambda n: st.integers(0, ROOM).map(lambda position: n * FILE_BYTES + position)
+    ),
     st.dictionaries(st.sampled_from(KEYS), st.integers(0, 1000)),
 )
 def test_records_are_placed_like_by_a_broker(

@@ -54,7 +54,7 @@ class Results:
 
     folder: Path
     cases: dict[str, Case]
-    found: dict[str, list[Row]]
+    rows: dict[str, list[Row]]
     traces: tuple[Any, Any]
 
 
@@ -65,16 +65,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         address = mq.namesrv_addr
         traffic = live_traffic.publish(address)
         listed = live_traffic.cases(traffic)
-        found = live_traffic.read_all(address, listed)
+        rows = live_traffic.read_all(address, listed)
         both = (traffic.traces_before, live_traffic.traces(address))
         live_calls.disconnect()
-    return Results(folder, listed, found, both)
+    return Results(folder, listed, rows, both)
 
 
 @pytest.mark.parametrize("name", live_traffic.NAMES)
 def test_rows_equal_those_of_the_store(results: Results, name: str) -> None:
     of_store = results.cases[name].rows_of(results.folder)
-    assert results.found[name] == of_store
+    assert results.rows[name] == of_store
     assert bool(of_store) is (name not in live_traffic.NOTHING)
 
 
@@ -191,8 +191,8 @@ def test_data_loss_is_reported_and_tolerated_if_configured(mq: LocalBroker) -> N
 def test_predicates_may_exclude_queues_with_offsets(mq: LocalBroker) -> None:
     starting = {"Orders": {BROKER: {"0": 90}}, "Empty": {BROKER: {"0": 0}}}
     constraint = from_values("topic", ["Orders"])
-    found = read(mq.namesrv_addr, constraint, topics="Orders,Empty", startingOffsets=starting)
-    assert [row["queue_offset"] for row in found] == list(range(90, 100))
+    rows = read(mq.namesrv_addr, constraint, topics="Orders,Empty", startingOffsets=starting)
+    assert [row["queue_offset"] for row in rows] == list(range(90, 100))
 
 
 def test_an_unreachable_name_server_is_an_error() -> None:
@@ -279,8 +279,8 @@ def pulls(monkeypatch: pytest.MonkeyPatch, planned: Any) -> Patched:
 
 def test_lost_connections_are_reopened(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
     pulls.failures_left = 3
-    found = read_tasks(planned[0], [planned[1]])
-    assert [row["queue_offset"] for row in found] == list(range(100))
+    rows = read_tasks(planned[0], [planned[1]])
+    assert [row["queue_offset"] for row in rows] == list(range(100))
     codes = [request.code for request in pulls.asked]
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes
 
@@ -360,8 +360,8 @@ def test_messages_deleted_during_a_read_are_data_loss(
     with pytest.raises(DataLoss, match=text):
         read_tasks(planned[0], [planned[1]])
     tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    found = read_tasks(tolerant, [planned[1]])
-    assert [row["queue_offset"] for row in found] == [*range(32), *range(64, 100)]
+    rows = read_tasks(tolerant, [planned[1]])
+    assert [row["queue_offset"] for row in rows] == [*range(32), *range(64, 100)]
 
 
 @pytest.mark.parametrize("damage", [0, 1])
@@ -372,7 +372,9 @@ def test_a_record_checksum_is_verified(
 
     def add_checksums(reply: Command) -> None:
         data = bytes(reply.body)
-        parts = [data[at:end] for at, end in pairwise([*live_calls.frames(data), len(data)])]
+        parts = [
+            data[position:end] for position, end in pairwise([*live_calls.frames(data), len(data)])
+        ]
         whole = [bytearray(record.append_crc_property(part)) for part in parts]
         whole[-1][record.POSITION_FLAG] ^= damage
         reply.body = b"".join(whole)
@@ -382,9 +384,9 @@ def test_a_record_checksum_is_verified(
         with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0"):
             read_tasks(planned[0], [planned[1]])
     else:
-        found = read_tasks(planned[0], [planned[1]])
-        assert len(found) == 100
-        assert all("__CRC32#" in row["properties"] for row in found)
+        rows = read_tasks(planned[0], [planned[1]])
+        assert len(rows) == 100
+        assert all("__CRC32#" in row["properties"] for row in rows)
 
 
 # --- lines ------------------------------------------------------------------
@@ -433,9 +435,9 @@ def lines(monkeypatch: pytest.MonkeyPatch, small: Any) -> Iterator[Meddled]:
 
 def assert_all_messages_are_read(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
     scan, task = scan_and_task
-    found = read_tasks(scan, [task])
-    assert [row["queue_offset"] for row in found] == list(range(100))
-    assert [row["body"] for row in found] == [b"%d" % i for i in range(100)]
+    rows = read_tasks(scan, [task])
+    assert [row["queue_offset"] for row in rows] == list(range(100))
+    assert [row["body"] for row in rows] == [b"%d" % i for i in range(100)]
 
 
 def test_replies_in_any_order(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
@@ -531,7 +533,8 @@ def test_a_connection_closed_during_a_read(
         if read == 1:
             line._socket.shutdown(socket.SHUT_RDWR)
 
-    lines.change = lambda at, reply: [reply] if at % 3 else []  # the other requests get no reply
+    # The other requests get no reply.
+    lines.change = lambda number, reply: [reply] if number % 3 else []
     lines.at_read = close
     assert_all_messages_are_read(small)
     assert lines.asked_again

@@ -64,10 +64,10 @@ def numbers(count: int) -> dict[str, list[Any]]:
 
 
 def by_queue(mq: LocalBroker, count: int) -> dict[int, list[int]]:
-    found = defaultdict(list)
+    numbers_by_queue = defaultdict(list)
     for message in sorted(mq.messages("T", at_least=count), key=lambda sent: sent.queue_offset):
-        found[message.queue_id].append(int(message.body))
-    return found
+        numbers_by_queue[message.queue_id].append(int(message.body))
+    return numbers_by_queue
 
 
 class Faults:
@@ -146,8 +146,8 @@ def test_delayed_messages_are_sent_beside_batches(mq: LocalBroker) -> None:
     delays = [18 if i == 4 else 0 for i in range(9)]  # 2 h
     counts = write(mq.namesrv_addr, {"body": [b"%d" % i for i in range(9)], "delay_level": delays})
     assert counts.message_count == 9
-    found = mq.messages("T", at_least=8)
-    assert sorted(int(message.body) for message in found) == [0, 1, 2, 3, 5, 6, 7, 8]
+    messages = mq.messages("T", at_least=8)
+    assert sorted(int(message.body) for message in messages) == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
 def test_a_delivery_time_is_refused_with_an_older_broker(mq: LocalBroker) -> None:
@@ -185,9 +185,9 @@ def test_invalid_rows_and_options_are_refused(mq: LocalBroker) -> None:
 def test_lost_requests_do_not_change_the_order(mq: LocalBroker, faults: Faults, mode: str) -> None:
     faults.before = lambda number: ConnectionLost("x") if number % 3 == 1 else None
     counts = write(mq.namesrv_addr, numbers(300), sendMode=mode, batchBytes=2000)
-    found = by_queue(mq, 300)
-    assert all(queue == sorted(queue) for queue in found.values())
-    assert sum(map(len, found.values())) == 300
+    queues = by_queue(mq, 300)
+    assert all(queue == sorted(queue) for queue in queues.values())
+    assert sum(map(len, queues.values())) == 300
     assert counts.retry_count > 0
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in faults.codes()
 
@@ -205,9 +205,9 @@ def test_a_lost_reply_does_not_repeat_a_message(mq: LocalBroker, faults: Faults,
 def test_a_repeated_message_has_the_same_key(mq: LocalBroker, faults: Faults) -> None:
     faults.after = lambda number: ConnectionLost("x") if number == 0 else None
     write(mq.namesrv_addr, {"body": [b"x"]}, skipPresent="none")
-    found = mq.messages("T", at_least=2)
-    assert len(found) == 2
-    assert len({message.message_id for message in found}) == 1
+    messages = mq.messages("T", at_least=2)
+    assert len(messages) == 2
+    assert len({message.message_id for message in messages}) == 1
 
 
 def test_retries_of_sends_are_limited(mq: LocalBroker, faults: Faults) -> None:
@@ -254,8 +254,8 @@ def test_other_rows_of_an_earlier_attempt_are_sent(mq: LocalBroker) -> None:
     write(mq.namesrv_addr, {"body": [b"1", b"2", b"3"]})
     counts = write(mq.namesrv_addr, {"body": [b"1", b"3", b"2"]})
     assert (counts.skipped_count, counts.message_count) == (1, 2)
-    found = mq.messages("T", at_least=5)
-    assert len({message.message_id for message in found}) == 5
+    messages = mq.messages("T", at_least=5)
+    assert len({message.message_id for message in messages}) == 5
 
 
 def test_delayed_messages_are_found_in_the_schedule_topic(mq: LocalBroker) -> None:

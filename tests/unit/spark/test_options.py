@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from reput.errors import InvalidOption
+from reput.format.signing import Credentials
+from reput.secret import Secret
 from reput.spark import option_table, options
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, LiveOptions, ReadOptions, TriggerLimits
@@ -290,8 +292,8 @@ def test_options_by_broker() -> None:
         startingOffsets=json.dumps(QUEUES),
         endingOffsetsByTimestamp=json.dumps(QUEUES),
     )
-    found = {name: table for name, table in parsed.by_broker() if table}
-    assert found == {
+    tables = {name: table for name, table in parsed.by_broker() if table}
+    assert tables == {
         "assign": {"T": {"a": (0,)}},
         "startingOffsets": {"T": {"b": {0: 23}}},
         "endingOffsetsByTimestamp": {"T": {"b": {0: 23}}},
@@ -370,10 +372,27 @@ def test_refused_with_brokers(name: str, text: str, allowed: str) -> None:
 @pytest.mark.parametrize("name", ["accessKey", "secretKey", "securityToken", "mySecretKey"])
 def test_secrets_are_never_shown(name: str) -> None:
     for error in (refuse_live(**{name: "pass-1"}), refuse(**{name: "pass-1"})):
+        # The access key is no secret, but hidden where it is of no use.
+        assert error.name == "accessKey" or "pass-1" not in str(error)
+    assert error.value == option_table.HIDDEN
+
+
+def test_credentials_of_a_read() -> None:
+    live = parse_live(accessKey="AK", secretKey=" pass-1 ", securityToken="token-1").live
+    assert live is not None
+    assert live.credentials == Credentials("AK", Secret("pass-1"), Secret("token-1"))
+    assert "pass-1" not in repr(live)
+    assert "token-1" not in repr(live)
+    none = parse_live(accessKey="", secretKey="", securityToken="").live
+    assert none is not None
+    assert none.credentials is None
+    assert parse_live().live == none
+    for given in ({"secretKey": "pass-1"}, {"securityToken": "pass-1"}):
+        error = refuse_live(**given)
+        assert "accessKey" in error.allowed
         assert "pass-1" not in str(error)
-        assert error.value == option_table.HIDDEN
-    if name == "accessKey":
-        assert "access control is not supported yet" in error.allowed
+    assert "secretKey" in refuse_live(accessKey="AK").allowed
+    assert "unless nameServer" in refuse(secretKey="pass-1").allowed
 
 
 def test_options_of_streams_are_refused_in_a_batch() -> None:

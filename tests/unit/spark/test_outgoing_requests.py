@@ -66,9 +66,9 @@ def test_keys_have_javas_format_with_the_start_of_a_month() -> None:
 
 
 def test_a_given_key_is_kept() -> None:
-    found = parcel(message(uniq_key="OWN", tags="t"))
-    assert (found.unique_key, found.is_derived) == ("OWN", False)
-    assert props.decode(found.properties) == {"UNIQ_KEY": "OWN", "TAGS": "t"}
+    sent = parcel(message(uniq_key="OWN", tags="t"))
+    assert (sent.unique_key, sent.is_derived) == ("OWN", False)
+    assert props.decode(sent.properties) == {"UNIQ_KEY": "OWN", "TAGS": "t"}
     derived = parcel(message(tags="t"))
     assert props.decode(derived.properties) == {"UNIQ_KEY": derived.unique_key, "TAGS": "t"}
 
@@ -117,8 +117,8 @@ def test_the_size_of_requests_is_limited() -> None:
 
 
 def test_the_message_count_of_requests_is_limited() -> None:
-    found = lane_of([message(row) for row in range(BATCH_COUNT_MAX + 1)])
-    assert [len(rows) for rows in found] == [BATCH_COUNT_MAX, 1]
+    lanes = lane_of([message(row) for row in range(BATCH_COUNT_MAX + 1)])
+    assert [len(rows) for rows in lanes] == [BATCH_COUNT_MAX, 1]
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,9 @@ def test_a_text_of_keys_is_split_at_spaces() -> None:
 
 
 def test_times_are_rounded_to_milliseconds_but_delivery_is_never_early() -> None:
-    at = datetime.datetime(2024, 1, 2, 3, 4, 5, 1001, tzinfo=datetime.UTC)
+    time = datetime.datetime(2024, 1, 2, 3, 4, 5, 1001, tzinfo=datetime.UTC)
     milliseconds = 1_704_164_645_001
-    moment = pa.array([at], TIMES)
+    moment = pa.array([time], TIMES)
     assert converted(born_timestamp=moment).born_timestamp_ms == milliseconds
     assert converted(deliver_at=moment).deliver_at_ms == milliseconds + 1
     assert converted(deliver_at=milliseconds).deliver_at_ms == milliseconds
@@ -118,14 +118,14 @@ def test_times_are_rounded_to_milliseconds_but_delivery_is_never_early() -> None
 
 
 def test_rows_are_numbered_over_batches() -> None:
-    found = convert(first_row=7, body=[b"x"] * 3000)
-    assert [message.row for message in found] == list(range(7, 3007))
+    messages = convert(first_row=7, body=[b"x"] * 3000)
+    assert [message.row for message in messages] == list(range(7, 3007))
 
 
 def test_the_topic_may_be_a_column() -> None:
     options = RowOptions()
-    found = convert(options, body=[b"x", b"y"], topic=["A", "B"])
-    assert [message.topic for message in found] == ["A", "B"]
+    messages = convert(options, body=[b"x", b"y"], topic=["A", "B"])
+    assert [message.topic for message in messages] == ["A", "B"]
     for topic, text in ((None, "is null or empty"), ("a b", "allowed: 1 to 127 characters")):
         with pytest.raises(BadRow, match=f"row 1, column 'topic': .*{text}"):
             convert(options, body=[b"x", b"y"], topic=["A", topic])
@@ -146,8 +146,8 @@ def test_properties_with_a_column_fill_the_column() -> None:
 def test_properties_set_by_brokers_are_dropped_if_configured() -> None:
     pairs = pa.array([[("CLUSTER", "c"), ("REAL_TOPIC", "r"), ("n", "1")]], MAP)
     assert "'CLUSTER' is set by brokers; ignoreReadColumns=true" in bad(properties=pairs)
-    (found,) = convert(RowOptions("T", ignore_read_columns=True), body=[b"x"], properties=pairs)
-    assert found.properties == {"n": "1"}
+    (message,) = convert(RowOptions("T", ignore_read_columns=True), body=[b"x"], properties=pairs)
+    assert message.properties == {"n": "1"}
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,10 @@ def test_requests_equal_those_of_the_client(ends: tuple[PullConnection, socket.s
     stream = broker.makefile("rb")
     for opaque, queue_offset, count, name in asked:
         size = int.from_bytes(stream.read(4))
-        found = commands.decode(stream.read(size))
+        command = commands.decode(stream.read(size))
         expected = pull(queue_offset, count, name, name)
         expected.opaque = opaque
-        assert found == expected
+        assert command == expected
     assert len({opaque for opaque, *_ in asked}) == len(asked)
 
 

@@ -115,9 +115,11 @@ def words(page: str) -> set[str]:
 
 
 def section(page: str, title: str) -> ElementTree.Element:
-    found = [element for element in parse(page).iter("section") if element.findtext("h2") == title]
-    assert len(found) == 1
-    return found[0]
+    sections = [
+        element for element in parse(page).iter("section") if element.findtext("h2") == title
+    ]
+    assert len(sections) == 1
+    return sections[0]
 
 
 def iso(time_ms: int) -> str:
@@ -214,9 +216,9 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_only() -> None:
     )
     assert policy.startswith("default-src 'none'; ")
     for tag in ("style", "script"):
-        found = re.search(f"(?s)<{tag}>(.*?)</{tag}>", page)
-        assert found
-        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        match = re.search(f"(?s)<{tag}>(.*?)</{tag}>", page)
+        assert match
+        digest = base64.b64encode(hashlib.sha256(match[1].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
@@ -274,8 +276,8 @@ powers = st.dictionaries(st.integers(0, 62).map(lambda power: 1 << power), count
         tags=st.lists(st.tuples(names, counts), max_size=15),
         bucket_seconds=st.sampled_from(report_module.BUCKETS_SECONDS),
         timeline=st.lists(st.tuples(times, names, counts), max_size=15),
-        sizes=powers.map(lambda found: sorted(found.items())),
-        latencies=powers.map(lambda found: sorted(found.items())),
+        sizes=powers.map(lambda powers_of_two: sorted(powers_of_two.items())),
+        latencies=powers.map(lambda powers_of_two: sorted(powers_of_two.items())),
         producers=st.lists(st.tuples(names, counts), max_size=5),
         gaps=st.lists(st.builds(GapRow, sizes, sizes, names, names, names), max_size=5),
         files=st.lists(
@@ -474,17 +476,17 @@ def test_topics_without_a_color_are_grey() -> None:
 
 def test_the_timeline_has_a_bounded_number_of_columns() -> None:
     report = sample()
-    report.timeline = [(START_MS + at * 600_000, "orders", 1) for at in range(10_000)]
+    report.timeline = [(START_MS + number * 600_000, "orders", 1) for number in range(10_000)]
     chapter = section(report_page.render(report), "Messages over time")
     columns = [element for element in chapter.iter("rect") if element.get("class") == "hit"]
     assert 100 < len(columns) <= report_page.COLUMNS_MAX
-    told = sum(int((element.get("data-tip") or "").split("\t")[-2]) for element in columns)
-    assert told == 10_000
+    total = sum(int((element.get("data-tip") or "").split("\t")[-2]) for element in columns)
+    assert total == 10_000
 
 
 def test_damage_is_marked_at_its_place_in_its_file() -> None:
     report = sample()
-    report.files = [FileRow(f"{at * 1000:020d}", 1000, 100, None, None) for at in range(3)]
+    report.files = [FileRow(f"{number * 1000:020d}", 1000, 100, None, None) for number in range(3)]
     report.gaps = [
         GapRow(1250, 500, "damage", "bad", f"{1000:020d}"),
         GapRow(3000, 1000, "damage", "file is missing", f"{3000:020d}"),

@@ -180,8 +180,8 @@ def test_times_that_spark_cannot_hold_are_null(time_ms: int, is_shown: bool) -> 
     ):
         assert constraint is not None
         parsed = reading.parse("/store")
-        found = RowFilter(parsed, constraint).rows(columns_of(messages))
-        assert found.tolist() == ([0, 1] if is_shown else [1])
+        shown = RowFilter(parsed, constraint).rows(columns_of(messages))
+        assert shown.tolist() == ([0, 1] if is_shown else [1])
 
 
 def test_no_rows() -> None:
@@ -224,8 +224,8 @@ def test_original_topics_are_resolved() -> None:
         store_builder.message("T", queue_id=2),
         store_builder.message("T", queue_id=3, properties={"REAL_QID": "x"}),
     ]
-    found = [(row["topic"], row["queue_id"]) for row in rows_of(messages, resolveTopics=True)]
-    assert found == [("Real", 7), ("T", 2), ("T", 3)]
+    queues = [(row["topic"], row["queue_id"]) for row in rows_of(messages, resolveTopics=True)]
+    assert queues == [("Real", 7), ("T", 2), ("T", 3)]
     assert [row["topic"] for row in rows_of(messages)] == ["SCHEDULE", "T", "T"]
 
 

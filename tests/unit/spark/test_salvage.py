@@ -115,10 +115,10 @@ def test_complete_messages_are_recovered_and_losses_reported(
     for message, data in whole:
         assert reader.log.record_bytes(message["commitLogOffset"]) == data
         if message["sysFlag"] & 4 == 0:
-            found = reader.message_in_queue(
+            salvaged = reader.message_in_queue(
                 message["topic"], message["queueId"], message["queueOffset"]
             )
-            assert found.physical_offset == message["commitLogOffset"]
+            assert salvaged.physical_offset == message["commitLogOffset"]
     assert report.record_count == len(whole)
     assert report.record_bytes == sum(len(data) for _, data in whole)
     here = {message["commitLogOffset"] for message, _ in whole}
@@ -127,7 +127,11 @@ def test_complete_messages_are_recovered_and_losses_reported(
         for message in reader.messages()
         if message.physical_offset not in here
     ]
-    fillers = {at for at in others if reader.message_at(at).topic == hole_filling.TOPIC}
+    fillers = {
+        physical_offset
+        for physical_offset in others
+        if reader.message_at(physical_offset).topic == hole_filling.TOPIC
+    }
     assert others == sorted(fillers)
     assert_clean(tmp_path / "new", report)
     assert_losses_are_reported(version, variant, report, here)
@@ -280,9 +284,9 @@ def test_records_cut_off_earlier_are_recovered_if_configured(tmp_path: Path) -> 
         if not file.is_file():
             continue
         units = bytearray(file.read_bytes())
-        for at in range(0, len(units), 20):
-            if int.from_bytes(units[at : at + 8], "big") >= cut["commitLogOffset"]:
-                units[at : at + 20] = bytes(20)
+        for start in range(0, len(units), 20):
+            if int.from_bytes(units[start : start + 8], "big") >= cut["commitLogOffset"]:
+                units[start : start + 20] = bytes(20)
         file.write_bytes(units)
     without = run("4.9.7", store, tmp_path / "without")
     assert without.end_offset == cut["commitLogOffset"]
@@ -302,11 +306,11 @@ def test_records_cut_off_earlier_are_recovered_if_configured(tmp_path: Path) -> 
 def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
     source = golden.unpack("4.9.7", "torn/crc-early")
     run("4.9.7", source, tmp_path / "guessed", config=None)
-    run("4.9.7", source, tmp_path / "told")
-    guessed, told = (files_below(tmp_path / name) for name in ("guessed", "told"))
-    assert guessed.keys() == told.keys()
+    run("4.9.7", source, tmp_path / "configured")
+    guessed, configured = (files_below(tmp_path / name) for name in ("guessed", "configured"))
+    assert guessed.keys() == configured.keys()
     # Delay levels are the only setting that no file of a store reveals.
-    differing = [path for path in told if guessed[path] != told[path]]
+    differing = [path for path in configured if guessed[path] != configured[path]]
     assert all("SCHEDULE_TOPIC" in path for path in differing), differing
 
 

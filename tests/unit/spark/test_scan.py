@@ -320,9 +320,9 @@ def test_any_single_damaged_unit_hides_nothing(tmp_path: Path) -> None:
     foreign = cq_unit.pack(cq_unit.Unit(built.messages[1].physical_offset, 100, 0))
     beyond = cq_unit.pack(cq_unit.Unit(built.end_offset - 10, 500, 0))
     for number in range(len(queue)):
-        at = number * cq_unit.SIZE
+        position = number * cq_unit.SIZE
         for unit in (nothing, foreign, beyond):
-            path.write_bytes(data[:at] + unit + data[at + cq_unit.SIZE :])
+            path.write_bytes(data[:position] + unit + data[position + cq_unit.SIZE :])
             options = {"mode": "PERMISSIVE", "failOnDataLoss": unit is not beyond}
             got = read_light(built.root, topic="TopicA", scan="consumequeue", **options)
             assert offsets(got.messages) == wanted, (number, unit)
@@ -480,10 +480,10 @@ def within(messages: Messages, limits: Limits) -> list[int]:
 
 def by_broker(limits: dict[Queue, int]) -> dict[str, Any]:
     """Return the JSON of an option."""
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for (topic, queue_id), number in limits.items():
-        found.setdefault(topic, {reading.BROKER: {}})[reading.BROKER][str(queue_id)] = number
-    return found
+        table.setdefault(topic, {reading.BROKER: {}})[reading.BROKER][str(queue_id)] = number
+    return table
 
 
 @pytest.mark.parametrize("how", ["auto", "log", "consumequeue"])
@@ -518,10 +518,10 @@ def test_timestamps(version: str, name: str) -> None:
 
     def limits(start: float, stop: float) -> Limits:
         def first(queue: Messages, time_ms: float) -> float:
-            found = (
+            queue_offsets = (
                 message["queueOffset"] for message in queue if message["storeTimestamp"] >= time_ms
             )
-            return next(found, float("inf"))
+            return next(queue_offsets, float("inf"))
 
         return {
             key: (first(queue, start), first(queue, stop))
@@ -777,8 +777,8 @@ def test_partitions_cut_beside_damage_report_it_once(tmp_path: Path) -> None:
     ]
     for middle in (*around, *range(1, stop, 331)):
         halves = [plan.LogRange(0, 0, middle, False), plan.LogRange(0, middle, stop, True)]
-        found = rows_of(planner, [replace(task, partition=half) for half in halves])
-        assert sorted(found, key=str) == sorted(whole, key=str), middle
+        rows = rows_of(planner, [replace(task, partition=half) for half in halves])
+        assert sorted(rows, key=str) == sorted(whole, key=str), middle
 
 
 def rows_of(planner: scan.MessageScan, tasks: list[scan.Task]) -> list[tuple[Any, ...]]:
@@ -1132,8 +1132,8 @@ def test_stale_records_after_the_end_of_the_log(tmp_path: Path) -> None:
     cut = built.messages[20]
     path = built.log_file(cut.physical_offset // built.log_file_bytes)
     data = bytearray(path.read_bytes())
-    at = cut.physical_offset % built.log_file_bytes
-    data[at : at + 8] = b"\xff" * 8  # the first of them is unreadable
+    position = cut.physical_offset % built.log_file_bytes
+    data[position : position + 8] = b"\xff" * 8  # the first of them is unreadable
     path.write_bytes(data)
     for name in ("consumequeue", "index", "checkpoint"):
         target = built.root / name

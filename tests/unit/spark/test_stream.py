@@ -62,8 +62,8 @@ def batches(
 
 
 def everything(stream: QueueStream, limits: TriggerLimits | None = None) -> list[reading.Row]:
-    found = [row for batch in batches(stream, stream.initial_offset(), limits) for row in batch]
-    return sorted(found, key=lambda row: row["physical_offset"])
+    read_rows = [row for batch in batches(stream, stream.initial_offset(), limits) for row in batch]
+    return sorted(read_rows, key=lambda row: row["physical_offset"])
 
 
 def places(rows_read: list[reading.Row]) -> list[tuple[str, int, int]]:
@@ -194,8 +194,8 @@ def test_a_stream_starts_at_the_offsets_of_a_group() -> None:
     )
     topic, group = name.split("@")
     stream = open_stream(store, startingOffsets=f"group:{group}", topic=topic)
-    found = stream.initial_offset()[topic][reading.BROKER]
-    assert {queue: found[queue] for queue in offsets} == offsets
+    queues = stream.initial_offset()[topic][reading.BROKER]
+    assert {queue: queues[queue] for queue in offsets} == offsets
 
 
 def test_late_times_follow_their_strategy(grow: Any) -> None:
@@ -266,9 +266,9 @@ def test_a_limit_of_bytes_is_exact(grow: Any, limit: int) -> None:
 def test_a_message_larger_than_the_limit_is_read_alone(grow: Any) -> None:
     built = grow(QUEUED)
     stream = earliest(built.root, allowLive=True)
-    found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=1))]
-    assert [len(batch) for batch in found] == [1] * QUEUED
-    assert [batch[0]["physical_offset"] for batch in found] == [
+    read_batches = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=1))]
+    assert [len(batch) for batch in read_batches] == [1] * QUEUED
+    assert [batch[0]["physical_offset"] for batch in read_batches] == [
         message.physical_offset for message in built.messages
     ]
 
@@ -317,8 +317,8 @@ def test_a_frozen_stream_ends_at_the_messages_of_its_start(grow: Any) -> None:
     more = [*store_builder.messages(30), store_builder.message("TopicC")]
     shutil.rmtree(built.root)
     store_builder.build(built.root, more, is_crashed=True)
-    found = [row for batch in batches(stream, start, limits) for row in batch]
-    assert places(found) == places_of(built.messages)
+    read_rows = [row for batch in batches(stream, start, limits) for row in batch]
+    assert places(read_rows) == places_of(built.messages)
     assert lag_of(stream.report() or {}).messages == 11
 
 
@@ -369,8 +369,8 @@ def test_a_repeated_batch_of_a_new_queue_above_zero_is_unchanged(tmp_path: Path)
     end = stream.latest_offset(middle, None)
     assert end == {"TopicA": {"": {"0": 1}}, "TopicB": {"": {"0": 113}}}
     again = open_stream(root, allowLive=True)
-    found = batch_of(again, start, middle) + batch_of(again, middle, end)
-    assert places(found) == places_of(built.messages[1:])
+    read_rows = batch_of(again, start, middle) + batch_of(again, middle, end)
+    assert places(read_rows) == places_of(built.messages[1:])
 
 
 def expire(built: store_builder.Built, files: int) -> int:
@@ -428,9 +428,11 @@ def test_messages_that_expire_between_plan_and_task_are_an_error_too(grow: Any) 
             ):
                 [batch for task in tasks for batch in stream.read(task)]
             continue
-        found = [row for task in tasks for batch in stream.read(task) for row in batch.to_pylist()]
+        read_rows = [
+            row for task in tasks for batch in stream.read(task) for row in batch.to_pylist()
+        ]
         left = [message for message in built.messages if message.physical_offset >= log_start]
-        assert places(found) == places_of(left)
+        assert places(read_rows) == places_of(left)
 
 
 def test_missing_units_in_the_middle_are_an_error(grow: Any) -> None:
@@ -567,8 +569,8 @@ def test_several_stores_are_identified_by_their_brokers(tmp_path: Path) -> None:
         (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
     stream = open_stream(None, paths=both, startingOffsets="earliest")
     assert set(stream.initial_offset()["TopicA"]) == {"broker-a", "broker-b"}
-    found = everything(stream, TriggerLimits(max_offsets=3))
-    assert Counter(row["broker"] for row in found) == {"broker-a": 10, "broker-b": 20}
+    read_rows = everything(stream, TriggerLimits(max_offsets=3))
+    assert Counter(row["broker"] for row in read_rows) == {"broker-a": 10, "broker-b": 20}
 
 
 def test_a_single_store_keeps_its_name_in_a_checkpoint(grow: Any) -> None:
@@ -596,9 +598,9 @@ def test_a_partition_is_a_part_of_the_log(tmp_path: Path) -> None:
     tasks = stream.tasks(start, stream.latest_offset(start, None))
     spans = []
     for task in tasks:
-        found = [row for batch in stream.read(task) for row in batch.to_pylist()]
-        assert sum(row["store_size"] for row in found) <= 8 * 1024 * 1.3
-        offsets = [row["physical_offset"] for row in found]
+        read_rows = [row for batch in stream.read(task) for row in batch.to_pylist()]
+        assert sum(row["store_size"] for row in read_rows) <= 8 * 1024 * 1.3
+        offsets = [row["physical_offset"] for row in read_rows]
         spans.append((min(offsets), max(offsets)))
     total = sum(message.store_size for message in built.messages)
     assert len(tasks) <= 2 * (total // 8192 + 1)

@@ -81,8 +81,8 @@ def batches(
         start = end
 
 
-def places(found: list[reading.Row]) -> list[tuple[int, int]]:
-    return sorted((row["queue_id"], row["queue_offset"]) for row in found)
+def places(read_rows: list[reading.Row]) -> list[tuple[int, int]]:
+    return sorted((row["queue_id"], row["queue_offset"]) for row in read_rows)
 
 
 ALL = sorted((i % 4, i // 4) for i in range(COUNT))
@@ -120,26 +120,26 @@ def test_a_limit_of_messages_is_kept_and_each_message_read_once(
 ) -> None:
     stream = earliest(mq)
     limits = TriggerLimits(max_offsets=limit)
-    found = [*batches(stream, stream.initial_offset(), limits)]
-    assert [len(batch) for batch in found[:-1]] == [limit] * (len(found) - 1)
-    assert places([row for batch in found for row in batch]) == ALL
+    read_batches = [*batches(stream, stream.initial_offset(), limits)]
+    assert [len(batch) for batch in read_batches[:-1]] == [limit] * (len(read_batches) - 1)
+    assert places([row for batch in read_batches for row in batch]) == ALL
 
 
 @pytest.mark.parametrize("limit", [1, 1500, 4000, 10**6])
 def test_a_limit_of_bytes_is_kept_by_sampled_sizes(mq: LocalBroker, limit: int) -> None:
     stream = earliest(mq)
-    found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=limit))]
-    assert places([row for batch in found for row in batch]) == ALL
-    largest = max(row["store_size"] for batch in found for row in batch)
-    sizes = [sum(row["store_size"] for row in batch) for batch in found]
+    read_batches = [*batches(stream, stream.initial_offset(), TriggerLimits(max_bytes=limit))]
+    assert places([row for batch in read_batches for row in batch]) == ALL
+    largest = max(row["store_size"] for batch in read_batches for row in batch)
+    sizes = [sum(row["store_size"] for row in batch) for batch in read_batches]
     assert all(size <= max(1.3 * limit, largest) for size in sizes)
     assert all(size >= 0.6 * limit for size in sizes[:-1])
 
 
 def test_a_limit_below_the_queue_count_takes_the_oldest_messages(mq: LocalBroker) -> None:
     stream = earliest(mq)
-    found = [*batches(stream, stream.initial_offset(), TriggerLimits(max_offsets=1))]
-    times = [row["store_timestamp"] for batch in found for row in batch]
+    read_batches = [*batches(stream, stream.initial_offset(), TriggerLimits(max_offsets=1))]
+    times = [row["store_timestamp"] for batch in read_batches for row in batch]
     assert times == sorted(times)
 
 
@@ -153,8 +153,8 @@ def test_a_limit_below_the_queue_count_takes_the_oldest_messages(mq: LocalBroker
     ],
 )
 def test_starting_positions(mq: LocalBroker, options: dict[str, Any], counts: list[int]) -> None:
-    found = open_stream(mq, topic="Orders", **options).initial_offset()
-    assert found == {"Orders": {BROKER: {str(i): n for i, n in enumerate(counts)}}}
+    offset = open_stream(mq, topic="Orders", **options).initial_offset()
+    assert offset == {"Orders": {BROKER: {str(i): n for i, n in enumerate(counts)}}}
 
 
 def test_partitions_have_the_configured_size(mq: LocalBroker) -> None:
@@ -280,8 +280,8 @@ def test_expired_and_truncated_queues_are_errors_or_tolerated(
     with pytest.raises(DataLoss, match=text):
         earliest(mq).latest_offset(start, None)
     lenient = earliest(mq, failOnDataLoss=False)
-    found = batch_of(lenient, start, lenient.latest_offset(start, None))
-    assert places(found) == [place for place in ALL if place[1] >= 10]
+    read_rows = batch_of(lenient, start, lenient.latest_offset(start, None))
+    assert places(read_rows) == [place for place in ALL if place[1] >= 10]
     behind = {"Orders": {BROKER: {"0": 31}}}
     with pytest.raises(DataLoss, match="it was truncated, or recreated"):
         earliest(mq).latest_offset(behind, None)
@@ -400,10 +400,10 @@ def test_slaves_are_preferred_if_configured(
     async def with_slave(
         instance: ClientInstance, topic: str, *, refresh: bool = False
     ) -> TopicRoute:
-        found = await route(instance, topic, refresh=refresh)
-        there, nowhere = found.brokers[BROKER][0], "127.0.0.1:1"
+        answer = await route(instance, topic, refresh=refresh)
+        there, nowhere = answer.brokers[BROKER][0], "127.0.0.1:1"
         master, slave = (there, nowhere) if read_from == "master" else (nowhere, there)
-        return dataclasses.replace(found, brokers={BROKER: {0: master, 1: slave}})
+        return dataclasses.replace(answer, brokers={BROKER: {0: master, 1: slave}})
 
     monkeypatch.setattr(ClientInstance, "route", with_slave)
     stream = earliest(mq, readFrom=read_from, **{"fetchOffset.numRetries": 0})

@@ -62,8 +62,9 @@ def test_accepted(given: dict[str, Any], field: str, value: object) -> None:
         ({"writeId": "w", "idempotent": False}, "idempotent=false"),
         ({"writeId": "a b"}, "visible ASCII"),
         ({"maxInFlight": 0}, "a whole number from 1"),
-        ({"accessKey": "key-1"}, "not supported yet"),
-        ({"colour": 1}, "one of batchBytes, broker"),
+        ({"accessKey": "key-1"}, "together with a secretKey"),
+        ({"secretKey": "pass-1"}, "unless accessKey"),
+        ({"colour": 1}, "one of accessKey, batchBytes, broker"),
         ({"nameServer": ";"}, "host:port"),
     ],
 )
@@ -71,7 +72,7 @@ def test_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidOption) as error:
         parse(**given)
     assert text in str(error.value)
-    assert "key-1" not in str(error.value)
+    assert "pass-1" not in str(error.value)
 
 
 def test_targets_of_rows() -> None:

@@ -98,18 +98,6 @@ def test_the_final_message_of_a_transaction(stores: Stores) -> None:
         assert message.properties == REAL
 
 
-def test_a_retry_has_fewer_properties_and_one_attempt_more(stores: Stores) -> None:
-    store = stores.open()
-    stored = store.put(
-        IncomingMessage("W", b"b", 0, b"A\x011\x02B\x012\x02A\x013", reconsume_times=4)
-    )
-    rule = CopyRule(b"%RETRY%g", 0, reconsume_more=1, dropped=("A", "none"))
-    more = b"A\x014\x02"
-    assert store.copier.put(places_of([stored], len(more)), rule, more=more)[0] == 1
-    (message,) = messages(store, "%RETRY%g", 0)
-    assert (message.reconsume_times, message.property_bytes) == (5, b"B\x012\x02A\x014\x02")
-
-
 @pytest.mark.parametrize(
     "odd",
     [

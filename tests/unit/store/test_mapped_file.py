@@ -294,7 +294,6 @@ def test_a_warm_file_has_all_its_room(file: MappedFile) -> None:
     file.warm()
     assert file.reserved == SIZE
     file.lock_memory()
-    file.unlock_memory()
 
 
 def test_forbidden_locking_logs_a_warning_with_a_remedy(

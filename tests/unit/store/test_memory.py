@@ -84,10 +84,9 @@ def test_populate_of_pages_after_the_file_end_is_an_error_and_no_signal(descript
     os.close(descriptor)
 
 
-def test_lock_and_unlock() -> None:
+def test_memory_is_locked() -> None:
     made = AnonymousMemory(PAGE_BYTES)
     memory.lock(made.address, PAGE_BYTES)
-    memory.unlock(made.address, PAGE_BYTES)
 
 
 def test_a_range_that_cannot_be_locked_is_an_error() -> None:

@@ -144,9 +144,11 @@ def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
         subject.put("T", 1, tag=f"Tag{number}")
     wanted = [7, 0, 39, 21]
     codes = [cq_unit.tags_code(f"Tag{number}") for number in wanted]
-    codes += [one for number in range(1000) for one in (number, -number)]
-    found = subject.store.get("T", 0, 0, 32, tags_codes=codes).records
-    assert [record.decode(one).tags for one in found] == [f"Tag{one}" for one in sorted(wanted)]
+    codes += [code for number in range(1000) for code in (number, -number)]
+    records = subject.store.get("T", 0, 0, 32, tags_codes=codes).records
+    assert [record.decode(data).tags for data in records] == [
+        f"Tag{tag_number}" for tag_number in sorted(wanted)
+    ]
 
 
 def test_readers_by_their_expression(subject: Subject) -> None:

@@ -22,8 +22,8 @@ FILE = 64 * 1024
 
 def put_some(store: MessageStore, count: int, size: int = 700, topic: str = "TopicA") -> None:
     for number in range(count):
-        one = message(topic, bytes([number % 251]) * size, number % 3, keys=f"key{number}")
-        assert store.put(one).status is PutStatus.PUT_OK
+        sent = message(topic, bytes([number % 251]) * size, number % 3, keys=f"key{number}")
+        assert store.put(sent).status is PutStatus.PUT_OK
     store.step()
 
 
@@ -60,15 +60,18 @@ def test_a_copied_log_is_equal_and_so_are_its_queues(stores: Stores) -> None:
     ),
     flush=st.sampled_from(["ASYNC_FLUSH", "SYNC_FLUSH"]),
 )
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    max_examples=hypothesis.settings.default.max_examples // 4,
+)
 def test_frames_may_end_anywhere(
     tmp_path: Path, bodies: list[int], sizes: list[int], flush: str
 ) -> None:
     stores = Stores(tmp_path / str(next(_folders)))
     master, slave = pair(stores, flush_disk_type=flush)
     for number, size in enumerate(bodies):
-        one = message(f"Topic{number % 2}", bytes([number]) * size, number % 3, keys=f"k{number}")
-        master.put(one)
+        sent = message(f"Topic{number % 2}", bytes([number]) * size, number % 3, keys=f"k{number}")
+        master.put(sent)
     master.step()
     # Many frames of a few bytes take long, and show no more than some.
     few = itertools.chain(itertools.islice(itertools.cycle(sizes), 200), itertools.repeat(1999))
@@ -217,6 +220,35 @@ def test_a_second_buffer_has_no_bytes_of_the_first(stores: Stores) -> None:
     room = slave.replica_log.buffer(100)
     assert bytes(room) == bytes(100)
     assert not any(slave.replica_log.buffer(20_000))
+
+
+def test_what_was_filled_and_not_added_is_cleared_unless_it_is_kept(stores: Stores) -> None:
+    master, slave = pair(stores)
+    put_some(master, 3)
+    copy_log(master, slave)
+    log, data = slave.replica_log, b"\xee" * 5_000
+    with log.spare(5_000) as spare:
+        spare[:] = data
+    log.add(0, 5_000)
+    assert log.has_unpublished
+    assert bytes(log.buffer(6_000, 2_000)) == data[:2_000] + bytes(4_000)
+    with log.spare(5_000) as spare:
+        assert bytes(spare) == bytes(5_000)
+        spare[:] = data
+    log.add(4_000, 5_000)
+    with log.spare(5_000) as spare:
+        assert bytes(spare) == bytes(5_000)
+    assert not log.has_unpublished
+
+
+def test_there_is_no_spare_where_bytes_need_space_first(stores: Stores) -> None:
+    master, slave = pair(stores)
+    put_some(master, 100)
+    assert not slave.replica_log.spare(10)  # it is not known where the log begins
+    copy_log(master, slave, stop=FILE - 5)
+    assert len(slave.replica_log.spare(10)) == 5
+    copy_log(master, slave, stop=FILE)
+    assert not slave.replica_log.spare(10)
 
 
 def test_published_bytes_may_be_fewer_than_the_buffer(stores: Stores) -> None:

@@ -88,6 +88,20 @@ def test_a_put_without_a_broker_does_not_wait(stores: Stores) -> None:
     assert store.put(message()).status is PutStatus.PUT_OK
 
 
+def test_a_put_waits_for_a_slave_that_must_report_again(stores: Stores) -> None:
+    clock = ManualClock(START_MS)
+    store = stores.open(clock=clock, broker_role="SYNC_MASTER", in_sync_replicas=3)
+    now_ms = clock.monotonic_ms()
+    first, second = (add_slave(store, 1 << 20, now_ms) for _ in range(2))
+    first.acked_offset, first.doubtful_offset = None, 0
+    put = store.begin_put(message())
+    assert put.result is None
+    first.acked_offset = second.acked_offset
+    store.replicas_changed()
+    assert put.result is not None
+    assert put.result.status is PutStatus.PUT_OK  # type: ignore[unreachable]
+
+
 def test_acknowledgements_settle_pending_puts(stores: Stores) -> None:
     clock = ManualClock(START_MS)
     store = stores.open(clock=clock, broker_role="SYNC_MASTER")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from interop.clusters import until
 from reput.client import Message, Producer, PullConsumer, blocking
 from reput.errors import InvalidOption, RequestRefused
 from reput.store.reader import StoreReader
@@ -16,9 +17,11 @@ def test_a_sent_message_is_returned() -> None:
     with LocalBroker() as mq:
         with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
             sent = [producer.send(Message("Orders", b"%d" % i)) for i in range(10)]
-        found = mq.messages("Orders")
-        assert [message.body for message in found] == [b"%d" % i for i in range(10)]
-        assert [message.message_id for message in found] == [result.message_id for result in sent]
+        messages = mq.messages("Orders")
+        assert [message.body for message in messages] == [b"%d" % i for i in range(10)]
+        assert [message.message_id for message in messages] == [
+            result.message_id for result in sent
+        ]
         assert mq.messages("Nothing") == []
 
 
@@ -49,6 +52,35 @@ def test_a_local_broker_can_be_restarted() -> None:
     for _ in range(2):
         with mq:
             assert mq.messages("T") == []
+
+
+def test_a_local_broker_follows_changes_of_its_role() -> None:
+    """A client on the broker's machine may change it: tests of failovers do."""
+    with LocalBroker(topics={"T": 1}) as mq, blocking.Admin(namesrv=mq.namesrv_addr) as admin:
+
+        def change(role: str, broker_id: int) -> None:
+            broker = mq._broker
+            assert broker is not None
+            parts = broker.parts
+            changes = {"brokerRole": role, "brokerId": str(broker_id)}
+            admin.update_broker_config(mq.broker_addr, changes)
+            until(lambda: broker.is_open and broker.parts is not parts)
+
+        with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+            producer.send(Message("T", b"before"))
+        change("SLAVE", 1)
+        assert [message.body for message in mq.messages("T", at_least=1)] == [b"before"]
+        waiting = threading.Thread(target=lambda: mq.messages("T", at_least=2, timeout_ms=60_000))
+        waiting.start()
+        change("ASYNC_MASTER", 0)
+        mq.create_topic("Other")
+        with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+            producer.send(Message("T", b"after"))
+        assert [message.body for message in mq.messages("T", at_least=2)] == [b"before", b"after"]
+        waiting.join(60)
+        assert not waiting.is_alive()
+        mq.clear()
+        assert mq.messages("T") == []
 
 
 def test_a_given_folder_is_kept(tmp_path: Path) -> None:

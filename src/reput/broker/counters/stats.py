@@ -169,13 +169,13 @@ class Totals(NamedTuple):
     """Totals of all counters at a moment."""
 
     at_ms: int
-    put: int
+    put_count: int
     """Messages put."""
-    found: int
+    found_count: int
     """Pulls with messages."""
-    missed: int
+    missed_count: int
     """Pulls without messages."""
-    got: int
+    got_count: int
     """Messages delivered."""
 
 
@@ -486,10 +486,10 @@ class Stats:
         first = self._totals[-1 - back]
         seconds = max(last.at_ms - first.at_ms, 1) / 1000
         return (
-            (last.put - first.put) / seconds,
-            (last.found - first.found) / seconds,
-            (last.missed - first.missed) / seconds,
-            (last.got - first.got) / seconds,
+            (last.put_count - first.put_count) / seconds,
+            (last.found_count - first.found_count) / seconds,
+            (last.missed_count - first.missed_count) / seconds,
+            (last.got_count - first.got_count) / seconds,
         )
 
     def _named(self, name: str, key: str) -> Series:

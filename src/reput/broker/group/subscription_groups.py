@@ -234,6 +234,12 @@ class SubscriptionGroups:
             self._settings_bytes += _settings_bytes(group) - old_bytes
             self._notify()
 
+    def copy_forbidden(self, by_group: dict[str, dict[str, int]]) -> None:
+        """Replace what groups are forbidden by what this broker's master has."""
+        if self.table.copy_forbidden(by_group):
+            self._forbidden_count = sum(len(topics) for topics in by_group.values())
+            self._notify()
+
     def delete(self, name: str, now_ms: int) -> bool:
         """Delete a group; return False if it did not exist."""
         known = self.table.get(name)

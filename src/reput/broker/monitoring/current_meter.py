@@ -14,6 +14,8 @@ class MeteredBroker(Protocol):
 
     parts: Parts
     loops: Loops
+    failure: Exception | None
+    """Why the store could not be reopened."""
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +53,9 @@ class CurrentMeter:
         """Return the health of the broker."""
         meter = self._current()
         if meter is None:
+            failure = self._broker.failure
+            if failure is not None:
+                return Health((f"the store could not be reopened: {failure}",))
             return Health(("the store is closed, and opened again in another role",))
         return await meter.check_health()
 

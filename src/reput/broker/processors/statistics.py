@@ -61,7 +61,8 @@ def _described(parts: Parts) -> dict[str, str]:
     days, hours = divmod(hours, 24)
     return {
         "bootTimestamp": str(parts.identity.started_ms),
-        "brokerActive": "true",  # 5.x
+        # 5.x; false on slaves, which deliver no delayed messages and check no transactions.
+        "brokerActive": str(parts.identity.is_master).lower(),
         "brokerVersion": str(codes.VERSION),
         "brokerVersionDesc": codes.VERSION_NAME,
         "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",

@@ -127,11 +127,16 @@ def _reply(parts: Parts, request: Command, key: str, result: PutResult) -> Comma
 
 
 def timer_progress(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the position of the timer in the form of timercheck."""
+    """Return the position of the timer in the form of timercheck.
+
+    Fields, which are not in Java, have what a slave of reput needs in addition.
+    """
     if not parts.settings.store.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-    check = parts.timers.check(parts.clock.now_ms())
-    return commands.reply(request, body=timer_check.encode(check))
+    timers, now_ms = parts.timers, parts.clock.now_ms()
+    fields = {name: str(value) for name, value in timers.progress(now_ms).fields().items()}
+    body = timer_check.encode(timers.check(now_ms))
+    return commands.reply(request, ext_fields=fields, body=body)
 
 
 def timer_metrics(parts: Parts, channel: Channel, request: Command) -> Command:

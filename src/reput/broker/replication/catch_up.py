@@ -1,8 +1,8 @@
-"""Sends old parts of the log to a slave, in a thread: page faults and disk reads take their time.
+"""Sends old parts of the log to a slave from a thread: page faults and disk reads may block.
 
     thread: header, sendfile, header, sendfile, ... until the slave is near the end of the log
 
-The file that is sent is open meanwhile: expiry may delete it.
+The file stays open while it is sent: expiry may delete it.
 """
 
 import functools
@@ -22,11 +22,11 @@ from reput.store.commit_log import LogPiece
 from reput.store.replica_acks import Replica
 
 BEGIN_BYTES = 16 * 1024 * 1024
-"""Lag in bytes from which on a thread serves a slave."""
+"""Lag in bytes above which a thread serves a slave."""
 END_BYTES = 4 * 1024 * 1024
 """Lag in bytes below which the event loop serves it again."""
 DATA_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of the log in a frame of a thread."""
+"""Maximum number of log bytes in a frame that a thread sends."""
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 _POLL_MS = 1_000
 
@@ -39,7 +39,7 @@ class LogFiles(Protocol):
         """Physical offset up to which slaves may have the log."""
 
     def log_file(self, physical_offset: int) -> LogPiece | None:
-        """Return where bytes of the log are on disk; None if there are none."""
+        """Return the place on disk of bytes of the log; None if there are none."""
 
 
 class CatchUp:
@@ -88,7 +88,7 @@ class CatchUp:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end soon: at once, if the connection is shut down."""
+        """Request the end of the thread: it ends at once if the connection is shut down."""
         self._stopping.set()
 
     def join(self) -> None:
@@ -144,7 +144,7 @@ class CatchUp:
         self._on_sent(size)
 
     def _write(self, write: Callable[[], int]) -> int:
-        """Return the result of a write, repeated until the connection takes bytes."""
+        """Retry a write until the connection accepts bytes; return its result."""
         while True:
             try:
                 return write()

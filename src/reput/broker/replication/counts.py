@@ -12,18 +12,18 @@ class ReplicationCounts:
     """Counts since the start."""
 
     accepted: int = 0
-    """Number of connections that were opened."""
+    """Number of accepted connections."""
     sent_bytes: int = 0
-    """Bytes of the log that were sent, to all slaves."""
+    """Number of log bytes sent to all slaves."""
     sent_frames: int = 0
-    """Number of frames with bytes of the log."""
+    """Number of frames with data."""
     heartbeats: int = 0
-    """Number of frames without."""
+    """Number of frames without data."""
     reports: int = 0
     """Number of valid reports."""
     catch_ups: int = 0
     """Number of times that a worker thread has served a slave."""
     refused: Counter[Reason] = field(default_factory=Counter)
-    """Number of connections that were closed, by reason."""
+    """Number of connections that the master closed, by reason."""
     ack_times: PutTimes = field(default_factory=PutTimes)
     """Times from the last byte of a frame until its acknowledgement; a sample of all frames."""

@@ -3,9 +3,9 @@
 import threading
 
 _BURST_MS = 100
-"""Time whose bytes may be sent at once, in ms."""
+"""Duration whose bytes may be sent in one burst, in ms."""
 PAUSE_MS = 20
-"""Pause after which a sender that may send nothing tries again, in ms."""
+"""Delay before a blocked sender retries, in ms."""
 
 
 class FlowControl:
@@ -22,7 +22,7 @@ class FlowControl:
         self._counted_ms: int | None = None
 
     def take(self, wanted: int, now_ms: int) -> int:
-        """Return how many of the wanted bytes may be sent now, and count them.
+        """Return the number of bytes that may be sent now, and count them.
 
         Args:
             wanted: Number of bytes.

@@ -30,15 +30,17 @@ from reput.store.config import BrokerRole, DivergedPolicy, DurableIn
 from reput.store.interface import BrokerStore
 
 RETRY_MS = 5_000
-"""Time between two attempts."""
+"""Delay between two attempts, in ms."""
 DIVERGED_RETRY_MS = 30_000
-"""The same after logs were compared that differ: that takes many requests."""
+"""Delay after a comparison of diverged logs, which takes many requests, in ms."""
 CONNECT_TIMEOUT_MS = 3_000
 UNCHECKED_AFTER = 3
 """Consecutive attempts in which the master accepts slaves, but does not answer requests, after
 which it is followed unchecked: a master that starts opens its port for slaves first."""
+_DISPATCH_PAUSE_MS = 1
+"""Time between the acknowledgement of bytes and their dispatch: the frames of it share a step."""
 _RANGE_INTERVAL_MS = 5_000
-"""Time between two requests for the end of the master's log."""
+"""Interval between requests for the end of the master's log, in ms."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class MayNotFollow(ReputError):
 
 
 class OwnLog:
-    """The log of the own store, for the comparison with the master's.
+    """The slave's log, for the comparison with the master's.
 
     Args:
         store: The store.
@@ -127,7 +129,7 @@ class Follower:
         self._registration = registration
         self._clock = clock
         self.status = SlaveStatus()
-        """The state, as of now."""
+        """Current state."""
         self.on_cut: Callable[[int], object] | None = None
         """Called with the physical offset at which the log must be cut before the slave can
         follow; the follower has ended then. None if the log cannot be cut."""
@@ -135,6 +137,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self._range_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
+        self._dispatching: asyncio.TimerHandle | None = None
         self._sync_thread = SyncThread(store.sync, self._synced)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
@@ -144,7 +147,7 @@ class Follower:
     # Starting and stopping --------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._client = RemotingClient(tls=self._settings.request_tls)
         self._sync_thread.start()
         self._registration.on_master = self._master_changed
@@ -177,7 +180,7 @@ class Follower:
             await self._pause(began_ms + pause_ms - self._clock.monotonic_ms())
 
     async def _pause(self, duration_ms: int) -> None:
-        """Wait, but not longer than until another master is known."""
+        """Wait, or return early when another master becomes known."""
         if duration_ms > 0:
             try:
                 async with asyncio.timeout(duration_ms / 1000):
@@ -186,7 +189,7 @@ class Follower:
                 pass
 
     def _master_changed(self) -> None:
-        """Leave a master that is not the registered one any more."""
+        """Disconnect from a master that is no longer registered."""
         if self._addresses() == self._followed:
             return
         self._has_new_master.set()
@@ -250,7 +253,7 @@ class Follower:
         return False
 
     def _has_cut(self, refused: MayNotFollow) -> bool:
-        """Have the log cut where it begins to differ, if that is the policy."""
+        """Request a cut of the log where it diverges, if the policy allows it."""
         policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
         if policy is not DivergedPolicy.TRUNCATE or physical_offset is None or self.on_cut is None:
             return False
@@ -276,7 +279,7 @@ class Follower:
         """Check that this broker may follow, and prepare an empty log for the first bytes.
 
         Returns:
-            Why nothing is known; empty if all is well.
+            Reason why the master could not be checked; empty if it was.
 
         Raises:
             MayNotFollow: It may not follow.
@@ -295,10 +298,10 @@ class Follower:
         return ""
 
     def _accept_unchecked(self, problem: str) -> None:
-        """Follow a master that could not be checked, but only if that does not seem to change.
+        """Follow a master that cannot be checked, after several failed attempts.
 
         Raises:
-            Disconnected: It is to be tried again first.
+            Disconnected: The check failed; retry it first.
         """
         self._unanswered_count = self._unanswered_count + 1 if problem else 0
         if not problem:
@@ -364,7 +367,7 @@ class Follower:
 
         Args:
             master: The master.
-            problem: Why it could not be checked; empty if it was.
+            problem: Reason why it could not be checked; empty if it was.
 
         Raises:
             Disconnected: The connection has ended.
@@ -397,6 +400,9 @@ class Follower:
             )
             raise await receiver.run()
         finally:
+            if self._dispatching is not None:
+                self._dispatching.cancel()
+                self._dispatch()
             self._receiver = None
             self._range_task.cancel()
 
@@ -413,7 +419,19 @@ class Follower:
             raise Disconnected(_text_of(error)) from error
 
     def _received(self) -> None:
-        """Continue after bytes were received."""
+        """Dispatch bytes that were received, soon."""
+        if self._dispatching is None:
+            loop = asyncio.get_running_loop()
+            self._dispatching = loop.call_later(_DISPATCH_PAUSE_MS / 1000, self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Dispatch what the log has, and continue."""
+        self._dispatching = None
+        try:
+            self._store.replica_log.dispatch()
+        except WriteFailed as error:
+            self._end(Disconnected(str(error), SlaveState.FAILED))
+            return
         status = self.status
         if status.state is SlaveState.FAILED:
             status.state, status.reason = SlaveState.FOLLOWING, ""
@@ -445,7 +463,7 @@ class Follower:
             self._receiver.disconnect(reason)
 
     async def _watch_master(self, master: MasterRequests) -> None:
-        """Keep the end of the master's log up to date, for the lag, and watch the own disk."""
+        """Poll the end of the master's log, for the lag, and watch the slave's disk."""
         while True:
             await asyncio.sleep(_RANGE_INTERVAL_MS / 1000)
             failure = self._store.flusher.failure
@@ -458,7 +476,7 @@ class Follower:
 
 
 def _text_of(error: OSError) -> str:
-    """Return the system's text: asyncio's is the same for any cause."""
+    """Return the operating system's message: asyncio has the same one for every cause."""
     # Errors of name resolution have negative numbers.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)

@@ -1,8 +1,11 @@
 """Receives the log of a master over a connection, straight into the files of the own log.
 
-One call per readable event: it receives all available bytes, publishes whole frames, and
-acknowledges once. Nothing is copied: the system writes the bytes of a frame into the mapped file,
-and with the same call receives the header of the next frame.
+One call per readable event: it receives all available bytes, adds whole frames to the log, and
+acknowledges once; only then are the records dispatched, since the master's producers wait for the
+acknowledgement.
+
+The system writes the bytes into the mapped file. One call receives a header and, since the data
+can only continue the own log, what follows it: mostly one frame. Further frames are moved together.
 """
 
 import asyncio
@@ -20,17 +23,21 @@ from reput.store.replica_log import ReplicaLog
 
 RECEIVED_AT_ONCE = 1 << 20
 """Bytes after which the event loop turns, although there is more."""
+SPARE_BYTES = 256 * 1024
+"""Maximum bytes that are received together with the header of a frame."""
+_SLICE_MS = 10
+"""Time after which the event loop turns, although there is more."""
 _TICKS_PER_INTERVAL = 5
 
 _log = logging.getLogger(__name__)
 
 
 class Disconnected(ReputError):
-    """The connection is over.
+    """The connection has ended.
 
     Args:
-        reason: Why.
-        state: The state that it leaves the slave in.
+        reason: Reason for the end.
+        state: State of the slave afterwards.
     """
 
     def __init__(self, reason: str, state: SlaveState = SlaveState.SEARCHING) -> None:
@@ -56,7 +63,7 @@ class ByteStream(Protocol):
         """
 
     def send(self, data: bytes) -> int:
-        """Send bytes; return how many were taken. Raises ``BlockingIOError`` or ``OSError``."""
+        """Send bytes; return the number sent. Raises ``BlockingIOError`` or ``OSError``."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -92,7 +99,7 @@ class LogReceiver:
         log: The own log.
         status: The slave's state, which this keeps up to date.
         clock: The clock.
-        on_received: Called after bytes were published and acknowledged.
+        on_received: Called after bytes were added and acknowledged, to dispatch them.
         sync_soon: Requests that the log is made durable; ``synced`` is called after that.
     """
 
@@ -119,7 +126,7 @@ class LogReceiver:
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._room: memoryview | None = None  # of the log, for the current frame
         self._filled = 0  # bytes of the room
-        self._has_published = False
+        self._has_added = False
         self._unsent = b""  # the rest of a report that the system did not take whole
         self._is_report_due = False
         self._is_reading = False
@@ -133,10 +140,10 @@ class LogReceiver:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> Disconnected:
-        """Report, and receive until the connection ends; return why.
+        """Report and receive until the connection ends; return the reason.
 
-        Before this the own log must be durable if acknowledgements mean that: the first report is
-        the physical offset at which the master begins.
+        If acknowledgements mean durability, the slave's log must be durable before the call: the
+        first report acknowledges it, and is the physical offset at which the master begins.
         """
         try:
             self._report(self._log.end)
@@ -170,15 +177,16 @@ class LogReceiver:
     # Receiving --------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Receive the available bytes, and acknowledge them."""
+        """Receive the available bytes, acknowledge them, and have them dispatched."""
         self._read_ms, self._status.read_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             try:
                 self._receive_all()
             finally:
-                if self._has_published:
-                    self._has_published = False
+                if self._has_added:
+                    self._has_added = False
                     self._acknowledge()
+                    self._on_received()
         except Disconnected as error:
             self.disconnect(error)
         except NotAFrame as error:
@@ -193,57 +201,101 @@ class LogReceiver:
     def _receive_all(self) -> None:
         left = RECEIVED_AT_ONCE
         while left > 0:
-            if self._room is None:
-                buffers = [self._header[: self._parser.missing]]
-            else:
-                buffers = [self._room[self._filled :], self._header]
-            asked = sum(map(len, buffers))
-            try:
-                count = self._connection.receive(buffers)
-            except BlockingIOError:
-                return
-            self._take(count)
-            if count < asked:
-                return
+            asked, count = self._receive_rest() if self._room is not None else self._receive_next()
             left -= count
+            # Many small frames take longer than their bytes.
+            if count < asked or self._clock.monotonic_ms() - self._read_ms >= _SLICE_MS:
+                return
 
-    def _take(self, count: int) -> None:
-        """Process received bytes: the rest of a frame, then a part of the next one's header."""
-        if self._room is not None:
-            size = min(count, len(self._room) - self._filled)
-            self._filled += size
-            count -= size
-            if self._filled == len(self._room):
-                self._publish()
-        if count:
-            header = self._parser.feed(self._header[:count])
+    def _receive_rest(self) -> tuple[int, int]:
+        """Receive the rest of a frame.
+
+        Returns:
+            The number of bytes that there was room for, and that of the received ones.
+        """
+        room = self._room
+        assert room is not None
+        size, asked = len(room), len(room) - self._filled
+        count = self._receive([room[self._filled :]])
+        self._filled += count
+        if count == asked:
+            room.release()
+            self._room = None
+            self._add(size, size)
+        return asked, count
+
+    def _receive_next(self) -> tuple[int, int]:
+        """Receive a header and what follows it; return as ``_receive_rest``."""
+        missing = self._parser.missing
+        with self._log.spare(SPARE_BYTES) as spare:
+            count = self._receive([self._header[:missing], spare])
+            header = self._parser.feed(self._header[: min(count, missing)])
             if header is not None:
-                self._begin_frame(header)
+                self._take_frames(header, spare, count - missing)
+            return missing + len(spare), count
 
-    def _begin_frame(self, header: FrameHeader) -> None:
-        log, status = self._log, self._status
-        if not log.end and header.physical_offset % self._config.mapped_file_size_commit_log == 0:
-            # A master that could not be checked begins at its last file.
-            log.begin_at(header.physical_offset, self._clock.now_ms())
-        if header.physical_offset != log.end:
+    def _receive(self, buffers: Sequence[memoryview]) -> int:
+        try:
+            return self._connection.receive(buffers)
+        except BlockingIOError:
+            return 0
+
+    def _take_frames(self, header: FrameHeader | None, spare: memoryview, filled: int) -> None:
+        """Add frames to the log, and begin the last one if it is not whole.
+
+        Args:
+            header: The header of the first one.
+            spare: The next bytes of the log.
+            filled: Number of bytes in it: data, then further headers with their data.
+        """
+        start = self._log.end
+        # Bytes of whole frames; where the data of the next one begin, and end as far as filled.
+        size = position = end = 0
+        try:
+            while header is not None:
+                self._check(header, start + size)
+                end = min(position + header.size, filled)
+                if position != size:
+                    spare[size : size + end - position] = spare[position:end]
+                if end < position + header.size:
+                    break
+                size += header.size
+                position = min(end + HEADER_BYTES, filled)
+                header = self._parser.feed(spare[end:position])
+        finally:
+            if filled:
+                self._add(size, filled)
+        if header is not None:
+            self._begin_frame(header, end - position)
+
+    def _check(self, header: FrameHeader, log_end: int) -> None:
+        """Check that a frame continues the log. Raises ``Disconnected``."""
+        if not log_end and header.physical_offset % self._config.mapped_file_size_commit_log == 0:
+            return  # a master that could not be checked begins at its last file
+        if header.physical_offset != log_end:
             raise Disconnected(
                 f"it sends the log from physical offset {header.physical_offset} on, but this log "
-                f"ends at {log.end}"
+                f"ends at {log_end}"
             )
+
+    def _begin_frame(self, header: FrameHeader, filled: int) -> None:
+        """Prepare for the data of a frame, of which some may be there, in the log's spare."""
+        log, status = self._log, self._status
+        if not log.end:
+            log.begin_at(header.physical_offset, self._clock.now_ms())
         end = header.physical_offset + header.size
         status.master_max_offset = max(status.master_max_offset, end)
         if header.size:
-            self._room = log.buffer(header.size)
-            self._filled = 0
+            self._room = log.buffer(header.size, filled)
+            self._filled = filled
 
-    def _publish(self) -> None:
-        assert self._room is not None
-        size = len(self._room)
-        self._room.release()
-        self._room = None
-        self._has_published = True
-        self._status.received_bytes += size
-        self._log.publish(size)
+    def _add(self, size: int, filled: int) -> None:
+        log, status = self._log, self._status
+        log.add(size, filled)
+        if size:
+            self._has_added = True
+            status.received_bytes += size
+            status.master_max_offset = max(status.master_max_offset, log.end)
 
     # Reporting --------------------------------------------------------------------------------
 
@@ -252,7 +304,6 @@ class LogReceiver:
             self._sync_soon()
         else:
             self._report(self._log.end)
-        self._on_received()
 
     def synced(self) -> None:
         """Report the durable part of the log."""
@@ -260,7 +311,7 @@ class LogReceiver:
             self._report(self._log.durable_end)
 
     def _report(self, physical_offset: int) -> None:
-        """Send a report. One that the system does not take is replaced by a later one."""
+        """Send a report; one that must wait for an unsent one is replaced by later ones."""
         if self._ended.done():
             return
         self._reported = physical_offset
@@ -306,7 +357,7 @@ class LogReceiver:
         """Send a heartbeat if it is due, and disconnect from a silent master.
 
         Args:
-            monotonic_ms: The time.
+            monotonic_ms: Current time, monotonic ms.
         """
         config, status = self._config, self._status
         silent_ms = monotonic_ms - self._read_ms

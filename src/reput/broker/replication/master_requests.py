@@ -1,4 +1,4 @@
-"""What a slave asks its master before it follows it: who it is, and which log it has.
+"""Requests of a slave to its master before it follows it: for its identity and its log.
 
 These are requests for operators, which all versions of RocketMQ answer on the port for requests.
 Brokers that require permissions may refuse them.
@@ -22,8 +22,12 @@ class Unanswered(ReputError):
     """The master does not answer a request, refuses it, or its answer cannot be read."""
 
 
+class RequestDenied(Unanswered):
+    """The master refuses a request."""
+
+
 class MasterIdentity(NamedTuple):
-    """A broker as it describes itself."""
+    """Identity of a master, from its own reply."""
 
     cluster: str
     broker_name: str
@@ -33,15 +37,17 @@ class MasterIdentity(NamedTuple):
 
 
 class MasterRange(NamedTuple):
-    """The physical offsets of a log."""
+    """Range of physical offsets of the master's log."""
 
     min_offset: int
     max_offset: int
     """Physical offset after the last readable byte."""
+    has_newer_tables: bool = False
+    """True if it may answer requests for tables that RocketMQ has from 5.0 on."""
 
 
 class MasterRequests:
-    """Asks a master.
+    """Sends requests to a master.
 
     Args:
         client: Opens the connection.
@@ -57,7 +63,7 @@ class MasterRequests:
         """Return the master's names, role and file size.
 
         Raises:
-            Unanswered: It does not say.
+            Unanswered: The master did not return them.
         """
         what = "its settings"
         reply = await self._ask(Command(RequestCode.GET_BROKER_CONFIG), what)
@@ -73,21 +79,27 @@ class MasterRequests:
             raise self._unreadable(what, error) from error
 
     async def log_range(self) -> MasterRange:
-        """Return where its log begins and ends.
+        """Return the range of the master's log.
 
         Raises:
-            Unanswered: It does not say.
+            Unanswered: The master did not return it.
         """
         what = "the offsets of its log"
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            min_offset = max(int(table["commitLogMinOffset"]), 0)  # of RocketMQ without files: -1
+            return MasterRange(
+                min_offset,
+                int(table["commitLogMaxOffset"]),
+                # Older brokers lack it, and some of them do not even refuse unknown requests.
+                has_newer_tables="timerReadBehind" in table,
+            )
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record that the master has at a physical offset; None if it has none.
+        """Return the master's record at a physical offset; None if there is none.
 
         Raises:
             Unanswered: It does not answer. A refusal is the answer that it has none: there is no
@@ -98,19 +110,21 @@ class MasterRequests:
         reply = await self._invoke(request, f"the record at physical offset {physical_offset}")
         return bytes(reply.body) if reply.code == ResponseCode.SUCCESS else None
 
-    async def table(self, code: RequestCode, what: str) -> bytes:
-        """Return the body of a reply with a table of the master.
+    async def table(self, code: RequestCode, what: str) -> Command:
+        """Return a reply with a table of the master.
 
         Raises:
-            Unanswered: It does not answer, or refuses.
+            Unanswered: It does not answer.
+            RequestDenied: It refuses.
         """
-        return bytes((await self._ask(Command(code), what)).body)
+        return await self._ask(Command(code), what)
 
     async def _ask(self, request: Command, what: str) -> Command:
         reply = await self._invoke(request, what)
         if reply.code != ResponseCode.SUCCESS:
             remark = reply.remark or ""
-            raise Unanswered(f"{self.address} refuses {what}: code {reply.code} {remark}".rstrip())
+            text = f"{self.address} refuses {what}: code {reply.code} {remark}"
+            raise RequestDenied(text.rstrip())
         return reply
 
     async def _invoke(self, request: Command, what: str) -> Command:

@@ -10,12 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from reput.broker.replication.master_requests import MasterRequests, Unanswered
+from reput.broker.replication.master_requests import MasterRequests, RequestDenied, Unanswered
 from reput.errors import CorruptRecord
-from reput.format import fastjson
+from reput.format import fastjson, timer_check
 from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.store import pop_tables
 from reput.store.config_tables import GROUP_SEPARATOR, Table, expected_kind, member
+from reput.store.pop_tables import RequestModesByTopic
 from reput.store.table_files import DataVersion
+from reput.store.timer_table import TimerProgress
 
 Queues = dict[int, int]
 """Queue id -> consumer offset."""
@@ -29,10 +33,15 @@ class NamedEntries(NamedTuple):
     version: DataVersion
     entries: dict[str, Table]
     """Entries by name, with all members that the master sent."""
+    forbidden: dict[str, dict[str, int]] | None = None
+    """Group -> topic -> operations that the group must not do, as bits of a permission; None if the
+    master does not have it."""
+    is_whole: bool = True
+    """False if the master has more entries: 5.5 can send them in parts."""
 
 
 class MasterTables:
-    """Asks a master for its tables.
+    """Requests the tables of a master.
 
     Args:
         master: The requests.
@@ -43,12 +52,23 @@ class MasterTables:
 
     async def topics(self) -> NamedEntries:
         """Return the topics. Raises ``Unanswered``."""
-        return await self._fetch(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", named)
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        return await self._named(code, "topicConfigTable", "totalTopicNum")
 
     async def groups(self) -> NamedEntries:
         """Return the groups. Raises ``Unanswered``."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        return await self._fetch(code, "subscriptionGroupTable", named)
+        return await self._named(code, "subscriptionGroupTable", "totalGroupNum")
+
+    async def _named(
+        self, code: RequestCode, entries_member: str, total_field: str
+    ) -> NamedEntries:
+        reply = await self._master.table(code, entries_member)
+        named_entries = await self._decoded(reply, entries_member, named)
+        total = (reply.ext_fields or {}).get(total_field, "")
+        if total.isdecimal() and int(total) > len(named_entries.entries):
+            return named_entries._replace(is_whole=False)
+        return named_entries
 
     async def consumer_offsets(self) -> dict[tuple[str, str], Queues]:
         """Return the consumer offsets by topic and group. Raises ``Unanswered``."""
@@ -59,10 +79,42 @@ class MasterTables:
         """Return delay level -> queue offset. Raises ``Unanswered``."""
         return await self._fetch(RequestCode.GET_ALL_DELAY_OFFSET, "offsetTable", numbers)
 
+    async def request_modes(self) -> RequestModesByTopic | None:
+        """Return the request modes; None if the master does not have them. Raises ``Unanswered``.
+
+        To be called only if the master ``has_newer_tables``.
+        """
+        code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+        try:
+            return await self._fetch(code, "messageRequestModeMap", request_modes)
+        except RequestDenied:
+            return None
+
+    async def timer_progress(self) -> TimerProgress | None:
+        """Return the progress of the timer; None if the master has none. Raises ``Unanswered``.
+
+        To be called only if the master ``has_newer_tables``.
+        """
+        what = "the progress of its timer"
+        try:
+            reply = await self._master.table(RequestCode.GET_TIMER_CHECK_POINT, what)
+        except RequestDenied:  # its timer is disabled
+            return None
+        try:
+            return timer_progress(reply)
+        except (CorruptRecord, ValueError) as error:
+            raise Unanswered(f"{self._master.address} answers for {what}, but: {error}") from error
+
     async def _fetch(
         self, code: RequestCode, entries_member: str, decode: Callable[[Table, str], _T]
     ) -> _T:
-        body = await self._master.table(code, entries_member)
+        reply = await self._master.table(code, entries_member)
+        return await self._decoded(reply, entries_member, decode)
+
+    async def _decoded(
+        self, reply: Command, entries_member: str, decode: Callable[[Table, str], _T]
+    ) -> _T:
+        body = bytes(reply.body)
         try:
             return await asyncio.to_thread(lambda: decode(_parsed(body), entries_member))
         except (CorruptRecord, ValueError) as error:
@@ -92,7 +144,13 @@ def named(table: Table, entries_member: str) -> NamedEntries:
             int(version.get("timestamp", 0)),
             int(version.get("stateVersion", 0)),
         )
-    return NamedEntries(data_version, entries)
+        forbidden = None
+        if isinstance(table.get("forbiddenTable"), dict):
+            forbidden = {
+                group: {topic: int(bits) for topic, bits in topics.items()}
+                for group, topics in table["forbiddenTable"].items()
+            }
+    return NamedEntries(data_version, entries, forbidden)
 
 
 def numbers(table: Table, entries_member: str) -> dict[int, int]:
@@ -111,6 +169,28 @@ def consumer_offsets(table: Table, entries_member: str) -> dict[tuple[str, str],
                 raise ValueError(f"{key!r} is not topic@group")
             offsets[topic, group] = _numbers(queues)
     return offsets
+
+
+def request_modes(table: Table, entries_member: str) -> RequestModesByTopic:
+    """Return the request modes of a reply. Raises ``CorruptRecord``."""
+    with expected_kind(entries_member):
+        return pop_tables.request_modes(member(table, entries_member, entries_member))
+
+
+def timer_progress(reply: Command) -> TimerProgress:
+    """Return the progress of the timer in a reply of reput or RocketMQ.
+
+    Raises:
+        CorruptRecord: The body is too short.
+        ValueError: A field is not a number, or negative.
+    """
+    progress = TimerProgress.of_fields(reply.ext_fields or {})
+    if progress is None:
+        check = timer_check.decode(reply.body)
+        progress = TimerProgress(check.read_time_ms, 0, check.queue_offset)
+    if min(progress) < 0:
+        raise ValueError(f"{progress} has a negative number")
+    return progress
 
 
 def _numbers(table: dict[Any, Any]) -> dict[int, int]:

@@ -1,38 +1,45 @@
-"""A slave's copies of its master's tables: topics, groups, consumer offsets, delay levels.
+"""A slave's copies of its master's tables: topics, groups, request modes, consumer offsets, delays.
 
     topics, groups, offsets -> end of the master's log -> the slave has dispatched up to it
-    new entries at once                                -> positions
+    new entries at once                                -> positions: of groups, levels, the timer
 
 A position may pass a message whose copy the slave lacks: a slave that became master then would
 never deliver it. So positions are taken once the slave has all that the master had afterwards.
 Nothing is copied unless the slave follows: the follower has checked then whose master that is.
-Entries that the master lacks are kept.
+Consumer offsets and delay levels that the master lacks are kept; for topics and groups see
+``named_tables``.
 """
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from reput.broker.delay import DelaySchedule
 from reput.broker.deliveries import Deliveries
-from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
-from reput.broker.replication.master_tables import MasterTables, NamedEntries, Queues
+from reput.broker.replication.master_tables import MasterTables, Queues
+from reput.broker.replication.named_tables import NamedTables
 from reput.broker.replication.state import SlaveState, SlaveStatus
-from reput.broker.topic.topics import Topics
+from reput.broker.timer.timers import Timers
 from reput.clock import Clock
 from reput.errors import ReputError
 from reput.format import names
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
-from reput.store.config_tables import Table
 from reput.store.interface import BrokerStore
+from reput.store.pop_tables import RequestModeTable
+from reput.store.timer_table import TimerProgress
 
 INTERVAL_MS = 3_000
-"""Time between two rounds."""
+"""Interval between two rounds, in ms."""
+_LOOK_MS = 100
+"""Time between two looks whether the log has come, for positions that wait for it."""
+_T = TypeVar("_T")
+
+_NO_OFFSET = -1
 
 _log = logging.getLogger(__name__)
 
@@ -42,20 +49,23 @@ class Positions(NamedTuple):
 
     log_end: int
     """Physical offset of the end of its log afterwards."""
-    consumer_offsets: dict[tuple[str, str], Queues]
-    delay_offsets: dict[int, int]
+    consumer_offsets: dict[tuple[str, str], Queues] | None
+    """None, as the others: it is not known."""
+    delay_offsets: dict[int, int] | None
+    timer: TimerProgress | None
 
 
 class MetadataSync:
-    """Copies the tables of the master, as long as the slave follows it.
+    """Copies the master's tables while the slave follows it.
 
     Args:
-        status: The slave's state: the master's address is there.
+        status: State of the slave, with the master's address.
         store: The store.
-        topics: The topics.
-        subscription_groups: The groups' settings.
+        named_tables: Copies topics and groups.
         deliveries: The consumer offsets.
         delayed: The progress of delayed messages.
+        timers: The progress of the timer.
+        request_modes: The request modes of groups.
         clock: The clock.
         tls: Certificates of the requests; None without TLS.
     """
@@ -64,30 +74,32 @@ class MetadataSync:
         self,
         status: SlaveStatus,
         store: BrokerStore,
-        topics: Topics,
-        subscription_groups: SubscriptionGroups,
+        named_tables: NamedTables,
         deliveries: Deliveries,
         delayed: DelaySchedule,
+        timers: Timers,
+        request_modes: RequestModeTable,
         clock: Clock,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tls = tls
         self._status = status
         self._store = store
-        self._topics = topics
-        self._subscription_groups = subscription_groups
+        self._named_tables = named_tables
         self._deliveries = deliveries
         self._delayed = delayed
+        self._timers = timers
+        self._request_modes = request_modes
         self._clock = clock
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: Positions | None = None
-        self._seen: dict[tuple[str, str], Queues] = {}
-        """The master's consumer offsets when they were last taken."""
+        self._seen: dict[tuple[str, str], Queues] | None = None
+        """The master's consumer offsets when they were last taken; None if they were not."""
         self._problem = ""
 
     async def start(self) -> None:
-        """Begin to copy."""
+        """Start copying."""
         self._client = RemotingClient(tls=self._tls)
         self._task = asyncio.create_task(self._run(self._client))
 
@@ -102,19 +114,28 @@ class MetadataSync:
 
     async def _run(self, client: RemotingClient) -> None:
         while True:
-            status = self._status
-            if status.state is SlaveState.FOLLOWING and status.master_address:
-                try:
-                    await self.copy(MasterRequests(client, status.master_address))
-                    self._problem = ""
-                except ReputError as error:
-                    self._report(str(error))
-                except Exception as error:  # noqa: BLE001 - the outermost edge of a task
-                    if self._report(f"{type(error).__name__}: {error}"):
-                        _log.exception("copying the master's tables failed")
-            else:
-                self._waiting = None  # the next master may have another log
-            await asyncio.sleep(INTERVAL_MS / 1000)
+            try:
+                await self._round(client)
+            except ReputError as error:
+                self._report(str(error))
+                await asyncio.sleep(INTERVAL_MS / 1000)
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+                if self._report(f"{type(error).__name__}: {error}"):
+                    _log.exception("copying the master's tables failed")
+                await asyncio.sleep(INTERVAL_MS / 1000)
+
+    async def _round(self, client: RemotingClient) -> None:
+        """Copy all tables, and wait for the next time."""
+        status = self._status
+        if status.state is SlaveState.FOLLOWING and status.master_address:
+            await self.copy(MasterRequests(client, status.master_address))
+            self._problem = ""
+        else:
+            self._waiting = None  # the next master may have another log
+            self._named_tables.forget_master()
+        for _ in range(max(INTERVAL_MS // _LOOK_MS, 1)):
+            await asyncio.sleep(min(INTERVAL_MS, _LOOK_MS) / 1000)
+            await self._take_positions()
 
     def _report(self, problem: str) -> bool:
         """Log a problem once; return True if it is new."""
@@ -128,48 +149,56 @@ class MetadataSync:
         """Copy all tables once.
 
         Raises:
-            Unanswered: A table cannot be fetched or read; those before it are copied.
+            Unanswered: Tables cannot be fetched or read; all others are copied.
         """
-        tables = MasterTables(master)
-        for what, fetch, own in (
-            ("topics", tables.topics, self._topics),
-            ("groups", tables.groups, self._subscription_groups),
-        ):
-            await run_in_slices(self._copy_entries(what, await fetch(), own))
-        consumer_offsets = await tables.consumer_offsets()
-        await run_in_slices(self._copy_new_offsets(consumer_offsets))
-        if self._waiting is None:
-            delay_offsets = await tables.delay_offsets()
-            log_end = (await master.log_range()).max_offset
-            self._waiting = Positions(log_end, consumer_offsets, delay_offsets)
-        waiting = self._waiting
-        if self._store.dispatcher.dispatched_offset >= waiting.log_end:
-            self._waiting = None
-            for level, queue_offset in waiting.delay_offsets.items():
-                if self._delayed.table.get(level) != queue_offset:
-                    self._delayed.table.put(level, queue_offset)
-            await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
+        tables, problems = MasterTables(master), list[str]()
 
-    def _copy_entries(
-        self, what: str, reply: NamedEntries, own: Topics | SubscriptionGroups
-    ) -> Iterable[None]:
-        """Take the entries of a reply, once all of them are valid, and its version."""
-        table = own.table
-        entries: list[tuple[Any, Table]] = []
-        for items in chunks(reply.entries.items()):
+        async def done(work: Callable[[], Awaitable[_T]]) -> _T | None:
             try:
-                entries += [(table.entry_of(name, value), value) for name, value in items]
-            except ReputError as error:
-                raise Unanswered(f"the master's {what}: {error}") from error
-            yield
-        if not entries:
-            raise Unanswered(f"the master has no {what}, not even those of each broker")
-        now_ms = self._clock.now_ms()
-        for chunk in chunks(entries):
-            for entry, stored in chunk:
-                own.copy(entry, stored, now_ms)
-            yield
-        table.adopt_version(reply.version)
+                return await work()
+            except Unanswered as error:
+                problems.append(str(error))
+                return None
+
+        log = await done(master.log_range)
+        is_newer = log is not None and log.has_newer_tables
+        await done(lambda: self._named_tables.copy_topics(master))
+        deleted_groups = await done(lambda: self._named_tables.copy_groups(master)) or set()
+        if is_newer and (modes := await done(tables.request_modes)) is not None:
+            self._request_modes.replace(modes)
+        consumer_offsets = await done(tables.consumer_offsets)
+        if consumer_offsets is not None:
+            for group in deleted_groups - {group for _, group in consumer_offsets}:
+                self._deliveries.consumer_offsets.delete(group=group)
+            await run_in_slices(self._copy_new_offsets(consumer_offsets))
+        await self._take_positions()
+        if self._waiting is None:
+            delay_offsets = await done(tables.delay_offsets)
+            timer = await done(tables.timer_progress) if is_newer else None
+            log = await done(master.log_range)
+            if log is not None:
+                self._waiting = Positions(log.max_offset, consumer_offsets, delay_offsets, timer)
+            await self._take_positions()
+        if problems:
+            raise Unanswered("; ".join(problems))
+
+    async def _take_positions(self) -> None:
+        """Take the positions that wait, if the log is here and on the disk.
+
+        A power failure must not leave tables that are ahead of the log.
+        """
+        waiting, store = self._waiting, self._store
+        if waiting is None:
+            return
+        if min(store.dispatcher.dispatched_offset, store.log.flushed_offset) < waiting.log_end:
+            return
+        self._waiting = None
+        if waiting.delay_offsets is not None:
+            self._delayed.copy_positions(waiting.delay_offsets)
+        if waiting.timer is not None:
+            self._timers.copy_progress(waiting.timer)
+        if waiting.consumer_offsets is not None:
+            await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
 
     def _copy_new_offsets(self, theirs: dict[tuple[str, str], Queues]) -> Iterable[None]:
         """Add the consumer offsets of ordinary groups that are missing here."""
@@ -187,10 +216,13 @@ class MetadataSync:
         for chunk in chunks(theirs.items(), CHUNK):
             table = self._deliveries.consumer_offsets
             for key, queues in chunk:
-                seen = self._seen.get(key, {})
+                seen = None if self._seen is None else self._seen.get(key, {})
                 for queue_id, value in queues.items():
                     own = table.get(*key, queue_id)
-                    consumer_offset = merged(own, value, seen.get(queue_id))
+                    consumer_offset = value
+                    if key[1] not in names.GROUPS_OF_BROKERS:
+                        last = None if seen is None else seen.get(queue_id, _NO_OFFSET)
+                        consumer_offset = merged(own, value, last)
                     if consumer_offset != own:
                         table.put(*key, queue_id, consumer_offset)
             yield
@@ -206,7 +238,7 @@ def merged(own: int | None, theirs: int, seen: int | None) -> int:
     Args:
         own: The consumer offset here; None if there is none.
         theirs: The master's.
-        seen: The master's when it was last taken; None if it was not.
+        seen: The master's when it was last taken, negative if it had none; None if it was not.
     """
     if own is None or theirs >= own:
         return theirs

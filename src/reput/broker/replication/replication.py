@@ -7,7 +7,7 @@ from reput.broker.replication.slave_port import SlavePort
 
 
 class Replication:
-    """Runs what the role requires.
+    """Runs the components that the role requires.
 
     Args:
         identity: The broker's role.
@@ -29,12 +29,12 @@ class Replication:
         self.metadata = metadata
 
     async def listen(self) -> None:
-        """Open a master's port; before the broker registers. Raises ``OSError``."""
+        """Open a master's port, before the broker registers. Raises ``OSError``."""
         if self._identity.is_master:
             await self.slave_port.start()
 
     async def start(self) -> None:
-        """Begin to follow, as a slave; after the broker has begun to register."""
+        """Start following as a slave, after the broker has begun to register."""
         if not self._identity.is_master:
             await self.follower.start()
             await self.metadata.start()

@@ -1,4 +1,4 @@
-"""Judges the reports of a slave, without I/O.
+"""Checks the reports of a slave, without I/O.
 
 A report is 8 bytes that anybody can send (https://github.com/apache/rocketmq/issues/3015). So a
 value counts only if a slave that copies this log could have sent it.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Reason(enum.StrEnum):
-    """Why a connection was closed by the master; label of a metric."""
+    """Reason why the master closed a connection; label of a metric."""
 
     BELOW_MIN = "below_min"
     """The slave's log ends before the master's begins: the bytes between are deleted."""
@@ -19,7 +19,7 @@ class Reason(enum.StrEnum):
     IMPOSSIBLE = "impossible_report"
     """The slave acknowledges bytes that were not sent, or fewer than before."""
     UNREPORTED = "unreported"
-    """No report came in time."""
+    """No report arrived in time."""
     SILENT = "silent"
     """The slave has not reported for too long."""
     TOO_MANY = "too_many"
@@ -32,7 +32,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OfferedRange:
-    """The log of a master, as far as it concerns reports. All are physical offsets."""
+    """Range of a master's log that slaves may report. All values are physical offsets."""
 
     minimum: int
     """Offset of the oldest byte, the start of a file."""
@@ -46,8 +46,8 @@ class ReportRefused(Exception):
     """A report that no slave of this log can send.
 
     Args:
-        reason: The kind.
-        text: The sentence for the log; it has the value and the allowed ones.
+        reason: Reason for the refusal.
+        text: Message for the log, with the value and the allowed values.
     """
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -68,12 +68,12 @@ class SlaveReports:
 
     @classmethod
     def begin(cls, value: int, log: OfferedRange, *, from_last_file: bool) -> "SlaveReports":
-        """Judge the first report of a connection, which also requests a start.
+        """Check the first report of a connection, which also requests the start.
 
         Args:
-            value: The value; an empty slave's is 0; it gets the log from its first file.
+            value: Reported physical offset; 0 from an empty slave, which gets the whole log.
             log: The master's log.
-            from_last_file: Let an empty slave begin at the last file instead.
+            from_last_file: True to start an empty slave at the last file.
 
         Raises:
             ReportRefused: The master has no bytes for this slave.
@@ -101,7 +101,7 @@ class SlaveReports:
         return self.last if self.has_minimum or self.last >= self.start > 0 else None
 
     def add(self, values: Sequence[int], sent_offset: int) -> None:
-        """Judge further reports; the last one counts.
+        """Check further reports; the last one counts.
 
         Args:
             values: The values, oldest first.

@@ -24,15 +24,15 @@ from reput.store.interface import BrokerStore
 from reput.store.replica_acks import Replica
 
 READ_BYTES = 64 * 1024
-"""Bytes that are read from a slave at once."""
+"""Maximum number of bytes per read from a slave."""
 ROUND_BYTES = 4 * 1024 * 1024
-"""Bytes that are sent to a slave before the event loop serves others."""
+"""Maximum number of bytes sent to a slave per turn of the event loop."""
 
 _NO_BYTES = b""
 
 
 class LinkOwner(Protocol):
-    """The port that a connection belongs to."""
+    """Port of a connection."""
 
     store: BrokerStore
     clock: Clock
@@ -41,7 +41,7 @@ class LinkOwner(Protocol):
     batch_bytes: int
 
     def reported(self, link: "SlaveLink", values: Sequence[int]) -> None:
-        """Judge the reports of a read, oldest first."""
+        """Check the reports of a read, oldest first."""
 
     def refuse(self, link: "SlaveLink", reason: Reason, text: str) -> None:
         """Close a connection, count it and log why."""
@@ -72,9 +72,9 @@ class SlaveLink:
     ) -> None:
         self.host = host
         self.opened_ms = now_ms
-        """The time of the connect, monotonic ms."""
+        """Time of the connection, monotonic ms."""
         self.replica = Replica(address)
-        """What the slave has."""
+        """Physical offsets that the slave was sent and has acknowledged."""
         self.reports: SlaveReports | None = None
         """The slave's reports; None until the first one."""
         self.bytes_per_s = 0
@@ -91,7 +91,9 @@ class SlaveLink:
         self._written_ms = now_ms
         self._catch_up: CatchUp | None = None
         self._sampled = (now_ms, 0)  # time and sent bytes of the last sample of the rate
-        self._awaited: tuple[int, int] | None = None  # end and time of a frame without its ack
+        # End and time of a frame without its acknowledgement, and the last report before it.
+        self._awaited: tuple[int, int, int] | None = None
+        self._is_known_idle = False  # whether the log says that the slave acknowledges nothing
         self._loop.add_reader(self._descriptor, self._readable)
 
     @property
@@ -117,7 +119,7 @@ class SlaveLink:
             self._owner.reported(self, values)
 
     def begin(self, reports: SlaveReports, now_ms: int) -> None:
-        """Begin to send, after the first report.
+        """Start sending, after the first report.
 
         Args:
             reports: The report.
@@ -147,7 +149,7 @@ class SlaveLink:
     # Sending ------------------------------------------------------------------------------------
 
     def send(self, limit: int, now_ms: int) -> bool:
-        """Send what the log has.
+        """Send the next bytes of the log.
 
         Args:
             limit: Physical offset up to which the log may be sent.
@@ -191,7 +193,7 @@ class SlaveLink:
         return view
 
     def _view(self, size: int) -> LogView | None:
-        """Return bytes to be sent next; None, with the connection closed, if they are gone."""
+        """Return the next bytes to send; close the connection if they are deleted or unreadable."""
         if not size:
             return None  # the rest of a heartbeat
         owner = self._owner
@@ -205,7 +207,7 @@ class SlaveLink:
         return view
 
     def _write(self, view: LogView | None, now_ms: int) -> None:
-        """Write what the connection takes of the current frame.
+        """Write as much of the current frame as the connection accepts.
 
         The view is not kept for the next turn: a slow slave must not hold a file.
         """
@@ -229,7 +231,7 @@ class SlaveLink:
         self._sent(count, now_ms)
 
     def _sent(self, count: int, now_ms: int) -> None:
-        """Record that the connection has taken bytes."""
+        """Count sent bytes."""
         if count:
             self._written_ms = now_ms
         header_count = min(count, len(self._header))
@@ -246,7 +248,8 @@ class SlaveLink:
         elif data_count:
             counts.sent_frames += 1
             if self._awaited is None:
-                self._awaited = (replica.sent_offset, now_ms)
+                assert self.reports is not None
+                self._awaited = (replica.sent_offset, now_ms, self.reports.last)
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._descriptor)
@@ -260,7 +263,7 @@ class SlaveLink:
         )
 
     def send_heartbeat(self, now_ms: int) -> None:
-        """Send a frame without data, unless a frame is under way.
+        """Send a frame without data, unless a frame is partly sent.
 
         Args:
             now_ms: The time, monotonic ms.
@@ -319,6 +322,20 @@ class SlaveLink:
             interval_ms: The interval, in ms.
         """
         return now_ms - self._written_ms >= interval_ms
+
+    def becomes_idle(self, now_ms: int, duration_ms: int) -> bool:
+        """Return True, once, if the slave acknowledges nothing, although it got a whole frame.
+
+        Args:
+            now_ms: The time, monotonic ms.
+            duration_ms: Time since the frame, in ms.
+        """
+        if self._awaited is None or self._is_known_idle:
+            return False
+        assert self.reports is not None
+        _, sent_ms, last = self._awaited
+        self._is_known_idle = self.reports.last == last and now_ms - sent_ms >= duration_ms
+        return self._is_known_idle
 
     def sample_rate(self, now_ms: int) -> None:
         """Compute the bytes per second since the last sample, at most once a second.

@@ -73,7 +73,7 @@ class SlavePort:
         )
         """Limit of bytes per second."""
         self.batch_bytes = config.ha_transfer_batch_size
-        """Maximum bytes of the log in a frame."""
+        """Maximum number of log bytes in a frame."""
         self.port = 0
         """The port; 0 while it is closed."""
         self._is_sync_master = config.broker_role is BrokerRole.SYNC_MASTER
@@ -98,11 +98,11 @@ class SlavePort:
 
     @property
     def unreported_count(self) -> int:
-        """Number of connections that have not reported so far."""
+        """Number of connections without a report."""
         return len(self._unreported)
 
     def slaves_status(self) -> HaRuntimeInfo:
-        """Return the reply to 907: what the slaves have, and how far they lag."""
+        """Return the reply to 907: acknowledged offset and lag of each slave."""
         end = self.store.max_physical_offset
         lag_max = self._settings.store.ha_slave_fallbehind_max
         connections = tuple(_connection_info(link, end, lag_max) for link in self._slaves)
@@ -115,7 +115,7 @@ class SlavePort:
     # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             OSError: The port is in use.
@@ -209,14 +209,14 @@ class SlavePort:
         Args:
             link: The connection.
             reason: The kind of reason.
-            text: The sentence for the log.
+            text: Message for the log.
         """
         self.counts.refused[reason] += 1
         self._faults.warn(reason, "slave %s refused: %s", link.replica.address, text)
         link.close(text)
 
     def gone(self, link: SlaveLink, problem: str) -> None:
-        """Remove a connection that has ended, with what it has acknowledged.
+        """Remove an ended connection and its acknowledgements.
 
         Args:
             link: The connection.
@@ -235,7 +235,7 @@ class SlavePort:
     # Reports ------------------------------------------------------------------------------------
 
     def reported(self, link: SlaveLink, values: Sequence[int]) -> None:
-        """Judge the reports of a read, oldest first; release the replies that they allow.
+        """Check the reports of a read, oldest first; release the replies that they allow.
 
         Args:
             link: The connection.
@@ -256,7 +256,7 @@ class SlavePort:
         self._settle()
 
     def _begin(self, link: SlaveLink, value: int, now_ms: int) -> SlaveReports:
-        """Judge the first report of a connection, and begin to send."""
+        """Check the first report of a connection, and start sending."""
         log, config = self.store.log, self._settings.store
         maximum = log.readable_offset
         file_size = config.mapped_file_size_commit_log
@@ -274,7 +274,10 @@ class SlavePort:
         for other in self._slaves:
             if other.host == link.host:
                 # Possibly the same slave, whose old connection is not known to be dead: two
-                # connections of one slave must not count twice.
+                # connections of one slave must not count twice. It counts again with its next
+                # report, which another slave sends as soon as it gets a message.
+                if other.replica.acked_offset is not None:
+                    other.replica.doubtful_offset = other.replica.acked_offset
                 other.replica.acked_offset = None
         self._slaves[link] = None
         link.begin(reports, now_ms)
@@ -298,7 +301,7 @@ class SlavePort:
     # Sending ------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send all slaves what the log has, once per turn of the loop; to be called after puts."""
+        """Send new log bytes to all slaves, once per turn of the loop; call it after puts."""
         is_sync = self._is_sync_master
         if self._is_pumping or not (self._slaves or (is_sync and self._are_replies_held())):
             return
@@ -358,6 +361,13 @@ class SlavePort:
             if now_ms - link.replica.reported_ms >= silence_ms:
                 self.refuse(link, Reason.SILENT, f"no report for {silence_ms} ms")
                 continue
+            if link.becomes_idle(now_ms, silence_ms):
+                _log.warning(
+                    "slave %s reports, but takes no byte after physical offset %s; a slave of "
+                    "RocketMQ with a smaller mappedFileSizeCommitLog never does",
+                    link.replica.address,
+                    link.replica.acked_offset,
+                )
             link.sample_rate(now_ms)
             if link.is_heartbeat_due(now_ms, self._heartbeat_ms):
                 link.send_heartbeat(now_ms)

@@ -1,11 +1,11 @@
-"""State of a slave's replication, for operators: what it follows, how far, and why it does not."""
+"""State of a slave's replication, for operators: its master, its progress, its last problem."""
 
 import enum
 from dataclasses import dataclass
 
 
 class SlaveState(enum.StrEnum):
-    """What a slave is doing."""
+    """State of a slave."""
 
     SEARCHING = "searching"
     """No address of a master is known, or the master does not answer."""
@@ -27,11 +27,11 @@ class SlaveState(enum.StrEnum):
 
 @dataclass(slots=True)
 class SlaveStatus:
-    """State of a slave, as of now."""
+    """Current state of a slave."""
 
     state: SlaveState = SlaveState.SEARCHING
     reason: str = ""
-    """Why the slave does not follow; empty if it does."""
+    """Reason why the slave does not follow; empty if it does."""
     master_address: str = ""
     """Address of the master for requests, ``ip:port``."""
     master_ha_address: str = ""
@@ -39,7 +39,7 @@ class SlaveStatus:
     diverged_offset: int | None = None
     """Physical offset at which the two logs begin to differ, if known."""
     master_max_offset: int = 0
-    """End of the master's log when it was last heard of."""
+    """Last known end of the master's log, a physical offset."""
     master_flushed_offset: int = 0
     """Physical offset up to which the master's log is on its disk."""
     received_bytes: int = 0

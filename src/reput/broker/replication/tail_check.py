@@ -18,20 +18,20 @@ from reput.broker.replication.state import SlaveState
 from reput.format import message as record
 
 STRIDE_MAX = 1 << 20
-"""Maximum number of records between two that are compared: their offsets are in memory."""
+"""Maximum number of records between two compared ones: their offsets are kept in memory."""
 _RECORDS_AT_ONCE = 256
-"""Own records that are read between two turns of the event loop."""
+"""Number of the slave's records read per turn of the event loop."""
 
 
 class Master(Protocol):
-    """The master, as far as the comparison uses it."""
+    """The part of a master that the comparison uses."""
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record at a physical offset; None if there is none."""
 
 
 class OwnLog(Protocol):
-    """The slave's log, as far as the comparison uses it."""
+    """The part of the slave's log that the comparison uses."""
 
     @property
     def end(self) -> int:
@@ -47,7 +47,7 @@ class OwnLog(Protocol):
         """Return the record at a physical offset; None if there is none."""
 
     def rest(self) -> tuple[int, bytes]:
-        """Return physical offset and bytes of the record that is not whole yet; maybe no bytes."""
+        """Return physical offset and bytes of an incomplete last record; maybe no bytes."""
 
 
 class Finding(NamedTuple):
@@ -56,18 +56,18 @@ class Finding(NamedTuple):
     state: SlaveState
     """FOLLOWING if the slave may follow."""
     reason: str = ""
-    """Why it may not."""
+    """Reason why the slave may not follow; empty if it may."""
     diverged_offset: int | None = None
     """Physical offset at which the logs begin to differ, if known."""
 
 
 async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding:
-    """Compare the end of an own log that is not empty with the master's log.
+    """Compare the end of a slave's log, which is not empty, with the master's log.
 
     Args:
-        log: The own log.
+        log: The slave's log.
         master: The master.
-        master_log: Begin and end of its log.
+        master_log: Range of the master's log.
 
     Raises:
         Unanswered: The master does not answer.
@@ -97,7 +97,7 @@ async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding
 
 
 async def _check_rest(log: OwnLog, master: Master) -> Finding:
-    """Compare the record that is not whole yet: a new master may have another one there."""
+    """Compare the last, incomplete record: a new master may have another one there."""
     physical_offset, data = log.rest()
     if may_be_blank(data):
         return Finding(SlaveState.FOLLOWING)
@@ -124,9 +124,9 @@ async def find_difference(log: OwnLog, master: Master, min_offset: int) -> int |
     """Return the physical offset up to which the records of both logs are equal.
 
     Args:
-        log: The own log.
+        log: The slave's log.
         master: The master.
-        min_offset: Begin of the master's log.
+        min_offset: First physical offset of the master's log.
 
     Returns:
         None if no record is equal.

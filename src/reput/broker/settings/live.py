@@ -247,6 +247,12 @@ class LiveConfig:
         before = self.store.broker_role, self.broker.broker_id
         return before != (plan.store.broker_role, plan.broker.broker_id)
 
+    @property
+    def is_role_due(self) -> bool:
+        """True if the wanted role or id is another than the one in force."""
+        before = self.store.broker_role, self.broker.broker_id
+        return before != (self._wanted_store.broker_role, self._wanted_broker.broker_id)
+
     def enter_role(self) -> None:
         """Put the wanted role and id in force; to be called while the store is closed."""
         store = self._wanted_store

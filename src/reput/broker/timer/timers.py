@@ -50,6 +50,7 @@ from reput.format import java, message as record, names, properties as props, ti
 from reput.format.codes import ResponseCode
 from reput.format.timer_check import TimerCheck
 from reput.store import paths
+from reput.store.config import BrokerRole
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, Places, places_of
@@ -121,6 +122,7 @@ class Timers:
         self.recalled_count = 0
         self.metrics = TimerMetrics()
         self._store = store
+        self._is_slave = store.config.broker_role is BrokerRole.SLAVE
         self.config = store.config
         """Current settings; precision and roll time are those of the start."""
         self._precision_ms = store.config.timer_precision_ms
@@ -287,10 +289,38 @@ class Timers:
         queue = self._find_queue()
         return max(0, queue.max_offset - self._taken_up) if queue is not None else 0
 
+    def copy_progress(self, progress: TimerProgress) -> None:
+        """Take the progress of the master; on a slave, which must have the master's log by then."""
+        queue = self._find_queue()
+        # RocketMQ's masters do not send the oldest message that may wait.
+        low = queue.min_offset if queue is not None else 0
+        progress = progress._replace(oldest=max(progress.oldest, low))
+        self._taken_up = progress.taken_up
+        if progress != self.table.progress:
+            self.table.put(progress)
+
+    def progress(self, now_ms: int) -> TimerProgress:
+        """Return the progress; a slave's is that of its master."""
+        if self._is_slave or self._repeats:
+            return self.table.progress or TimerProgress()
+        return self._progress(now_ms)
+
     def check(self, now_ms: int) -> TimerCheck:
         """Return the timer's position in the form of RocketMQ's timercheck."""
-        progress = self._progress(now_ms)
-        return TimerCheck(progress.leaves_ms, 0, progress.taken_up, progress.taken_up)
+        progress = self.progress(now_ms)
+        return TimerCheck(self._slot_ms(progress), 0, progress.taken_up, progress.taken_up)
+
+    @property
+    def _repeats(self) -> bool:
+        """True if not all is taken up again since the start: the saved progress is still valid."""
+        return self._taken_up < self._before.taken_up and self.pending_count > 0
+
+    def _slot_ms(self, progress: TimerProgress) -> int:
+        """Return the slot from which RocketMQ's timer continues, ms: it reads whole slots."""
+        precision_ms = self._precision_ms
+        slot_ms = -(-progress.leaves_ms // precision_ms) * precision_ms
+        first_ms = self._runs.first_ms()
+        return slot_ms - precision_ms if first_ms is not None and first_ms < slot_ms else slot_ms
 
     # Steps ------------------------------------------------------------------------------------
 
@@ -328,10 +358,8 @@ class Timers:
 
         The progress is also written in RocketMQ's form, in case it opens the store next.
         """
-        if not make_durable(self._store):
+        if not make_durable(self._store) or self._repeats:
             return
-        if self.pending_count and self._taken_up < self._before.taken_up:
-            return  # not all is taken up since the start: the saved progress is still valid
         self._publish_progress(now_ms)
         self._publish_progress(now_ms)  # the first call may only have published an older progress
         self._write_java_check(now_ms)
@@ -368,7 +396,7 @@ class Timers:
         out_ms, stored_ms = waiting[:, words.WAITING_OUT_MS], waiting[:, words.WAITING_STORED_MS]
         queue_offsets = places[:, words.PLACE_QUEUE_OFFSET]
         entries = np.empty(len(places), ENTRY_TYPE)
-        entries["leaves_ms"] = np.minimum(out_ms, stored_ms + self._roll_ms)
+        entries["leaves_ms"] = _leave_ms(out_ms, stored_ms, self._roll_ms)
         entries["queue_offset"] = queue_offsets
         entries["physical_offset"] = places[:, words.PLACE_PHYSICAL_OFFSET]
         entries["size"] = places[:, words.PLACE_SIZE]
@@ -403,7 +431,8 @@ class Timers:
         """Return when a message leaves; None if it need not wait, or is a recall in memory."""
         if waiting is None:
             return None
-        leaves_ms = min(waiting.out_ms, waiting.stored_ms + self._roll_ms)
+        times = np.array([waiting.out_ms]), np.array([waiting.stored_ms])
+        leaves_ms = int(_leave_ms(*times, self._roll_ms)[0])
         if waiting.recalled_key is None:
             if self._have_left(np.array([waiting.out_ms]), np.array([queue_offset]))[0]:
                 return None
@@ -649,14 +678,12 @@ class Timers:
         """Write timercheck; RocketMQ then takes up waiting messages that its wheel lacks."""
         if self._find_queue() is None:
             return
-        progress = self._progress(now_ms)
+        progress = self.progress(now_ms)
         java_timer = self.table.java
         queue_offset = max(progress.oldest, java_timer.in_wheel)
         check = _read_check(self._store.root) or TimerCheck(0, 0, 0, 0)
-        # No message is due in between; RocketMQ continues slot by slot from there.
-        slot_ms = -(-progress.leaves_ms // self._precision_ms) * self._precision_ms
         check = check._replace(
-            read_time_ms=slot_ms,
+            read_time_ms=self._slot_ms(progress),
             queue_offset=queue_offset,
             master_queue_offset=queue_offset,
         )
@@ -679,6 +706,16 @@ def _marks(enqueued_ms: int, now_ms: int, roll_times: int = 0) -> bytes:
     if roll_times:
         marks += props.encode({props.TIMER_ROLL_TIMES: str(roll_times)})
     return marks
+
+
+def _leave_ms(out_ms: Numbers, stored_ms: Numbers, roll_ms: int) -> Numbers:
+    """Return when messages leave the queue, to be delivered or rolled; as in Java.
+
+    A slave of RocketMQ, which copies the progress, forgets each of them at the same time.
+    """
+    rest_ms = out_ms - stored_ms - roll_ms
+    wait_ms = np.where(rest_ms < roll_ms // 3, roll_ms // 2, roll_ms)
+    return np.where(rest_ms < 0, out_ms, stored_ms + wait_ms)
 
 
 def _decode(data: bytes | None) -> _Waiting:

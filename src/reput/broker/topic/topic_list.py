@@ -18,7 +18,7 @@ class TopicList:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._version = DataVersion()
+        self._version = DataVersion(), 0
         self._body = b""
 
     def encode(self) -> Steps[bytes]:
@@ -27,8 +27,11 @@ class TopicList:
         Raises:
             LimitExceeded: There are too many topics for one reply.
         """
-        version = data_version(self._topics.table.version)
-        if self._body and version == self._version:
+        table = self._topics.table
+        version = data_version(table.version)
+        # A slave's version is that of its master: local changes leave it.
+        current = version, table.change_count
+        if self._body and current == self._version:
             return self._body
         self._body = b""
         body = LongBody("all topics; ask for single topics with request 351")
@@ -39,5 +42,5 @@ class TopicList:
         data = body.encode_in(
             TopicConfigTable(data_version=version, topic_config_table={}), "topic_config_table"
         )
-        self._version, self._body = version, data
+        self._version, self._body = current, data
         return data

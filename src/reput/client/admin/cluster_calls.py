@@ -12,7 +12,7 @@ from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
 from reput.clock import Clock
-from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError
+from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError, broker_error
 from reput.format import bodies, names
 from reput.format.bodies import ClusterInfo, MessageQueue
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
@@ -89,7 +89,7 @@ class ClusterCalls:
         """Send a request to one name server."""
         reply = await self.instance.ask_name_server(request)
         if reply.code != ResponseCode.SUCCESS:
-            raise BrokerError(reply.code, reply.remark)
+            raise broker_error(reply.code, reply.remark)
         return reply
 
     async def ask_broker(self, broker: str, request: Command) -> Command:
@@ -198,9 +198,9 @@ class ClusterCalls:
             raise InvalidOption("cluster", cluster, f"one of {allowed}")
         else:
             chosen = sorted(clusters)
-        broker_names = sorted({name for one in chosen for name in clusters[one]})
+        broker_names = sorted({name for cluster_name in chosen for name in clusters[cluster_name]})
         addresses = (known.broker_addr_table[name].broker_addrs for name in broker_names)
-        return [one[MASTER_ID] for one in addresses if MASTER_ID in one]
+        return [by_id[MASTER_ID] for by_id in addresses if MASTER_ID in by_id]
 
     async def address(self, broker: str) -> str:
         """Return the address of a broker: of its master, by name, or unchanged."""
@@ -216,8 +216,8 @@ class ClusterCalls:
     async def name_of(self, address: str) -> str:
         """Return the name of the broker at an address; "" if unknown to name servers."""
         table = (await self.clusters()).broker_addr_table
-        found = (name for name, one in table.items() if address in one.broker_addrs.values())
-        return next(found, "")
+        matches = (name for name, data in table.items() if address in data.broker_addrs.values())
+        return next(matches, "")
 
 
 class AdminConnection:

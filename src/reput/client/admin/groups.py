@@ -101,9 +101,9 @@ async def request_modes(
     )
     table = bodies.decode(bodies.RequestModesBody, reply.body).message_request_mode_map
     return [
-        one
+        mode
         for _, by_group in sorted(table.items())
-        for name, one in sorted(by_group.items())
+        for name, mode in sorted(by_group.items())
         if group in (None, name)
     ]
 

@@ -45,9 +45,9 @@ async def producer_connection(admin: AdminConnection, group: str, topic: str) ->
         absent=ResponseCode.SYSTEM_ERROR,
     )
     return _each_client_once(
-        one
+        connection
         for reply in replies
-        for one in bodies.decode(bodies.ProducerConnection, reply.body).connection_set
+        for connection in bodies.decode(bodies.ProducerConnection, reply.body).connection_set
     )
 
 
@@ -92,5 +92,5 @@ async def consume_directly(
 
 def _each_client_once(connections: Iterable[Connection]) -> list[Connection]:
     """Return connections without duplicates: a client has one per broker."""
-    found = {one.client_id: one for one in connections}
-    return [found[client_id] for client_id in sorted(found)]
+    by_client = {connection.client_id: connection for connection in connections}
+    return [by_client[client_id] for client_id in sorted(by_client)]

@@ -62,9 +62,9 @@ async def message_by_unique_key(
         end_timestamp=END_OF_TIME_MS,
         is_unique_key=True,
     )
-    found = await _query(admin, topic, header)
-    same = [one for one in found if one.stored.unique_key == unique_key]
-    return min(same, key=lambda one: one.store_timestamp_ms, default=None)
+    messages = await _query(admin, topic, header)
+    same = [message for message in messages if message.stored.unique_key == unique_key]
+    return min(same, key=lambda message: message.store_timestamp_ms, default=None)
 
 
 async def messages_by_key(
@@ -94,11 +94,13 @@ async def messages_by_key(
         end_timestamp=end_ms,
         is_unique_key=False,
     )
-    found = await _query(admin, topic, header)
+    messages = await _query(admin, topic, header)
     same = [
-        one for one in found if key in one.keys and begin_ms <= one.store_timestamp_ms <= end_ms
+        message
+        for message in messages
+        if key in message.keys and begin_ms <= message.store_timestamp_ms <= end_ms
     ]
-    return sorted(same, key=lambda one: one.store_timestamp_ms)
+    return sorted(same, key=lambda message: message.store_timestamp_ms)
 
 
 async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None:

@@ -37,12 +37,12 @@ class ConsumeStats:
     @property
     def lag(self) -> int:
         """Consumer lag, in messages."""
-        return sum(one.lag for one in self.queues)
+        return sum(progress.lag for progress in self.queues)
 
     @property
     def topics(self) -> list[str]:
         """Topics of the group, including its retry topic."""
-        return sorted({one.queue.topic for one in self.queues})
+        return sorted({progress.queue.topic for progress in self.queues})
 
 
 async def consume_stats(
@@ -64,10 +64,12 @@ async def consume_stats(
         part = bodies.decode(bodies.ConsumeStats, reply.body)
         tps += part.consume_tps
         queues += (
-            QueueProgress(queue, one.broker_offset, one.consumer_offset, one.last_timestamp)
-            for queue, one in part.offset_table.items()
+            QueueProgress(
+                queue, offsets.broker_offset, offsets.consumer_offset, offsets.last_timestamp
+            )
+            for queue, offsets in part.offset_table.items()
         )
-    return ConsumeStats(tuple(sorted(queues, key=lambda one: one.queue)), tps)
+    return ConsumeStats(tuple(sorted(queues, key=lambda progress: progress.queue)), tps)
 
 
 async def consume_time_spans(admin: AdminConnection, group: str, topic: str) -> list[QueueTimeSpan]:

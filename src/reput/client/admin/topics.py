@@ -131,5 +131,5 @@ async def groups_of_topic(admin: AdminConnection, topic: str) -> list[str]:
         await admin.calls.masters_of_topic(topic),
         lambda: requests.make(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header),
     )
-    found = (bodies.decode(bodies.GroupList, reply.body).group_list for reply in replies)
-    return sorted(set(itertools.chain.from_iterable(found)))
+    groups = (bodies.decode(bodies.GroupList, reply.body).group_list for reply in replies)
+    return sorted(set(itertools.chain.from_iterable(groups)))

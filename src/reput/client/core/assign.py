@@ -155,8 +155,8 @@ class MachineRoomNearby:
         for queue in queues:
             queues_in.setdefault(_room(self._broker_room(queue), queue), []).append(queue)
         clients_in: dict[str, list[str]] = {}
-        for one in client_ids:
-            clients_in.setdefault(_room(self._client_room(one), one), []).append(one)
+        for member in client_ids:
+            clients_in.setdefault(_room(self._client_room(member), member), []).append(member)
         own_room = self._client_room(client_id)
         mine: list[MessageQueue] = []
         if own := queues_in.pop(own_room, None):
@@ -194,9 +194,9 @@ class ConsistentHash:
         if client_id not in client_ids:
             return []
         ring: dict[int, str] = {}
-        for one in client_ids:
+        for member in client_ids:
             for i in range(self._virtual_node_count):
-                ring[_ring_hash(f"{one}-{i}")] = one
+                ring[_ring_hash(f"{member}-{i}")] = member
         places = sorted(ring)
         mine = []
         for queue in queues:

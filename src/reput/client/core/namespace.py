@@ -28,5 +28,5 @@ def unwrap(namespace: str, name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    prefix = next((one for one in _GROUP_PREFIXES if name.startswith(one)), "")
+    prefix = next((candidate for candidate in _GROUP_PREFIXES if name.startswith(candidate)), "")
     return prefix, name[len(prefix) :]

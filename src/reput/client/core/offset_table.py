@@ -38,7 +38,11 @@ class OffsetTable:
     def unsaved(self) -> dict[MessageQueue, int]:
         """Return the offsets that the store lacks."""
         saved = self._saved
-        return {queue: one for queue, one in self._offsets.items() if saved.get(queue) != one}
+        return {
+            queue: consumer_offset
+            for queue, consumer_offset in self._offsets.items()
+            if saved.get(queue) != consumer_offset
+        }
 
     def note_saved(self, queue: MessageQueue, consumer_offset: int) -> None:
         """Record offsets as sent to the store."""
@@ -51,7 +55,11 @@ class OffsetTable:
 
     def of_topic(self, topic: str) -> dict[MessageQueue, int]:
         """Return the known queues of a topic."""
-        return {queue: one for queue, one in self._offsets.items() if queue.topic == topic}
+        return {
+            queue: consumer_offset
+            for queue, consumer_offset in self._offsets.items()
+            if queue.topic == topic
+        }
 
 
 def encode_file(offsets: Mapping[MessageQueue, int]) -> bytes:

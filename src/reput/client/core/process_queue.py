@@ -134,8 +134,10 @@ class ProcessQueue(Generic[M]):
         if not messages:
             self.finish(batch)
         elif not batch.is_finished:
-            kept = {one.queue_offset for one in messages}
-            self._forget([one for one in batch.messages if one.queue_offset not in kept])
+            kept = {message.queue_offset for message in messages}
+            self._forget(
+                [message for message in batch.messages if message.queue_offset not in kept]
+            )
             batch.messages = messages
 
     def give_back(self, batch: Batch[M]) -> None:
@@ -164,4 +166,4 @@ class ProcessQueue(Generic[M]):
 
     def _forget(self, messages: Sequence[M]) -> None:
         self.message_count -= len(messages)
-        self.size_bytes -= sum([one.size_bytes for one in messages])
+        self.size_bytes -= sum([message.size_bytes for message in messages])

@@ -55,7 +55,7 @@ def property_lines(settings: Mapping[str, str]) -> bytes:
     """Return settings in the format of Java's ``Properties``."""
     lines = []
     for name, value in settings.items():
-        if not name or any(one in name for one in "=: \t\r\n\\"):
+        if not name or any(character in name for character in "=: \t\r\n\\"):
             raise InvalidOption("settings", name, "names of settings")
         escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
         lines.append(f"{name}={escaped}\n")

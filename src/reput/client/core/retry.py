@@ -8,6 +8,7 @@ Here it does not count, so that a send with seconds left does not fail because o
 from collections.abc import Sequence
 
 from reput.errors import (
+    AccessRefused,
     BrokerError,
     ConnectionLost,
     Overloaded,
@@ -64,7 +65,7 @@ class SendFailed(RemotingError):
 def may_retry(error: RemotingError) -> bool:
     """Return whether another broker may succeed after an error."""
     if isinstance(error, BrokerError):
-        return error.response_code in RETRY_CODES
+        return not isinstance(error, AccessRefused) and error.response_code in RETRY_CODES
     return isinstance(error, (Unreachable, ConnectionLost, RequestTimedOut, Overloaded))
 
 

@@ -124,7 +124,10 @@ def default_route(topic: str, template: TopicRoute, queue_count_max: int) -> Top
         topic,
         msgspec.structs.replace(
             template.data,
-            queue_datas=[_with_queues(one, queue_count_max) for one in template.data.queue_datas],
+            queue_datas=[
+                _with_queues(queue_data, queue_count_max)
+                for queue_data in template.data.queue_datas
+            ],
         ),
         is_default=True,
     )

@@ -54,7 +54,7 @@ class Subscription:
         if not self.tag_set:
             return messages
         wanted = self.tag_set
-        return [one for one in messages if one.tags in wanted]
+        return [message for message in messages if message.tags in wanted]
 
     def data(self) -> SubscriptionData:
         """Return the subscription for heartbeats."""

@@ -33,8 +33,8 @@ def sources(package: str) -> dict[str, bytes]:
     assert spec is not None
     # The folder stays a text: Spark's zips are named ./NAME, and found by that name only.
     (folder,) = spec.submodule_search_locations or [""]
-    found = [module.name for module in pkgutil.iter_modules([folder]) if not module.ispkg]
-    names = sorted({*found} - {Path(SHARED_OBJECT).stem})
+    modules = [module.name for module in pkgutil.iter_modules([folder]) if not module.ispkg]
+    names = sorted({*modules} - {Path(SHARED_OBJECT).stem})
     read = spec.loader.get_data  # type: ignore[union-attr]
     return {f"{package}.{name}": read(f"{folder}/{name}.py") for name in names}
 

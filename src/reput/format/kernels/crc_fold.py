@@ -32,8 +32,8 @@ def _multiply(name: str, a: str, b: str, halves: int) -> str:
     return f"  {name} = {call}\n"
 
 
-def _load(name: str, at: str, count: int) -> str:
-    lines = [f"  {name}p = inttoptr i64 {at} to ptr\n"]
+def _load(name: str, address: str, count: int) -> str:
+    lines = [f"  {name}p = inttoptr i64 {address} to ptr\n"]
     for i in range(count):
         lines.append(f"  {name}p{i} = getelementptr i8, ptr {name}p, i64 {16 * i}\n")
         lines.append(f"  {name}{i} = load {_VECTOR}, ptr {name}p{i}, align 1\n")

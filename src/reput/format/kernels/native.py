@@ -338,10 +338,10 @@ class Columns:
         keys = self._parsed().keys
         words = _Texts.empty(int(keys.sizes.sum(dtype=np.int64)) // WORD_BYTES_MIN + self.count)
         offsets = np.empty(self.count + 1, np.int32)
-        found = _call(
+        count = _call(
             "split_words", *keys.arguments(), self.count, _address(offsets), *words.arguments()
         )
-        return offsets, words.first(found)
+        return offsets, words.first(count)
 
     def unique_keys(self) -> Runs:
         """Return the UNIQ_KEY properties."""

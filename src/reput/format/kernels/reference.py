@@ -191,7 +191,7 @@ class Columns:
 
     def __init__(self, buffer: Buffer, positions: IntArray) -> None:
         view = memoryview(buffer).cast("B")
-        self._set([record.decode(view, int(at), check_crc=False) for at in positions])
+        self._set([record.decode(view, int(position), check_crc=False) for position in positions])
 
     def _set(self, messages: list[record.StoredMessage]) -> None:
         self._messages = messages

@@ -113,13 +113,13 @@ class _LocalArchive:
         self._disk.unlink(str(self._root / path))
 
     def files(self, path: str = "") -> list[str]:
-        found = (one for one in (self._root / path).rglob("*") if one.is_file())
-        names = (one for one in found if not one.match(_DRAFTS))
-        return sorted(str(one.relative_to(self._root)) for one in names)
+        files = (file for file in (self._root / path).rglob("*") if file.is_file())
+        names = (file for file in files if not file.match(_DRAFTS))
+        return sorted(str(file.relative_to(self._root)) for file in names)
 
     def sweep(self) -> None:
-        for one in list(self._root.rglob(_DRAFTS)):
-            self._disk.unlink(str(one))
+        for draft in list(self._root.rglob(_DRAFTS)):
+            self._disk.unlink(str(draft))
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
         target = self._root / path
@@ -173,22 +173,22 @@ class _RemoteArchive:
             self._fs.delete_file(f"{self._root}/{path}")
 
     def files(self, path: str = "") -> list[str]:
-        return [one for one in self._all(path) if not _is_draft(one)]
+        return [name for name in self._all(path) if not _is_draft(name)]
 
     def sweep(self) -> None:
         if self._fs.type_name not in _WHOLE_OR_NOT_AT_ALL:
-            for one in filter(_is_draft, self._all("")):
-                self.delete(one)
+            for name in filter(_is_draft, self._all("")):
+                self.delete(name)
 
     def _all(self, path: str) -> list[str]:
         folder = f"{self._root}/{path}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
         try:
-            found = self._fs.get_file_info(selector)
+            entries = self._fs.get_file_info(selector)
         except OSError as error:
             raise StoreUnavailable(f"{self.location} cannot be listed: {error}") from error
-        names = (one.path for one in found if one.type == fs.FileType.File)
-        return sorted(one.removeprefix(self._root).lstrip("/") for one in names)
+        names = (entry.path for entry in entries if entry.type == fs.FileType.File)
+        return sorted(name.removeprefix(self._root).lstrip("/") for name in names)
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
         try:
@@ -201,10 +201,10 @@ class _RemoteArchive:
 @functools.lru_cache(maxsize=16)
 def _reach(location: str) -> tuple[fs.FileSystem, str]:
     try:
-        found, root = fs.FileSystem.from_uri(location)
+        filesystem, root = fs.FileSystem.from_uri(location)
     except (OSError, ValueError) as error:
         raise StoreUnavailable(f"{location} cannot be reached: {error}") from error
-    return found, root.rstrip("/")
+    return filesystem, root.rstrip("/")
 
 
 def _is_draft(path: str) -> bool:

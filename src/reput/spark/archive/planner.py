@@ -43,8 +43,8 @@ class ArchivePlanner(StorePlanner):
     def _by_log(self, spans: list[tuple[int, int]]) -> list[plan.Partition]:
         archive = self._archive
         rows = [*archive.row_groups()]
-        wanted = [one for one in rows if self._may_have(one, spans)]
-        byte_count = sum(one.group.record_bytes for one in wanted)
+        wanted = [row_group for row_group in rows if self._may_have(row_group, spans)]
+        byte_count = sum(row_group.group.record_bytes for row_group in wanted)
         self._summary.add(
             f"{self._path}: {len(wanted)} of {len(rows)} row groups, {byte_count} bytes of records"
         )

@@ -94,7 +94,7 @@ class ArchiveReader(StoreReader):
     @cached_property
     def _bounds(self) -> dict[tuple[str, int], Bounds]:
         bounds: dict[tuple[str, int], Bounds] = {}
-        for queue in (queue for one in self.manifests for queue in one.queues):
+        for queue in (queue for manifest in self.manifests for queue in manifest.queues):
             key = (queue.topic, queue.queue_id)
             known = bounds.get(key, Bounds(queue.min_offset, queue.max_offset + 1))
             low, high = min(known.low, queue.min_offset), max(known.high, queue.max_offset + 1)
@@ -104,10 +104,10 @@ class ArchiveReader(StoreReader):
     @cached_property
     def queue_ids(self) -> dict[str, list[int]]:
         """Queues with messages: topic to sorted queue ids."""
-        found: dict[str, list[int]] = defaultdict(list)
+        ids_by_topic: dict[str, list[int]] = defaultdict(list)
         for topic, queue_id in sorted(self._bounds):
-            found[topic].append(queue_id)
-        return dict(found)
+            ids_by_topic[topic].append(queue_id)
+        return dict(ids_by_topic)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueueView:
         """Return a queue, which has bounds but no units."""
@@ -148,7 +148,7 @@ class ArchiveReader(StoreReader):
 
     def _row_groups_of(self, topic: str, queue_id: int) -> list[ArchivedRows]:
         """Return the row groups that may contain messages of a queue, in log order."""
-        return [one for ids, one in self._row_groups_by_topic[topic] if queue_id in ids]
+        return [row_group for ids, row_group in self._row_groups_by_topic[topic] if queue_id in ids]
 
     @cached_property
     def _row_groups_by_topic(self) -> dict[str, list[tuple[set[int], ArchivedRows]]]:
@@ -158,15 +158,15 @@ class ArchiveReader(StoreReader):
             ids: dict[str, set[int]] = defaultdict(set)
             for queue in manifest.queues:
                 ids[queue.topic].add(queue.queue_id)
-            for one in _row_groups([manifest]):
-                by_topic[one.part.topic].append((ids[one.part.topic], one))
+            for row_group in _row_groups([manifest]):
+                by_topic[row_group.part.topic].append((ids[row_group.part.topic], row_group))
         return by_topic
 
     def _times_in(
-        self, one: ArchivedRows, queue_id: int
+        self, row_group: ArchivedRows, queue_id: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return queue offsets and store times of a queue's messages in a row group."""
-        queue_ids, offsets, times_ms = self._times(one.part.path, one.number)
+        queue_ids, offsets, times_ms = self._times(row_group.part.path, row_group.number)
         is_its = queue_ids == queue_id
         return offsets[is_its], times_ms[is_its]
 
@@ -249,7 +249,7 @@ class ArchivedLog(CommitLogView):
     def __init__(self, folder: Folder, manifests: list[Manifest]) -> None:
         super().__init__(folder)
         self._archive: ArchiveFolder = archive_folder(folder.location)
-        self._manifests = {one.name: one for one in manifests}
+        self._manifests = {manifest.name: manifest for manifest in manifests}
         self._joined: OrderedDict[tuple[str, int], _Joined] = OrderedDict()
         self._opened = lru_cache(_OPEN_PARTS)(self._archive.open_parquet)
 
@@ -257,8 +257,8 @@ class ArchivedLog(CommitLogView):
     def files(self) -> list[LogFile]:
         """The archived log files."""
         return [
-            LogFile(one.name, one.start, one.size, one.nominal_size, 0)
-            for one in self._manifests.values()
+            LogFile(manifest.name, manifest.start, manifest.size, manifest.nominal_size, 0)
+            for manifest in self._manifests.values()
         ]
 
     def file_bytes(self, start: int) -> bytearray:
@@ -273,8 +273,8 @@ class ArchivedLog(CommitLogView):
         """Return the bytes of the record at an offset. See ``CommitLogView.record_bytes``."""
         file = self.file_at(physical_offset)
         if self._manifests[file.name].dropped:
-            at = physical_offset - file.start
-            if not any(self._bytes(file, at, record.SIZE_AND_MAGIC.size)):
+            position = physical_offset - file.start
+            if not any(self._bytes(file, position, record.SIZE_AND_MAGIC.size)):
                 raise NotInStore(f"the message at {physical_offset} was taken out by compact")
         return super().record_bytes(physical_offset, size)
 
@@ -313,8 +313,8 @@ class ArchivedLog(CommitLogView):
             first, last = max(start, low), min(start + length, high)
             if first < last:
                 rest = self._rest(manifest) if rest is None else rest
-                at = position + first - start
-                target[first - low : last - low] = rest[at : at + last - first]
+                begin = position + first - start
+                target[first - low : last - low] = rest[begin : begin + last - first]
             position += length
 
     def _rest(self, manifest: Manifest) -> bytes:
@@ -364,8 +364,8 @@ class _Joined:
         for offset, position, size in runs:
             start, stop = max(offset, low), min(offset + size, high)
             if start < stop:
-                at = position + start - offset
-                target[start - low : stop - low] = self._data[at : at + stop - start]
+                begin = position + start - offset
+                target[start - low : stop - low] = self._data[begin : begin + stop - start]
 
 
 class ArchivedIndex(IndexView):
@@ -383,9 +383,9 @@ class ArchivedIndex(IndexView):
         """
         wanted = index_entry.key_hash(index_key)
         physical_offsets: list[int] = []
-        for one in self._manifests:
-            positions = self._positions(one, wanted)
-            physical_offsets += (positions.astype(np.int64) + one.start).tolist()
+        for manifest in self._manifests:
+            positions = self._positions(manifest, wanted)
+            physical_offsets += (positions.astype(np.int64) + manifest.start).tolist()
         return sorted(set(physical_offsets))
 
     def _positions(self, manifest: Manifest, wanted: int) -> npt.NDArray[np.uint32]:
@@ -393,8 +393,8 @@ class ArchivedIndex(IndexView):
         path, size = manifest.keys.path, manifest.keys.bytes
         entry = self._folder.entry(path)
         if entry is None or entry.size != size:
-            found = "is gone" if entry is None else f"has {entry.size} of {size} bytes"
-            raise CorruptRecord(found, file=path)
+            problem = "is gone" if entry is None else f"has {entry.size} of {size} bytes"
+            raise CorruptRecord(problem, file=path)
         count, step = size // KEY_TYPE.itemsize, _KEYS_READ_BYTES // KEY_TYPE.itemsize
         low, high = 0, count
         guess = (wanted * count) >> 31  # hashes are spread over 31 bits

@@ -117,9 +117,9 @@ def write_segment(segment: Segment) -> Manifest:
         damaged_bytes=damaged,
         min_time_ms=int(records_found.times_ms.min()) if len(records_found.times_ms) else None,
         max_time_ms=int(records_found.times_ms.max()) if len(records_found.times_ms) else None,
-        rest_ranges=tuple((file.start + at, length) for at, length in ranges),
+        rest_ranges=tuple((file.start + position, length) for position, length in ranges),
         damage=tuple(
-            Run(one.physical_offset, one.length, one.verdict.name) for one in records_found.damage
+            Run(run.physical_offset, run.length, run.verdict.name) for run in records_found.damage
         ),
         queues=tuple(_queues(records_found)),
         rest=rest,
@@ -171,8 +171,8 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
         )
     for run in damage:
         if run.verdict in _HALF_MADE:
-            at = np.array([run.physical_offset - segment.start], np.int64)
-            keys.append(_keys(kernels.Columns(data, at), at))
+            place = np.array([run.physical_offset - segment.start], np.int64)
+            keys.append(_keys(kernels.Columns(data, place), place))
     columns_of = [
         np.concatenate([np.empty(0, np.int64), *(piece[i] for piece in pieces)]) for i in range(7)
     ]
@@ -206,16 +206,18 @@ def _keys(columns: kernels.Columns, positions: npt.NDArray[np.int64]) -> npt.NDA
     return entries
 
 
-def _rest_ranges(found: _Records, size: int) -> list[tuple[int, int]]:
+def _rest_ranges(records_found: _Records, size: int) -> list[tuple[int, int]]:
     """Return (position, length) of the ranges without records."""
-    starts = np.concatenate([[0], found.positions + found.sizes])
-    stops = np.concatenate([found.positions, [size]])
+    starts = np.concatenate([[0], records_found.positions + records_found.sizes])
+    stops = np.concatenate([records_found.positions, [size]])
     gaps = np.flatnonzero(starts < stops)
     return [(int(starts[i]), int(stops[i] - starts[i])) for i in gaps]
 
 
 def _pack(data: npt.NDArray[np.uint8], ranges: list[tuple[int, int]]) -> bytes:
-    rest = np.concatenate([np.empty(0, np.uint8), *(data[at : at + n] for at, n in ranges)])
+    rest = np.concatenate(
+        [np.empty(0, np.uint8), *(data[position : position + n] for position, n in ranges)]
+    )
     return zstandard.ZstdCompressor(level=_REST_LEVEL).compress(rest.data)
 
 
@@ -267,7 +269,9 @@ def _write_parts(
                 len(part),
                 size,
                 sha256,
-                tuple(_row_group(one, records_found, segment.start) for one in row_groups),
+                tuple(
+                    _row_group(row_group, records_found, segment.start) for row_group in row_groups
+                ),
             )
 
 

@@ -126,7 +126,10 @@ def queue_counts(path: str) -> dict[str, int]:
         return {}
     # The lock may belong to another import, which will finish soon.
     reader = StoreReader.open(path, allow_live=True)
-    return {topic: max(one.write_queue_count, 1) for topic, one in reader.topics().items()}
+    return {
+        topic: max(topic_config.write_queue_count, 1)
+        for topic, topic_config in reader.topics().items()
+    }
 
 
 def drafts_folder(path: str, job: str) -> str:
@@ -379,9 +382,9 @@ class Commit:
     def _copy(self, source: str, target: str, size: int) -> None:
         reading, writing = os.open(source, os.O_RDONLY | os.O_CLOEXEC), self.disk.open(target)
         try:
-            for at in range(0, size, _COPY_BYTES):
-                data = os.pread(reading, min(size - at, _COPY_BYTES), at)
-                self.disk.write(writing, target, at, data)
+            for position in range(0, size, _COPY_BYTES):
+                data = os.pread(reading, min(size - position, _COPY_BYTES), position)
+                self.disk.write(writing, target, position, data)
         finally:
             os.close(reading)
             os.close(writing)
@@ -482,10 +485,10 @@ class Commit:
 
 def _last_queues(fragments: Iterable[Fragment]) -> Mapping[str, int]:
     """Return the highest queue id of each topic."""
-    found: dict[str, int] = {}
+    highest: dict[str, int] = {}
     for topic, queue_id in (key for fragment in fragments for key in fragment.queues):
-        found[topic] = max(found.get(topic, 0), queue_id)
-    return found
+        highest[topic] = max(highest.get(topic, 0), queue_id)
+    return highest
 
 
 def _resolved(reader: StoreReader) -> Appends:

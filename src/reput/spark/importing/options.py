@@ -65,9 +65,9 @@ def parse(options: Mapping[str, str]) -> ImportOptions:
         # Small log files are for tests, which should not have to set this too.
         room = given["mapped_file_size_commit_log"] - RECORD_ROOM_BYTES
         given.setdefault("max_message_size", min(StoreConfig().max_message_size, max(room, 1)))
-    told = config.load(StoreConfig, conf, explicit=given).value
+    store_config = config.load(StoreConfig, conf, explicit=given).value
     store = dataclasses.replace(
-        told, store_path_root_dir=values["path"], store_path_commit_log=None
+        store_config, store_path_root_dir=values["path"], store_path_commit_log=None
     )
     if store.enable_consume_queue_ext or store.enable_multi_dispatch:
         key = "enableConsumeQueueExt" if store.enable_consume_queue_ext else "enableMultiDispatch"

@@ -154,7 +154,7 @@ class RowEncoder:
             stored = self._stored(message)
             queues.append(self.queue_number(stored.topic, stored.queue_id))
             records.append(self._record(message.row, stored))
-        sizes = np.array([len(one) for one in records], np.int32)
+        sizes = np.array([len(data) for data in records], np.int32)
         return b"".join(records), sizes, np.array(queues, np.int32)
 
     def _stored(self, message: OutgoingMessage) -> IncomingMessage:
@@ -285,8 +285,8 @@ class _Common:
         if column is None:
             return np.full(self._count, default, np.int64)
         numbers = column.cast(pa.int64())
-        found = pc.min_max(numbers).as_py()
-        if found["min"] < least or found["max"] >= 1 << 31:
+        bounds = pc.min_max(numbers).as_py()
+        if bounds["min"] < least or bounds["max"] >= 1 << 31:
             raise _Uncommon
         filled: npt.NDArray[np.int64] = numbers.fill_null(default).to_numpy()
         return filled
@@ -322,8 +322,8 @@ class _Common:
         rest, named = self._map()
         parts = []
         for column, name in _OWN_COLUMN.items():
-            found = self._keys() if column == "keys" else self._text(column)
-            text = _coalesce(found, named.get(name))
+            own_text = self._keys() if column == "keys" else self._text(column)
+            text = _coalesce(own_text, named.get(name))
             if text is None:
                 continue
             _refuse(text, _SEPARATORS)
@@ -418,8 +418,8 @@ class _Common:
         queue_ids: npt.NDArray[np.int64],
     ) -> tuple[memoryview, npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
         encoded = [topic.encode() for topic in topics]
-        texts = [record.TOPIC_LENGTH_V1.pack(len(one)) + one for one in encoded]
-        topic_sizes = np.array([len(one) for one in texts], np.int64)[topic_ids]
+        texts = [record.TOPIC_LENGTH_V1.pack(len(name)) + name for name in encoded]
+        topic_sizes = np.array([len(text) for text in texts], np.int64)[topic_ids]
         body_sizes = np.asarray(pc.binary_length(body)).astype(np.int64)
         property_sizes = np.asarray(pc.binary_length(properties)).astype(np.int64)
         lengths = record.PROPERTIES_LENGTH.size
@@ -448,8 +448,8 @@ class _Common:
 
 
 def _refuse(texts: pa.Array, pattern: str) -> None:
-    found: Callable[..., Any] = pc.match_substring_regex
-    if pc.any(found(texts, pattern)).as_py():
+    matches: Callable[..., Any] = pc.match_substring_regex
+    if pc.any(matches(texts, pattern)).as_py():
         raise _Uncommon
 
 

@@ -152,8 +152,16 @@ def _drop_drafts(options: ImportOptions, job: str) -> None:
 
 
 def _fragments(messages: Sequence[WriterCommitMessage | None]) -> list[Fragment]:
-    return [one.fragment for one in messages if isinstance(one, Written) and one.fragment.count]
+    return [
+        message.fragment
+        for message in messages
+        if isinstance(message, Written) and message.fragment.count
+    ]
 
 
 def _queries(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    return {one.query for one in messages if isinstance(one, Written) and one.query is not None}
+    return {
+        message.query
+        for message in messages
+        if isinstance(message, Written) and message.query is not None
+    }

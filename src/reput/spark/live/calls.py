@@ -18,11 +18,19 @@ from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
-from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
+from reput.errors import (
+    BrokerError,
+    CorruptRecord,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+    broker_error,
+)
 from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
+from reput.format.signing import Credentials
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
@@ -79,19 +87,24 @@ class Cluster(Facade[Admin]):
         return self._wait_for(coroutine)
 
 
-_clusters: dict[tuple[int, str, int], Cluster] = {}
-"""Clusters by process (a fork has the object without its thread), name servers and timeout."""
+_clusters: dict[tuple[int, str, int, Credentials | None], Cluster] = {}
+"""Clusters by process (a fork has the object without its thread), name servers, timeout and
+credentials."""
 _lock = threading.Lock()  # protects _clusters
 
 
 def connected(live: LiveOptions) -> Cluster:
     """Return the process's connections to a cluster, created by the first call."""
-    key = (os.getpid(), live.name_server, live.pull_timeout_ms)
+    key = (os.getpid(), live.name_server, live.pull_timeout_ms, live.credentials)
     with _lock:
         if key not in _clusters:
             try:
                 config = ClientConfig(
-                    namesrv_addr=live.name_server, request_timeout_ms=live.pull_timeout_ms
+                    namesrv_addr=live.name_server,
+                    request_timeout_ms=live.pull_timeout_ms,
+                    access_key=live.access_key,
+                    secret_key=live.secret_key,
+                    security_token=live.security_token,
                 )
             except InvalidOption as error:
                 raise InvalidOption("nameServer", live.name_server, error.allowed) from None
@@ -105,9 +118,9 @@ def disconnect() -> None:
     """Close all connections of this process; later reads create new ones."""
     with _lock:
         mine = [key for key in _clusters if key[0] == os.getpid()]
-        found = [_clusters.pop(key) for key in mine]
+        clusters = [_clusters.pop(key) for key in mine]
         _clusters.clear()
-    for cluster in found:
+    for cluster in clusters:
         with contextlib.suppress(RuntimeError):  # the interpreter starts no threads any more
             cluster.close()
 
@@ -171,7 +184,7 @@ class RetryingClient:
         """Return broker name to cluster name."""
         known = await self._patiently("brokers", None, self._admin.clusters)
         table = known.cluster_addr_table
-        return {name: cluster for cluster, found in table.items() for name in found}
+        return {name: cluster for cluster, broker_names in table.items() for name in broker_names}
 
     async def ends(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first queue offset of a queue, and that after the last message."""
@@ -238,7 +251,8 @@ class RetryingClient:
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
         """Return the constant part of such pulls of a queue."""
-        return PullTemplate(self._pull_request(queue, 0, 0, expression))
+        signer = self._admin.calls.instance.config.signer()
+        return PullTemplate(self._pull_request(queue, 0, 0, expression), signer)
 
     def _pull_request(
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str
@@ -315,7 +329,7 @@ def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
         BrokerError: The reply is an error, or makes no progress.
     """
     if reply.code not in _ANSWERS:
-        raise BrokerError(reply.code, reply.remark, address)
+        raise broker_error(reply.code, reply.remark, address)
     header = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
     is_found = reply.code == ResponseCode.SUCCESS
     gets_nowhere = header.next_begin_offset <= queue_offset

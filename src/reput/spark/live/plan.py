@@ -71,12 +71,12 @@ async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return all results in order, with a bounded number in flight; or raise the first error."""
     room = asyncio.Semaphore(_QUESTIONS_IN_FLIGHT)
 
-    async def one(question: Coroutine[Any, Any, T]) -> T:
+    async def ask(question: Coroutine[Any, Any, T]) -> T:
         async with room:
             return await question
 
     asked = list(questions)
-    tasks = [asyncio.create_task(one(question)) for question in asked]
+    tasks = [asyncio.create_task(ask(question)) for question in asked]
     try:
         return list(await asyncio.gather(*tasks))
     finally:  # after an error the other results are useless
@@ -117,10 +117,10 @@ class Planner:
         queues = await self._checked_queues()
         if self._constraint.is_empty:
             return []
-        found = await all_of(self._extent(queue) for queue in queues)
-        extents = [one for one in found if one is not None]
+        answers = await all_of(self._extent(queue) for queue in queues)
+        extents = [extent for extent in answers if extent is not None]
         tasks = split(extents, self._options)
-        total = int(sum((one.stop - one.start) * one.record_bytes for one in extents))
+        total = int(sum((extent.stop - extent.start) * extent.record_bytes for extent in extents))
         self._summary.add(
             f"{self._live.name_server}: {len(extents)} of {len(queues)} queues, about {total} "
             f"bytes, {len(tasks)} partitions"
@@ -178,7 +178,7 @@ class Planner:
         clusters = sorted(set(self._known.values()))
         if live.cluster is not None and live.cluster not in clusters:
             raise InvalidOption("cluster", live.cluster, ", ".join(clusters) or "none is there")
-        there = [name for name, one in self._known.items() if live.cluster in (None, one)]
+        there = [name for name, cluster in self._known.items() if live.cluster in (None, cluster)]
         shown = ", ".join(sorted(there)) or "none is registered"
         for name in sorted(live.brokers or ()):
             if name not in there:
@@ -225,7 +225,7 @@ class Planner:
                 for queue in there
                 if (ids is None or queue.queue_id in ids) and self._is_assigned(queue)
             ]
-        return sorted(queues, key=lambda one: (one.broker_name, one.topic, one.queue_id))
+        return sorted(queues, key=lambda queue: (queue.broker_name, queue.topic, queue.queue_id))
 
     async def _lose_topic(self, topic: str, route: TopicRoute | None) -> None:
         where = f"name server {self._live.name_server}"
@@ -242,7 +242,7 @@ class Planner:
         return queue.queue_id in assign.get(queue.topic, {}).get(queue.broker_name, ())
 
     def _check_named_queues(self, queues: Sequence[MessageQueue]) -> None:
-        known = {(one.topic, one.broker_name, one.queue_id) for one in queues}
+        known = {(queue.topic, queue.broker_name, queue.queue_id) for queue in queues}
         for _, table in self._options.by_broker():
             for topic, brokers in table.items():
                 for broker, named in brokers.items():
@@ -310,7 +310,7 @@ class Planner:
         self, option: str, group: str, brokers: Collection[str]
     ) -> None:
         chosen = sorted(brokers)
-        tables = await all_of(self._client.consumer_offsets(one) for one in chosen)
+        tables = await all_of(self._client.consumer_offsets(broker) for broker in chosen)
         self._offsets = dict(zip(chosen, tables, strict=True))
         groups = {key.rpartition("@")[2] for table in tables for key in table}
         if group not in groups:

@@ -16,6 +16,7 @@ from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import MARK, Command
+from reput.format.signing import Signer
 from reput.remoting.client import CONNECT_TIMEOUT_MS, split_address
 from reput.remoting.connection import FrameBuffer, find_frame
 from reput.remoting.frame_template import FrameTemplate
@@ -36,10 +37,11 @@ class PullTemplate(FrameTemplate):
 
     Args:
         request: A pull with opaque, queue offset and message count 0.
+        signer: Signs each pull; None: they are not signed.
     """
 
-    def __init__(self, request: Command) -> None:
-        super().__init__(request, _NUMBERS)
+    def __init__(self, request: Command, signer: Signer | None = None) -> None:
+        super().__init__(request, _NUMBERS, signer)
 
 
 class _Fields(msgspec.Struct, rename="camel"):

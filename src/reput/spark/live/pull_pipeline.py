@@ -56,7 +56,7 @@ class Chunk:
     source: Source
     start: int
     stop: int
-    at: int
+    next_offset: int
     """Next queue offset to pull."""
     asked_s: float = 0.0
     """Time of the last pull, in seconds."""
@@ -72,7 +72,7 @@ class Chunk:
         """Add the next records."""
         self.replies.append(records)
         self.byte_count += len(records)
-        self.at = next_offset
+        self.next_offset = next_offset
 
 
 class PullPipeline:
@@ -212,8 +212,8 @@ class PullPipeline:
 
     def _ask(self, chunk: Chunk) -> None:
         assert self._line is not None
-        count = min(self._batch_size, chunk.stop - chunk.at)
-        self._asked[self._line.ask(chunk.source.template, chunk.at, count)] = chunk
+        count = min(self._batch_size, chunk.stop - chunk.next_offset)
+        self._asked[self._line.ask(chunk.source.template, chunk.next_offset, count)] = chunk
         chunk.asked_s = time.monotonic()
 
     def _send(self) -> None:
@@ -242,15 +242,15 @@ class PullPipeline:
 
     def _take(self, chunk: Chunk, reply: PullReply) -> None:
         """Add a reply to its chunk if it has the next records; otherwise leave it to the client."""
-        gets_on = reply.next_offset > chunk.at
+        gets_on = reply.next_offset > chunk.next_offset
         if gets_on and reply.code == ResponseCode.SUCCESS:
             chunk.add(reply.records, reply.next_offset)
         elif gets_on and _has_no_match(chunk, reply):
-            chunk.at = reply.next_offset
+            chunk.next_offset = reply.next_offset
         else:
             chunk.is_patient = True
             return
-        if chunk.at < chunk.stop:
+        if chunk.next_offset < chunk.stop:
             self._ask(chunk)
 
     def _lose_line(self, error: RemotingError) -> None:
@@ -267,9 +267,9 @@ class PullPipeline:
 
     def _finish(self, chunk: Chunk) -> None:
         """Wait until a chunk is complete."""
-        while chunk.at < chunk.stop and not chunk.is_patient:
+        while chunk.next_offset < chunk.stop and not chunk.is_patient:
             self._receive(chunk)
-        if chunk.at < chunk.stop:
+        if chunk.next_offset < chunk.stop:
             self._cluster.run(self._pull(chunk))
         if chunk.replies and not chunk.source.is_filtered:
             mean = chunk.byte_count / (chunk.stop - chunk.start)
@@ -278,8 +278,8 @@ class PullPipeline:
     async def _pull(self, chunk: Chunk) -> None:
         """Pull the rest of a chunk, with retries."""
         source = chunk.source
-        while chunk.at < chunk.stop:
-            queue_offset = chunk.at
+        while chunk.next_offset < chunk.stop:
+            queue_offset = chunk.next_offset
             count = min(self._batch_size, chunk.stop - queue_offset)
             pulled = await self._client.pull(source.queue, queue_offset, count, source.expression)
             if pulled.code == ResponseCode.SUCCESS:
@@ -288,7 +288,7 @@ class PullPipeline:
             if pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
                 if not _has_no_match(chunk, pulled):
                     self._lose(chunk, queue_offset, pulled.next_offset, pulled)
-                chunk.at = pulled.next_offset
+                chunk.next_offset = pulled.next_offset
                 continue
             # The queue ends here, begins later, or has a hole.
             following = max(
@@ -297,11 +297,11 @@ class PullPipeline:
             if following <= queue_offset or queue_offset >= pulled.max_offset:
                 following = chunk.stop
             self._lose(chunk, queue_offset, following, pulled)
-            chunk.at = following
+            chunk.next_offset = following
 
-    def _lose(self, chunk: Chunk, start: int, stop: int, said: Pulled) -> None:
+    def _lose(self, chunk: Chunk, start: int, stop: int, pulled: Pulled) -> None:
         stop = min(stop, chunk.stop)
-        self._report(chunk.source.queue, start, stop, said.min_offset, said.max_offset)
+        self._report(chunk.source.queue, start, stop, pulled.min_offset, pulled.max_offset)
         chunk.lost_count += stop - start
 
 

@@ -188,8 +188,8 @@ class _Rows:
             offset = int(own[row])
             verdict = Verdict(int(judged.verdicts[row]))
             if verdict is Verdict.BAD_RECORD_CRC:  # which includes the physical offset
-                one = memoryview(buffer)[position : position + int(judged.sizes[row])]
-                verdict = record.classify(one, 0, offset)[0]
+                data = memoryview(buffer)[position : position + int(judged.sizes[row])]
+                verdict = record.classify(data, 0, offset)[0]
             if verdict is not Verdict.MESSAGE:
                 reason = record.REASONS.get(verdict, "no record is here")
                 _damaged(chunks[which[row]].source.queue, reason, offset)
@@ -255,9 +255,9 @@ def _places(
         positions = following
     # The rest: a few, or an invalid one, which is located again to name its queue.
     view = memoryview(buffer)
-    for one, start, stop in zip(number.tolist(), positions.tolist(), end.tolist(), strict=True):
-        first = int(ends[one])
-        places = frames(view[first:stop], queues[one], start - first)
+    for index, start, stop in zip(number.tolist(), positions.tolist(), end.tolist(), strict=True):
+        first = int(ends[index])
+        places = frames(view[first:stop], queues[index], start - first)
         starts.append(np.array(places, np.int64) + first)
     return np.sort(np.concatenate([np.zeros(0, np.int64), *starts]))
 

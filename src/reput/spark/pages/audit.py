@@ -90,9 +90,9 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
         (result.hole_count, "hole", "in the log"),
         (result.fault_count - result.faults.get(Fault.HOLE, 0), "other fault", "found"),
     ]
-    found = [f"{count_text(count, noun)} {what}" for count, noun, what in problems if count]
-    if found:
-        return {"title": "Not clean", "problems": found, "state": "warn"}
+    lines = [f"{count_text(count, noun)} {what}" for count, noun, what in problems if count]
+    if lines:
+        return {"title": "Not clean", "problems": lines, "state": "warn"}
     if result.messages:
         text = "No message is lost, and nothing is at fault."
         if waiting := verdicts.get(MessageVerdict.UNDISPATCHED, 0):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reput.errors import InvalidOption
+from reput.secret import NO_SECRET, Secret
 from reput.spark import option_kinds as kinds, option_table as table
 from reput.spark.option_table import (
     BATCH,
@@ -19,7 +20,7 @@ from reput.spark.option_table import (
     WRITES,
     Source,
 )
-from reput.spark.options import made
+from reput.spark.options import LiveOptions, made
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class SendOptions:
     rows: RowOptions
     name_server: str
     """``host:port``, several separated by ``;``."""
+    access_key: str = ""
+    secret_key: Secret = NO_SECRET
+    security_token: Secret = NO_SECRET
     brokers: frozenset[str] | None = None
     producer_group: str = "SPARK_SINK"
     mode: str = BATCH
@@ -55,6 +59,17 @@ class SendOptions:
     idempotent: bool = True
     skip_present: str = SKIP_DERIVED
     write_id: str | None = None
+
+    @property
+    def live(self) -> LiveOptions:
+        """Settings of the connection. Its credentials raise ``InvalidOption`` without one key."""
+        return LiveOptions(
+            self.name_server,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            security_token=self.security_token,
+            pull_timeout_ms=self.timeout_ms,
+        )
 
 
 def goes_to_brokers(options: Mapping[str, str]) -> bool:
@@ -91,6 +106,7 @@ def parse(options: Mapping[str, str]) -> SendOptions:
     is_derived = values["idempotent"] and values["mode"] != ONEWAY
     values["skip_present"] = values["skip_present"] or (SKIP_DERIVED if is_derived else SKIP_NONE)
     parsed = made(SendOptions, values, rows=made(RowOptions, values))
+    _ = parsed.live.credentials
     if parsed.skip_present == SKIP_DERIVED and not parsed.idempotent:
         allowed = f"{SKIP_ALL} or {SKIP_NONE}, where idempotent=false: no key is derived"
         raise InvalidOption("skipPresent", SKIP_DERIVED, allowed)

@@ -133,12 +133,12 @@ class OutgoingRequest:
     @property
     def is_fixed(self) -> bool:
         """True if its queue is fixed."""
-        return any(one.is_fixed for one in self.parcels)
+        return any(parcel.is_fixed for parcel in self.parcels)
 
     @property
     def size_bytes(self) -> int:
         """Approximate size, in bytes."""
-        return sum(one.size_bytes for one in self.parcels)
+        return sum(parcel.size_bytes for parcel in self.parcels)
 
     @property
     def rows(self) -> str:
@@ -151,8 +151,8 @@ class OutgoingRequest:
         if not self.is_batch:
             return self.parcels[0].message.body
         return batch.encode(
-            batch.InnerMessage(one.message.flag, one.message.body, one.properties)
-            for one in self.parcels
+            batch.InnerMessage(parcel.message.flag, parcel.message.body, parcel.properties)
+            for parcel in self.parcels
         )
 
     def properties(self) -> str:
@@ -259,7 +259,7 @@ class QueueDealer:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            brokers = ", ".join(one.broker_name for one in matches)
+            brokers = ", ".join(queue.broker_name for queue in matches)
             reason = f"is {message.queue_id}, of brokers {brokers}; name one by option broker"
         else:
             ids = ", ".join(map(str, sorted(self._by_id)))
@@ -272,7 +272,7 @@ class QueueDealer:
 
     def others(self, queue: MessageQueue) -> Iterator[MessageQueue]:
         """Yield the queues of other brokers, starting after the current one."""
-        for at in range(len(self.queues)):
-            other = self.queues[(self._at + at) % len(self.queues)]
+        for step in range(len(self.queues)):
+            other = self.queues[(self._at + step) % len(self.queues)]
             if other.broker_name != queue.broker_name:
                 yield other

@@ -233,8 +233,8 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[column.type.unit]
     numbers = column.cast(pa.int64()).to_pylist()
     if name == "deliver_at":  # never early
-        return [None if one is None else -(-one * 1000 // per_second) for one in numbers]
-    return [None if one is None else one * 1000 // per_second for one in numbers]
+        return [None if number is None else -(-number * 1000 // per_second) for number in numbers]
+    return [None if number is None else number * 1000 // per_second for number in numbers]
 
 
 def _message(row: int, values: dict[str, Any], options: RowOptions) -> OutgoingMessage:

@@ -34,6 +34,7 @@ from reput.errors import (
     RemotingError,
     ReputError,
     RequestTimedOut,
+    broker_error,
 )
 from reput.format import headers, names
 from reput.format.bodies import MessageQueue
@@ -41,7 +42,6 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
 from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
-from reput.spark.options import LiveOptions
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions
 from reput.spark.sending.requests import (
@@ -97,8 +97,8 @@ class SentCounts:
 
     def add(self, other: "SentCounts") -> None:
         """Add the counters of another task."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for counter in fields(self):
+            setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
 
 def send(
@@ -111,8 +111,7 @@ def send(
         InvalidOption: A column or topic is not allowed.
         SendingFailed: A broker does not reply, or refuses.
     """
-    live = LiveOptions(options.name_server, pull_timeout_ms=options.timeout_ms)
-    cluster = connected(live)
+    cluster = connected(options.live)
     sender = _Sender(cluster.admin, options, identity.partition)
     packer = Packer(options, KeyMaker(identity))
     try:
@@ -234,7 +233,7 @@ class _Sender:
         Returns:
             The remaining messages.
         """
-        index = next((i for i, one in enumerate(parcels) if one.is_derived), None)
+        index = next((i for i, candidate in enumerate(parcels) if candidate.is_derived), None)
         if index is None:
             return parcels
         self._has_begun = True
@@ -258,7 +257,7 @@ class _Sender:
 
         wanted = await asyncio.gather(*map(is_wanted, parcels))
         self.counts.skipped_count += wanted.count(False)
-        return [one for one, is_one in zip(parcels, wanted, strict=True) if is_one]
+        return [parcel for parcel, is_absent in zip(parcels, wanted, strict=True) if is_absent]
 
     async def _is_there(self, parcel: Parcel) -> bool:
         """Return whether a broker of the topic has a message with this key."""
@@ -296,10 +295,10 @@ class _Sender:
                 if reply.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if reply.code != ResponseCode.SUCCESS:
-                    raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                    raise broker_error(reply.code, reply.remark, queue.broker_name)
                 return any(
-                    one.stored.unique_key == unique_key and one.stored.topic == place
-                    for one in received(reply.body, queue.broker_name)
+                    message.stored.unique_key == unique_key and message.stored.topic == place
+                    for message in received(reply.body, queue.broker_name)
                 )
             except RemotingError as error:
                 if not error.retriable or attempt == self._options.retry_count:
@@ -321,10 +320,10 @@ class _Sender:
         route = await self._route(name)
         wanted = self._options.brokers
         queues = [
-            one for one in route.publish_queues if wanted is None or one.broker_name in wanted
+            queue for queue in route.publish_queues if wanted is None or queue.broker_name in wanted
         ]
         if not queues:
-            known = ", ".join(sorted({one.broker_name for one in route.publish_queues}))
+            known = ", ".join(sorted({queue.broker_name for queue in route.publish_queues}))
             given = ", ".join(sorted(wanted or ()))
             raise InvalidOption("broker", given, f"brokers of topic {name!r}: {known}")
         return self._topics.setdefault(name, _Topic(route, QueueDealer(queues, self._partition)))
@@ -426,7 +425,7 @@ class _Sender:
         counts = self.counts
         counts.request_count += 1
         counts.message_count += len(request.parcels)
-        counts.body_bytes += sum(len(one.message.body) for one in request.parcels)
+        counts.body_bytes += sum(len(parcel.message.body) for parcel in request.parcels)
         self._held_bytes -= request.size_bytes
         self._progress.set()
 
@@ -444,7 +443,7 @@ class _Sender:
             reply = await self._ask(topic, queue, command)
             status = _STORED.get(reply.code)
             if status is None:
-                raise BrokerError(reply.code, reply.remark, queue.broker_name)
+                raise broker_error(reply.code, reply.remark, queue.broker_name)
         except RemotingError as error:
             if not error.retriable or request.retry_count == self._options.retry_count:
                 raise self._failed(request, queue, error) from error
@@ -518,7 +517,7 @@ class _Sender:
         times = "once" if request.retry_count == 0 else f"{request.retry_count + 1} times"
         hint = ""
         if isinstance(error, BrokerError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL:
-            size = sum(len(one.message.body) for one in request.parcels)
+            size = sum(len(parcel.message.body) for parcel in request.parcels)
             hint = f"; the bodies have {size} bytes, and brokers a maxMessageSize"
         return SendingFailed(
             f"{request.rows}: not sent to queue {queue.topic}/{queue.queue_id} of broker "

@@ -108,9 +108,9 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SendOptions, write_id: s
 
 def _total(messages: Sequence[WriterCommitMessage | None]) -> SentCounts:
     total = SentCounts()
-    for one in messages:
-        if isinstance(one, Sent):
-            total.add(one.counts)
+    for message in messages:
+        if isinstance(message, Sent):
+            total.add(message.counts)
     return total
 
 

@@ -247,9 +247,9 @@ class BrokerQueues:
         if self._discovered_ms is not None and now_ms - self._discovered_ms < self._interval_ms:
             return
         planner = self._planner(client)
-        found = await planner.queues(await planner.brokers())
+        queues = await planner.queues(await planner.brokers())
         self._brokers = planner.registered
-        self._queues = {_key(queue): queue for queue in found}
+        self._queues = {_key(queue): queue for queue in queues}
         self._unwanted.clear()
         self._discovered_ms = now_ms
 
@@ -257,7 +257,7 @@ class BrokerQueues:
         self, client: RetryingClient, keys: Collection[QueueKey]
     ) -> dict[QueueKey, _Queue]:
         ends = await all_of(client.ends(_message_queue(key)) for key in keys)
-        return {key: _Queue(key, one, self) for key, one in zip(keys, ends, strict=True)}
+        return {key: _Queue(key, end, self) for key, end in zip(keys, ends, strict=True)}
 
 
 _HERE = Whereabouts.HERE

@@ -174,8 +174,8 @@ class _Queue:
 
     def physical_offset(self, queue_offset: int) -> int:
         """Return the physical offset of a message; the log's first offset if unknown."""
-        found = self.physical_offsets(queue_offset, queue_offset + 1)
-        return int(found[0]) if len(found) else self._reader.log.min_offset
+        physical_offsets = self.physical_offsets(queue_offset, queue_offset + 1)
+        return int(physical_offsets[0]) if len(physical_offsets) else self._reader.log.min_offset
 
     def store_timestamp(self, queue_offset: int) -> int:
         """Return the store time of a message, in ms; 0 if it cannot be read."""
@@ -406,10 +406,10 @@ def _cut_at(
     """Return the parts of some extents before and after a physical offset."""
     before, behind = [], []
     for queue, extent in zip(queues, extents, strict=True):
-        one = extent.slice
-        place = queue.place_of(physical_offset, one.start, one.stop)
-        low = plan.QueueSlice(one.topic, one.queue_id, one.start, place)
-        high = plan.QueueSlice(one.topic, one.queue_id, place, one.stop)
+        queue_slice = extent.slice
+        place = queue.place_of(physical_offset, queue_slice.start, queue_slice.stop)
+        low = plan.QueueSlice(queue_slice.topic, queue_slice.queue_id, queue_slice.start, place)
+        high = plan.QueueSlice(queue_slice.topic, queue_slice.queue_id, place, queue_slice.stop)
         before.append(plan.Extent(low, extent.record_bytes))
         behind.append(plan.Extent(high, extent.record_bytes))
     return before, behind

@@ -231,7 +231,7 @@ class QueueStream:
         pending: Iterable[_Pending],
         stops: Mapping[QueueKey, int],
     ) -> Offset:
-        parts = [Part(one.key, one.queue, stops[one.key], one.queue.end) for one in pending]
+        parts = [Part(part.key, part.queue, stops[part.key], part.queue.end) for part in pending]
         behind = [part for part in parts if part.start < part.stop]
         self._followed.look_at(behind)
         lag: dict[str, int] = {

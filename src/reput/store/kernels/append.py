@@ -561,6 +561,11 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
                 set_word(block, state.STOP_ROW, row)
                 stop = state.STOP_GAP
                 break
+            end_physical_offset = word(row, state.QUEUE_END_PHYSICAL)
+            if queue_offset == 0 < expected and base + input_position >= end_physical_offset:
+                set_word(block, state.STOP_ROW, row)
+                stop = state.STOP_BEGUN
+                break
             wants_unit = 1 if queue_offset == expected else 0
             if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
                 set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)

@@ -480,6 +480,9 @@ STOP_REPLIES = 15
 """The replies must be written first: no room for one more, or it is of the other kind."""
 STOP_LENGTH = 16
 """The length at RECEIVE_POSITION is invalid for a frame."""
+STOP_BEGUN = 17
+"""The record is the first of its queue, which has units of earlier records; STOP_ROW is the
+queue's."""
 
 HELD_HALF = -1
 """FRAME_HELD of a half message."""

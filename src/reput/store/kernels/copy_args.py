@@ -26,11 +26,6 @@ SYS_FLAGS_ON = next(_words)
 """Bits that are set, after that."""
 PREPARED_IS_PLACE = next(_words)
 """1: the prepared transaction offset is the physical offset of the stored record. 0: it is 0."""
-RECONSUME_MORE = next(_words)
-"""Number that is added to the consumption count."""
-DROPPED = next(_words)
-"""Address of the names of properties that are left out, each with ``\x02`` at its end."""
-DROPPED_SIZE = next(_words)
 RULE_WORDS = next(_words)
 """Number of words of the rule. The words from here on are the call's. This word is not used."""
 

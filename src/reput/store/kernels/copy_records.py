@@ -91,9 +91,11 @@ OUT_MS = long_name(props.TIMER_OUT_MS)
 ROLL_TIMES = long_name(props.TIMER_ROLL_TIMES)
 RECALLED = long_name(props.TIMER_RECALLED_KEY)
 
-LEGAL_LOW = sum(1 << ord(one) for one in "%-0123456789")
+LEGAL_LOW = sum(1 << ord(letter) for letter in "%-0123456789")
 """Bits of the letters that a topic may have: of those below 64, and of those above."""
-LEGAL_HIGH = sum(1 << one - 64 for one in range(65, 127) if chr(one).isalpha() or chr(one) in "_|")
+LEGAL_HIGH = sum(
+    1 << code - 64 for code in range(65, 127) if chr(code).isalpha() or chr(code) in "_|"
+)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -217,36 +219,6 @@ def is_legal_topic(topic, size, size_max):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_dropped(call, name, size):
-    """Return whether properties of this name are left out."""
-    address = word(call, words.DROPPED)
-    end = address + word(call, words.DROPPED_SIZE)
-    while address < end:
-        name_end = find_byte(address, end, PAIR_END)
-        if name_end - address == size and same_bytes(address, name, size):
-            return True
-        address = name_end + 1
-    return False
-
-
-@njit(**COMPILE_OPTIONS)
-def copy_properties(call, address, end, target):
-    """Copy the pairs that are kept; return their end."""
-    if word(call, words.DROPPED_SIZE) == 0:
-        copy(target, address, end - address)
-        return target + end - address
-    while address < end:
-        pair_end = find_byte(address, end, PAIR_END)
-        next_pair = min(pair_end + 1, end)
-        name_end = find_byte(address, pair_end, NAME_VALUE)
-        if not is_dropped(call, address, name_end - address):
-            copy(target, address, next_pair - address)
-            target += next_pair - address
-        address = next_pair
-    return target
-
-
-@njit(**COMPILE_OPTIONS)
 def put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared):
     """Write the fields before the topic, but for the record's size; return their end."""
     copy(target, address, body_end - address)
@@ -297,17 +269,12 @@ def make(call, place, address, size, own_topic, own_topic_size, properties, targ
         or queue_id > INT_MAX
     ):
         return 0
-    reconsume_times = load_i32(address + AT_RECONSUME_TIMES) + word(call, words.RECONSUME_MORE)
     more = word(call, words.MORE) + word(place, words.PLACE_MORE)
     more_size = word(place, words.PLACE_MORE_SIZE)
     properties_max = address + size - properties + 1 + more_size
     body_end = own_topic - 1
     size_max = body_end - address + 1 + topic_size + 2 + properties_max
-    if (
-        reconsume_times > INT_MAX
-        or properties_max > words.PROPERTIES_MAX
-        or size_max > word(call, words.RECORD_MAX)
-    ):
+    if properties_max > words.PROPERTIES_MAX or size_max > word(call, words.RECORD_MAX):
         return 0
     if size_max > room:
         set_word(call, words.STOP, words.STOP_ROOM)
@@ -317,11 +284,13 @@ def make(call, place, address, size, own_topic, own_topic_size, properties, targ
     prepared = 0
     if word(call, words.PREPARED_IS_PLACE):
         prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
+    reconsume_times = load_i32(address + AT_RECONSUME_TIMES)
     end = put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
     put_u8(end, topic_size)
     copy(end + 1, topic, topic_size)
     start = end + 1 + topic_size + 2
-    end = copy_properties(call, properties, address + size, start)
+    copy(start, properties, address + size - properties)
+    end = start + address + size - properties
     if more_size > 0:
         if end > start and get_u8(end - 1) != PAIR_END:
             put_u8(end, PAIR_END)

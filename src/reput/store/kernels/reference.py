@@ -274,6 +274,11 @@ def dispatch(
                 block[state.STOP_ROW] = row.address
                 stop = state.STOP_GAP
                 break
+            is_new = physical_offset >= row[state.QUEUE_END_PHYSICAL]
+            if message.queue_offset == 0 < expected and is_new:
+                block[state.STOP_ROW] = row.address
+                stop = state.STOP_BEGUN
+                break
             wants_unit = message.queue_offset == expected
             next_offset = message.queue_offset + 1
             row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], next_offset)

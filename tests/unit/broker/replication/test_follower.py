@@ -490,11 +490,13 @@ async def test_a_full_disk_stops_the_slave_until_there_is_room(
         await master.until_reported(master.end)
         end = pair.log_end
 
-        def fail(size: int) -> memoryview:
+        def fail(size: int, kept: int = 0) -> memoryview:
             raise DiskFull("/slave/commitlog", size, "no space")
 
         with monkeypatch.context() as patch:
-            patch.setattr(pair.slave.broker.store.replica_log, "buffer", fail)
+            log = pair.slave.broker.store.replica_log
+            patch.setattr(log, "spare", lambda size_max: memoryview(bytearray()))
+            patch.setattr(log, "buffer", fail)
             await master.put(3)
             reason = await pair.until_refused(SlaveState.FAILED)
             assert "/slave/commitlog" in reason
@@ -515,7 +517,7 @@ async def test_bytes_that_are_no_record_stop_the_slave(tmp_path: Path) -> None:
         await assert_equal(master, pair)
         end = master.end
         read = master.store.log.read
-        master.store.log.read = lambda at, size: b"?" * len(read(at, size) or b"")  # type: ignore[method-assign]
+        master.store.log.read = lambda start, size: b"?" * len(read(start, size) or b"")  # type: ignore[method-assign]
         await master.put(3)
         reason = await pair.until_refused(SlaveState.DIVERGED)
         assert f"physical offset {end}" in reason

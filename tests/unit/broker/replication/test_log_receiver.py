@@ -8,11 +8,12 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
+from log_copy import assert_same
 from reput.broker.replication.log_receiver import (
     RECEIVED_AT_ONCE,
     Disconnected,
@@ -24,6 +25,8 @@ from reput.clock import ManualClock
 from reput.errors import DiskFull, StoreUnavailable
 from reput.store.config import DurableIn, StoreConfig
 from reput.store.replica_log import ReplicaLog
+from store_fixture import Stores
+from store_subject import message
 
 DEADLINE_S = 10.0
 FILE_SIZE = 1 << 20
@@ -40,7 +43,7 @@ class Log:
         self.problem = ""
         self.room = bytearray()
         self.failure: Exception | None = None
-        self.published: list[int] = []
+        self.spare_bytes = FILE_SIZE
 
     @property
     def end(self) -> int:
@@ -50,28 +53,40 @@ class Log:
         assert not self.data
         self.begin = physical_offset
 
-    def buffer(self, size: int) -> memoryview:
+    def buffer(self, size: int, kept: int) -> memoryview:
         if self.failure is not None:
             raise self.failure
         if size > FILE_SIZE - self.end % FILE_SIZE:
             raise StoreUnavailable(f"{size} bytes do not fit")
-        self.room = bytearray(size)
+        self.room = self.room[:kept] + bytes(size - kept)
         return memoryview(self.room)
 
-    def publish(self, size: int) -> None:
+    def spare(self, size_max: int) -> memoryview:
+        spare = min(self.spare_bytes, FILE_SIZE - self.end % FILE_SIZE) if self.end else 0
+        self.room = bytearray(min(spare, size_max))
+        return memoryview(self.room)
+
+    def add(self, size: int, filled: int) -> None:
+        assert size <= filled <= len(self.room)
         self.data += self.room[:size]
-        self.published.append(size)
+        self.room = self.room[size:]
 
 
 class Subject:
     """A receiver; ``received`` and ``synced`` count its calls."""
 
-    def __init__(self, connection: Any, log: Log, **settings: Any) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        log: Any,
+        config: StoreConfig | None = None,
+        **settings: Any,
+    ) -> None:
         self.log = log
         self.status = SlaveStatus()
         self.clock = ManualClock(NOW_MS)
         self.received_count = self.sync_count = 0
-        config = StoreConfig(
+        config = config or StoreConfig(
             mapped_file_size_commit_log=FILE_SIZE, max_message_size=FILE_SIZE // 2, **settings
         )
         self.receiver = LogReceiver(
@@ -152,9 +167,11 @@ async def test_a_slave_reports_at_once() -> None:
         assert slave.status.written_ms == NOW_MS
 
 
-async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
+@pytest.mark.parametrize("spare_bytes", [0, 1, 12, 13, 500, FILE_SIZE])
+async def test_the_log_is_the_data_of_all_frames_however_they_are_cut(spare_bytes: int) -> None:
     source = random.Random(7)
     log, data = Log(FILE_SIZE), b""
+    log.spare_bytes = spare_bytes
     stream = b""
     for size in [0, 1, 0, 0, 11, 12, 13, 1000, 0, 70_000, 5]:
         part = source.randbytes(size)
@@ -163,7 +180,7 @@ async def test_the_log_is_the_data_of_all_frames_however_they_are_cut() -> None:
     async with running(log) as slave:
         sent = 0
         while sent < len(stream):
-            size = source.choice([1, 3, 12, 13, 500, 40_000])
+            size = source.choice([1, 3, 12, 13, 500, 40_000, 100_000])
             await slave.send(stream[sent : sent + size])
             await asyncio.sleep(0)
             sent += size
@@ -208,6 +225,55 @@ async def test_a_frame_may_be_longer_than_what_is_received_at_once() -> None:
         await slave.send(frame(size, b"x"))
         await slave.report_of(size + 1)
         assert slave.log.data == data + b"x"
+
+
+async def test_the_loop_turns_while_there_is_more_if_frames_take_long() -> None:
+    connection, log = Script([]), Log(5)
+    log.spare_bytes = 100
+    slave = Subject(connection, log)
+    connection.after_receive = lambda: slave.clock.advance(4)
+    connection.input = b"".join(frame(5 + number, b"x") for number in range(1000))
+    begun_ms = slave.clock.monotonic_ms()
+    slave.receiver.on_readable()
+    assert slave.clock.monotonic_ms() == begun_ms + 12
+    assert 5 < log.end < 100
+    while connection.input:
+        slave.receiver.on_readable()
+    assert log.data == b"x" * 1000
+    slave.receiver.disconnect(Disconnected("done"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_store_gets_the_same_log_and_queues_however_frames_are_cut(
+    stores: Stores, seed: int
+) -> None:
+    source = random.Random(seed)
+    master = stores.open("master")
+    for number in range(400):
+        body = source.randbytes(source.choice([0, 10, 300, 3_000]))
+        master.put(message("TopicA", body, number % 3, keys=f"k{number}"))
+    master.step()
+    slave = stores.open("slave", broker_role="SLAVE")
+    connection = Script([])
+    subject = Subject(connection, slave.replica_log, config=slave.config)
+    stream, position = b"", 0
+    while position < master.log.written_offset:
+        view = master.log_view(position, source.choice([1, 50, 700, 5_000, 40_000]))
+        assert view is not None
+        stream += frame(position, bytes(view.data)) + frame(position + len(view.data)) * (seed % 2)
+        position += len(view.data)
+        view.release()
+    while stream:
+        size = source.choice([1, 11, 12, 13, 900, 20_000])
+        connection.input, stream = stream[:size], stream[size:]
+        while connection.input:
+            subject.receiver.on_readable()
+        slave.step()  # makes room ahead, sometimes
+    slave.replica_log.dispatch()
+    while slave.step():
+        pass
+    assert_same(master, slave)
+    subject.receiver.disconnect(Disconnected("done"))
 
 
 async def test_an_empty_log_begins_where_an_unchecked_master_begins() -> None:
@@ -357,6 +423,7 @@ class Script:
         self.near.setblocking(False)
         self.fileno = self.near.fileno
         self.input = b""
+        self.after_receive: Callable[[], object] = lambda: None
 
     def send(self, data: bytes) -> int:
         size = self.takes.pop(0) if self.takes else len(data)
@@ -374,6 +441,7 @@ class Script:
             count += size
         if not count:
             raise BlockingIOError
+        self.after_receive()
         return count
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ async def test_topics_and_groups_are_copied_with_their_versions(pair: Pair) -> N
     assert readers.retry_max == 7
     assert ours.topics.table.version == theirs.topics.table.version
     assert ours.subscription_groups.table.version == theirs.subscription_groups.table.version
-    queues = sum(one.read_queue_count for one in ours.topics.all().values())
+    queues = sum(topic_config.read_queue_count for topic_config in ours.topics.all().values())
     assert ours.topics.queue_count == queues
 
     theirs.topics.put(topic("orders", 8), NOW_MS)
@@ -115,8 +115,11 @@ async def test_positions_wait_for_the_log(pair: Pair) -> None:
     store.replica_log.begin_at(0, NOW_MS)
     store.replica_log.buffer(len(record))[:] = record
     store.replica_log.publish(len(record))
-    store.step(NOW_MS)
+    store.step_memory()
     assert store.dispatcher.dispatched_offset == len(record)
+    await pair.copy()
+    assert ours.get("T", "old", 0) == 0  # after a power failure the log might be shorter
+    store.sync()
     await pair.copy()
     assert ours.get("T", "old", 0) == 1
     assert pair.slave.parts.delayed.table.get(1) == 4

@@ -396,6 +396,41 @@ async def test_an_older_connection_of_the_same_host_must_report_again(start: Sta
     other.close()
 
 
+async def test_two_slaves_of_a_host_are_available_at_once(start: Start) -> None:
+    """Else sends that need both would be answered with SLAVE_NOT_AVAILABLE for seconds."""
+    master: Master = await start()
+    master.put(1_000)
+    slaves = [await master.slave(1_000), await master.slave(1_000)]
+    await master.until(lambda: len(master.acked()) == 2)
+    acks, now_ms = master.log.replicas, master.clock.monotonic_ms()
+    assert acks.available(1_000, 500, now_ms) == 2
+    assert acks.confirmed(2) is None
+    # Both get the next message, and acknowledge it.
+    master.put(100)
+    for slave in slaves:
+        await slave.receive(1_000, 1_100)
+        slave.report(1_100)
+    await master.until(lambda: acks.confirmed(2) == 1_100)
+
+
+async def test_two_connections_of_one_slave_count_once(start: Start) -> None:
+    """Java counts both: ``GroupTransferService`` of 5.3.3 has a TODO about it."""
+    master: Master = await start()
+    master.put(1_000)
+    await master.slave(1_000)  # its host lost its power: the connection stays, and is silent
+    await master.until(lambda: master.acked() == [1_000])
+    master.pass_time(4_000)
+    acks, new = master.log.replicas, await master.slave(900)
+    await master.until(lambda: master.acked() == [None, 900])
+    master.put(100)
+    await new.receive(900, 1_100)
+    new.report(1_100)
+    await master.until(lambda: acks.confirmed(1) == 1_100)
+    assert acks.confirmed(2) is None
+    heard_since_ms = master.clock.monotonic_ms() - 1_000
+    assert acks.available(1_100, 500, heard_since_ms) == 1
+
+
 async def test_a_probe_without_a_report_leaves_the_slave_of_its_host_alone(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
@@ -445,6 +480,23 @@ async def test_a_silent_slave_is_closed(start: Start, caplog: pytest.LogCaptureF
     assert [link.host for link in master.port.slaves] == ["127.0.0.2"]
     assert master.port.counts.refused == {Reason.SILENT: 1}
     assert "no report for 20000 ms" in caplog.text
+
+
+async def test_a_slave_that_takes_nothing_is_named_once(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    master: Master = await start()
+    slave = await master.slave(0)
+    assert await slave.frame() == (0, b"")
+    data = master.put(100)
+    assert await slave.frame() == (0, data)
+    for count in range(2, 7):
+        assert caplog.text.count("takes no byte after physical offset 0") == (count > 4)
+        slave.report(0)
+        await master.until(lambda count=count: master.port.counts.reports == count)
+        master.pass_time(10_000 - (count == 3))
+    slave.report(100)
+    await master.until(lambda: master.acked() == [100])
 
 
 async def test_a_connection_without_a_whole_report_is_closed(start: Start) -> None:

@@ -98,8 +98,8 @@ async def test_a_stride_never_grows_beyond_its_maximum(monkeypatch: pytest.Monke
     monkeypatch.setattr(tail_check, "STRIDE_MAX", 8)
     common = some_records(300)
     own, master = Log(common + some_records(99, 2)), Master(common + some_records(99, 3))
-    found = await tail_check.find_difference(own, master, 0)
-    assert found == sum(map(len, common))
+    difference = await tail_check.find_difference(own, master, 0)
+    assert difference == sum(map(len, common))
 
 
 async def test_a_slave_that_is_ahead_by_one_record_is_equal_up_to_the_end_of_the_master() -> None:

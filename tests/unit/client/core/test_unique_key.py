@@ -36,9 +36,9 @@ def test_the_time_restarts_each_month() -> None:
 
 def test_the_counter_wraps_around() -> None:
     keys = UniqueKeys(ADDRESS, 1, 2)
-    found = [keys.next(0)[-4:] for _ in range(65_537)]
+    endings = [keys.next(0)[-4:] for _ in range(65_537)]
 
-    assert (found[0], found[65_535], found[65_536]) == ("0000", "FFFF", "0000")
+    assert (endings[0], endings[65_535], endings[65_536]) == ("0000", "FFFF", "0000")
 
 
 @given(st.lists(TIMES, max_size=50), st.integers(0, 1 << 40), st.integers(0, 1 << 40))

@@ -59,8 +59,8 @@ def lists(offsets: IntArray, values: list[Any]) -> list[list[Any]]:
 
 def columns_of(columns: Any) -> dict[str, Any]:
     """Return the results of all methods."""
-    found = {name: columns.numbers(name) for name in NUMBERS}
-    return found | {
+    numbers = {name: columns.numbers(name) for name in NUMBERS}
+    return numbers | {
         "topics": columns.topics(),
         "topic_ids": columns.topic_ids(),
         "bodies": columns.bodies(),
@@ -196,9 +196,9 @@ def build(fields: list[dict[str, Any]], base: int = 0) -> tuple[bytes, IntArray]
     parts: list[bytes] = []
     positions = []
     position = 0
-    for one in fields:
+    for values in fields:
         positions.append(position)
-        parts.append(pack(base + position, **one))
+        parts.append(pack(base + position, **values))
         position += len(parts[-1])
     return b"".join(parts), np.array(positions, np.int64)
 
@@ -208,8 +208,8 @@ ODD_LOG, ODD_POSITIONS = build(ODD)
 
 @pytest.mark.parametrize("row", range(len(ODD)))
 def test_each_odd_record_alone(row: int) -> None:
-    at = ODD_POSITIONS[row : row + 1]
-    assert_same(native.Columns(ODD_LOG, at), reference.Columns(ODD_LOG, at))
+    positions = ODD_POSITIONS[row : row + 1]
+    assert_same(native.Columns(ODD_LOG, positions), reference.Columns(ODD_LOG, positions))
 
 
 def test_odd_records_together_and_in_any_order() -> None:
@@ -220,17 +220,17 @@ def test_odd_records_together_and_in_any_order() -> None:
 def test_odd_properties_read_as_the_codec_reads_them() -> None:
     pairs = native.Columns(ODD_LOG, ODD_POSITIONS).properties()
     names, values = (lists(pairs.offsets, strings(runs)) for runs in pairs[1:])
-    for row, at in enumerate(ODD_POSITIONS.tolist()):
-        expected = record.decode(ODD_LOG, at, check_crc=False).properties
-        found = list(zip(names[row], values[row], strict=True))
-        assert found == list(expected.items())
+    for row, position in enumerate(ODD_POSITIONS.tolist()):
+        expected = record.decode(ODD_LOG, position, check_crc=False).properties
+        items = list(zip(names[row], values[row], strict=True))
+        assert items == list(expected.items())
 
 
 def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
     data = bytearray(pack(0, topic="AB", body=b"", property_bytes=b"TAGS\x01t"))
-    at = data.index(b"AB")
+    position = data.index(b"AB")
     for topic in (b"\xff\xfe", b"A\xc3", b"\x80B", b"\xc0\x80"):
-        data[at : at + 2] = topic
+        data[position : position + 2] = topic
         for kernels in (native, reference):
             columns = kernels.Columns(bytes(data), np.zeros(2, np.int64))
             expected = topic.decode("utf-8", "replace")
@@ -249,9 +249,9 @@ def test_character_cut_by_the_end_of_a_text_is_not_read_on(character: str) -> No
     whole = character.encode()
     for cut in range(1, len(whole)):
         data = pack(0, property_bytes=b"TAGS\x01" + whole[:cut]) + whole[cut:] + bytes(8)
-        at = np.zeros(1, np.int64)
-        compiled = native.Columns(data, at)
-        assert_same(compiled, reference.Columns(data, at))
+        positions = np.zeros(1, np.int64)
+        compiled = native.Columns(data, positions)
+        assert_same(compiled, reference.Columns(data, positions))
         assert strings(compiled.tags()) == [whole[:cut].decode("utf-8", "replace")]
 
 
@@ -296,7 +296,7 @@ def test_no_rows() -> None:
 
 def test_take_by_mask_and_by_indices() -> None:
     rng = np.random.default_rng(3)
-    compiled, plain = (one.Columns(ODD_LOG, ODD_POSITIONS) for one in (native, reference))
+    compiled, plain = (kernels.Columns(ODD_LOG, ODD_POSITIONS) for kernels in (native, reference))
     count = compiled.count
     compiled.properties()  # Columns cached for the whole must not appear in a part.
     for rows in (
@@ -364,7 +364,7 @@ def test_many_rows_in_one_thread_and_in_two() -> None:
     parts = [positions[: MANY // 3], positions[MANY // 3 :]]
     with ThreadPoolExecutor(2) as pool:
         for _ in range(3):
-            decoded = list(pool.map(lambda at: columns_of(native.Columns(data, at)), parts))
+            decoded = list(pool.map(lambda part: columns_of(native.Columns(data, part)), parts))
             for name in ("topics", "bodies", "raw_properties", "message_ids", "born_hosts"):
                 runs = [column[name] if name != "bodies" else column[name][0] for column in decoded]
                 joined = np.concatenate([column.data for column in runs])
@@ -407,10 +407,10 @@ def rows_of(columns: native.Columns) -> list[dict[str, Any]]:
         "reconsumeTimes": columns.numbers("reconsume_times").tolist(),
         "preparedTransactionOffset": columns.numbers("prepared_transaction_offset").tolist(),
         "bodyCRC": columns.numbers("body_crc").tolist(),
-        "storedBodyLength": [len(one or b"") for one in stored],
-        "storedBodySha256": [hashlib.sha256(one or b"").hexdigest() for one in stored],
-        "bodyLength": [len(one or b"") for one in texts(plain)],
-        "bodySha256": [hashlib.sha256(one or b"").hexdigest() for one in texts(plain)],
+        "storedBodyLength": [len(body or b"") for body in stored],
+        "storedBodySha256": [hashlib.sha256(body or b"").hexdigest() for body in stored],
+        "bodyLength": [len(text or b"") for text in texts(plain)],
+        "bodySha256": [hashlib.sha256(text or b"").hexdigest() for text in texts(plain)],
         "offsetMsgId": strings(columns.offset_ids()),
         "properties": [dict(zip(*row, strict=True)) for row in zip(names, values, strict=True)],
         "words": lists(words.offsets, strings(words.words)),
@@ -423,7 +423,7 @@ def rows_of(columns: native.Columns) -> list[dict[str, Any]]:
 @pytest.mark.interop
 @pytest.mark.parametrize(("version", "name"), golden.STORES)
 def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> None:
-    expected = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    expected = {message["commitLogOffset"]: message for message in golden.messages(version, name)}
     compared = 0
     for file in golden.log_files(golden.unpack(version, name)):
         data = file.read_bytes()
@@ -457,8 +457,8 @@ def test_every_indexed_key_has_the_hash_java_looks_up(version: str) -> None:
         unique = [(row, key) for row, key in enumerate(strings(columns.unique_keys())) if key]
         keys = [
             (row, key)
-            for row, found in enumerate(lists(words.offsets, strings(words.words)))
-            for key in found
+            for row, key_words in enumerate(lists(words.offsets, strings(words.words)))
+            for key in key_words
         ]
         expected = [
             (row, index_entry.key_hash(f"{topics[row]}#{key}")) for row, key in unique + keys

@@ -64,8 +64,8 @@ def decoded(topics_and_keys: list[tuple[str, str]]) -> tuple[native.Columns, ref
                 property_bytes=f"TAGS\x01{text}\x02KEYS\x01{text}\x02".encode(),
             )
         )
-    at = np.array(positions, np.int64)
-    return native.Columns(data, at), reference.Columns(data, at)
+    places = np.array(positions, np.int64)
+    return native.Columns(data, places), reference.Columns(data, places)
 
 
 # Characters of one to four bytes, at the ends of their ranges: one or two UTF-16 units each.

@@ -23,7 +23,7 @@ PACKAGE = Path(reput.__file__).parent
 SHARED_OBJECTS = [Path("reput", name, "kernels", "_kernels.so") for name in ("format", "store")]
 
 needs_shared_object = pytest.mark.skipif(
-    not all((PACKAGE.parent / one).exists() for one in SHARED_OBJECTS),
+    not all((PACKAGE.parent / name).exists() for name in SHARED_OBJECTS),
     reason="the kernels are not built here",
 )
 needs_numba = pytest.mark.skipif(
@@ -85,9 +85,9 @@ def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, A
         env=kept | {"PYTHONPATH": str(site), "HOME": str(home), **env},
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert Path(said.pop("file")).is_relative_to(site)
-    return said
+    output: dict[str, Any] = json.loads(done.stdout)
+    assert Path(output.pop("file")).is_relative_to(site)
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def bare(tmp_path: Path) -> Path:
 @needs_shared_object
 @pytest.mark.parametrize("code", ["", BLOCKED])
 def test_shared_object_needs_no_numba(code: str, expected: str, tmp_path: Path) -> None:
-    said = run(PACKAGE.parent, tmp_path, code)
-    assert said == {"engine": "native", "has_numba": False, "digest": expected}
+    output = run(PACKAGE.parent, tmp_path, code)
+    assert output == {"engine": "native", "has_numba": False, "digest": expected}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,8 +132,8 @@ def test_the_package_runs_from_a_zip(
             shutil.copy(PACKAGE.parent / path, bare / path)
     shutil.make_archive(str(tmp_path / "shipped"), "zip", bare)
     path = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, './shipped.zip')\n"
-    said = run(Path("shipped.zip"), "/proc", BLOCKED + path)
-    assert said == {"engine": engine, "has_numba": False, "digest": expected}
+    output = run(Path("shipped.zip"), "/proc", BLOCKED + path)
+    assert output == {"engine": engine, "has_numba": False, "digest": expected}
 
 
 def test_the_reference_runs_where_compilation_is_impossible(
@@ -141,15 +141,15 @@ def test_the_reference_runs_where_compilation_is_impossible(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    said = run(bare, home, BLOCKED)
-    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
+    output = run(bare, home, BLOCKED)
+    assert output == {"engine": "reference", "has_numba": False, "digest": expected}
     assert list(home.iterdir()) == []
 
 
 @needs_shared_object
 def test_reference_on_demand(expected: str, tmp_path: Path) -> None:
-    said = run(PACKAGE.parent, tmp_path, REPUT_KERNELS="reference")
-    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
+    output = run(PACKAGE.parent, tmp_path, REPUT_KERNELS="reference")
+    assert output == {"engine": "reference", "has_numba": False, "digest": expected}
 
 
 def test_reference_where_numba_cannot_be_imported(bare: Path, expected: str) -> None:
@@ -165,8 +165,8 @@ def test_a_shared_object_that_does_not_load_is_skipped(bare: Path, expected: str
     """The file is for another machine, or truncated."""
     for path in SHARED_OBJECTS:
         (bare / path).write_bytes(b"\x7fELF, but not of this machine")
-    said = run(bare, "/proc", BLOCKED)
-    assert said == {"engine": "reference", "has_numba": False, "digest": expected}
+    output = run(bare, "/proc", BLOCKED)
+    assert output == {"engine": "reference", "has_numba": False, "digest": expected}
 
 
 @needs_numba
@@ -179,7 +179,7 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
     assert report == {"engine": "numba", "has_numba": True, "digest": expected}
 
     def kept(cache: Path) -> set[tuple[str, int, int]]:
-        stats = [(one.name, one.stat()) for one in (cache / "reput").iterdir()]
+        stats = [(file.name, file.stat()) for file in (cache / "reput").iterdir()]
         return {(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats}
 
     before = kept(home / ".cache")
@@ -198,8 +198,8 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
 @pytest.mark.skipif(not IS_SOAK, reason="the second compilation of all kernels is for make soak")
 def test_numba_works_without_a_writable_cache(bare: Path, expected: str) -> None:
     """Not even root can create a folder in /proc."""
-    said = run(bare, "/proc")
-    assert said == {"engine": "numba", "has_numba": True, "digest": expected}
+    output = run(bare, "/proc")
+    assert output == {"engine": "numba", "has_numba": True, "digest": expected}
 
 
 def test_an_unreadable_cache_causes_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,5 +266,5 @@ def test_concurrent_first_calls_get_the_same_tables() -> None:
         thread.join()
     assert len(calls) == 1
     assert len(tables) == threads
-    assert all(one is tables[0] for one in tables)
+    assert all(table is tables[0] for table in tables)
     assert fresh.crc_tables() is tables[0]

@@ -52,15 +52,19 @@ BOTH_V6 = {
     "sys_flag": flags.BORN_HOST_V6 | flags.STORE_HOST_V6,
 }
 KINDS: dict[str, Callable[[int], bytes]] = {
-    "plain": lambda at: pack(at),
-    "v2": lambda at: pack(at, version=2, body=b"b" * 21),
-    "v6": lambda at: pack(at, **BOTH_V6),
-    "empty": lambda at: pack(at, body=b"", property_bytes=b"", topic=""),
-    "born-v6": lambda at: pack(at, born_host=V6, sys_flag=flags.BORN_HOST_V6),
-    "zeros": lambda at: pack(at, body=bytes(70)),
-    "crc": lambda at: record.append_crc_property(pack(at, body=b"c" * 9)),
-    "v2-v6-crc": lambda at: record.append_crc_property(pack(at, version=2, **BOTH_V6)),
-    "long": lambda at: pack(at, topic="t" * 130, body=b"z" * 40),
+    "plain": lambda physical_offset: pack(physical_offset),
+    "v2": lambda physical_offset: pack(physical_offset, version=2, body=b"b" * 21),
+    "v6": lambda physical_offset: pack(physical_offset, **BOTH_V6),
+    "empty": lambda physical_offset: pack(physical_offset, body=b"", property_bytes=b"", topic=""),
+    "born-v6": lambda physical_offset: pack(
+        physical_offset, born_host=V6, sys_flag=flags.BORN_HOST_V6
+    ),
+    "zeros": lambda physical_offset: pack(physical_offset, body=bytes(70)),
+    "crc": lambda physical_offset: record.append_crc_property(pack(physical_offset, body=b"c" * 9)),
+    "v2-v6-crc": lambda physical_offset: record.append_crc_property(
+        pack(physical_offset, version=2, **BOTH_V6)
+    ),
+    "long": lambda physical_offset: pack(physical_offset, topic="t" * 130, body=b"z" * 40),
 }
 
 
@@ -116,7 +120,7 @@ def scan(
 
 
 def messages(segments: list[tuple[int, int, Verdict]]) -> list[tuple[int, int]]:
-    return [(at, size) for at, size, verdict in segments if verdict is Verdict.MESSAGE]
+    return [(position, size) for position, size, verdict in segments if verdict is Verdict.MESSAGE]
 
 
 # --- whole logs -----------------------------------------------------------
@@ -198,7 +202,9 @@ def test_damage_has_a_verdict_and_the_rest_is_found(check_crc: bool) -> None:
         judged = native.judge(
             bytes_, np.array([0, start, end]), physical_offset=BASE, check_crc=check_crc
         )
-        assert [Verdict(one) for one in judged.verdicts] == [one[2] for one in expected], name
+        assert [Verdict(value) for value in judged.verdicts] == [
+            segment[2] for segment in expected
+        ], name
     assert messages(scan(data)) == places
 
 
@@ -226,8 +232,8 @@ def test_every_byte_flipped(mask: int, check_crc: bool) -> None:
     data = bytearray(ALL + ENDINGS["blank"])
     for position in range(len(data)):
         data[position] ^= mask
-        found = scan(bytes(data), check_crc=check_crc)
-        lost = set(ALL_PLACES) - set(messages(found))
+        segments = scan(bytes(data), check_crc=check_crc)
+        lost = set(ALL_PLACES) - set(messages(segments))
         damaged = {place for place in ALL_PLACES if place[0] <= position < sum(place)}
         assert lost <= damaged
         data[position] ^= mask
@@ -242,10 +248,12 @@ def test_zeros_over_every_range(length: int) -> None:
         data = bytearray(whole)
         data[start : start + length] = bytes(len(data[start : start + length]))
         intact = [
-            (at, size) for at, size in ALL_PLACES if data[at : at + size] == whole[at : at + size]
+            (position, size)
+            for position, size in ALL_PLACES
+            if data[position : position + size] == whole[position : position + size]
         ]
-        found = messages(scan(bytes(data), check_crc=False))
-        assert set(intact) <= set(found)
+        intact_places = messages(scan(bytes(data), check_crc=False))
+        assert set(intact) <= set(intact_places)
 
 
 @pytest.mark.slow
@@ -259,9 +267,9 @@ def test_start_and_stop_anywhere() -> None:
         stop = start + 150
         expected = [place for place in records_from_start if place[0] < stop]
         assert messages(scan(data, start, stop)) == expected
-        found = native.find_record(data, start, physical_offset=BASE)
-        assert found == reference.find_record(data, start, physical_offset=BASE)
-        assert found == min(
+        record_position = native.find_record(data, start, physical_offset=BASE)
+        assert record_position == reference.find_record(data, start, physical_offset=BASE)
+        assert record_position == min(
             (position for position in firsts if position >= start), default=len(data)
         )
     assert scan(data, len(data)) == []
@@ -338,8 +346,10 @@ def test_record_that_claims_more_than_the_file_has() -> None:
     start, size = ALL_PLACES[3]
     data[start : start + 4] = (len(ALL) - start + 1).to_bytes(4, "big")
     for end in (len(ALL), start + size + 10):
-        found = scan(bytes(data[:end]), file_end=len(ALL))
-        assert (start, Verdict.BAD_SIZE) in [(position, verdict) for position, _, verdict in found]
+        segments = scan(bytes(data[:end]), file_end=len(ALL))
+        assert (start, Verdict.BAD_SIZE) in [
+            (position, verdict) for position, _, verdict in segments
+        ]
 
 
 # --- ends of data, checksums ----------------------------------------------
@@ -384,7 +394,10 @@ def test_ranges_scanned_in_threads_join_to_one_scan() -> None:
     buffer = bytes(damaged)
     whole = native.scan(buffer, 0, len(buffer), physical_offset=BASE)
     middles = [len(buffer) * i // 8 for i in range(1, 8)]
-    starts = [0, *(native.find_record(buffer, at, physical_offset=BASE) for at in middles)]
+    starts = [
+        0,
+        *(native.find_record(buffer, position, physical_offset=BASE) for position in middles),
+    ]
     ranges = list(zip(starts, [*starts[1:], len(buffer)], strict=True))
 
     def walk(bounds: tuple[int, int]) -> list[tuple[int, int, Verdict]]:
@@ -436,7 +449,10 @@ def test_every_record_of_java_is_found(version: str, name: str) -> None:
                 records[base + position] = size
             elif verdict > Verdict.TRUNCATED:
                 damage.append((base + position, size, verdict))
-    expected = {one["commitLogOffset"]: one["storeSize"] for one in golden.messages(version, name)}
+    expected = {
+        message["commitLogOffset"]: message["storeSize"]
+        for message in golden.messages(version, name)
+    }
     assert expected.items() <= records.items()
     beyond = golden.manifest(version, name)["log"].get("readableBeyondEnd", [])
     assert set(records) - set(expected) <= set(beyond)

@@ -60,8 +60,8 @@ def audited(store: Path, **options: Any) -> AuditResult:
 
 
 def rows_of(table: Path) -> list[dict[str, Any]]:
-    found = pq.read_table(table / message_table.MESSAGES).to_pylist()
-    return sorted(found, key=lambda row: (row["physical_offset"], row["queue_offset"]))
+    rows = pq.read_table(table / message_table.MESSAGES).to_pylist()
+    return sorted(rows, key=lambda row: (row["physical_offset"], row["queue_offset"]))
 
 
 # --- sound stores -------------------------------------------------------------------------------

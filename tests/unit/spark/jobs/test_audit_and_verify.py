@@ -48,8 +48,8 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
         for hole in report.holes
         if hole.kind in (FindingKind.LOG_HOLE, FindingKind.LOG_FILE_MISSING)
     ]
-    found = [(hole.physical_offset, hole.length) for hole in audit.holes]
-    yield "holes", holes[: len(found)], found
+    audit_holes = [(hole.physical_offset, hole.length) for hole in audit.holes]
+    yield "holes", holes[: len(audit_holes)], audit_holes
     yield "count of holes", len(holes), audit.hole_count
     yield "torn tail", of(FindingKind.TORN_TAIL), faults[Fault.TORN_TAIL]
     yield "stale tail", of(FindingKind.STALE_TAIL), faults[Fault.STALE_TAIL]
@@ -156,8 +156,8 @@ def test_audit_and_verify_agree_on_a_missing_unit_of_a_light_queue(
     data = bytearray(path.read_bytes())
     data[number * 20 : number * 20 + 20] = bytes(20)
     path.write_bytes(data)
-    found = {name: mine for name, mine, _ in pairs(store, tmp_path / "table")}
-    assert found["without a unit, or units of zeros"] == 1
+    counts = {name: mine for name, mine, _ in pairs(store, tmp_path / "table")}
+    assert counts["without a unit, or units of zeros"] == 1
     assert not disagreements(store, tmp_path / "table")
 
 
@@ -173,8 +173,8 @@ def test_audit_and_verify_agree_on_a_wrong_unit_of_a_light_queue(
     units = bytearray(path.read_bytes())
     units[3 * 20 + position : 3 * 20 + position + len(data)] = data
     path.write_bytes(units)
-    found = {name: (mine, theirs) for name, mine, theirs in pairs(store, tmp_path / "table")}
-    assert found[kind] == (1, 1)
+    counts = {name: (mine, theirs) for name, mine, theirs in pairs(store, tmp_path / "table")}
+    assert counts[kind] == (1, 1)
     assert not disagreements(store, tmp_path / "table")
 
 
@@ -199,7 +199,7 @@ def test_audit_and_verify_agree_on_zeros_after_a_crash(
     position = queue_offset % 5 * 20
     units[position : position + 20] = bytes(20)
     path.write_bytes(units)
-    found = {name: mine for name, mine, _ in pairs(built.root, tmp_path / "table")}
-    assert found["pending"] == pending
-    assert found["without a unit, or units of zeros"] == (not pending)
+    counts = {name: mine for name, mine, _ in pairs(built.root, tmp_path / "table")}
+    assert counts["pending"] == pending
+    assert counts["without a unit, or units of zeros"] == (not pending)
     assert not disagreements(built.root, tmp_path / "table")

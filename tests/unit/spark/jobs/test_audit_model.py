@@ -201,8 +201,8 @@ class Model:
 def table_rows(table: Path) -> list[tuple[Any, ...]]:
     names = ["physical_offset", "topic", "queue_id", "queue_offset", "uniq_key"]
     names += ["verdict", "reason", "indexed", "groups_consumed", "groups_pending"]
-    found = pq.read_table(table / message_table.MESSAGES).to_pylist()
-    return sorted((tuple(row[name] for name in names) for row in found), key=lambda row: row[:4])
+    rows = pq.read_table(table / message_table.MESSAGES).to_pylist()
+    return sorted((tuple(row[name] for name in names) for row in rows), key=lambda row: row[:4])
 
 
 PLANTED = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 60)), max_size=6)

@@ -303,8 +303,8 @@ def test_a_time_range_equals_a_log_of_that_part(tmp_path: Path) -> None:
     assert (result.log_start, result.log_end) == (low.physical_offset, high.physical_offset)
     assert result.records == result.units == 44
     expected = store_builder.queue_files(built.messages[33:77], 10)
-    found = files_of(target, paths.CONSUME_QUEUE)
-    assert found == {
+    queue_files = files_of(target, paths.CONSUME_QUEUE)
+    assert queue_files == {
         f"{topic}/{queue_id}/{paths.offset_name(start)}": bytes(data)
         for (topic, queue_id), files in expected.items()
         for start, data in files.items()

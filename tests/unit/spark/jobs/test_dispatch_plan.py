@@ -155,10 +155,10 @@ def test_an_index_file_has_the_entry_before_it() -> None:
 
 
 def test_runs_continue_over_windows() -> None:
-    found = [RecordRun(5, 7, 0, 200)]
-    write_plan.append_runs(found, [RecordRun(7, 9, 300, 500), RecordRun(9, 10, 600, 700)])
-    write_plan.append_runs(found, [RecordRun(3, 4, 800, 900)])
-    assert found == [RecordRun(5, 10, 0, 700), RecordRun(3, 4, 800, 900)]
+    joined = [RecordRun(5, 7, 0, 200)]
+    write_plan.append_runs(joined, [RecordRun(7, 9, 300, 500), RecordRun(9, 10, 600, 700)])
+    write_plan.append_runs(joined, [RecordRun(3, 4, 800, 900)])
+    assert joined == [RecordRun(5, 10, 0, 700), RecordRun(3, 4, 800, 900)]
 
 
 def test_an_impossible_queue_offset_is_rejected() -> None:

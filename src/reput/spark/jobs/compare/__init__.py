@@ -232,7 +232,7 @@ def _live_options(options: Mapping[str, str]) -> ReadOptions:
         raise InvalidOption("nameServer", None, "set: a store is compared by its folder's name")
     if replace(parsed, live=None) != replace(ReadOptions(()), live=None):
         allowed = "options of the connection only, as nameServer, broker, cluster, pullTimeoutMs"
-        raise InvalidOption("right", dict(options), allowed)
+        raise InvalidOption("right", ", ".join(options), allowed)
     return parsed
 
 

@@ -12,6 +12,17 @@ from reput.store.reader import StoreReader
 
 TABLES = (paths.TOPICS, paths.CONSUMER_OFFSETS, paths.DELAY_OFFSETS, paths.SUBSCRIPTION_GROUPS)
 
+_GROUP_DEFAULTS = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+}
+"""Settings of a group that not all brokers save, or not if they have Java's default; a slave saves
+all that its master's reply has."""
+
 
 def in_table(both: TwoStores, path: str) -> Iterator[Mismatch]:
     """Yield the entries of a table that only one side has, or that differ."""
@@ -55,7 +66,8 @@ def _entries(reader: StoreReader, path: str) -> dict[_Key, Any]:
         return {_offset_key(entry): entry.consumer_offset for entry in reader.consumer_offsets()}
     if path == paths.DELAY_OFFSETS:
         return {(f"level {level}", None): done for level, done in reader.delay_offsets().items()}
-    return {(name, None): group for name, group in reader.subscription_groups().items()}
+    groups = reader.subscription_groups()
+    return {(name, None): {**_GROUP_DEFAULTS, **group} for name, group in groups.items()}
 
 
 def _offset_key(entry: ConsumerOffset) -> _Key:

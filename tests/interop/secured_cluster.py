@@ -1,0 +1,55 @@
+"""Official brokers with access control: settings and files for ``JavaCluster``.
+
+Each has an account that may do everything, one for two topics and a group, and one without any
+permission. Names and secrets are the same in both versions.
+"""
+
+from typing import Any
+
+from interop.java_cluster import Settings
+from reput.client.config import ClientConfig
+from reput.secret import Secret
+
+ADMIN, ADMIN_SECRET = "the-admin", "admin=secret%1"
+USER, USER_SECRET = "some-user", "user/secret+2"
+TOPIC, GROUP = "Allowed", "allowed-group"
+OTHER_TOPIC = "Forbidden"
+
+PLAIN_ACL = f"""\
+globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: {ADMIN}
+  secretKey: {ADMIN_SECRET}
+  admin: true
+- accessKey: {USER}
+  secretKey: {USER_SECRET}
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms: [{TOPIC}=PUB|SUB]
+  groupPerms: [{GROUP}=PUB|SUB]
+"""
+"""``conf/plain_acl.yml`` of access control 1.0."""
+
+SETTINGS: dict[str, Settings] = {
+    "4.9.7": {"aclEnable": True},
+    "5.5.0": {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "authenticationMetadataProvider": (
+            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+        ),
+        "authorizationMetadataProvider": (
+            "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
+        ),
+        "initAuthenticationUser": f'{{"username":"{ADMIN}","password":"{ADMIN_SECRET}"}}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"inner-secret"}',
+    },
+}
+FILES = {"4.9.7": {"conf/plain_acl.yml": PLAIN_ACL}, "5.5.0": {}}
+
+
+def config_of(namesrv: str, access_key: str, secret_key: str, **more: Any) -> ClientConfig:
+    """Return the settings of clients of an account."""
+    secret = Secret(secret_key)
+    return ClientConfig(namesrv_addr=namesrv, access_key=access_key, secret_key=secret, **more)

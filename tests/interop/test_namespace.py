@@ -1,0 +1,56 @@
+"""Names with a namespace: those of Java's clients."""
+
+import pytest
+
+from interop import java_oracle
+from interop.conftest import StartOracle
+from interop.java_oracle import Oracle
+from reput.client.core import namespace
+from reput.format import names
+
+pytestmark = pytest.mark.interop
+
+PLAIN = ("Orders", "a", "tenant", "tenant-2%Orders", "%", "x%y", "TBW102", "RMQ_SYS_TRACE_TOPIC")
+NAMESPACES = ("", "tenant", "MQ_INST_1_b")
+
+
+class NamespaceOracle(Oracle):
+    """Running ``NamespaceOracle.java``."""
+
+    main_class = "NamespaceOracle"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+        for version in java_oracle.versions()
+    ],
+)
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> NamespaceOracle:
+    return start_oracle(NamespaceOracle, request.param)
+
+
+def pairs() -> list[tuple[str, str]]:
+    # Those of transactions in RocksDB are new in 5.x.
+    system = sorted(name for name in names.SYSTEM_TOPICS if "ROCKSDB" not in name)
+    plain = [*PLAIN, *system, "CID_RMQ_SYS_x", "rmq_sys_x"]
+    wrapped = [f"{space}%{name}" for space in NAMESPACES if space for name in PLAIN]
+    prefixes = ("", names.RETRY_PREFIX, names.DLQ_PREFIX)
+    return [
+        (space, prefix + name)
+        for space in NAMESPACES
+        for prefix in prefixes
+        for name in (*plain, *wrapped)
+    ]
+
+
+@pytest.mark.parametrize("command", ["wrap", "unwrap"])
+def test_names_are_those_of_java(java: NamespaceOracle, command: str) -> None:
+    ours = getattr(namespace, command)
+    different = {
+        (space, name): (ours(space, name), theirs)
+        for (space, name), theirs in zip(pairs(), java.ask(command, pairs()), strict=True)
+        if ours(space, name) != theirs
+    }
+    assert different == {}

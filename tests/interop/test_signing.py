@@ -1,0 +1,82 @@
+"""Signatures: the same as those of Java's clients."""
+
+from random import Random
+
+import pytest
+
+from interop import java_oracle
+from interop.conftest import StartOracle
+from interop.java_oracle import ClusterOracle, Word
+from reput.format import signing
+from reput.format.command import Command
+from reput.format.signing import Credentials, Signer
+from reput.secret import Secret
+
+pytestmark = pytest.mark.interop
+
+LETTERS = 'aZ09_-%|.#"\\\x01\x02\n\té\uffee\ud800\U0001f600'
+NAMES = ("topic", "Topic", "_key", "a", "b", "A", "Z", "consumerGroup", "é", "\uffee", "\U0001f600")
+
+
+class SigningOracle(ClusterOracle):
+    """Running ``SigningOracle.java``."""
+
+    main_class = "SigningOracle"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+        for version in java_oracle.versions()
+    ],
+)
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> SigningOracle:
+    return start_oracle(SigningOracle, request.param)
+
+
+def some_text(random: Random, most: int, least: int = 0) -> str:
+    return "".join(random.choices(LETTERS, k=random.randint(least, most)))
+
+
+def requests_of(random: Random, count: int) -> list[tuple[Credentials, Command]]:
+    cases = []
+    for _ in range(count):
+        credentials = Credentials(
+            some_text(random, 12, 1), Secret(some_text(random, 90, 1)), Secret(some_text(random, 4))
+        )
+        names = random.sample(NAMES, random.randint(0, len(NAMES)))
+        fields = {name: some_text(random, 20) for name in names}
+        cases.append((credentials, Command(10, ext_fields=fields, body=random.randbytes(40))))
+    return cases
+
+
+def words_of(credentials: Credentials, request: Command) -> list[Word]:
+    fields = request.ext_fields or {}
+    return [
+        credentials.access_key,
+        credentials.secret_key.reveal(),
+        credentials.security_token.reveal(),
+        request.code,
+        request.body,
+        *(text for pair in fields.items() for text in pair),
+    ]
+
+
+def test_fields_and_signature_of_a_request_are_those_of_java(java: SigningOracle) -> None:
+    if java.version == "4.5.2":
+        pytest.skip("4.5.2 signs only declared fields of a header")
+    cases = requests_of(Random(java.version), 300)
+    theirs = java.ask("sign", [words_of(*case) for case in cases])
+    ours = [Signer(credentials).sign(request).ext_fields for credentials, request in cases]
+    assert ours == theirs
+
+
+def test_the_signature_of_all_fields_is_that_of_java(java: SigningOracle) -> None:
+    cases = requests_of(Random(java.version), 300)
+    theirs = java.ask("content", [words_of(*case) for case in cases])
+    ours = [
+        Signer(credentials).signature(signing.content(request.ext_fields or {}, request.body))
+        for credentials, request in cases
+    ]
+    assert ours == theirs
