@@ -312,7 +312,7 @@ async def test_a_failed_handshake_is_one_line(
         await closed(writer)
         await until(lambda: not subject.server.channels)
         assert tls.counts == {Handshake.FAILED: 1}
-        (record,) = [one for one in caplog.records if one.name != "asyncio"]
+        (record,) = [line for line in caplog.records if line.name != "asyncio"]
         assert record.getMessage().startswith(f"127.0.0.1:{port}: no TLS handshake: ")
         assert record.exc_info is None
 
@@ -336,8 +336,8 @@ async def test_a_handshake_that_stalls_is_cut(pair: Pair, caplog: pytest.LogCapt
         assert "tls_handshake_ms" in caplog.text
         await other.send(other.session.encrypt(echo(1)))
         assert (await other.frame()).opaque == 1
-        for one in (peer, other):
-            await closed(one.writer)
+        for client_side in (peer, other):
+            await closed(client_side.writer)
 
 
 @both_loops
@@ -361,7 +361,7 @@ async def test_a_client_that_does_not_read_is_not_read(pair: Pair) -> None:
         count = 40
         writer.transport.pause_reading()
         writer.write(commands.encode(large) * count)
-        await until(lambda: any(not one.is_writable for one in subject.server.channels))
+        await until(lambda: any(not channel.is_writable for channel in subject.server.channels))
         seen = subject.seen[subject_of.LARGE]
         for _ in range(50):
             await asyncio.sleep(0)
@@ -468,8 +468,8 @@ async def test_our_client(pair: Pair, authority: Authority) -> None:
         body = os.urandom(3 << 20)
         replies = await asyncio.gather(
             *(
-                client.invoke(subject.address, Command(subject_of.ECHO, body=one), 30_000)
-                for one in (b"", b"x", body)
+                client.invoke(subject.address, Command(subject_of.ECHO, body=sent), 30_000)
+                for sent in (b"", b"x", body)
             )
         )
         assert [reply.body or b"" for reply in replies] == [b"", b"x", body]
