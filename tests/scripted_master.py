@@ -129,7 +129,8 @@ class ScriptedMaster(ScriptedServer):
 
     def _runtime_info(self, request: Command) -> Command:
         table = {
-            "commitLogMinOffset": str(self.store.min_physical_offset),
+            # As Java's: -1 while there is no file.
+            "commitLogMinOffset": str(self.store.min_physical_offset if self.end else -1),
             "commitLogMaxOffset": str(self.store.max_physical_offset),
         }
         return command.reply(request, body=bodies.encode(KvTable(table=table)))

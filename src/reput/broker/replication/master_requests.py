@@ -82,7 +82,9 @@ class MasterRequests:
         reply = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO), what)
         try:
             table = bodies.decode(KvTable, reply.body).table
-            return MasterRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+            # Java's says -1 while its log has no file.
+            begin = max(int(table["commitLogMinOffset"]), 0)
+            return MasterRange(begin, int(table["commitLogMaxOffset"]))
         except (ReputError, KeyError, ValueError) as error:
             raise self._unreadable(what, error) from error
 
