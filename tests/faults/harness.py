@@ -474,8 +474,13 @@ class Pair:
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
     async def is_in_sync(self) -> bool:
-        """Return whether both logs, and all queues, end at the same offsets."""
+        """Return whether both have the topic, and logs and queues that end at the same offsets."""
+        topics = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
         try:
+            for node in self.nodes:
+                reply = await self.client.invoke(node.address, topics, ADMIN_TIMEOUT_MS)
+                if b'"%b"' % TOPIC.encode() not in reply.body:
+                    return False
             ends = [(await self.log_ends(node))[1] for node in self.nodes]
             if ends[0] != ends[1]:
                 return False

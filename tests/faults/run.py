@@ -92,7 +92,7 @@ async def play(
     chosen: Sequence[Step] = (),
     promotes: bool = True,
     is_lossy: bool = False,
-    diverged_policy: str = "refuse",
+    diverged_policy: str = "truncate",
     settings: Settings | None = None,
     limit_s: float | None = None,
 ) -> Outcome:
