@@ -49,8 +49,8 @@ def two(
             for kind in (REPUT, request.param)
         ]
         for pair in running:
-            with java.producer(pair.namesrv) as producer:
-                (sent,) = producer.send([JavaMessage("T", b"body")])
+            with java.producer(pair.namesrv, mqClientApiTimeout=60_000) as producer:
+                (sent,) = producer.send([JavaMessage("T", b"body")], timeout_ms=60_000)
                 assert sent.status == "SEND_OK"
             pair.until_equal()
         masters = [Side(pair.namesrv, pair.master.address, []) for pair in running]
