@@ -204,6 +204,12 @@ QUEUE_OFFSETS = [
     pytest.param([1 << 40, 4, 5, 6], id="the first one damaged"),
     pytest.param([0, 1, 2, *range(60, 120)], id="a jump that is too far at first"),
     pytest.param([5, 3, 4, 5, 6], id="backwards"),
+    pytest.param([0, 1, 2, 0, 1, 0], id="a topic created again twice"),
+]
+TWO_QUEUES = [
+    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (0, 0)], id="the other one ends before"),
+    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 0)], id="the other one ends after"),
+    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 0), (0, 1)], id="both begin again"),
 ]
 
 
@@ -212,11 +218,25 @@ QUEUE_OFFSETS = [
 def test_queue_offsets_that_are_not_consecutive(
     offsets: list[int], range_bytes: int, tmp_path: Path
 ) -> None:
-    messages = store_builder.messages(len(offsets), topics=1, queues=1)
-    placed = store_builder.place(messages, 4096)
+    check_dispatch([(0, queue_offset) for queue_offset in offsets], range_bytes, tmp_path)
+
+
+@pytest.mark.parametrize("places", TWO_QUEUES)
+@pytest.mark.parametrize("range_bytes", [400, 100_000])
+def test_a_topic_of_two_queues_that_is_created_again(
+    places: list[tuple[int, int]], range_bytes: int, tmp_path: Path
+) -> None:
+    check_dispatch(places, range_bytes, tmp_path)
+
+
+def check_dispatch(places: list[tuple[int, int]], range_bytes: int, tmp_path: Path) -> None:
+    """Compare a dispatch of records with these queue ids and queue offsets with the store's."""
+    messages = store_builder.messages(len(places), topics=1, queues=1)
     placed = [
-        dataclasses.replace(message, queue_offset=offset)
-        for message, offset in zip(placed, offsets, strict=True)
+        dataclasses.replace(message, queue_id=queue_id, queue_offset=queue_offset)
+        for message, (queue_id, queue_offset) in zip(
+            store_builder.place(messages, 4096), places, strict=True
+        )
     ]
     root = tmp_path / "store"
     for start, data in store_builder.log_files(placed, 4096).items():

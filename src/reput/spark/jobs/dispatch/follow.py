@@ -359,6 +359,8 @@ class _Following:
             ),
             SavedRows(self._drafts.parts),
         )
+        for topic, queue_id in surveyed.queues.begun_again & self._queue_ends.keys():
+            remove(Path(self._place.queues, topic, str(queue_id)))
         saved = self._write(surveyed, saved)
         self._disk.sync_filesystem(self._target)
         saved = replace(saved, last=_last_before(job, stop) or saved.last)

@@ -10,6 +10,10 @@ a higher one gets a unit, and the missing units before it get the same content, 
 every unit as a message. So all that matters of the records before a range is the end of the queue:
 the queue offset of the next message, and the physical offset where the last one ends.
 
+A record with queue offset 0 after all records of its queue begins the queue again, as its topic was
+deleted and created again: the earlier units are dropped, also those of queues of the topic that end
+before.
+
 If the log begins above 0, a queue begins with its first message; its file has blanks before that,
 which point at physical offset 0 and which Java takes for expired. In a log that begins at 0 blanks
 are not expired, and Java would skip the queue's messages in the first log file. There a queue
@@ -26,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.errors import ReputError
-from reput.format import message as record
+from reput.format import message as record, names
 
 QUEUE_OFFSET_MAX = 1 << 38
 """Largest queue offset that a queue may begin at: beyond it its file exceeds file system limits."""
@@ -97,6 +101,12 @@ def is_possible(queue_end: QueueEnd, queue_offset: int, physical_offset: int) ->
         return queue_offset <= QUEUE_OFFSET_MAX
     room = physical_offset - queue_end.end
     return queue_offset <= queue_end.max_offset + room // record.FIXED_BYTES_V1
+
+
+def begins_again(key: QueueKey, queue_end: QueueEnd, run: RecordRun) -> bool:
+    """Return True if a run is the first one of a queue that has units of earlier messages."""
+    is_first = run.start == 0 < queue_end.max_offset and run.physical_offset >= queue_end.end
+    return is_first and not key[0].startswith(names.LMQ_PREFIX)
 
 
 def step(queue_end: QueueEnd, run: RecordRun) -> Step:
@@ -196,6 +206,8 @@ class QueuePlan:
     """Queue -> queue offset of its first unit, and the one after the last."""
     queue_ends: dict[QueueKey, QueueEnd]
     """Queue -> its end after all ranges."""
+    begun_again: frozenset[QueueKey]
+    """Queues whose units before these ranges are dropped."""
     refilled: int
     rejected: int
 
@@ -227,13 +239,29 @@ def plan_queues(
     after: dict[QueueKey, QueueEnd] = {}
     extents: dict[QueueKey, tuple[int, int]] = {}
     shares: list[dict[QueueKey, Share]] = []
+    begun_again: set[QueueKey] = set()
     refilled = rejected = 0
+
+    def drop(key: QueueKey) -> None:
+        begun_again.add(key)
+        extents.pop(key, None)
+        for earlier in shares:
+            earlier.pop(key, None)
+
     for number, survey in enumerate(surveys):
         share: dict[QueueKey, Share] = {}
+        old_ends: dict[QueueKey, int] = {}
+        shares.append(share)
         for key, runs in survey.runs.items():
             before = queue_end = after.get(key) or before_all.get(key, fresh)
             first: int | None = None
+            row = skipped = 0
             for run in runs:
+                if begins_again(key, queue_end, run):
+                    old_ends[key] = queue_end.end
+                    drop(key)
+                    before, queue_end, first, skipped = fresh, fresh, None, row
+                row += run.stop - run.start
                 try:
                     done = step(queue_end, run)
                 except NeedsDetail:
@@ -246,12 +274,17 @@ def plan_queues(
             if first is None:
                 continue
             is_detailed = (number, key) in detailed
-            rows = survey.rows.get(key, (0, 0))
+            low, high = survey.rows.get(key, (0, 0))
+            rows = low + skipped, high
             share[key] = Share(before, first, queue_end.max_offset, rows, is_detailed)
             extents[key] = (extents[key][0] if key in extents else first, queue_end.max_offset)
             after[key] = queue_end
-        shares.append(share)
-    return QueuePlan(tuple(shares), extents, after, refilled, rejected)
+        for (topic, _), old_end in old_ends.items():
+            for key, queue_end in ({**before_all, **after}).items():
+                if key[0] == topic and 0 < queue_end.end <= old_end:
+                    drop(key)
+                    after[key] = fresh
+    return QueuePlan(tuple(shares), extents, after, frozenset(begun_again), refilled, rejected)
 
 
 class EntrySpan(NamedTuple):
