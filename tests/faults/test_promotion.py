@@ -150,7 +150,7 @@ async def test_a_diverged_tail_is_refused_by_default(start_pair: Callable[..., P
     ("master", "slave", "opener"),
     [
         pytest.param(REPUT, REPUT, "4.9.7", marks=JAVA),
-        pytest.param(REPUT, REPUT, "5.5.0", marks=JAVA),
+        pytest.param(REPUT, REPUT, "5.5.0", marks=SLOW_JAVA),
         pytest.param("4.9.7", REPUT, "4.9.7", marks=JAVA),
         pytest.param("5.5.0", REPUT, "5.5.0", marks=SLOW_JAVA),
         pytest.param(REPUT, "4.9.7", REPUT, marks=SLOW_JAVA),

@@ -201,7 +201,9 @@ async def test_a_store_that_is_deleted_while_a_broker_runs(tmp_path: Path) -> No
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
             sender = Sender(producer)
             assert await sender.send()
-            shutil.rmtree(cluster.store)
+            # In one step: the broker may save a table meanwhile.
+            cluster.store.rename(tmp_path / "deleted")
+            shutil.rmtree(tmp_path / "deleted")
             count = len(sender.acknowledged)
             await sender.send_until_refused()
             assert len(sender.acknowledged) == count, "under SYNC_FLUSH not a single one"

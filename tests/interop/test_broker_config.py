@@ -8,6 +8,7 @@ from interop.java_oracle import JavaError, Oracle
 from reput import config
 from reput.broker.settings.config import BrokerConfig, pairs
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import (
     ACCEPTED_WITHOUT_EFFECT as STORE_WITHOUT_EFFECT,
     StoreConfig,
@@ -103,7 +104,7 @@ def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
 def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
     java = set(settings(table_oracle)) | auth_keys(table_oracle)
     store = {config.key_of(field.name) for field in dataclasses.fields(StoreConfig)}
-    assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store}
+    assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store, *TlsSettings.keys.renamed}
 
 
 def test_fixed_settings_equal_the_defaults_of_java(table_oracle: Oracle) -> None:

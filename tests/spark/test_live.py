@@ -103,7 +103,7 @@ def test_later_messages_are_in_the_next_frame(spark: SparkSession, mq: LocalBrok
     ("given", "text"),
     [
         ({"topic": "Nope"}, "topic 'Nope' is not known to name server"),
-        ({"secretKey": "pass-1"}, "access control is not supported yet"),
+        ({"secretKey": "pass-1"}, "unless accessKey is given as well"),
         ({"commitOffsets": "onCommit"}, "Spark does not notify the source"),
         ({"path": "/x"}, "where nameServer is set"),
     ],

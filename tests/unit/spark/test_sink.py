@@ -55,7 +55,7 @@ def test_all_columns_are_accepted() -> None:
         (BODY, {"nameServer": "a:1"}, "a column topic"),
         (BODY, {"topic": "T"}, "host:port of a name server, to send; or path, to make a store"),
         (BODY, {**BROKERS, "path": "/x"}, "not both"),
-        (BODY, {**BROKERS, "secretKey": "pass-1"}, "not supported yet"),
+        (BODY, {**BROKERS, "secretKey": "pass-1"}, "unless accessKey is given as well"),
     ],
 )
 @pytest.mark.parametrize("kind", ["writer", "streamWriter"])
