@@ -15,7 +15,7 @@ from reput.testing import LocalBroker
 SECRET, TOKEN = "hunter2-secret-key", "hunter2-security-token"
 
 
-@pytest.mark.soak  # it starts a JVM of its own, to read all that it prints
+@pytest.mark.soak  # it starts a separate JVM, to read all that it prints
 def test_output_event_logs_plans_progress_and_checkpoints(tmp_path: Path) -> None:
     copy, work = tmp_path / "copy", tmp_path / "work"
     work.mkdir()
