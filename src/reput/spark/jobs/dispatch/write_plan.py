@@ -217,6 +217,110 @@ class QueuePlan:
         return sum(stop - first for first, stop in self.extents.values())
 
 
+@dataclass(slots=True)
+class _Progress:
+    """What the records of a range did to a queue so far."""
+
+    before: QueueEnd
+    queue_end: QueueEnd
+    first: int | None = None
+    """Queue offset of the first unit to put; None if there is none."""
+    row: int = 0
+    """Number of its records so far."""
+    skipped: int = 0
+    """Number of leading records whose units were dropped."""
+
+    def begin_again(self, fresh: QueueEnd) -> None:
+        """Drop all units so far."""
+        self.before = self.queue_end = fresh
+        self.first, self.skipped = None, self.row
+
+
+class _Planning:
+    """The plan while it is made, range by range; arguments as of ``plan_queues``."""
+
+    def __init__(self, fresh: QueueEnd, before: Mapping[QueueKey, QueueEnd]) -> None:
+        self._fresh = fresh
+        self._queue_ends = dict(before)
+        self._changed: set[QueueKey] = set()
+        self._extents: dict[QueueKey, tuple[int, int]] = {}
+        self._shares: list[dict[QueueKey, Share]] = []
+        self._begun_again: set[QueueKey] = set()
+        self._refilled = self._rejected = 0
+
+    def add(self, number: int, survey: Survey, detailed: Container[tuple[int, QueueKey]]) -> None:
+        """Plan a range. Raises ``NeedsDetail``."""
+        queues: dict[QueueKey, _Progress] = {}
+        runs = [(run.physical_offset, key, run) for key in survey.runs for run in survey.runs[key]]
+        for _, key, run in sorted(runs):
+            if key not in queues:
+                queue_end = self._queue_ends.get(key, self._fresh)
+                queues[key] = _Progress(queue_end, queue_end)
+            queue = queues[key]
+            if begins_again(key, queue.queue_end, run):
+                self._begin_again(number, survey, queues, key, run)
+            try:
+                done = step(queue.queue_end, run)
+            except NeedsDetail:
+                raise NeedsDetail(key, number) from None
+            self._refilled += done.refilled
+            self._rejected += done.rejected
+            if queue.first is None and done.after.max_offset > done.first:
+                queue.first = done.first
+            queue.queue_end = done.after
+            queue.row += run.stop - run.start
+            self._queue_ends[key] = done.after
+        share: dict[QueueKey, Share] = {}
+        for key, queue in queues.items():
+            if queue.first is None:
+                continue
+            low, high = survey.rows.get(key, (0, 0))
+            rows, stop = (low + queue.skipped, high), queue.queue_end.max_offset
+            share[key] = Share(queue.before, queue.first, stop, rows, (number, key) in detailed)
+            first, _ = self._extents.get(key, (queue.first, 0))
+            self._extents[key] = first, stop
+            self._changed.add(key)
+        self._shares.append(share)
+
+    def _begin_again(
+        self,
+        number: int,
+        survey: Survey,
+        queues: Mapping[QueueKey, _Progress],
+        key: QueueKey,
+        run: RecordRun,
+    ) -> None:
+        """Drop the units of a queue, and of those of its topic that end before it."""
+        topic, old_end = key[0], queues[key].queue_end.end
+        for other, runs in survey.runs.items():
+            if other[0] == topic and any(
+                each.physical_offset < run.physical_offset < each.end and each.stop - each.start > 1
+                for each in runs
+            ):
+                raise NeedsDetail(other, number)  # to know where it ends at this record
+        for other, queue_end in self._queue_ends.items():
+            if other[0] == topic and 0 < queue_end.end <= old_end:
+                self._queue_ends[other] = self._fresh
+                self._changed.add(other)
+                self._begun_again.add(other)
+                self._extents.pop(other, None)
+                for earlier in self._shares:
+                    earlier.pop(other, None)
+                if other in queues:
+                    queues[other].begin_again(self._fresh)
+
+    def plan(self) -> QueuePlan:
+        """Return the plan of all ranges."""
+        return QueuePlan(
+            tuple(self._shares),
+            self._extents,
+            {key: self._queue_ends[key] for key in self._changed},
+            frozenset(self._begun_again),
+            self._refilled,
+            self._rejected,
+        )
+
+
 def plan_queues(
     surveys: Sequence[Survey],
     *,
@@ -235,56 +339,10 @@ def plan_queues(
     Raises:
         NeedsDetail: A range must be surveyed again, with a run per record of a queue.
     """
-    before_all = {} if queue_ends is None else queue_ends
-    after: dict[QueueKey, QueueEnd] = {}
-    extents: dict[QueueKey, tuple[int, int]] = {}
-    shares: list[dict[QueueKey, Share]] = []
-    begun_again: set[QueueKey] = set()
-    refilled = rejected = 0
-
-    def drop(key: QueueKey) -> None:
-        begun_again.add(key)
-        extents.pop(key, None)
-        for earlier in shares:
-            earlier.pop(key, None)
-
+    planning = _Planning(fresh, queue_ends or {})
     for number, survey in enumerate(surveys):
-        share: dict[QueueKey, Share] = {}
-        old_ends: dict[QueueKey, int] = {}
-        shares.append(share)
-        for key, runs in survey.runs.items():
-            before = queue_end = after.get(key) or before_all.get(key, fresh)
-            first: int | None = None
-            row = skipped = 0
-            for run in runs:
-                if begins_again(key, queue_end, run):
-                    old_ends[key] = queue_end.end
-                    drop(key)
-                    before, queue_end, first, skipped = fresh, fresh, None, row
-                row += run.stop - run.start
-                try:
-                    done = step(queue_end, run)
-                except NeedsDetail:
-                    raise NeedsDetail(key, number) from None
-                refilled += done.refilled
-                rejected += done.rejected
-                if first is None and done.after.max_offset > done.first:
-                    first = done.first
-                queue_end = done.after
-            if first is None:
-                continue
-            is_detailed = (number, key) in detailed
-            low, high = survey.rows.get(key, (0, 0))
-            rows = low + skipped, high
-            share[key] = Share(before, first, queue_end.max_offset, rows, is_detailed)
-            extents[key] = (extents[key][0] if key in extents else first, queue_end.max_offset)
-            after[key] = queue_end
-        for (topic, _), old_end in old_ends.items():
-            for key, queue_end in ({**before_all, **after}).items():
-                if key[0] == topic and 0 < queue_end.end <= old_end:
-                    drop(key)
-                    after[key] = fresh
-    return QueuePlan(tuple(shares), extents, after, frozenset(begun_again), refilled, rejected)
+        planning.add(number, survey, detailed)
+    return planning.plan()
 
 
 class EntrySpan(NamedTuple):
