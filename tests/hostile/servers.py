@@ -35,12 +35,12 @@ from reput_cluster import ReputCluster
 
 TESTS = Path(__file__).resolve().parents[1]
 
-STALL_MAX_S = 0.200 if "PYTEST_XDIST_WORKER" in os.environ else 0.050
+STALL_MAX_S = 0.600 if "PYTEST_XDIST_WORKER" in os.environ else 0.050
 """Limit of the wait of another client's request, in s, beyond the noise of the machine.
 
 The bound is 50 ms, and ``make hostile`` checks it on an otherwise idle machine. Beside other tests
 the same work takes up to eight times as much CPU time (shared caches, page faults, a host that
-takes the CPU away): a request that waits 200 ms even so exceeds the bound.
+takes the CPU away), and a write to a log file waits for the disk that all share.
 """
 MEMORY_MAX = 300 << 20
 """Limit of the anonymous memory of a server, in bytes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from interop import java_oracle
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaCluster
 from reput.client.admin import Admin
@@ -362,6 +363,7 @@ async def test_a_copy_is_sent_if_the_broker_refuses_a_send_back(
     assert second.queue.topic == names.retry_topic(topic)
 
 
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
 async def test_an_overdue_message_is_sent_back(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import broker_subject
+from interop import java_oracle
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaMessage, JavaReceived
 from reput.broker.server import Broker
@@ -138,6 +139,7 @@ async def test_reconsume_times_grow_with_each_redelivery(
     assert ours.stored(names.dlq_topic(group)) == []
 
 
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
 async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:

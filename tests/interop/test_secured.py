@@ -332,7 +332,8 @@ def test_commands(
     tmp_path: Path,
 ) -> None:
     command = Commands(cluster.namesrv, capsys)
-    given = ("--access-key", ADMIN, "--secret-key-file", key_file)
+    # The first requests to a broker that has just started take seconds on a busy machine.
+    given = ("--access-key", ADMIN, "--secret-key-file", key_file, "--timeout", "60")
     command("topic", "create", "ByCommand", "--queues", "2", *given)
     command("topic", "send", "ByCommand", "two coffees", *given)
     (tmp_path / "conf").mkdir()

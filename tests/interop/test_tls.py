@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
+from interop import java_oracle
 from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessage
 from reput.client import Message, Producer
 from reput.client.admin import Admin
@@ -14,7 +15,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-VERSIONS = ("4.9.7", "5.5.0")
+VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("5.5.0",)
 TLS = {"tls.enable": "true"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from interop import java_oracle
 from interop.java_cluster import JavaMessage
 from interop.mqadmin.sides import Both
 
@@ -48,6 +49,7 @@ def test_connected_clients_are_shown(both: Both) -> None:
     )
 
 
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
 def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []

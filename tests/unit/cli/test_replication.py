@@ -167,6 +167,7 @@ def test_refusals_name_the_reason(pair: Pair, capsys: pytest.CaptureFixture[str]
     assert "--force" in refusal
 
 
+@pytest.mark.soak
 def test_a_forced_promotion_leaves_no_licence(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
