@@ -40,6 +40,15 @@ class NamedEntries(NamedTuple):
     """False if the master has more entries: 5.5 can send them in parts."""
 
 
+class DatedOffsets(NamedTuple):
+    """Consumer offsets, and when they changed."""
+
+    changed_ms: int
+    """Time of the last change, ms since 1970."""
+    offsets: dict[tuple[str, str], Queues]
+    """Consumer offsets by topic and group."""
+
+
 class MasterTables:
     """Requests the tables of a master.
 
@@ -74,6 +83,15 @@ class MasterTables:
         """Return the consumer offsets by topic and group. Raises ``Unanswered``."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         return await self._fetch(code, "offsetTable", consumer_offsets)
+
+    async def dated_consumer_offsets(self) -> DatedOffsets:
+        """Return the consumer offsets with their time.
+
+        Raises:
+            Unanswered: There is no answer, or one without a version, as before 5.0.
+        """
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        return await self._fetch(code, "offsetTable", dated_consumer_offsets)
 
     async def delay_offsets(self) -> dict[int, int]:
         """Return delay level -> queue offset. Raises ``Unanswered``."""
@@ -169,6 +187,20 @@ def consumer_offsets(table: Table, entries_member: str) -> dict[tuple[str, str],
                 raise ValueError(f"{key!r} is not topic@group")
             offsets[topic, group] = _numbers(queues)
     return offsets
+
+
+def dated_consumer_offsets(table: Table, entries_member: str) -> DatedOffsets:
+    """Return the consumer offsets of a reply with a version.
+
+    Raises:
+        CorruptRecord: They cannot be read.
+        ValueError: There is no version.
+    """
+    version = table.get("dataVersion")
+    changed_ms = version.get("timestamp") if isinstance(version, dict) else None
+    if not isinstance(changed_ms, int):
+        raise ValueError("they have no version, as those of RocketMQ before 5.0")
+    return DatedOffsets(changed_ms, consumer_offsets(table, entries_member))
 
 
 def request_modes(table: Table, entries_member: str) -> RequestModesByTopic:

@@ -20,19 +20,16 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from typing import NamedTuple
 
 from reput.broker import master_guard
 from reput.broker.offset.commits import OffsetCommits
-from reput.broker.replication import master_tables
-from reput.broker.replication.master_requests import TIMEOUT_MS, MasterRequests, Unanswered
-from reput.broker.replication.master_tables import Queues
+from reput.broker.replication.master_requests import MasterRequests, Unanswered
+from reput.broker.replication.master_tables import DatedOffsets, MasterTables
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
-from reput.errors import RemotingError, ReputError, RequestRefused
-from reput.format import fastjson, names
-from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
-from reput.format.command import Command
+from reput.errors import ReputError, RequestRefused
+from reput.format import names
+from reput.format.codes import MASTER_ID
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
@@ -42,19 +39,8 @@ from reput.store.table_files import ConsumerOffsetTable
 
 DURATION_S_MAX = 3.0
 """Longest time for which slaves delay the start of their master, in s."""
-_TABLE = "offsetTable"
 
 _log = logging.getLogger(__name__)
-
-
-class SlaveOffsets(NamedTuple):
-    """The consumer offsets of a slave."""
-
-    address: str
-    changed_ms: int
-    """Time of the last change, ms since 1970."""
-    offsets: dict[tuple[str, str], Queues]
-    """Consumer offsets by topic and group."""
 
 
 class ReverseFetch:
@@ -92,7 +78,7 @@ class ReverseFetch:
         """Take what the slaves have that answer in time; problems are logged."""
         if not (self._config.name_servers and self._store.max_physical_offset):
             return
-        answered: list[SlaveOffsets] = []
+        answered: list[tuple[str, DatedOffsets]] = []
         try:
             async with asyncio.timeout(DURATION_S_MAX):
                 async with self._client() as client:
@@ -104,8 +90,8 @@ class ReverseFetch:
                 "are not taken back",
                 DURATION_S_MAX,
             )
-        for slave in answered:
-            await run_in_slices(self._take(slave))
+        for address, theirs in answered:
+            await run_in_slices(self._take(address, theirs))
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[RemotingClient]:
@@ -129,11 +115,12 @@ class ReverseFetch:
         }
 
     async def _ask(
-        self, client: RemotingClient, address: str, answered: list[SlaveOffsets]
+        self, client: RemotingClient, address: str, answered: list[tuple[str, DatedOffsets]]
     ) -> None:
+        slave = MasterRequests(client, address)
         try:
-            await self._check(MasterRequests(client, address))
-            answered.append(await _offsets_of(client, address))
+            await self._check(slave)
+            answered.append((address, await MasterTables(slave).dated_consumer_offsets()))
         except ReputError as error:
             _log.warning("the consumer offsets of slave %s are not taken: %s", address, error)
 
@@ -174,19 +161,19 @@ class ReverseFetch:
                 return False
         return True
 
-    def _take(self, slave: SlaveOffsets) -> Iterable[None]:
+    def _take(self, address: str, theirs: DatedOffsets) -> Iterable[None]:
         """Raise consumer offsets to those of a slave, up to the ends of the queues."""
-        if slave.changed_ms < self._table.version.timestamp_ms:
-            _log.info("the consumer offsets of slave %s are older than the own", slave.address)
+        if theirs.changed_ms < self._table.version.timestamp_ms:
+            _log.info("the consumer offsets of slave %s are older than the own", address)
             return
         count = 0
-        for chunk in chunks(slave.offsets.items(), CHUNK):
+        for chunk in chunks(theirs.offsets.items(), CHUNK):
             for (topic, group), queues in chunk:
                 if group not in names.GROUPS_OF_BROKERS:
                     count += sum(self._raise(topic, group, *queue) for queue in queues.items())
             yield
         if count:
-            _log.info("%d consumer offsets are taken back from slave %s", count, slave.address)
+            _log.info("%d consumer offsets are taken back from slave %s", count, address)
 
     def _raise(self, topic_name: str, group: str, queue_id: int, theirs: int) -> bool:
         topic = self._topics.get(topic_name)
@@ -199,34 +186,3 @@ class ReverseFetch:
         except RequestRefused:
             return False
         return True
-
-
-async def _offsets_of(client: RemotingClient, address: str) -> SlaveOffsets:
-    """Return the consumer offsets of a slave.
-
-    Raises:
-        Unanswered: It does not send them, or not with a version, as before 5.0.
-    """
-    request = Command(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    try:
-        reply = await client.invoke(address, request, TIMEOUT_MS)
-    except RemotingError as error:
-        raise Unanswered(str(error)) from error
-    if reply.code != ResponseCode.SUCCESS:
-        raise Unanswered(f"code {reply.code} {reply.remark or ''}")
-    body = bytes(reply.body)
-    try:
-        return await asyncio.to_thread(_decoded, address, body)
-    except (ReputError, ValueError) as error:
-        raise Unanswered(f"its offsets cannot be read: {error}") from error
-
-
-def _decoded(address: str, body: bytes) -> SlaveOffsets:
-    table = fastjson.parse(body.decode())
-    if not isinstance(table, dict):
-        raise ValueError("not a JSON object")
-    version = table.get("dataVersion")
-    changed_ms = version.get("timestamp") if isinstance(version, dict) else None
-    if not isinstance(changed_ms, int):
-        raise ValueError("they have no version, as those of RocketMQ before 5.0")
-    return SlaveOffsets(address, changed_ms, master_tables.consumer_offsets(table, _TABLE))
