@@ -11,7 +11,7 @@ The topic's settings are deleted first: after a crash in between, the deletion c
 again. The reply is sent when everything is done.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from reput.broker.parts import Parts
 from reput.errors import WriteFailed
@@ -84,12 +84,13 @@ async def delete_copied_groups(parts: Parts, groups: Collection[str]) -> None:
         await delete_group(parts, group, keeps_offsets=True)
 
 
-def forget_queue(parts: Parts, topic: str, queue_id: int) -> None:
-    """Delete the consumer offsets of a queue that has begun again at queue offset 0."""
+def forget_queues(parts: Parts, topic: str, queue_ids: Sequence[int]) -> None:
+    """Delete the consumer offsets of queues that have begun again at queue offset 0."""
     offsets = parts.deliveries.consumer_offsets
     for reader_topic, group in offsets.readers():
         if reader_topic == topic:
-            offsets.delete_queue(topic, group, queue_id)
+            for queue_id in queue_ids:
+                offsets.delete_queue(topic, group, queue_id)
 
 
 async def delete_group(parts: Parts, group: str, *, keeps_offsets: bool) -> None:

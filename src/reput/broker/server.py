@@ -660,8 +660,8 @@ class Broker:
         if not self.identity.is_master:  # the versions are those of the master
             topics.table.adopt_version(versions[0])
             subscription_groups.table.adopt_version(versions[1])
-        store.dispatcher.on_begun_again = lambda topic, queue_id: deletions.forget_queue(
-            self.parts, topic, queue_id
+        store.dispatcher.on_begun_again = lambda topic, queue_ids: deletions.forget_queues(
+            self.parts, topic, queue_ids
         )
         self._subscribe()
 

@@ -138,8 +138,8 @@ class Dispatcher:
         self._awaited = 0  # end of the log at which a replica's dispatch waits for more bytes
         self.exclude: Callable[[str, int], None] = lambda topic, physical_offset: None
         """Called to set a tombstone durably; raises ``WriteFailed``."""
-        self.on_begun_again: Callable[[str, int], None] = lambda topic, queue_id: None
-        """Called with topic and queue id of a queue that has begun again."""
+        self.on_begun_again: Callable[[str, Sequence[int]], None] = lambda topic, queue_ids: None
+        """Called with a topic, and the ids of its queues that have begun again."""
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
 
@@ -501,17 +501,17 @@ class Dispatcher:
         end = next(queue.end_physical_offset for queue in queues if queue.queue_id == queue_id)
         if end > self._tombstones.get(topic, 0):
             self.exclude(topic, end)
-        for queue in queues:
-            if queue.max_offset and queue.end_physical_offset <= end:
-                _log.warning(
-                    "queue %s/%d begins again at queue offset 0: its topic was deleted, or the "
-                    "queue; it had %d messages",
-                    topic,
-                    queue.queue_id,
-                    queue.max_offset - queue.min_offset,
-                )
-                queue.reset()
-                self.on_begun_again(topic, queue.queue_id)
+        old = [queue for queue in queues if queue.max_offset and queue.end_physical_offset <= end]
+        for queue in old:
+            _log.warning(
+                "queue %s/%d begins again at queue offset 0: its topic was deleted, or the "
+                "queue; it had %d messages",
+                topic,
+                queue.queue_id,
+                queue.max_offset - queue.min_offset,
+            )
+            queue.reset()
+        self.on_begun_again(topic, [queue.queue_id for queue in old])
 
     def _start(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Set the first offset of a fresh queue: that of a message, or of a file's start.

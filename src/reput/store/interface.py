@@ -214,8 +214,8 @@ class DispatchPart(Protocol):
 
     on_unusable: Callable[[str, Exception], None]
     """Called with the place of a record that is skipped, and the error."""
-    on_begun_again: Callable[[str, int], None]
-    """Called with topic and queue id of a queue that has begun again at queue offset 0."""
+    on_begun_again: Callable[[str, Sequence[int]], None]
+    """Called with a topic, and the ids of its queues that have begun again at queue offset 0."""
 
     @property
     def dispatched_offset(self) -> int:

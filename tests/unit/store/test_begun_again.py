@@ -185,7 +185,9 @@ def test_the_new_messages_are_announced_from_the_start(stores: Stores) -> None:
     heard: list[tuple[str, int, int, int]] = []
     slave.add_listener(lambda *news: heard.append(news))
     begun: list[tuple[str, int]] = []
-    slave.dispatcher.on_begun_again = lambda topic, queue_id: begun.append((topic, queue_id))
+    slave.dispatcher.on_begun_again = lambda topic, queue_ids: begun.extend(
+        (topic, queue_id) for queue_id in queue_ids
+    )
     master.delete_topic("T")
     put(master, "T", "x")
     copy_log(master, slave)
