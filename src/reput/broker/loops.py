@@ -159,11 +159,15 @@ class Loops:
         self._step_memory()
         self._parts.pending_replies.settle()
 
+    async def _idle_on_slave(self, loop: str, interval_ms: int) -> None:
+        """Count turns while this is a slave, which gets the messages from its master."""
+        while not self._parts.identity.is_master:
+            self._turn(loop)
+            await self._wait(interval_ms)
+
     async def _run_delayed(self) -> None:
         parts = self._parts
-        while not parts.identity.is_master:  # a slave gets these messages from its master
-            self._turn("delayed")
-            await self._wait(DELAYED_MS)
+        await self._idle_on_slave("delayed", DELAYED_MS)
         while True:
             now_ms = parts.clock.now_ms()
             is_busy = parts.delayed.step(now_ms)
@@ -194,9 +198,7 @@ class Loops:
 
     async def _run_pops(self) -> None:
         parts = self._parts
-        while not parts.identity.is_master:  # a slave gets these messages from its master
-            self._turn("pops")
-            await self._wait(POPS_MS)
+        await self._idle_on_slave("pops", POPS_MS)
         while True:
             now_ms = parts.clock.now_ms()
             is_busy = self.step_pops(now_ms)
