@@ -8,7 +8,7 @@ import pytest
 from certificates import Authority
 from interop import java_oracle
 from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessage
-from reput.client import Message, Producer
+from reput.client import Message, Producer, blocking
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
 from reput_cluster import ReputCluster
@@ -35,8 +35,7 @@ def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReputCluster
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_clients_in_test_mode(enforcing: ReputCluster, version: str, tmp_path: Path) -> None:
     topic = f"test-mode-{version.replace('.', '-')}"
-    java = JavaClient(version, tmp_path, properties=TLS)
-    try:
+    with JavaClient(version, tmp_path, properties=TLS) as java:
         producer = java.producer(enforcing.namesrv)
         bodies = [b"%d" % number * 1000 for number in range(50)]
         results = producer.send([JavaMessage(topic, body) for body in bodies])
@@ -46,20 +45,17 @@ def test_java_clients_in_test_mode(enforcing: ReputCluster, version: str, tmp_pa
         assert topic in java.mqadmin("topicList", namesrv=enforcing.namesrv)
         status = java.mqadmin("brokerStatus", "-b", enforcing.address, namesrv=enforcing.namesrv)
         assert "bootTimestamp" in status
-    finally:
-        java.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_client_without_tls_stores_nothing(
     enforcing: ReputCluster, version: str, tmp_path: Path
 ) -> None:
-    java = JavaClient(version, tmp_path)
-    try:
-        with pytest.raises(ClientError):
-            java.producer(enforcing.namesrv).send([JavaMessage("never", b"x")])
-    finally:
-        java.close()
+    with JavaClient(version, tmp_path) as java, pytest.raises(ClientError):
+        java.producer(enforcing.namesrv).send([JavaMessage("never", b"x")])
+    client = ClientConfig(namesrv_addr=enforcing.namesrv, use_tls=True)
+    with blocking.Admin(client=client) as admin:
+        assert "never" not in admin.topic_configs(enforcing.address)  # a send would create it
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -91,18 +87,14 @@ def test_java_clients_with_certificates(authority: Authority, version: str, tmp_
         return JavaClient(version, tmp_path / name, properties=properties)
 
     with ReputCluster(tmp_path / "cluster", settings) as cluster:
-        java = client("own", own.certificate, own.key)
-        try:
+        with client("own", own.certificate, own.key) as java:
             producer = java.producer(cluster.namesrv)
             assert producer.send([JavaMessage("certified", b"x")])[0].status == "SEND_OK"
-        finally:
-            java.close()
-        java = client("foreign", foreign.certificate, foreign.key)
-        try:
-            with pytest.raises(ClientError):
-                java.producer(cluster.namesrv).send([JavaMessage("certified", b"x")])
-        finally:
-            java.close()
+        with (
+            client("foreign", foreign.certificate, foreign.key) as java,
+            pytest.raises(ClientError),
+        ):
+            java.producer(cluster.namesrv).send([JavaMessage("certified", b"x")])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -189,17 +189,8 @@ def test_brokers_end_with_the_process_that_has_started_them(
     pair.process.kill()
     pair.process.wait(WAIT_S)
     until(lambda: not is_running(pair.pid(2)))
-    other = [sys.executable, "-m", "reput", "up", "--replicas", "1", "--store", "d", "--port", "0"]
-    done = subprocess.run(
-        [*other, "--broker-port", "0"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert f"broker-a-1/store is in use by pid {pair.pid(1)} (" in done.stderr
+    text = refusal_of_up(tmp_path, "--broker-port", "0")
+    assert f"broker-a-1/store is in use by pid {pair.pid(1)} (" in text
     assert confs == [pair.conf(number).read_text() for number in (1, 2)]
     os.kill(pair.pid(1), signal.SIGCONT)
     until(lambda: not is_running(pair.pid(1)))
@@ -215,18 +206,27 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_store_of_one_broker_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "d/commitlog").mkdir(parents=True)
+def refusal_of_up(folder: Path, *more: str) -> str:
+    """Return the text of ``reput up --replicas 1``, which must be refused."""
     done = subprocess.run(
-        [sys.executable, "-m", "reput", "up", "--replicas", "1", "--store", "d", "--port", "0"],
-        cwd=tmp_path,
+        [
+            *(sys.executable, "-m", "reput", "up", "--replicas", "1", "--store", "d"),
+            *("--port", "0", *more),
+        ],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 2
-    assert "is the store of one broker; choose another folder: --store" in done.stderr
+    return done.stderr
+
+
+def test_a_store_of_one_broker_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d/commitlog").mkdir(parents=True)
+    text = refusal_of_up(tmp_path)
+    assert "is the store of one broker; choose another folder: --store" in text
 
 
 def test_only_the_last_promoted_broker_stays_master(
