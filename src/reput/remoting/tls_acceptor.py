@@ -75,9 +75,8 @@ class TlsAcceptor:
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._without_certificate: list[_FirstByte] = []
         self._deadlines: dict[TlsConnection, float] = {}  # in the order of time
-        self._ready: dict[
-            TlsConnection | _FirstByte, None
-        ] = {}  # handshakes with input, as a queue
+        # Handshakes with input, as a queue.
+        self._ready: dict[TlsConnection | _FirstByte, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     # --- new certificates ---------------------------------------------------------------------

@@ -15,8 +15,8 @@ table shows a deletion, compared with that of the last copy:
 
 Otherwise the entry is kept, now and later, until the master has it again; so are entries that the
 master never had. A reply with a part of the entries deletes nothing. Built-in topics and groups are
-never deleted. Once the slave has all
-that the master has, its tables have the master's versions, and equal versions need no copy.
+never deleted. Once the slave has all that the master has, its tables have the master's versions,
+and equal versions need no copy.
 
 The queues of a topic are deleted with it, but only those without messages at or after the end of
 the master's log: the topic may exist again, and queues that began again are not the deleted ones.
