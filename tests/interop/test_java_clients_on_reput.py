@@ -344,7 +344,10 @@ def two_members(
     java: JavaClient, cluster: Cluster, topic: str
 ) -> tuple[PushConsumer, PushConsumer]:
     """Start two consumers of a group; on return each has half of the queues."""
-    first, second = (push(java, cluster, topic, topic) for _ in range(2))
+    first = push(java, cluster, topic, topic)
+    # A client takes queues one by one: two of four are not its half before the other has come.
+    until(lambda: len(assigned(first, topic)) == 4)
+    second = push(java, cluster, topic, topic)
     until(lambda: [len(assigned(member, topic)) for member in (first, second)] == [2, 2])
     return first, second
 
