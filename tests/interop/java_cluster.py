@@ -66,6 +66,11 @@ SMALL_FILES: Settings = {
 }
 
 
+WITHOUT_SPIN: Settings = {"transactionOpMsgMaxSize": 1, "transactionOpBatchInterval": 86_400_000}
+"""Settings of 5.x: each op message is written at once. By default, a thread of a broker that has ended
+a transaction never sleeps again (``TransactionalOpBatchService``, 5.5.0), at the cost of a core."""
+
+
 def broker_versions() -> tuple[str, ...]:
     """Return the versions of the official broker that tests run against."""
     return java_oracle.ALL_VERSIONS if java_oracle.wants_all_versions() else DEFAULT_BROKERS
@@ -115,7 +120,7 @@ class JavaCluster:
         self._libraries = java_oracle.class_path(java_oracle.cluster_jars(version))
         self._heap_megabytes = heap_megabytes
         self._jvm = jvm
-        self._settings = dict(settings or {})
+        self._settings = {**(WITHOUT_SPIN if version >= "5" else {}), **(settings or {})}
         self._own_namesrv = namesrv is None
         self._also = also
         self._namesrv_process: subprocess.Popen[bytes] | None = None
