@@ -67,8 +67,8 @@ SMALL_FILES: Settings = {
 
 
 WITHOUT_SPIN: Settings = {"transactionOpMsgMaxSize": 1, "transactionOpBatchInterval": 86_400_000}
-"""Settings of 5.x: each op message is written at once. By default, a thread of a broker that has ended
-a transaction never sleeps again (``TransactionalOpBatchService``, 5.5.0), at the cost of a core."""
+"""Settings of 5.x: each op message is written at once. By default, a thread of a broker that has
+ended a transaction never sleeps again (``TransactionalOpBatchService``): it takes a core."""
 
 
 def broker_versions() -> tuple[str, ...]:

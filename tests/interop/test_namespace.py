@@ -53,4 +53,8 @@ def test_names_are_those_of_java(java: NamespaceOracle, command: str) -> None:
         for (space, name), theirs in zip(pairs(), java.ask(command, pairs()), strict=True)
         if ours(space, name) != theirs
     }
+    if java.version == "4.5.2":
+        # It knows no system topic except TBW102, and would wrap the others.
+        later = names.SYSTEM_TOPICS - {"TBW102"}
+        different = {key: results for key, results in different.items() if key[1] not in later}
     assert different == {}

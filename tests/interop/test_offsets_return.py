@@ -7,7 +7,7 @@ import pytest
 
 from interop.clusters import until
 from interop.java_oracle import wants_all_versions
-from interop.pairs import REPUT, Pair, asked, committed
+from interop.pairs import REPUT, Pair, asked, committed, tables
 from interop.wire import Remote
 from reput.client import Message, blocking
 from reput.format.bodies import MessageQueue
@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 COUNT = 20
+GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.name
 
 
 def commit(address: str, offsets: Sequence[int]) -> None:
@@ -49,11 +50,13 @@ def test_offsets_of_slaves_return(slave: str, commits: int, returns: bool, tmp_p
     with Pair(REPUT, slave, tmp_path) as pair:
         with blocking.Admin(pair.namesrv) as admin:
             admin.create_topic("T", queue_count=1, broker=pair.master.address)
+            admin.create_group("g", broker=pair.master.address)  # 5.x takes commits of known groups
         with blocking.Producer("P", namesrv=pair.namesrv) as producer:
             for number in range(COUNT):
                 producer.send(Message("T", b"%d" % number), queue=MessageQueue("T", "broker-a", 0))
         commit(pair.master.address, [5])
         pair.until_synced(lambda: committed(pair.slave.address, "g", "T", 0) == 5)
+        pair.until_synced(lambda: "g" in tables(pair.slave.address)[GROUPS])
         pair.until_caught_up("T")
         path = pair.master.store / "config/consumerOffset.json"
         until(lambda: path.exists() and '"0":5' in path.read_text())
