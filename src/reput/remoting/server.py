@@ -81,6 +81,7 @@ class RemotingServer:
         self._idle_ms = idle_ms
         self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
         self._server: asyncio.Server | None = None
+        self._is_stopping = False
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._take_bytes: Callable[[Channel, memoryview, int], int] = getattr(
@@ -94,6 +95,7 @@ class RemotingServer:
             OSError: The address is in use, or does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
+        self._is_stopping = False
         self._server = await loop.create_server(
             self._protocol,
             self.host or None,
@@ -114,6 +116,7 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
+        self._is_stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._server is None:
@@ -160,7 +163,10 @@ class RemotingServer:
         self.channels.add(channel)
         self.state.opened(channel.address)
         self._service.on_open(channel)
-        if excess is not None:
+        if self._is_stopping:
+            # Accepted before, and reported only now: its service may be closed already.
+            channel.abort()
+        elif excess is not None:
             channel.cut(excess)
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:

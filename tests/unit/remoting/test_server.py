@@ -8,6 +8,7 @@ import socket
 import struct
 
 import pytest
+import uvloop
 
 import remoting_subject as subject_of
 from remoting_subject import Subject, both_loops, closed, read_frame, until
@@ -294,6 +295,27 @@ async def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     await closed(writer)
     with pytest.raises(OSError):  # noqa: PT011 - refused, by whatever name
         await subject.connect()
+
+
+def test_a_connection_that_is_accepted_while_the_server_stops_is_closed() -> None:
+    async def stop_after(turns: int) -> None:
+        subject = Subject()
+        async with asyncio.timeout(10), subject:
+            client = socket.create_connection(("127.0.0.1", subject.server.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(sock=client)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            await until(lambda: not subject.server.channels)
+        assert len(subject.closed) == len(subject.opened)
+        await closed(writer)
+
+    # Not on asyncio's loop: in 3.11 it leaves such a connection to the garbage collector.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for turns in range(6):  # accepted and reported in different turns of the loop
+            runner.run(stop_after(turns))
 
 
 @both_loops
