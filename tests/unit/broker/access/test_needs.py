@@ -157,7 +157,8 @@ TABLE: list[tuple[int, dict[str, str], Any, list[str]]] = [
      {"topic": "t", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}, None,
      ["Topic:t Create"]),
     (Code.UPDATE_AND_CREATE_TOPIC_LIST, {}, {"topicConfigList": [
-        {"topicName": name, "order": False, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        {"topicName": name, "order": False, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
         for name in "tu"
     ]}, ["Topic:t Create", "Topic:u Create"]),
     (Code.DELETE_TOPIC_IN_BROKER, NAMED, None, ["Topic:t Delete"]),
