@@ -62,7 +62,7 @@ class Parts:
     serving: ServerState
     """Connections, their cost, and refused requests."""
     access: Access | None
-    """Who may send what; None: everybody everything."""
+    """Check of each request; None: all requests are served."""
 
     topics: Topics
     topic_list: TopicList
