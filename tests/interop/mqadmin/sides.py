@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,8 +187,15 @@ class Both:
 
 
 @contextlib.contextmanager
-def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """Run our name server and broker in a thread; yield their addresses and the broker.conf."""
+def our_cluster(
+    folder: Path, more: Mapping[str, object] | None = None
+) -> Iterator[tuple[str, str, Path]]:
+    """Run our name server and broker in a thread; yield their addresses and the broker.conf.
+
+    Args:
+        folder: Folder of both; it is made.
+        more: Further settings of the broker.
+    """
     folder.mkdir()
     conf = folder / "broker.conf"
     started: Future[tuple[str, str]] = Future()
@@ -212,10 +219,11 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                 "storePathRootDir": folder / "store",
                 **TRACES,
                 **java_cluster.SMALL_FILES,
+                **(more or {}),
             }
             conf.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
             read = load(conf)
-            broker = Broker(read.broker, read.store, config_path=str(conf))
+            broker = Broker(read.broker, read.store, config_path=str(conf), access=read.access)
             async with broker:
                 while broker_subject.CLUSTER not in await asyncio.to_thread(
                     java_cluster.cluster_text, namesrv

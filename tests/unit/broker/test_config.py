@@ -46,8 +46,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("aclEnable", "true", "authentication is not supported"),
-        ("authenticationEnabled", "true", "authentication is not supported"),
+        ("aclEnable", "true", "access control 1.0 is not supported"),
         ("tls.server.mode", "strict", "disabled, permissive, enforcing"),
         ("enableControllerMode", "true", "controllers are not supported"),
         ("enableDLegerCommitLog", "true", "DLedger"),

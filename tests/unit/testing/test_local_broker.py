@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from interop.clusters import until
-from reput.client import Message, Producer, PullConsumer, blocking
-from reput.errors import InvalidOption, RequestRefused
+from reput.client import Admin, Message, Producer, PullConsumer, blocking
+from reput.errors import InvalidOption, ReputError, RequestRefused
 from reput.store.reader import StoreReader
 from reput.testing import LocalBroker
 
@@ -152,7 +152,7 @@ def test_clear_restores_the_initial_state() -> None:
         ({"flushDiskTyp": "SYNC_FLUSH"}, "did you mean 'flushDiskType'"),
         ({"flushDiskType": "SOMETIMES"}, "ASYNC_FLUSH, SYNC_FLUSH"),
         ({"sendMessageThreadPoolNums": 4}, "one thread serves all connections"),
-        ({"aclEnable": "true"}, "authentication is not supported"),
+        ({"aclEnable": "true"}, "access control 1.0 is not supported"),
         ({"namesrvAddr": "10.0.0.1:9876"}, "a LocalBroker sets it"),
     ],
 )
@@ -171,3 +171,12 @@ def test_sync_flush() -> None:
     ):
         producer.send(Message("T", b"x"))
         assert len(mq.messages("T", at_least=1)) == 1
+
+
+async def test_access_control() -> None:
+    async with (
+        LocalBroker(settings={"authenticationEnabled": "true"}) as broker,
+        Admin(broker.namesrv_addr) as admin,
+    ):
+        with pytest.raises(ReputError, match="credentials"):
+            await admin.create_topic("T")

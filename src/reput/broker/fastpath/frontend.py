@@ -105,8 +105,8 @@ class Frontend:
         self, channel: Channel, view: memoryview, end: int, *, takes_pulls: bool = True
     ) -> int:
         """Serve what a connection sent; see ``remoting.channel.Owner``."""
-        if view.obj is not self._buffer:
-            return channel.take_frames(view, 0, end)  # a large frame
+        if view.obj is not self._buffer or self._parts.access is not None:
+            return channel.take_frames(view, 0, end)  # a large frame, or each must be admitted
         position = 0
         # Replies are larger than pulls: the connection may take no more of them now.
         while position < end and not channel.is_closed and not channel.has_stalled():
