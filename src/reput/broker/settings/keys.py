@@ -45,7 +45,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             maxReconnectIntervalTimeSeconds enableReconnectForGoAway""",
         "a stop answers pending requests and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
-        "nothing is read from that path": "rocketmqHome brokerConfigPath",
+        "nothing is read from that path": "brokerConfigPath",
         "all topics are registered together; between two periods only changes": """
             forceRegister compressedRegister enableSplitRegistration splitRegistrationSize
             enableSingleTopicRegister compatibleWithOldNameSrv enableSplitMetadata
@@ -140,7 +140,6 @@ _NO_AUTH = "authentication is not supported: restrict access with a firewall"
 _NO_CONTROLLER = "controllers are not supported: configure a master and its slaves"
 
 ONLY: Mapping[str, tuple[str, str]] = {
-    "aclEnable": ("false", _NO_AUTH),
     "authenticationEnabled": ("false", _NO_AUTH),
     "authorizationEnabled": ("false", _NO_AUTH),
     "socksProxyConfig": ("{}", "proxies are not supported"),
