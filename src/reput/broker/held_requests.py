@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reput import limits
+from reput.broker.access.access import Grant
 from reput.broker.filter.selection import Selection
 from reput.broker.quotas import AddressQuota
 from reput.errors import ReputError
@@ -42,6 +43,8 @@ class HeldPull:
     queue_offset: int
     """The first queue offset that was not looked at yet."""
     deadline_ms: int
+    grant: Grant | None = None
+    """What allowed the request; None without access control."""
     is_over: bool = False
     """True once it was answered, or its connection is gone."""
 
@@ -245,6 +248,13 @@ class HeldRequests(Generic[_Held]):
         for held in list(self._unread):
             if not held.is_over and held.channel.takes_notices:
                 self._unread.pop(held, None)
+                self._try(held)
+            yield
+
+    def retry_all(self) -> Steps[None]:
+        """Try to answer all requests, as their permissions may have changed."""
+        for held in [held for of_channel in self._by_channel.values() for held in of_channel]:
+            if not held.is_over and held.channel.takes_notices:
                 self._try(held)
             yield
 

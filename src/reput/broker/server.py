@@ -16,7 +16,7 @@ from typing import Self
 
 from reput import descriptors, limits
 from reput.broker import deletions, master_guard
-from reput.broker.access import plain_control
+from reput.broker.access import plain_control, user_rules
 from reput.broker.access.access import Access
 from reput.broker.access.needs import Facts
 from reput.broker.access.plain_control import PlainControl
@@ -60,6 +60,7 @@ from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import Change, LiveConfig
 from reput.broker.sync_thread import SyncThread
@@ -123,6 +124,7 @@ class Broker:
         clock: The clock.
         config_path: Path of broker.conf; settings that are changed at run time are written there.
         tls: Settings of TLS; by default RocketMQ's.
+        access: Settings of access control; by default all requests are served.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -141,8 +143,9 @@ class Broker:
         clock: Clock | None = None,
         config_path: str | None = None,
         tls: TlsSettings | None = None,
+        access: AccessSettings | None = None,
     ) -> None:
-        self.settings = LiveConfig(config, store_config, config_path, tls=tls)
+        self.settings = LiveConfig(config, store_config, config_path, tls=tls, access=access)
         self.clock = clock or SystemClock()
         self.identity = Identity(self.settings, self.clock.now_ms())
         self.serving = ServerState(
@@ -199,7 +202,10 @@ class Broker:
             AnotherMaster: There is one.
         """
         try:
-            await master_guard.check(self.settings.broker, own_address, self.settings.request_tls)
+            live = self.settings
+            await master_guard.check(
+                live.broker, own_address, live.request_tls, live.request_signer
+            )
         except AnotherMaster as error:
             if not (is_forced or self.settings.store.ha_force_master):
                 raise
@@ -267,6 +273,7 @@ class Broker:
             table,
             parts.commits,
             self.settings.request_tls,
+            self.settings.request_signer,
         ).run()
 
     async def stop(self) -> None:
@@ -565,6 +572,7 @@ class Broker:
             quarantine,
         )
         transactions.load(now_ms)
+        access = self._make_access(disk, transactions)
         pops = self._make_pops(topics, subscription_groups, deliveries, quarantine)
         pops.revive.load()
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
@@ -596,6 +604,7 @@ class Broker:
                 request_modes.table,
                 clock,
                 self.settings.request_tls,
+                self.settings.request_signer,
             ),
         )
         self.parts = Parts(
@@ -605,7 +614,7 @@ class Broker:
             clock=clock,
             store=store,
             serving=self.serving,
-            access=self._make_access(transactions),
+            access=access,
             plain_control=self._make_plain_control(disk_thread),
             topics=topics,
             topic_list=TopicList(topics),
@@ -651,6 +660,7 @@ class Broker:
                     timers.table,
                     pops.orders.table,
                     request_modes.table,
+                    *([] if access is None else access.tables),
                 ),
                 clock,
                 failures,
@@ -682,20 +692,26 @@ class Broker:
         )
         self._subscribe()
 
-    def _make_access(self, transactions: Transactions) -> Access | None:
-        if self._plain is None:
-            return None
+    def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
+        settings = self.settings.access
         cluster_name = self.settings.broker.broker_cluster_name
         facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
-        return Access(self._plain[1], facts)
+        if self._plain is not None:
+            return Access(self._plain[1], facts, self.serving)
+        if not settings.authentication_enabled:
+            return None
+        rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
+        return Access(rules, facts, self.serving, (rules.users, rules.acls))
 
     def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:
         if self._plain is None:
             return None
-        return PlainControl(*self._plain, disk_thread, self._rules_changed)
+        return PlainControl(*self._plain, disk_thread, self._end_revoked)
 
-    def _rules_changed(self) -> None:
-        """End what only the old rules have granted."""
+    def _end_revoked(self) -> None:
+        """End the held requests that the rules do not allow any more."""
+        self.serving.slices.run(self.parts.held_pulls.retry_all())
+        self.serving.slices.run(self.parts.pops.held.retry_all())
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:
         config = self.settings.broker
