@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from interop import secured_cluster as secured
+from interop.clusters import until
 from interop.conftest import _or_skip
-from interop.java_cluster import JavaClient, JavaCluster
+from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessage
+from interop.java_oracle import wants_all_versions
 from interop.mqadmin.sides import masked
 from interop.secured_cluster import ADMIN, ADMIN_SECRET, OTHER_TOPIC, TOPIC, USER, USER_SECRET
 from reput.format.codes import RequestCode as Code
@@ -46,6 +48,7 @@ class Sides(NamedTuple):
         for side in self.both:
             words = [word.replace("BROKER", side.address) for word in arguments]
             text = masked(self.java.mqadmin(*words, namesrv=side.namesrv))
+            text = re.sub(r"PlainAccessConfig@[0-9a-f]+", "ACCOUNT", text)
             printed.append(text.replace(str(side.folder), "HOME"))
         return printed[0], printed[1]
 
@@ -65,7 +68,7 @@ def sides(work: Path) -> Iterator[Sides]:
     home = work / "ours"
     (home / "conf").mkdir(parents=True)
     (home / FILE).write_text(PLAIN_ACL)
-    settings = {"aclEnable": True, "rocketmqHome": str(home)}
+    settings = {"aclEnable": True, "rocketmqHome": str(home), "messageDelayLevel": "1s 1s 1s 1s"}
     with contextlib.ExitStack() as stack:
         java = stack.enter_context(_or_skip(lambda: JavaClient("4.9.7", work / "java")))
         official = stack.enter_context(
@@ -216,7 +219,7 @@ COMMANDS = [
     "updateAclConfig -b BROKER -a tool-user -s tool-secret -t A=PUB,B=PUB|SUB -g g=SUB -i SUB",
     "updateAclConfig -b BROKER -a tool-user -s 12345678901 -w 10.0.3.{7,9} -m true -t C=DENY",
     "updateAclConfig -c DefaultCluster -a next-user -s next-secret",
-    "updateAclConfig -b BROKER -a some-user -s user/secret+2 -g pub-group=SUB",
+    "updateAclConfig -b BROKER -a some-user -s user/secret+2 -g allowed-group=SUB,pub-group=PUB",
     "updateGlobalWhiteAddr -b BROKER -g 10.0.3.7,10.0.4.*",
     "deleteAclConfig -b BROKER -a next-user",
     "deleteAclConfig -c DefaultCluster -a tool-user",
@@ -269,3 +272,42 @@ def test_a_normal_account_changes_nothing(sides: Sides, work: Path) -> None:
     finally:
         tools(sides.java, work / "java", ADMIN, ADMIN_SECRET)
     assert (sides.ours.folder / FILE).read_bytes() == before
+
+
+# --- clients --------------------------------------------------------------------
+
+CLIENTS = ("4.5.2", "4.9.7") if wants_all_versions() else ("4.9.7",)
+
+
+@pytest.mark.parametrize("version", CLIENTS)
+def test_java_clients_sign_what_we_verify(sides: Sides, version: str, tmp_path: Path) -> None:
+    """All with an account for one topic and group: sends, retries, queries, trace."""
+    namesrv, client = sides.ours.namesrv, tmp_path / "client"
+    creation = ("updateTopic", "-b", sides.ours.address, "-t", TOPIC, "-r", "2", "-w", "2")
+    assert "success" in sides.java.mqadmin(*creation, namesrv=namesrv)
+    traced = {**signing_with(USER, USER_SECRET), "reput.trace": "true"}
+    group = "allowed-group"
+    with (
+        JavaClient(version, client, properties=traced) as java,
+        java.push_consumer(namesrv, group, TOPIC, laters=1) as consumer,
+        java.producer(namesrv) as producer,
+    ):
+        key = f"key-of-{version}"
+        (sent,) = producer.send([JavaMessage(TOPIC, b"one", keys=key, tags="tag")])
+        producer.send([JavaMessage(TOPIC, b"batch %d" % i) for i in range(2)], how="batch")
+        producer.send([JavaMessage(TOPIC, b"oneway")], how="oneway")
+        bodies = {b"one", b"batch 0", b"batch 1", b"oneway"}
+        received = consumer.take(8)  # each is sent back once
+        assert {message.body for message in received} == bodies
+        assert sum(message.reconsume_times for message in received) == 4
+        with java.pull_consumer(namesrv, group) as puller:
+            until(lambda: bool(puller.query(TOPIC, key)))
+            assert [message.body for message in puller.query(TOPIC, key)] == [b"one"]
+            assert puller.view(TOPIC, sent.msg_id).body == b"one"
+        with pytest.raises(ClientError, match=f"No default permission for topic:{OTHER_TOPIC}"):
+            producer.send([JavaMessage(OTHER_TOPIC, b"x")])
+    until((sides.ours.store / "consumequeue/RMQ_SYS_TRACE_TOPIC").exists)
+
+
+def signing_with(access_key: str, secret_key: str) -> dict[str, str]:
+    return {"reput.accessKey": access_key, "reput.secretKey": secret_key}
