@@ -11,6 +11,7 @@ import pytest_asyncio
 from reput.broker.monitoring import health, metrics
 from reput.broker.parts import Parts
 from reput.broker.server import Broker
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import BrokerConfig
 from reput.clock import Clock
 from reput.format import bodies, headers, message as record, properties as props
@@ -18,6 +19,7 @@ from reput.format.codes import RequestCode
 from reput.format.command import Command, Serialization
 from reput.format.headers import Header, PullMessageHeader, SendMessageHeader
 from reput.format.message import StoredMessage
+from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 from reput.remoting.health import Health
 from reput.store.config import StoreConfig
@@ -183,16 +185,20 @@ async def running(
     *,
     clock: Clock | None = None,
     store: dict[str, Any] | None = None,
+    access: AccessSettings | None = None,
+    signer: Signer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Subject]:
-    """Run a broker on a folder."""
+    """Run a broker on a folder; the signer signs the requests to it."""
     heard: list[Command] = []
 
     def listen(address: str, request: Command) -> None:
         heard.append(request)
 
-    broker = Broker(broker_config(**settings), store_config(root, **(store or {})), clock=clock)
-    async with broker, RemotingClient(handler=listen) as client:
+    broker = Broker(
+        broker_config(**settings), store_config(root, **(store or {})), clock=clock, access=access
+    )
+    async with broker, RemotingClient(handler=listen, signer=signer) as client:
         yield Subject(broker, client, heard)
 
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,9 @@ class Both:
 
 
 @contextlib.contextmanager
-def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
+def our_cluster(
+    folder: Path, settings: Mapping[str, object] | None = None
+) -> Iterator[tuple[str, str, Path]]:
     """Run our name server and broker in a thread; yield their addresses and the broker.conf."""
     folder.mkdir()
     conf = folder / "broker.conf"
@@ -212,10 +214,11 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                 "storePathRootDir": folder / "store",
                 **TRACES,
                 **java_cluster.SMALL_FILES,
+                **(settings or {}),
             }
             conf.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
             read = load(conf)
-            broker = Broker(read.broker, read.store, config_path=str(conf))
+            broker = Broker(read.broker, read.store, config_path=str(conf), access=read.access)
             async with broker:
                 while broker_subject.CLUSTER not in await asyncio.to_thread(
                     java_cluster.cluster_text, namesrv
