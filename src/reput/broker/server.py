@@ -16,7 +16,7 @@ from typing import Self
 
 from reput import descriptors, limits
 from reput.broker import deletions, master_guard
-from reput.broker.access import plain_control, user_rules
+from reput.broker.access import plain_control, plain_migration, user_rules
 from reput.broker.access.access import Access
 from reput.broker.access.needs import Facts
 from reput.broker.access.plain_control import PlainControl
@@ -701,6 +701,10 @@ class Broker:
         if not settings.authentication_enabled:
             return None
         rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
+        config = self.settings.broker
+        if settings.migrate_auth_from_v1_enabled:
+            accounts = plain_control.accounts_of(config.rocketmq_home, config.reput_acl_file)
+            plain_migration.migrate(accounts, rules.users, rules.acls, self.clock.now_ms())
         return Access(rules, facts, self.serving, (rules.users, rules.acls))
 
     def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:

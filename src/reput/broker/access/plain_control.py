@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from reput.broker.access.plain_accounts import PlainAccounts
 from reput.broker.access.plain_file import PlainFiles
 from reput.broker.access.plain_rules import PlainRules
 from reput.broker.worker_thread import WorkerThread
@@ -20,6 +21,16 @@ def load(
     """
     files = PlainFiles(home, plain_file)
     return files, PlainRules(files.load(monotonic_ms), skips_signature=skips_signature)
+
+
+def accounts_of(home: str, plain_file: str) -> PlainAccounts:
+    """Return the accounts of files that may be gone.
+
+    Raises:
+        InvalidOption: A file cannot be read, or something in it is wrong.
+    """
+    files = PlainFiles(home, plain_file)
+    return files.load(0) if files.are_there else files.accounts
 
 
 class PlainControl:

@@ -67,6 +67,11 @@ class PlainFiles:
         self._failed = b""  # digest of the content whose failure was logged
         self._looked_ms = 0
 
+    @property
+    def are_there(self) -> bool:
+        """True if there is at least one."""
+        return bool(self._find())
+
     # Reading ----------------------------------------------------------------------------------
 
     def load(self, now_ms: int) -> PlainAccounts:
