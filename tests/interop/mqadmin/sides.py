@@ -188,9 +188,14 @@ class Both:
 
 @contextlib.contextmanager
 def our_cluster(
-    folder: Path, settings: Mapping[str, object] | None = None
+    folder: Path, more: Mapping[str, object] | None = None
 ) -> Iterator[tuple[str, str, Path]]:
-    """Run our name server and broker in a thread; yield their addresses and the broker.conf."""
+    """Run our name server and broker in a thread; yield their addresses and the broker.conf.
+
+    Args:
+        folder: Folder of both; it is made.
+        more: Further settings of the broker.
+    """
     folder.mkdir()
     conf = folder / "broker.conf"
     started: Future[tuple[str, str]] = Future()
@@ -214,7 +219,7 @@ def our_cluster(
                 "storePathRootDir": folder / "store",
                 **TRACES,
                 **java_cluster.SMALL_FILES,
-                **(settings or {}),
+                **(more or {}),
             }
             conf.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
             read = load(conf)

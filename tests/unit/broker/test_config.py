@@ -47,7 +47,6 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
     ("key", "value", "text"),
     [
         ("aclEnable", "true", "with rocketmqHome"),
-        ("authenticationEnabled", "true", "authentication is not supported"),
         ("tls.server.mode", "strict", "disabled, permissive, enforcing"),
         ("enableControllerMode", "true", "controllers are not supported"),
         ("enableDLegerCommitLog", "true", "DLedger"),
