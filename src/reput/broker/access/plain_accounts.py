@@ -52,7 +52,7 @@ _ACCOUNT_KEYS = (
 )  # fmt: skip
 _VERSION_KEYS = ("counter", "timestamp", "stateVersion")
 _LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)[eE][-+]?[0-9]+")
-"""Texts that Java's reader takes for a number, and Python's does not."""
+"""Texts that SnakeYAML takes for a number, and PyYAML does not."""
 _LIKE_OTHERS = re.compile(r"[-+.0-9].*", re.DOTALL)
 """Texts that are written in quotes, since readers differ about them."""
 _QUOTE = "a text in quotes: 'this is one'"

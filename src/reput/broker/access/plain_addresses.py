@@ -185,7 +185,7 @@ def _range_v6(text: str) -> _Range | None:
 
 
 def _head_v6(text: str, groups: int) -> bytes | None:
-    """Return the first components; ``::`` stands for as many zeros as complete ``groups``.
+    """Return the first components; ``::`` is as many zeros as complete ``groups``.
 
     Without ``::`` there may be fewer: ``fd00:1:*``.
     """
