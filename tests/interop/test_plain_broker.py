@@ -27,7 +27,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_plain_broker")]
 
 FILE = "conf/plain_acl.yml"
 GROUPS = "  groupPerms: [allowed-group=SUB, pub-group=PUB]\n"
-TOPICS = "  topicPerms: [Allowed=PUB|SUB, Denied=DENY, OnlyPub=PUB, OnlySub=SUB]\n"
+TOPICS = (
+    "  topicPerms: [Allowed=PUB|SUB, Denied=DENY, OnlyPub=PUB, OnlySub=SUB, "
+    "Java-4-5-2=PUB|SUB, Java-4-9-7=PUB|SUB]\n"
+)
 PLAIN_ACL = re.sub(r"  topicPerms:.*\n  groupPerms:.*\n", "", secured.PLAIN_ACL) + (GROUPS + TOPICS)
 TIMEOUT_MS = 60_000
 
@@ -283,27 +286,28 @@ CLIENTS = ("4.5.2", "4.9.7") if wants_all_versions() else ("4.9.7",)
 def test_java_clients_sign_what_we_verify(sides: Sides, version: str, tmp_path: Path) -> None:
     """All with an account for one topic and group: sends, retries, queries, trace."""
     namesrv, client = sides.ours.namesrv, tmp_path / "client"
-    creation = ("updateTopic", "-b", sides.ours.address, "-t", TOPIC, "-r", "2", "-w", "2")
+    topic = f"Java-{version.replace('.', '-')}"
+    creation = ("updateTopic", "-b", sides.ours.address, "-t", topic, "-r", "2", "-w", "2")
     assert "success" in sides.java.mqadmin(*creation, namesrv=namesrv)
     traced = {**signing_with(USER, USER_SECRET), "reput.trace": "true"}
     group = "allowed-group"
     with (
         JavaClient(version, client, properties=traced) as java,
-        java.push_consumer(namesrv, group, TOPIC, laters=1) as consumer,
+        java.push_consumer(namesrv, group, topic, laters=1) as consumer,
         java.producer(namesrv) as producer,
     ):
         key = f"key-of-{version}"
-        (sent,) = producer.send([JavaMessage(TOPIC, b"one", keys=key, tags="tag")])
-        producer.send([JavaMessage(TOPIC, b"batch %d" % i) for i in range(2)], how="batch")
-        producer.send([JavaMessage(TOPIC, b"oneway")], how="oneway")
+        (sent,) = producer.send([JavaMessage(topic, b"one", keys=key, tags="tag")])
+        producer.send([JavaMessage(topic, b"batch %d" % i) for i in range(2)], how="batch")
+        producer.send([JavaMessage(topic, b"oneway")], how="oneway")
         bodies = {b"one", b"batch 0", b"batch 1", b"oneway"}
         received = consumer.take(8)  # each is sent back once
         assert {message.body for message in received} == bodies
         assert sum(message.reconsume_times for message in received) == 4
         with java.pull_consumer(namesrv, group) as puller:
-            until(lambda: bool(puller.query(TOPIC, key)))
-            assert [message.body for message in puller.query(TOPIC, key)] == [b"one"]
-            assert puller.view(TOPIC, sent.msg_id).body == b"one"
+            until(lambda: bool(puller.query(topic, key)))
+            assert [message.body for message in puller.query(topic, key)] == [b"one"]
+            assert puller.view(topic, sent.msg_id).body == b"one"
         with pytest.raises(ClientError, match=r"code 1\): Send \[3\] times"):
             producer.send([JavaMessage(OTHER_TOPIC, b"x")])
     until((sides.ours.store / "consumequeue/RMQ_SYS_TRACE_TOPIC").exists)
