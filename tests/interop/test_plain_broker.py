@@ -1,5 +1,6 @@
 """Access control 1.0 of our broker: refusals, admin requests and files as of the official 4.9.7."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -16,6 +17,14 @@ from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessa
 from interop.java_oracle import wants_all_versions
 from interop.mqadmin.sides import masked
 from interop.secured_cluster import ADMIN, ADMIN_SECRET, OTHER_TOPIC, TOPIC, USER, USER_SECRET
+from reput.client import (
+    ConsumeFromWhere,
+    ConsumerConfig,
+    Message,
+    PopConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
 from reput.format.signing import Credentials, Signer
@@ -311,6 +320,30 @@ def test_java_clients_sign_what_we_verify(sides: Sides, version: str, tmp_path: 
         with pytest.raises(ClientError, match=r"code 1\): Send \[3\] times"):
             producer.send([JavaMessage(OTHER_TOPIC, b"x")])
     until((sides.ours.store / "consumequeue/RMQ_SYS_TRACE_TOPIC").exists)
+
+
+async def test_an_account_sends_in_transactions_and_pops(sides: Sides) -> None:
+    client = secured.config_of(sides.ours.namesrv, USER, USER_SECRET)
+    creation = ("updateTopic", "-b", sides.ours.address, "-t", "Java-4-9-7", "-r", "2", "-w", "2")
+    await asyncio.to_thread(sides.java.mqadmin, *creation, namesrv=sides.ours.namesrv)
+    first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with (
+        TransactionProducer(
+            "tx", check=lambda _: TransactionState.COMMIT, client=client
+        ) as producer,
+        PopConsumer("allowed-group", client=client, config=first) as consumer,
+    ):
+        await consumer.subscribe("Java-4-9-7")
+        await producer.send_in_transaction(
+            Message("Java-4-9-7", b"committed"), lambda *_: TransactionState.COMMIT
+        )
+        bodies: list[bytes] = []
+        async with asyncio.timeout(60):
+            while b"committed" not in bodies:
+                messages = await consumer.pop()
+                bodies += [message.body for message in messages]
+                if messages:
+                    await consumer.ack(*messages)
 
 
 def signing_with(access_key: str, secret_key: str) -> dict[str, str]:
