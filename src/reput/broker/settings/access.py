@@ -86,8 +86,8 @@ class AccessSettings:
     """Another one, with which this broker signs its requests to name servers and brokers:
     ``{"accessKey":…,"secretKey":…}``."""
     migrate_auth_from_v1_enabled: bool = False
-    """Make users and rules of the accounts of access control 1.0 at the start, unless they are users;
-    white addresses are dropped."""
+    """Make users and rules of the accounts of access control 1.0 at the start, unless they are
+    users; white addresses are dropped."""
 
     def __post_init__(self) -> None:
         texts = config.texts(self)
