@@ -63,7 +63,7 @@ class Parts:
     serving: ServerState
     """Connections, their cost, and refused requests."""
     access: Access | None
-    """Who may send what; None: everybody everything."""
+    """Check of each request; None: all requests are served."""
     plain_control: PlainControl | None
     """The files of access control 1.0; None if it is off."""
 

@@ -934,7 +934,7 @@ class UserInfo(RequestBody, kw_only=True):
 
 
 class PolicyEntryInfo(Body, kw_only=True):
-    """A rule: a resource, and what is allowed or denied there."""
+    """A rule: a resource, and the actions that are allowed or denied."""
 
     actions: list[str] | None = None
     decision: str | None = None

@@ -166,7 +166,7 @@ class LocalBroker:
         async with NameServer(CurrentConfig(names, tls=tls)) as name_server:
             address = f"{HOST}:{name_server.port}"
             settings = self._load(address)
-            broker = Broker(settings.broker, settings.store, tls=tls)
+            broker = Broker(settings.broker, settings.store, tls=tls, access=settings.access)
             broker.on_open = lambda: self._opened(broker)
             async with broker:
                 self._broker, self._name_server = broker, name_server

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from interop.clusters import until
-from reput.client import Message, Producer, PullConsumer, blocking
-from reput.errors import InvalidOption, RequestRefused
+from reput.client import Admin, Message, Producer, PullConsumer, blocking
+from reput.errors import InvalidOption, ReputError, RequestRefused
 from reput.store.reader import StoreReader
 from reput.testing import LocalBroker
 
@@ -171,3 +171,12 @@ def test_sync_flush() -> None:
     ):
         producer.send(Message("T", b"x"))
         assert len(mq.messages("T", at_least=1)) == 1
+
+
+async def test_access_control() -> None:
+    async with (
+        LocalBroker(settings={"authenticationEnabled": "true"}) as broker,
+        Admin(broker.namesrv_addr) as admin,
+    ):
+        with pytest.raises(ReputError, match="credentials"):
+            await admin.create_topic("T")

@@ -1,7 +1,7 @@
 """What each request needs: the resources it touches, and the actions of which one suffices.
 
 The table follows rocketmq 5.5.0 ``DefaultAuthorizationContextBuilder`` and the annotations of its
-headers, and closes what is open there: codes without an entry, and records of other topics
+headers, and checks what it leaves out: codes without an entry, and records of other topics
 (docs/reference/protocol.md). Headers and bodies are decoded as the processors decode them, so that
 both see the same names. A record that a request names by its place counts as its own topic.
 

@@ -1,9 +1,9 @@
 """The rules of a user, and what they decide. Pure: nothing is read but the arguments.
 
-A rule applies to a need if it covers the resource, has one of the actions, and the address of the
-sender is one of its own. Rules of the default policy count only if none of the custom policy
-applies. Of those that apply, the most exact one decides: a resource with a type before ``*``; a
-name, then the longest beginning, then all of a type; and of equally exact ones, a denial.
+A rule applies to a need if it covers the resource, has one of the actions, and lists the address of
+the sender, or none. Rules of the default policy count only if none of the custom policy applies.
+Among the applicable rules, the most exact one decides: a resource with a type before ``*``; a name,
+then the longest beginning, then all of a type; and of equally exact ones, a denial.
 
 Source: rocketmq 5.5.0 ``AclAuthorizationHandler``. 5.3 compares the last two the other way round.
 """

@@ -47,7 +47,7 @@ class Account(NamedTuple):
 
 
 class AccountRow(NamedTuple):
-    """What is needed to verify the signatures of an account."""
+    """Keys that verify the signatures of an account."""
 
     access_key: str
     secret_key: Secret

@@ -84,7 +84,7 @@ class UserRules:
         if not name.strip():
             raise _unverified("username cannot be null.")
         user = self.users.get(name)
-        # A signature is computed for unknown users as well: the time does not tell them apart.
+        # A signature is computed for unknown users as well: the time is the same.
         is_signed = self._is_signed(self._signer(user), request, fields)
         if user is None:
             raise _unverified(f"User:{name[:_BYTES_SHOWN]} is not found.")

@@ -1,8 +1,8 @@
 """The settings of access control 2.0, with the keys of RocketMQ's ``AuthConfig`` in broker.conf.
 
-They are read at the start only, and cannot be changed over the network. Where Java goes on without
-protection, this refuses to start: authorization without authentication, providers that do not
-exist here, admin requests on a whitelist.
+They are read at the start only, and cannot be changed over the network. Where Java continues
+without protection, this refuses to start: authorization without authentication, providers that do
+not exist here, admin requests on a whitelist.
 """
 
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class AccessSettings:
             if text and text not in names:
                 raise InvalidOption(key, text, " or ".join(names))
         if self.authorization_enabled and not self.authentication_enabled:
-            allowed = "false, or authenticationEnabled=true: nobody's name would be verified"
+            allowed = "false, or authenticationEnabled=true: no name would be verified"
             raise InvalidOption("authorizationEnabled", "true", allowed)
         _ = self.first_users, self.unsigned_codes, self.unruled_codes
 
@@ -156,9 +156,7 @@ def _codes(key: str, text: str) -> frozenset[int]:
             raise InvalidOption(key, text, "request codes, separated by commas")
     barred = codes & NEVER_WHITELISTED
     if barred:
-        allowed = (
-            f"no {', '.join(map(str, sorted(barred)))}: whoever may send these may do anything"
-        )
+        allowed = f"no {', '.join(map(str, sorted(barred)))}: their senders may do anything"
         raise InvalidOption(key, text, allowed)
     return frozenset(codes)
 

@@ -216,7 +216,7 @@ OF_RECORDS = {
     Code.CONSUME_MESSAGE_DIRECTLY,
     Code.BATCH_ACK_MESSAGE,
 }
-"""Codes with tests of their own."""
+"""Codes with tests in this file."""
 
 
 def request(code: int, fields: dict[str, str], body: Any = None) -> Command:
@@ -275,13 +275,13 @@ def test_the_retry_topics_of_other_groups(topic: str) -> None:
     ],
 )
 def test_a_message_that_is_sent_back(message: StoredMessage | None, needs: list[str]) -> None:
-    found = needs_of(facts(message), request(Code.CONSUMER_SEND_MSG_BACK, BACK))
-    assert list(dict.fromkeys(found)) == list(map(need, needs))
+    needed = needs_of(facts(message), request(Code.CONSUMER_SEND_MSG_BACK, BACK))
+    assert list(dict.fromkeys(needed)) == list(map(need, needs))
 
 
 def test_a_message_of_another_groups_retry_topic() -> None:
-    found = needs_of(facts(stored("%RETRY%h", RETRY_TOPIC="t")), request(36, BACK))
-    assert SUPER_NEED in found
+    needed = needs_of(facts(stored("%RETRY%h", RETRY_TOPIC="t")), request(36, BACK))
+    assert SUPER_NEED in needed
 
 
 def test_a_message_by_its_offset() -> None:
@@ -294,11 +294,11 @@ def test_a_message_by_its_offset() -> None:
         (None, "", []),
     ):
         fields = {"offset": str(PLACE), **({"topic": topic} if topic else {})}
-        found = needs_of(facts(message), request(Code.VIEW_MESSAGE_BY_ID, fields))
-        assert list(found) == list(map(need, needs))
+        needed = needs_of(facts(message), request(Code.VIEW_MESSAGE_BY_ID, fields))
+        assert list(needed) == list(map(need, needs))
     fields = {"offset": str(PLACE), "topic": "mine"}
-    found = needs_of(facts(stored("t")), request(Code.VIEW_MESSAGE_BY_ID, fields))
-    assert SUPER_NEED in found
+    needed = needs_of(facts(stored("t")), request(Code.VIEW_MESSAGE_BY_ID, fields))
+    assert SUPER_NEED in needed
 
 
 def test_the_end_of_a_transaction() -> None:
@@ -310,25 +310,25 @@ def test_the_end_of_a_transaction() -> None:
         (None, "mine", ["Topic:mine Pub"]),
     ):
         fields = {**ENDED, **({"topic": topic} if topic else {})}
-        found = needs_of(facts(message), request(Code.END_TRANSACTION, fields))
-        assert list(found) == list(map(need, needs))
+        needed = needs_of(facts(message), request(Code.END_TRANSACTION, fields))
+        assert list(needed) == list(map(need, needs))
 
 
 def test_messages_by_id() -> None:
     half = facts(stored("RMQ_SYS_TRANS_HALF_TOPIC", REAL_TOPIC="t"))
-    found = needs_of(half, request(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": ID}))
-    assert list(found) == [need("Topic:t Update")]
+    needed = needs_of(half, request(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": ID}))
+    assert list(needed) == [need("Topic:t Update")]
     fields = {"consumerGroup": "g", "clientId": "c", "msgId": ID}
-    found = needs_of(facts(stored("t")), request(Code.CONSUME_MESSAGE_DIRECTLY, fields))
-    assert list(found) == list(map(need, BOTH))
+    needed = needs_of(facts(stored("t")), request(Code.CONSUME_MESSAGE_DIRECTLY, fields))
+    assert list(needed) == list(map(need, BOTH))
 
 
 def test_a_batch_of_acknowledgements() -> None:
     ack = {"c": "g", "r": "0", "so": 0, "rq": 0, "q": 0, "pt": 0, "it": 0, "b": "AQ=="}
     acks = [{**ack, "t": topic} for topic in ("t", "t", "u")] + [{**ack, "t": "v", "c": "h"}]
     body = {"brokerName": "b", "acks": acks}
-    found = needs_of(facts(), request(Code.BATCH_ACK_MESSAGE, {}, body))
-    names = {(one.type, one.name) for one in found}
+    needed = needs_of(facts(), request(Code.BATCH_ACK_MESSAGE, {}, body))
+    names = {(need_.type, need_.name) for need_ in needed}
     assert names == {
         (ResourceType.GROUP, "g"), (ResourceType.GROUP, "h"),
         (ResourceType.TOPIC, "t"), (ResourceType.TOPIC, "u"), (ResourceType.TOPIC, "v"),

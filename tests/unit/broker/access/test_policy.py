@@ -34,22 +34,22 @@ def topic(name: str, *actions: Action) -> Need:
 # --- the model: rocketmq 5.5.0 AclAuthorizationHandler, in words of the design --------------------
 
 
-def compared(one: Rule, other: Rule) -> int:
+def compared(first: Rule, other: Rule) -> int:
     """Return a negative number if the first rule decides."""
-    kinds = [rule.resource.type is ResourceType.ANY for rule in (one, other)]
+    kinds = [rule.resource.type is ResourceType.ANY for rule in (first, other)]
     if kinds[0] != kinds[1]:
         return 1 if kinds[0] else -1
-    patterns = [rule.resource.pattern for rule in (one, other)]
+    patterns = [rule.resource.pattern for rule in (first, other)]
     if patterns[0] is not patterns[1]:
         for pattern in (ResourcePattern.LITERAL, ResourcePattern.PREFIXED):
             if pattern in patterns:
                 return -1 if patterns[0] is pattern else 1
     if patterns[0] is ResourcePattern.PREFIXED:
-        lengths = [len(rule.resource.name) for rule in (one, other)]
+        lengths = [len(rule.resource.name) for rule in (first, other)]
         if lengths[0] != lengths[1]:
             return lengths[1] - lengths[0]
-    if one.decision is not other.decision:
-        return -1 if one.decision is DENY else 1
+    if first.decision is not other.decision:
+        return -1 if first.decision is DENY else 1
     return 0
 
 

@@ -1,6 +1,6 @@
-"""A broker with access control 2.0: who is refused, with which code and text.
+"""A broker with access control 2.0: refusals, with their codes and texts.
 
-The codes and texts are those that a Java broker 5.5.0 answered to the same requests.
+The codes and texts are a Java broker's, 5.5.0, for the same requests.
 """
 
 import asyncio
