@@ -57,15 +57,7 @@ class AccessSettings:
         InvalidOption: A value is not allowed, or two contradict each other.
     """
 
-    keys: ClassVar[config.Keys] = config.Keys(
-        only={
-            "migrateAuthFromV1Enabled": (
-                "false",
-                "accounts of plain_acl.yml do not become users: create them with mqadmin "
-                "createUser, or with reput access user create",
-            ),
-        }
-    )
+    keys: ClassVar[config.Keys] = config.Keys()
 
     authentication_enabled: bool = False
     """Serve only requests that are signed by a user."""
@@ -93,6 +85,9 @@ class AccessSettings:
     inner_client_authentication_credentials: Secret = NO_SECRET
     """Another one, with which this broker signs its requests to name servers and brokers:
     ``{"accessKey":…,"secretKey":…}``."""
+    migrate_auth_from_v1_enabled: bool = False
+    """Make users and rules of the accounts of access control 1.0 at the start, unless they are
+    users; white addresses are dropped."""
 
     def __post_init__(self) -> None:
         texts = config.texts(self)

@@ -35,7 +35,7 @@ _LOCAL_KEYS = _ROLE_KEYS | {"haForceMaster"}
 
 _ALWAYS_FIXED = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 
-_OF_ACCESS = frozenset({*config.texts(AccessSettings()), "aclEnable", "migrateAuthFromV1Enabled"})
+_OF_ACCESS = frozenset({*config.texts(AccessSettings()), "aclEnable"})
 """Keys of access control, which only the file has."""
 
 _BROKER_AT_ONCE = frozenset(
@@ -157,6 +157,12 @@ class LiveConfig:
         access: AccessSettings | None = None,
     ) -> None:
         self.access = access or AccessSettings()
+        if broker.acl_enable and self.access.authentication_enabled:
+            allowed = "false, or authenticationEnabled=false: access control 1.0 or 2.0, not both"
+            raise InvalidOption("aclEnable", True, allowed)
+        if self.access.migrate_auth_from_v1_enabled and not broker.rocketmq_home:
+            allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
+            raise InvalidOption("migrateAuthFromV1Enabled", True, allowed)
         own = self.access.own_credentials
         self.request_signer = None if own is None else Signer(own)
         """Signs requests to name servers and brokers; None: they are not signed."""

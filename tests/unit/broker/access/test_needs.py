@@ -202,6 +202,7 @@ TABLE: list[tuple[int, dict[str, str], Any, list[str]]] = [
     (Code.GET_BROKER_CONFIG, {}, None, READ),
     (Code.TRIGGER_DELETE_FILES, {}, None, CHANGE),
     (Code.DELETE_EXPIRED_COMMITLOG, {}, None, CHANGE),
+    *((code, {}, None, CHANGE) for code in (50, 51, 52, 53)),
     *((code, {}, None, CHANGE) for code in (3001, 3002, 3003, 3006, 3007, 3008)),
     *((code, {}, None, GET) for code in (3004, 3005, 3009, 3010)),
 ]  # fmt: skip

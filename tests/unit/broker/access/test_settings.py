@@ -53,8 +53,7 @@ def test_keys_of_java() -> None:
         ({"initAuthenticationUser": '{"username":"root"}'}, '"password"'),
         ({"initAuthenticationUser": '{"username":"hidden-word","password":" "}'}, "not empty"),
         ({"innerClientAuthenticationCredentials": "hidden-word"}, '"accessKey"'),
-        ({"migrateAuthFromV1Enabled": "true"}, "createUser"),
-        ({"aclEnable": "true"}, "access control 1.0"),
+        ({"aclEnable": "true"}, "with rocketmqHome"),
     ],
 )
 def test_what_refuses_the_start(settings: dict[str, str], text: str) -> None:
