@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from reput.broker.access.access import Access
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.delay import DelaySchedule
@@ -60,6 +61,8 @@ class Parts:
     store: BrokerStore
     serving: ServerState
     """Connections, their cost, and refused requests."""
+    access: Access | None
+    """Who may send what; None: everybody everything."""
 
     topics: Topics
     topic_list: TopicList

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Self
 
 from reput import descriptors, limits
@@ -80,6 +80,7 @@ from reput.remoting.connection import READ_BYTES
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import LongReply, RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
+from reput.remoting.time_slices import Steps
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
@@ -590,6 +591,7 @@ class Broker:
             clock=clock,
             store=store,
             serving=self.serving,
+            access=None,
             topics=topics,
             topic_list=TopicList(topics),
             subscription_groups=subscription_groups,
@@ -834,7 +836,23 @@ class _Port:
                     parts.store.notify()  # before the store's next step
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        """Serve a request."""
+        """Serve a request, if its sender may send it."""
+        access = self._parts.access
+        if access is None:
+            return self._serve(channel, request)
+        checking = access.admit(request, channel.address)
+        if checking is None:
+            return self._serve(channel, request)
+        return self._serve_after(checking, channel, request)
+
+    def _serve_after(
+        self, checking: Steps[None], channel: Channel, request: Command
+    ) -> Steps[Command | None]:
+        yield from checking
+        reply = self._serve(channel, request)
+        return (yield from reply) if isinstance(reply, Generator) else reply
+
+    def _serve(self, channel: Channel, request: Command) -> Command | LongReply | None:
         processor = PROCESSORS.get(request.code)
         if self._is_fast and request.code in _NOT_ON_FAST_PORT:
             text = f" request type {request.code} not supported"

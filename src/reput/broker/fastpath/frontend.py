@@ -10,7 +10,7 @@ import ctypes
 
 from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
-from reput.broker.fastpath.gate import Admission, Gate
+from reput.broker.fastpath.gate import Gate
 from reput.broker.fastpath.json_request import HEADER_POSITION, beginning_of
 from reput.broker.fastpath.pops import FastPops
 from reput.broker.fastpath.send_backs import FastSendBacks
@@ -37,16 +37,15 @@ class Frontend:
     Args:
         parts: The parts of the broker.
         buffer: The buffer that connections are read into; it must not move.
-        admission: The access control; None: every request may be served.
     """
 
-    def __init__(self, parts: Parts, buffer: bytearray, admission: Admission | None = None) -> None:
+    def __init__(self, parts: Parts, buffer: bytearray) -> None:
         self._parts = parts
         self._pending_replies = parts.pending_replies
         self._clock = parts.clock
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        self._gate = None if admission is None else Gate(admission, self._address)
+        self._gate = None if parts.access is None else Gate(parts.access, self._address)
         self._pops = FastPops(parts)
         self._of_pop = {
             beginning_of(RequestCode.POP_MESSAGE): self._pops.serve,

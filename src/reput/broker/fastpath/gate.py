@@ -16,13 +16,14 @@ All grants and accounts are forgotten at once if a user, a rule, a topic or a gr
 import ctypes
 import secrets
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
+from reput.broker.access.access import Access
+from reput.errors import ReputError
 from reput.format import command as commands, signing
 from reput.format.codes import RequestCode
-from reput.format.command import LENGTH, Command
+from reput.format.command import LENGTH
 from reput.format.kernels import gate_words as words, native
 from reput.remoting.channel import Channel
 from reput.secret import Secret
@@ -53,30 +54,16 @@ ServeRun = Callable[[int, int], int]
 """Serves the granted frames between two positions; returns the first one that it leaves."""
 
 
-class Admission(Protocol):
-    """What the gate asks the access control."""
-
-    @property
-    def epoch(self) -> int:
-        """Number that rises with each change of an account or rule."""
-
-    def secret_of(self, access_key: str) -> Secret | None:
-        """Return the secret key of an account; None if there is none that may be used."""
-
-    def admits(self, request: Command, address: str) -> bool:
-        """Return whether a request from an IP address is served. It is not served by this."""
-
-
 class Gate:
     """Decides which frames the fast path may see.
 
     Args:
-        admission: The access control.
+        access: The access control.
         buffer_address: Address of the buffer that connections are read into; it must not move.
     """
 
-    def __init__(self, admission: Admission, buffer_address: int) -> None:
-        self._admission = admission
+    def __init__(self, access: Access, buffer_address: int) -> None:
+        self._access = access
         self._judge_rows = native.plain_function("gate", [ctypes.c_int64], is_short=True)
         self._add_account = native.plain_function(
             "gate_account", [ctypes.c_int64] * 4, is_short=True
@@ -109,7 +96,9 @@ class Gate:
         self._counts = [0, 0]
         self._peers: dict[str, int] = {}
         """IP address -> its number in grants."""
-        self._rules_epoch = admission.epoch
+        self._rules_epoch = access.rules.epoch
+        self._secret_keys: dict[str, Secret] | None = None
+        """Access key -> secret key of the accounts that may be used; None: not read yet."""
         self.forget()
 
     def _code_rows(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
@@ -201,9 +190,10 @@ class Gate:
             end: The end of the bytes in the buffer; the last frame may be incomplete.
             rows_max: Maximum number of frames.
         """
-        epoch = self._admission.epoch
+        epoch = self._access.rules.epoch
         if epoch != self._rules_epoch:
             self._rules_epoch = epoch
+            self._secret_keys = None
             self.forget()
         block = self._block
         block[words.POSITION] = position
@@ -269,7 +259,7 @@ class Gate:
         """
         count = len(rows)
         i = 0
-        while i < count and self._admission.epoch == self._rules_epoch:
+        while i < count and self._access.rules.epoch == self._rules_epoch:
             if i and (channel.is_closed or channel.has_stalled()):
                 break
             row = rows[i]
@@ -294,6 +284,13 @@ class Gate:
             i += 1
         return position, None
 
+    def _secret_key_of(self, access_key: str) -> Secret | None:
+        """Return the secret key of an account; None if there is none that may be used."""
+        if self._secret_keys is None:
+            rows = self._access.rules.rows()
+            self._secret_keys = {row.access_key: row.secret_key for row in rows if row.is_usable}
+        return self._secret_keys.get(access_key)
+
     def _learn(self, channel: Channel, view: memoryview, position: int, row: Row) -> bool:
         """Fill the tables for a frame; return False if it is not admitted by them."""
         if row[words.ROW_VERDICT] == words.UNKNOWN:
@@ -301,7 +298,7 @@ class Gate:
             if start < 0:
                 return False
             access_key = bytes(view[start : start + row[words.ROW_KEY_SIZE]])
-            secret_key = self._admission.secret_of(access_key.decode("utf-8", "replace"))
+            secret_key = self._secret_key_of(access_key.decode("utf-8", "replace"))
             if secret_key is None:
                 return False
             self.add_account(access_key, secret_key)
@@ -313,7 +310,10 @@ class Gate:
         # A refusal has its text, and its place in the log, from the check that follows.
         if not topic or bool(group_field) != bool(group) or request.code != row[words.ROW_CODE]:
             return False
-        if not self._admission.admits(request, channel.address):
+        try:
+            if self._access.admit(request, channel.address) is not None:
+                return False
+        except ReputError:
             return False
         self.add_grant(
             channel.address, row[words.ROW_ACCOUNT], request.code, topic.encode(), group.encode()

@@ -129,9 +129,11 @@ def object_code(package: str) -> bytes:
     program = llvm.parse_assembly(f'target triple = "{triple}"\n{constant}{instructions}{thunks}')
     for text in modules:
         program.link_in(llvm.parse_assembly(text))
+    local = (llvm.Linkage.private, llvm.Linkage.internal)  # tables that LLVM made of branches
     for part in (*program.functions, *program.global_variables):
-        if not part.is_declaration and not part.name.startswith("reput_"):
-            part.visibility = "hidden"
+        if part.is_declaration or part.linkage in local or part.name.startswith("reput_"):
+            continue
+        part.visibility = "hidden"
     program.verify()
     return bytes(machine.emit_object(program))
 

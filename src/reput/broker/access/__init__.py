@@ -1,0 +1,1 @@
+"""Access control: who may send which request."""

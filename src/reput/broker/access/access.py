@@ -1,0 +1,97 @@
+"""The gate of the processors: lets requests pass whose sender may do what they need."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reput.broker.access.needs import Facts, needs_of
+from reput.broker.access.rules import Account, Need, RuleSet
+from reput.format.command import Command
+from reput.remoting.time_slices import Steps
+
+NEEDS_AT_ONCE = 200
+"""Needs of one request that are checked between two yields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a request that is held was allowed to do; it is checked again if rules change."""
+
+    account: Account
+    request: Command
+    """The request without fields and body."""
+    needs: Sequence[Need]
+    address: str
+    epoch: int
+    """Epoch of the rules that allowed it."""
+
+
+class Access:
+    """Decides which requests are served.
+
+    Args:
+        rules: The accounts and rules in force.
+        facts: What the needs of requests depend on.
+    """
+
+    def __init__(self, rules: RuleSet, facts: Facts) -> None:
+        self.rules = rules
+        self.facts = facts
+        self.requester: Account | None = None
+        """Sender of the request that is being served. To be read before the first ``yield``."""
+        self._needs: Sequence[Need] = ()
+        self._address = ""
+
+    def admit(self, request: Command, address: str) -> Steps[None] | None:
+        """Check a request, and note its sender.
+
+        Args:
+            request: The request.
+            address: IP address of the sender.
+
+        Returns:
+            None if it may be served; a generator if that takes long: it is admitted at its end.
+
+        Raises:
+            AccessRefused: It may not be served.
+            ReputError: It cannot be decoded.
+        """
+        self.requester = None
+        account = self.rules.authenticate(request, address)
+        # Also those of a super user: it may be an ordinary one when a held request is answered.
+        needs = needs_of(self.facts, request)
+        if len(needs) > NEEDS_AT_ONCE:
+            return self._admit_in_steps(account, request, needs, address)
+        self.rules.authorize(account, request, needs, address)
+        self._note(account, needs, address)
+        return None
+
+    def _admit_in_steps(
+        self, account: Account, request: Command, needs: Sequence[Need], address: str
+    ) -> Steps[None]:
+        for start in range(0, len(needs), NEEDS_AT_ONCE):
+            part = needs[start : start + NEEDS_AT_ONCE]
+            self.rules.authorize(account, request, part, address)
+            yield
+        self._note(account, needs, address)
+
+    def _note(self, account: Account, needs: Sequence[Need], address: str) -> None:
+        self.requester, self._needs, self._address = account, needs, address
+
+    def grant(self, envelope: Command) -> Grant | None:
+        """Return the grant of the request that is being served, for the time that it is held.
+
+        Args:
+            envelope: The request without fields and body.
+        """
+        if self.requester is None:
+            return None
+        return Grant(self.requester, envelope, self._needs, self._address, self.rules.epoch)
+
+    def recheck(self, grant: Grant | None) -> None:
+        """Check a held request again, if rules have changed.
+
+        Raises:
+            AccessRefused: It may not be answered any more.
+        """
+        if grant is not None and grant.epoch != self.rules.epoch:
+            self.rules.authorize(grant.account, grant.request, grant.needs, grant.address)
