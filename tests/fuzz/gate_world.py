@@ -331,7 +331,7 @@ def signed_request(request: Command, name: str = "rocketmq2") -> bytes:
 
 
 def check_gate(seed: int) -> None:
-    """Compare the verdicts of the kernel with Python's."""
+    """Compare the verdicts of the kernel with those of the codecs."""
     random = Random(seed)
     count = random.choice([1, 2, 5])
     frames = [(odd_frame if random.random() < 0.3 else some_frame)(random) for _ in range(count)]

@@ -171,7 +171,7 @@ def signed_part(frame: bytes) -> tuple[bytes, Grant]:
 
 
 def test_a_flipped_byte_grants_nothing() -> None:
-    """What is granted has the values, the body, the code, the topic and the group that were signed.
+    """A granted frame has the values, the body, the code, the topic and the group that were signed.
 
     The protocol signs neither the opaque nor the names of fields, but for their order.
     """
