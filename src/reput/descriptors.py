@@ -79,15 +79,20 @@ spares = SpareDescriptors()
 """The reserve of this process; empty until an open store fills it."""
 
 
-def open_descriptor(path: str, flags: int) -> int:
+def open_descriptor(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a file; if no descriptor is left, use one of the reserve.
+
+    Args:
+        path: The file.
+        flags: Flags of ``os.open``.
+        mode: Permissions of a new file.
 
     Raises:
         OSError: The file cannot be opened.
     """
     while True:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return os.open(path, flags | os.O_CLOEXEC, mode)
         except OSError as error:
             if error.errno != errno.EMFILE or not spares.give_up():
                 raise

@@ -586,6 +586,32 @@ ACK_SPAN = Limit(
 )
 ACK_MESSAGES = Limit("ack_messages", "acknowledged messages of a checkpoint", 64)
 
+# --- users and rules ---------------------------------------------------------------------------
+
+USERS = Limit("users", "users of a broker", 10_000, scope="server")
+USER_NAME_LETTERS = Limit(
+    "user_name_letters",
+    "name of a user",
+    255,
+    "characters",
+    response_code=INVALID_PARAMETER,
+)
+PASSWORD_LETTERS = Limit(
+    "password_letters",
+    "password of a user",
+    KIB,
+    "characters",
+    response_code=INVALID_PARAMETER,
+)
+USER_RULES = Limit("user_rules", "rules of a user", 1_000, scope="server")
+RESOURCE_LETTERS = Limit(
+    "resource_letters",
+    "resource of a rule",
+    512,
+    "characters",
+    response_code=INVALID_PARAMETER,
+)
+
 # --- the timer ---------------------------------------------------------------------------------
 
 RECALLS = Limit(

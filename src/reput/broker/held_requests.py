@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reput import limits
+from reput.broker.access.access import Grant
 from reput.broker.filter.selection import Selection
 from reput.broker.quotas import AddressQuota
 from reput.errors import ReputError
@@ -42,6 +43,8 @@ class HeldPull:
     queue_offset: int
     """The first queue offset that was not looked at yet."""
     deadline_ms: int
+    grant: Grant | None = None
+    """What allowed the request; None without access control."""
     is_over: bool = False
     """True once it was answered, or its connection is gone."""
 

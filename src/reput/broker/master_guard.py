@@ -15,11 +15,14 @@ from reput.format import bodies
 from reput.format.bodies import ClusterInfo
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 
 CONNECT_TIMEOUT_MS = 1_000
 REPLY_TIMEOUT_MS = 1_000
 """Timeouts of each of the two requests: a machine that is switched off does not answer at all."""
+_OF_LIVING = frozenset({ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION})
+"""Replies of a broker that is alive; one with access control refuses strangers."""
 
 
 class AnotherMaster(ReputError):
@@ -41,20 +44,26 @@ class AnotherMaster(ReputError):
         self.address = address
 
 
-async def check(config: BrokerConfig, own_address: str, tls: ssl.SSLContext | None = None) -> None:
+async def check(
+    config: BrokerConfig,
+    own_address: str,
+    tls: ssl.SSLContext | None = None,
+    signer: Signer | None = None,
+) -> None:
     """Ask the name servers for the master of this broker's name, and that master for an answer.
 
     Args:
         config: The name of the broker, and the name servers.
         own_address: The address of this broker, as name servers list it.
         tls: Certificates of the requests; None without TLS.
+        signer: Signs the requests; None: they are not signed.
 
     Raises:
         AnotherMaster: There is one, and it answers.
     """
     if not config.name_servers:
         return
-    async with contextlib.aclosing(Questions(config.broker_name, tls)) as questions:
+    async with contextlib.aclosing(Questions(config.broker_name, tls, signer)) as questions:
         listed = await asyncio.gather(*map(questions.listed, config.name_servers))
         masters = (addresses.get(MASTER_ID, "") for addresses in listed)
         servers = {
@@ -74,11 +83,14 @@ class Questions:
     Args:
         broker_name: The name of the brokers.
         tls: Certificates of the requests; None without TLS.
+        signer: Signs the requests; None: they are not signed.
     """
 
-    def __init__(self, broker_name: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, broker_name: str, tls: ssl.SSLContext | None, signer: Signer | None = None
+    ) -> None:
         self._broker_name = broker_name
-        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls)
+        self._client = RemotingClient(connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls, signer=signer)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -97,12 +109,16 @@ class Questions:
         return {} if broker is None else dict(broker.broker_addrs)
 
     async def is_alive(self, address: str) -> bool:
-        """Return True if a broker answers the request for its state."""
-        return await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO) is not None
+        """Return True if a broker answers the request for its state, or refuses it."""
+        reply = await self._reply(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return reply is not None and reply.code in _OF_LIVING
 
     async def _ask(self, address: str, code: RequestCode) -> Command | None:
+        reply = await self._reply(address, code)
+        return reply if reply is not None and reply.code == ResponseCode.SUCCESS else None
+
+    async def _reply(self, address: str, code: RequestCode) -> Command | None:
         try:
-            reply = await self._client.invoke(address, Command(code), REPLY_TIMEOUT_MS)
+            return await self._client.invoke(address, Command(code), REPLY_TIMEOUT_MS)
         except ReputError:
             return None
-        return reply if reply.code == ResponseCode.SUCCESS else None

@@ -124,7 +124,9 @@ class Registration:
 
     def start(self) -> None:
         """Create the client; to be called within the event loop."""
-        self._client = RemotingClient(tls=self._settings.request_tls)
+        self._client = RemotingClient(
+            tls=self._settings.request_tls, signer=self._settings.request_signer
+        )
 
     async def stop(self) -> None:
         """Unregister from the name servers."""

@@ -16,6 +16,9 @@ from typing import Self
 
 from reput import descriptors, limits
 from reput.broker import deletions, master_guard
+from reput.broker.access import user_rules
+from reput.broker.access.access import Access
+from reput.broker.access.needs import Facts
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -54,6 +57,7 @@ from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.retries import Retries
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import Change, LiveConfig
 from reput.broker.sync_thread import SyncThread
@@ -117,6 +121,7 @@ class Broker:
         clock: The clock.
         config_path: Path of broker.conf; settings that are changed at run time are written there.
         tls: Settings of TLS; by default RocketMQ's.
+        access: Settings of access control; by default all requests are served.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -135,8 +140,9 @@ class Broker:
         clock: Clock | None = None,
         config_path: str | None = None,
         tls: TlsSettings | None = None,
+        access: AccessSettings | None = None,
     ) -> None:
-        self.settings = LiveConfig(config, store_config, config_path, tls=tls)
+        self.settings = LiveConfig(config, store_config, config_path, tls=tls, access=access)
         self.clock = clock or SystemClock()
         self.identity = Identity(self.settings, self.clock.now_ms())
         self.serving = ServerState(
@@ -185,7 +191,10 @@ class Broker:
             AnotherMaster: There is one.
         """
         try:
-            await master_guard.check(self.settings.broker, own_address, self.settings.request_tls)
+            live = self.settings
+            await master_guard.check(
+                live.broker, own_address, live.request_tls, live.request_signer
+            )
         except AnotherMaster as error:
             if not (is_forced or self.settings.store.ha_force_master):
                 raise
@@ -253,6 +262,7 @@ class Broker:
             table,
             parts.commits,
             self.settings.request_tls,
+            self.settings.request_signer,
         ).run()
 
     async def stop(self) -> None:
@@ -551,6 +561,7 @@ class Broker:
             quarantine,
         )
         transactions.load(now_ms)
+        access = self._make_access(disk, transactions)
         pops = self._make_pops(topics, subscription_groups, deliveries, quarantine)
         pops.revive.load()
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
@@ -582,6 +593,7 @@ class Broker:
                 request_modes.table,
                 clock,
                 self.settings.request_tls,
+                self.settings.request_signer,
             ),
         )
         self.parts = Parts(
@@ -591,7 +603,7 @@ class Broker:
             clock=clock,
             store=store,
             serving=self.serving,
-            access=None,
+            access=access,
             topics=topics,
             topic_list=TopicList(topics),
             subscription_groups=subscription_groups,
@@ -636,6 +648,7 @@ class Broker:
                     timers.table,
                     pops.orders.table,
                     request_modes.table,
+                    *([] if access is None else access.tables),
                 ),
                 clock,
                 failures,
@@ -666,6 +679,15 @@ class Broker:
             self.parts, topic, queue_ids
         )
         self._subscribe()
+
+    def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
+        settings = self.settings.access
+        if not settings.authentication_enabled:
+            return None
+        cluster_name = self.settings.broker.broker_cluster_name
+        rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
+        facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
+        return Access(rules, facts, self.serving, (rules.users, rules.acls))
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:
         config = self.settings.broker

@@ -159,7 +159,9 @@ def broker(
         _log.warning("this broker registers at no name server: set one with -n or namesrvAddr")
 
     async def body(stop: StopSignal) -> None:
-        server = Broker(loaded.broker, loaded.store, config_path=path, tls=loaded.tls)
+        server = Broker(
+            loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
+        )
         where = loaded.store.store_path_root_dir
         with readable_errors(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
@@ -236,7 +238,9 @@ def up(
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            server = Broker(loaded.broker, loaded.store, config_path=path, tls=loaded.tls)
+            server = Broker(
+                loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
+            )
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)

@@ -915,3 +915,42 @@ class RequestModesBody(Body, kw_only=True):
     """Reply to 402: topic to group to mode."""
 
     message_request_mode_map: dict[str, dict[str, RequestModeBody]] = {}
+
+
+# --- users and rules (5.3) --------------------------------------------------------
+
+
+class UserInfo(RequestBody, kw_only=True):
+    """Body of 3001 and 3002, reply to 3004; a list of them is the reply to 3005."""
+
+    password: str | None = None
+    user_status: str | None = None
+    user_type: str | None = None
+    username: str | None = None
+
+    def __repr__(self) -> str:
+        """Return the name alone: a password is never shown."""
+        return f"UserInfo(username={self.username!r})"
+
+
+class PolicyEntryInfo(Body, kw_only=True):
+    """A rule: a resource, and what is allowed or denied there."""
+
+    actions: list[str] | None = None
+    decision: str | None = None
+    resource: str | None = None
+    source_ips: list[str] | None = None
+
+
+class PolicyInfo(Body, kw_only=True):
+    """Rules of a policy."""
+
+    entries: list[PolicyEntryInfo] | None = None
+    policy_type: str | None = None
+
+
+class AclInfo(RequestBody, kw_only=True):
+    """Body of 3006 and 3007, reply to 3009; a list of them is the reply to 3010."""
+
+    policies: list[PolicyInfo] | None = None
+    subject: str | None = None

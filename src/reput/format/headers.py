@@ -727,3 +727,41 @@ class ResetMasterFlushOffsetHeader(Header, kw_only=True):
     """Request 908."""
 
     master_flush_offset: Long
+
+
+# --- users and rules (5.3) --------------------------------------------------------
+
+
+class UserHeader(Header, kw_only=True):
+    """Request 3001 to 3004."""
+
+    username: str | None = None
+
+
+class UserFilterHeader(Header, kw_only=True):
+    """Request 3005."""
+
+    filter: str | None = None
+    """Part of the names of users; all if empty."""
+
+
+class SubjectHeader(Header, kw_only=True):
+    """Request 3006, 3007, 3009."""
+
+    subject: str | None = None
+
+
+class DeleteAclHeader(Header, kw_only=True):
+    """Request 3008."""
+
+    subject: str | None = None
+    policy_type: str | None = None
+    resource: str | None = None
+    """Resource whose rule is removed; all rules if empty."""
+
+
+class AclFilterHeader(Header, kw_only=True):
+    """Request 3010."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

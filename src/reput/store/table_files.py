@@ -68,10 +68,12 @@ class _SavedFile:
     Args:
         path: Path of the file.
         disk: Makes it durable.
+        mode: Permissions of the file.
     """
 
-    def __init__(self, path: str, disk: Disk) -> None:
+    def __init__(self, path: str, disk: Disk, mode: int) -> None:
         self._path = path
+        self._mode = mode
         self._folder = str(Path(path).parent)
         self._draft = path + paths.DRAFT_SUFFIX
         self._disk = disk
@@ -156,7 +158,7 @@ class _SavedFile:
         self._turn = turn
         # A new file: the last draft may be waiting for the disk, and would be truncated too.
         self._disk.unlink(self._draft)
-        return _create(self._draft, data, self._disk)
+        return _create(self._draft, data, self._disk, self._mode)
 
     def _put_in_place(self, turn: int, *, is_synced: bool) -> None:
         old = _identity(self._path)
@@ -193,7 +195,7 @@ class _SavedFile:
         if not (Path(backup).exists() and Path(backup).samefile(self._path)):
             self._disk.unlink(draft)
             if not self._disk.link(self._path, draft):
-                descriptor = _create(draft, Path(self._path).read_bytes(), self._disk)
+                descriptor = _create(draft, Path(self._path).read_bytes(), self._disk, self._mode)
                 try:
                     self._disk.sync_file(descriptor, draft)
                 finally:
@@ -213,10 +215,10 @@ def _put_aside(path: str, disk: Disk) -> str:
     return aside
 
 
-def _create(path: str, data: bytes, disk: Disk) -> int:
+def _create(path: str, data: bytes, disk: Disk, mode: int) -> int:
     """Create a file with the given bytes; return its descriptor."""
     try:
-        descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
         raise failed_opening(path, "create", error) from error
     try:
@@ -349,6 +351,8 @@ class SavedTable:
     entries_member: ClassVar[str]
     is_versioned: ClassVar[bool] = False
     """True if Java keeps a data version in the table in every version."""
+    is_secret: ClassVar[bool] = False
+    """True if only the user of the broker may read the file."""
     is_progress: ClassVar[bool] = False
     """True if the table only contains the progress of a delivery. Without it the broker begins at
     the oldest message, which repeats messages and loses none."""
@@ -356,7 +360,8 @@ class SavedTable:
     def __init__(self, root: str, disk: Disk, *, interval_ms: int = 0) -> None:
         self.is_dirty = False
         """True if the table must be written: it changed, or the last write is not durable."""
-        self._file = _SavedFile(f"{root}/{self.path}", disk)
+        mode = 0o600 if self.is_secret else 0o644
+        self._file = _SavedFile(f"{root}/{self.path}", disk, mode)
         self._interval_ms = interval_ms
         self._saved_ms: int | None = None
         self._members: Table = {}

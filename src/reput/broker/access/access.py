@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reput.broker.access.needs import Facts, needs_of
-from reput.broker.access.rules import Account, Need, RuleSet
+from reput.broker.access.rules import AccessRefused, Account, Need, RuleSet
+from reput.errors import REMARK_LETTERS, excerpt
 from reput.format.command import Command
+from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
+from reput.store.table_files import SavedTable
 
 NEEDS_AT_ONCE = 200
 """Needs of one request that are checked between two yields."""
@@ -31,11 +34,25 @@ class Access:
     Args:
         rules: The accounts and rules in force.
         facts: What the needs of requests depend on.
+        serving: Limits the lines of the log about refusals.
+        tables: Tables of the accounts and rules that are saved.
     """
 
-    def __init__(self, rules: RuleSet, facts: Facts) -> None:
+    def __init__(
+        self,
+        rules: RuleSet,
+        facts: Facts,
+        serving: ServerState,
+        tables: Sequence[SavedTable] = (),
+    ) -> None:
         self.rules = rules
         self.facts = facts
+        self.tables = tables
+        self.refused_count = 0
+        """Requests that were refused."""
+        self.unverified_count = 0
+        """Those among them whose sender was not known."""
+        self._serving = serving
         self.requester: Account | None = None
         """Sender of the request that is being served. To be read before the first ``yield``."""
         self._needs: Sequence[Need] = ()
@@ -56,6 +73,13 @@ class Access:
             ReputError: It cannot be decoded.
         """
         self.requester = None
+        try:
+            return self._admit(request, address)
+        except AccessRefused as refused:
+            self._note_refusal(request, address, refused)
+            raise
+
+    def _admit(self, request: Command, address: str) -> Steps[None] | None:
         account = self.rules.authenticate(request, address)
         # Also those of a super user: it may be an ordinary one when a held request is answered.
         needs = needs_of(self.facts, request)
@@ -70,9 +94,20 @@ class Access:
     ) -> Steps[None]:
         for start in range(0, len(needs), NEEDS_AT_ONCE):
             part = needs[start : start + NEEDS_AT_ONCE]
-            self.rules.authorize(account, request, part, address)
+            try:
+                self.rules.authorize(account, request, part, address)
+            except AccessRefused as refused:
+                self._note_refusal(request, address, refused)
+                raise
             yield
         self._note(account, needs, address)
+
+    def _note_refusal(self, request: Command, address: str, refused: AccessRefused) -> None:
+        self.refused_count += 1
+        self.unverified_count += refused.is_unverified
+        kind = "not_authenticated" if refused.is_unverified else "not_authorized"
+        text = excerpt(str(refused), REMARK_LETTERS)
+        self._serving.faults.warn(kind, "%s: request %d refused: %r", address, request.code, text)
 
     def _note(self, account: Account, needs: Sequence[Need], address: str) -> None:
         self.requester, self._needs, self._address = account, needs, address

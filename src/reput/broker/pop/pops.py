@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reput.broker.access.access import Grant
 from reput.broker.filter.selection import EVERYTHING, Selection
 from reput.broker.held_requests import HeldRequests, WaitPlace
 from reput.broker.pop.checkpoints import Key
@@ -94,6 +95,8 @@ class HeldPop:
     deadline_ms: int
     """Monotonic time in ms."""
     is_question: bool = False
+    grant: Grant | None = None
+    """What allowed the request; None without access control."""
     is_over: bool = False
 
     @property

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from reput import limits
 from reput.broker import held_requests, quotas
+from reput.broker.access.access import Grant
 from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
 from reput.broker.parts import Parts
@@ -163,7 +164,8 @@ def answer_popped(
     if _has_result(popped) or poll_ms < _HELD_MS_MIN:
         return _reply(parts, request, wanted, popped)
     deadline_ms = parts.clock.monotonic_ms() + poll_ms
-    held = HeldPop(channel, commands.envelope(request), wanted, deadline_ms)
+    envelope = commands.envelope(request)
+    held = HeldPop(channel, envelope, wanted, deadline_ms, grant=_grant(parts, envelope))
     if parts.pops.held.hold(held):
         return None
     return _reply(parts, request, wanted, popped, ResponseCode.POLLING_FULL)
@@ -189,7 +191,9 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
     if not has_messages and left_ms >= _HELD_MS_MIN:
         deadline_ms = parts.clock.monotonic_ms() + left_ms
         envelope = commands.envelope(request)
-        held = HeldPop(channel, envelope, wanted, deadline_ms, is_question=True)
+        held = HeldPop(
+            channel, envelope, wanted, deadline_ms, is_question=True, grant=_grant(parts, envelope)
+        )
         if parts.pops.held.hold(held):
             return None
         return _answer(request, NotificationReplyHeader(has_msg=False, polling_full=True))
@@ -241,6 +245,8 @@ def retry_held(parts: Parts, held: HeldPop, *, is_last: bool = False) -> bool:
 def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
     """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
     wanted = held.wanted
+    if parts.access is not None:
+        parts.access.recheck(held.grant)
     _check_broker(parts, "pop message is")
     address = held.channel.address
     _check_group(parts, wanted.topic, wanted.group, wanted.queue_id, address)
@@ -266,6 +272,10 @@ def pop(parts: Parts, wanted: Wanted) -> Popped:
         status, reason = popped.refusal.status.name, popped.refusal.reason
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no checkpoint: {status}: {reason}")
     return popped
+
+
+def _grant(parts: Parts, envelope: Command) -> Grant | None:
+    return None if parts.access is None else parts.access.grant(envelope)
 
 
 def _has_result(popped: Popped) -> bool:

@@ -69,9 +69,11 @@ def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         )
         # `wanted` has the subscription
         held_header = structs.replace(header, subscription=None, expression_type=None)
+        envelope = commands.envelope(request)
         held = HeldPull(
-            channel, commands.envelope(request), held_header, wanted, header.queue_offset,
+            channel, envelope, held_header, wanted, header.queue_offset,
             parts.clock.monotonic_ms() + wait_ms,
+            None if parts.access is None else parts.access.grant(envelope),
         )  # fmt: skip
         if parts.held_pulls.hold(held):
             return None
@@ -94,7 +96,10 @@ def retry_held(parts: Parts, held: HeldPull, *, is_last: bool = False) -> bool:
 
 def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
     """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
-    _check(parts, held.channel, held.header)  # permissions may have changed
+    # Permissions may have changed.
+    if parts.access is not None:
+        parts.access.recheck(held.grant)
+    _check(parts, held.channel, held.header)
     moved = _moved(parts, held.request, held.header)
     if moved is not None:
         return moved

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from reput.broker.parts import Parts
 from reput.broker.processors import (
+    access,
     assignment,
     configuration,
     connections,
@@ -129,4 +130,15 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_BROKER_CONFIG: configuration.settings,
     Code.TRIGGER_DELETE_FILES: configuration.delete_expired_files,
     Code.DELETE_EXPIRED_COMMITLOG: configuration.delete_expired_files,
+    # users and rules
+    Code.AUTH_CREATE_USER: access.create_user,
+    Code.AUTH_UPDATE_USER: access.update_user,
+    Code.AUTH_DELETE_USER: access.delete_user,
+    Code.AUTH_GET_USER: access.user,
+    Code.AUTH_LIST_USER: access.users,
+    Code.AUTH_CREATE_ACL: access.set_acl,
+    Code.AUTH_UPDATE_ACL: access.set_acl,
+    Code.AUTH_DELETE_ACL: access.delete_acl,
+    Code.AUTH_GET_ACL: access.acl,
+    Code.AUTH_LIST_ACL: access.acls,
 }

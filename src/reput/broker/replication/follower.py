@@ -148,7 +148,9 @@ class Follower:
 
     async def start(self) -> None:
         """Start following."""
-        self._client = RemotingClient(tls=self._settings.request_tls)
+        self._client = RemotingClient(
+            tls=self._settings.request_tls, signer=self._settings.request_signer
+        )
         self._sync_thread.start()
         self._registration.on_master = self._master_changed
         self._task = asyncio.create_task(self._run())

@@ -26,6 +26,7 @@ from reput.broker.timer.timers import Timers
 from reput.clock import Clock
 from reput.errors import ReputError
 from reput.format import names
+from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
@@ -68,6 +69,7 @@ class MetadataSync:
         request_modes: The request modes of groups.
         clock: The clock.
         tls: Certificates of the requests; None without TLS.
+        signer: Signs the requests; None: they are not signed.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class MetadataSync:
         request_modes: RequestModeTable,
         clock: Clock,
         tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._tls = tls
+        self._signer = signer
         self._status = status
         self._store = store
         self._named_tables = named_tables
@@ -100,7 +104,7 @@ class MetadataSync:
 
     async def start(self) -> None:
         """Start copying."""
-        self._client = RemotingClient(tls=self._tls)
+        self._client = RemotingClient(tls=self._tls, signer=self._signer)
         self._task = asyncio.create_task(self._run(self._client))
 
     async def stop(self) -> None:

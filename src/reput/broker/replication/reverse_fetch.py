@@ -30,6 +30,7 @@ from reput.broker.topic.topics import Topics
 from reput.errors import ReputError, RequestRefused
 from reput.format import names
 from reput.format.codes import MASTER_ID
+from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
@@ -54,6 +55,7 @@ class ReverseFetch:
         table: The consumer offsets.
         commits: Checks and sets consumer offsets.
         tls: Certificates of the requests; None without TLS.
+        signer: Signs the requests; None: they are not signed.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class ReverseFetch:
         table: ConsumerOffsetTable,
         commits: OffsetCommits,
         tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._tls = tls
+        self._signer = signer
         self._config = config
         self._own_address = own_address
         self._store = store
@@ -95,7 +99,9 @@ class ReverseFetch:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[RemotingClient]:
-        client = RemotingClient(connect_timeout_ms=master_guard.CONNECT_TIMEOUT_MS, tls=self._tls)
+        client = RemotingClient(
+            connect_timeout_ms=master_guard.CONNECT_TIMEOUT_MS, tls=self._tls, signer=self._signer
+        )
         try:
             yield client
         finally:
@@ -104,7 +110,7 @@ class ReverseFetch:
     async def _slaves(self) -> set[str]:
         """Return the addresses of the slaves that name servers list."""
         config = self._config
-        questions = master_guard.Questions(config.broker_name, self._tls)
+        questions = master_guard.Questions(config.broker_name, self._tls, self._signer)
         async with contextlib.aclosing(questions):
             listed = await asyncio.gather(*map(questions.listed, config.name_servers))
         return {

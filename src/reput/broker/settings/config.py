@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config, limits
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
@@ -303,6 +304,7 @@ class BrokerSettings:
     warnings: tuple[str, ...]
     """A sentence for each key that is unknown or has no effect."""
     tls: TlsSettings
+    access: AccessSettings
 
 
 def load(
@@ -319,6 +321,7 @@ def load(
     """
     settings = config.Settings(source, environment=environment, explicit=explicit)
     given, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+    access = settings.make(AccessSettings)
     tls = tls_settings.load(settings)
     broker = for_role(given, store)
     honoured = pairs(broker, store).keys()
@@ -333,7 +336,8 @@ def load(
             f"brokerId={given.broker_id} has no effect: brokerRole is {store.broker_role}, and a "
             f"master has id {MASTER_ID}"
         )
-    return BrokerSettings(broker, store, (*warnings, *_role_warnings(store)), tls)
+    warnings += [*_role_warnings(store), *access.warnings]
+    return BrokerSettings(broker, store, tuple(warnings), tls, access)
 
 
 def for_role(broker: BrokerConfig, store: StoreConfig) -> BrokerConfig:

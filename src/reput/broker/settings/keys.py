@@ -122,27 +122,20 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             transactionCheckRocksdbQueueCapacity""",
         "RocketMQ ignores them, too": """
             highSpeedMode maxDelayTime cleanOfflineBrokerInterval""",
-        "authentication is not supported (keys that would enable it are refused)": """
-            authConfigPath configName clusterName initAuthenticationUser
-            innerClientAuthenticationCredentials authenticationProvider
-            authenticationMetadataProvider authenticationStrategy authenticationWhitelist
-            authorizationProvider authorizationMetadataProvider authorizationStrategy
-            authorizationWhitelist migrateAuthFromV1Enabled userCacheMaxNum
-            userCacheExpiredSecond userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond
-            aclCacheRefreshSecond statefulAuthenticationCacheMaxNum
-            statefulAuthenticationCacheExpiredSecond statefulAuthorizationCacheMaxNum
-            statefulAuthorizationCacheExpiredSecond""",
+        "users and rules are in memory, and their files in config/": """
+            authConfigPath configName clusterName userCacheMaxNum userCacheExpiredSecond
+            userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond aclCacheRefreshSecond
+            statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
+            statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond""",
     }
 )
 """Keys of RocketMQ that have no effect here, each with the reason."""
 
-_NO_AUTH = "authentication is not supported: restrict access with a firewall"
+_NO_ACL = "access control 1.0 is not supported: set authenticationEnabled and authorizationEnabled"
 _NO_CONTROLLER = "controllers are not supported: configure a master and its slaves"
 
 ONLY: Mapping[str, tuple[str, str]] = {
-    "aclEnable": ("false", _NO_AUTH),
-    "authenticationEnabled": ("false", _NO_AUTH),
-    "authorizationEnabled": ("false", _NO_AUTH),
+    "aclEnable": ("false", _NO_ACL),
     "socksProxyConfig": ("{}", "proxies are not supported"),
     "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from reput import config, remote_settings
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import HA_PORT_DISTANCE, BrokerConfig, for_role, pairs
 from reput.broker.settings.keys import REPLICATION_DEFAULTS
 from reput.clock import Clock
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.bodies import DataVersion
 from reput.format.codes import ResponseCode
+from reput.format.signing import Signer
 from reput.remote_settings import RemoteSettings
 from reput.remoting import tls_settings
 from reput.remoting.tls_settings import TlsSettings
@@ -32,6 +34,9 @@ _LOCAL_KEYS = _ROLE_KEYS | {"haForceMaster"}
 """Keys that clients on the broker's machine may change."""
 
 _ALWAYS_FIXED = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
+
+_OF_ACCESS = frozenset({*config.texts(AccessSettings()), "aclEnable", "migrateAuthFromV1Enabled"})
+"""Keys of access control, which only the file has."""
 
 _BROKER_AT_ONCE = frozenset(
     {
@@ -136,6 +141,7 @@ class LiveConfig:
         store: Settings of the store at the start.
         path: Path of broker.conf, or None.
         tls: Settings of TLS, which cannot be changed; by default RocketMQ's.
+        access: Settings of access control, likewise; by default all requests are served.
 
     Raises:
         InvalidOption: The id contradicts the role, or a file of TLS cannot be used.
@@ -148,7 +154,12 @@ class LiveConfig:
         path: str | None = None,
         *,
         tls: TlsSettings | None = None,
+        access: AccessSettings | None = None,
     ) -> None:
+        self.access = access or AccessSettings()
+        own = self.access.own_credentials
+        self.request_signer = None if own is None else Signer(own)
+        """Signs requests to name servers and brokers; None: they are not signed."""
         self.tls = tls or TlsSettings()
         is_encrypted = self.tls.is_used_for_requests
         self.request_tls = tls_settings.client_context(self.tls) if is_encrypted else None
@@ -175,6 +186,8 @@ class LiveConfig:
         store, port = self._wanted_store, self._wanted_broker.listen_port
         known = {**_EXTRA_SETTINGS, **REPLICATION_DEFAULTS, **pairs(self._wanted_broker, store)}
         known["useTLS"] = str(self.tls.is_used_for_requests).lower()
+        known["authenticationEnabled"] = str(self.access.authentication_enabled).lower()
+        known["authorizationEnabled"] = str(self.access.authorization_enabled).lower()
         known["storePathCommitLog"] = folders
         for key, path in _PATHS_OF_CONTROLLERS.items():
             known[key] = f"{store.store_path_root_dir}/{path}"
@@ -203,7 +216,7 @@ class LiveConfig:
             if config.key_of(key) != key:
                 raise InvalidOption(key, value, f"a key that exists, such as {config.key_of(key)}")
         keys = frozenset(_RENAMED.get(key, key) for key in changes)
-        fixed = sorted(keys & (self.broker.fixed_keys | _ALWAYS_FIXED))
+        fixed = sorted(keys & (self.broker.fixed_keys | _ALWAYS_FIXED | _OF_ACCESS))
         if fixed:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
