@@ -20,7 +20,6 @@ from collections.abc import Callable
 import numpy as np
 
 from reput.broker.access.access import Access
-from reput.errors import ReputError
 from reput.format import command as commands, signing
 from reput.format.codes import RequestCode
 from reput.format.command import LENGTH
@@ -32,6 +31,7 @@ _GRANTABLE: dict[int, tuple[str, str]] = {
     RequestCode.SEND_MESSAGE_V2: ("b", ""),
     RequestCode.PULL_MESSAGE: ("topic", "consumerGroup"),
     RequestCode.ACK_MESSAGE: ("topic", "consumerGroup"),
+    RequestCode.POP_MESSAGE: ("topic", "consumerGroup"),
     RequestCode.SEND_MESSAGE: ("topic", ""),
     RequestCode.LITE_PULL_MESSAGE: ("topic", "consumerGroup"),
 }
@@ -310,10 +310,7 @@ class Gate:
         # A refusal has its text, and its place in the log, from the check that follows.
         if not topic or bool(group_field) != bool(group) or request.code != row[words.ROW_CODE]:
             return False
-        try:
-            if self._access.admit(request, channel.address) is not None:
-                return False
-        except ReputError:
+        if not self._access.would_admit(request, channel.address):
             return False
         self.add_grant(
             channel.address, row[words.ROW_ACCOUNT], request.code, topic.encode(), group.encode()

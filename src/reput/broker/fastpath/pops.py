@@ -66,6 +66,9 @@ class FastPops:
         if pop.is_plain(wanted, popped):
             pop.send_plain(parts, channel, request.opaque, wanted, popped)
             return request.end
+        if parts.access is not None:
+            # Notes the sender: if the pop is held, it is checked again when rules change.
+            parts.access.admit(request.decode(view, RequestCode.POP_MESSAGE), channel.address)
         command = Command(RequestCode.POP_MESSAGE, request.opaque)
         reply = pop.answer_popped(parts, channel, command, wanted, left_ms, popped)
         if reply is not None:
