@@ -36,8 +36,8 @@ _PROTECTED = re.compile(
     r"|(mappedFileSize|mapperFileSize).*|maxHashSlotNum|maxIndexNum|transientStorePool.*"
 )
 
-_FIXED = re.compile(r"(tls|ssl)[A-Z.].*|useTLS")
-"""Keys that no mode lets clients change: they protect the connections of all clients."""
+_FIXED = re.compile(r"(tls|ssl|acl|rocketmq\.acl|reputAcl)[A-Z.].*|useTLS")
+"""Keys that no mode lets clients change: they protect the connections and rights of all clients."""
 
 _SECRET = re.compile(
     r"pass(word|wd|phrase)|secret|credential|token|accesskey|authenticationuser|exporterheader",

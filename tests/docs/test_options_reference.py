@@ -48,6 +48,7 @@ PARTS = [
             "broker_name": "the host's name",
             "broker_ip1": "the address of the default route",
             "broker_ip2": "the address of the default route",
+            "rocketmq_home": "$ROCKETMQ_HOME",
         },
     ),
     Part(

@@ -30,6 +30,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -38,6 +40,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -47,6 +50,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's own clients, controlled over stdin and stdout by java_cluster.py.
@@ -127,13 +131,19 @@ public final class ClientOracle {
         return null;
     }
 
+    /** Signs requests with the properties reput.accessKey and reput.secretKey, if they are set. */
+    static final RPCHook HOOK = System.getProperty("reput.accessKey") == null ? null
+        : new AclClientRPCHook(new SessionCredentials(
+            System.getProperty("reput.accessKey"), System.getProperty("reput.secretKey")));
+    private static final boolean HAS_TRACE = Boolean.getBoolean("reput.trace");
+
     // --- producer -------------------------------------------------------------------------------
 
     private static final class Producer implements Handle {
         private final DefaultMQProducer producer;
 
         Producer(JSONObject request) throws Exception {
-            producer = new DefaultMQProducer(request.getString("group"));
+            producer = new DefaultMQProducer(request.getString("group"), HOOK, HAS_TRACE, null);
             configure(producer, request);
             producer.start();
         }
@@ -284,7 +294,8 @@ public final class ClientOracle {
         Push(JSONObject request) throws Exception {
             String on = request.getString("on");
             int laters = request.getIntValue("laters");
-            consumer = new DefaultMQPushConsumer(request.getString("group"));
+            consumer = new DefaultMQPushConsumer(request.getString("group"), HOOK,
+                new AllocateMessageQueueAveragely(), HAS_TRACE, null);
             configure(consumer, request);
             for (Object one : request.getJSONArray("subscriptions")) {
                 JSONObject subscription = (JSONObject) one;
@@ -349,7 +360,7 @@ public final class ClientOracle {
         private final DefaultMQPullConsumer consumer;
 
         Pull(JSONObject request) throws Exception {
-            consumer = new DefaultMQPullConsumer(request.getString("group"));
+            consumer = new DefaultMQPullConsumer(request.getString("group"), HOOK);
             configure(consumer, request);
             consumer.start();
         }

@@ -251,6 +251,13 @@ class HeldRequests(Generic[_Held]):
                 self._try(held)
             yield
 
+    def retry_all(self) -> Steps[None]:
+        """Try to answer all requests, as their permissions may have changed."""
+        for held in [held for of_channel in self._by_channel.values() for held in of_channel]:
+            if not held.is_over and held.channel.takes_notices:
+                self._try(held)
+            yield
+
     def expire(self, now_ms: int) -> Steps[None]:
         """Answer the requests whose deadline is over."""
         deadlines = self._deadlines

@@ -5,9 +5,11 @@ a second; until its next turn ``failures`` makes the broker unhealthy.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 
+from reput.broker.access.plain_control import PlainControl
 from reput.broker.parts import Parts
 from reput.broker.registration import PERIOD_MS_MAX, PERIOD_MS_MIN
 from reput.broker.sync_thread import SyncThread
@@ -27,6 +29,7 @@ POPS_MS = 100
 TRANSACTIONS_MS = 100
 TABLES_MS = 1_000
 CLIENTS_MS = 10_000
+ACCESS_MS = 1_000
 _RESTART_MS = 1_000
 
 _log = logging.getLogger(__name__)
@@ -63,6 +66,8 @@ class Loops:
             "clients": self._run_clients,
             "registration": self._run_registration,
         }
+        if self._parts.plain_control is not None:
+            bodies["access"] = functools.partial(self._run_access, self._parts.plain_control)
         self._sync_thread.start()
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -254,6 +259,12 @@ class Loops:
             self._parts.members.expire()
             self._turn("clients")
             await self._wait(CLIENTS_MS)
+
+    async def _run_access(self, control: PlainControl) -> None:
+        while True:
+            await control.reload(self._parts.clock.monotonic_ms())
+            self._turn("access")
+            await self._wait(ACCESS_MS)
 
     async def _run_registration(self) -> None:
         parts = self._parts

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from reput.broker.access.access import Access
+from reput.broker.access.plain_control import PlainControl
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.delay import DelaySchedule
@@ -63,6 +64,8 @@ class Parts:
     """Connections, their cost, and refused requests."""
     access: Access | None
     """Who may send what; None: everybody everything."""
+    plain_control: PlainControl | None
+    """The files of access control 1.0; None if it is off."""
 
     topics: Topics
     topic_list: TopicList

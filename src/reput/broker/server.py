@@ -16,9 +16,12 @@ from typing import Self
 
 from reput import descriptors, limits
 from reput.broker import deletions, master_guard
-from reput.broker.access import user_rules
+from reput.broker.access import plain_control, user_rules
 from reput.broker.access.access import Access
 from reput.broker.access.needs import Facts
+from reput.broker.access.plain_control import PlainControl
+from reput.broker.access.plain_file import PlainFiles
+from reput.broker.access.plain_rules import PlainRules
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -155,6 +158,7 @@ class Broker:
         self.on_open: Callable[[], object] = lambda: None
         """Called when store and parts are new: at the start, and after a change of the role."""
         self._root = store_config.store_path_root_dir
+        self._plain: tuple[PlainFiles, PlainRules] | None = None
         self._changing = asyncio.Lock()
         self._change_task: asyncio.Task[None] | None = None
         self._is_stop_wanted = False
@@ -168,13 +172,20 @@ class Broker:
         Raises:
             AnotherMaster: This broker is a master, and another one of its name is alive.
             StoreUnavailable: The folder is in use, or cannot be opened.
-            InvalidOption: An address is wrong.
+            InvalidOption: An address is wrong, or a file of access control.
             OSError: The port is in use.
         """
         self._is_stop_wanted = False
         self.failure = None
         self.identity.port = 0
         config = self.settings.broker
+        if config.acl_enable:
+            self._plain = plain_control.load(
+                config.rocketmq_home,
+                config.reput_acl_file,
+                skips_signature=config.reput_acl_white_list_skips_signature,
+                monotonic_ms=self.clock.monotonic_ms(),
+            )
         if self.identity.is_master:
             await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
         await self._open()
@@ -604,6 +615,7 @@ class Broker:
             store=store,
             serving=self.serving,
             access=access,
+            plain_control=self._make_plain_control(disk_thread),
             topics=topics,
             topic_list=TopicList(topics),
             subscription_groups=subscription_groups,
@@ -682,12 +694,24 @@ class Broker:
 
     def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
         settings = self.settings.access
+        cluster_name = self.settings.broker.broker_cluster_name
+        facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
+        if self._plain is not None:
+            return Access(self._plain[1], facts, self.serving)
         if not settings.authentication_enabled:
             return None
-        cluster_name = self.settings.broker.broker_cluster_name
         rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
-        facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
         return Access(rules, facts, self.serving, (rules.users, rules.acls))
+
+    def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:
+        if self._plain is None:
+            return None
+        return PlainControl(*self._plain, disk_thread, self._end_revoked)
+
+    def _end_revoked(self) -> None:
+        """End the held requests that the rules do not allow any more."""
+        self.serving.slices.run(self.parts.held_pulls.retry_all())
+        self.serving.slices.run(self.parts.pops.held.retry_all())
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:
         config = self.settings.broker

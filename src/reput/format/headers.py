@@ -608,6 +608,45 @@ class BrokerConfigReplyHeader(Header, kw_only=True):
     version: str
 
 
+# --- access control 1.0 -----------------------------------------------------------
+
+
+class UpdateAclAccountHeader(Header, kw_only=True):
+    """Request 50. Fields without a value stay as they are, except ``admin``."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAclAccountHeader(Header, kw_only=True):
+    """Request 51."""
+
+    access_key: str
+
+
+class AclVersionReplyHeader(Header, kw_only=True):
+    """Reply to 52."""
+
+    version: str
+    all_acl_file_version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class UpdateWhiteAddressesHeader(Header, kw_only=True):
+    """Request 53."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
 # --- pop consumption --------------------------------------------------------------
 
 

@@ -46,7 +46,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("aclEnable", "true", "authentication is not supported"),
+        ("aclEnable", "true", "with rocketmqHome"),
         ("authenticationEnabled", "true", "authentication is not supported"),
         ("tls.server.mode", "strict", "disabled, permissive, enforcing"),
         ("enableControllerMode", "true", "controllers are not supported"),
@@ -95,7 +95,7 @@ def test_settings_that_promise_more_than_they_do_cause_a_warning(
 
 @pytest.mark.parametrize("value", ["false", "FALSE"])
 def test_fixed_settings_may_be_configured_with_their_value(value: str) -> None:
-    assert load({"aclEnable": value, "messageStorePlugIn": ""}).warnings == ()
+    assert load({"enableControllerMode": value, "messageStorePlugIn": ""}).warnings == ()
 
 
 def test_name_servers_are_separated_as_in_java() -> None:

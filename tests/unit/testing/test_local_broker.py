@@ -152,7 +152,7 @@ def test_clear_restores_the_initial_state() -> None:
         ({"flushDiskTyp": "SYNC_FLUSH"}, "did you mean 'flushDiskType'"),
         ({"flushDiskType": "SOMETIMES"}, "ASYNC_FLUSH, SYNC_FLUSH"),
         ({"sendMessageThreadPoolNums": 4}, "one thread serves all connections"),
-        ({"aclEnable": "true"}, "authentication is not supported"),
+        ({"aclEnable": "true"}, "with rocketmqHome"),
         ({"namesrvAddr": "10.0.0.1:9876"}, "a LocalBroker sets it"),
     ],
 )

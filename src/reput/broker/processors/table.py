@@ -19,6 +19,7 @@ from reput.broker.processors import (
     groups,
     ha,
     offsets,
+    plain_access,
     pop,
     pop_ack,
     pull,
@@ -130,6 +131,11 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_BROKER_CONFIG: configuration.settings,
     Code.TRIGGER_DELETE_FILES: configuration.delete_expired_files,
     Code.DELETE_EXPIRED_COMMITLOG: configuration.delete_expired_files,
+    # access control 1.0
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: plain_access.update_account,
+    Code.DELETE_ACL_CONFIG: plain_access.delete_account,
+    Code.GET_BROKER_CLUSTER_ACL_INFO: plain_access.versions,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: plain_access.update_white_addresses,
     # users and rules
     Code.AUTH_CREATE_USER: access.create_user,
     Code.AUTH_UPDATE_USER: access.update_user,

@@ -7,6 +7,7 @@ docs/reference/broker-options.md.
 
 import dataclasses
 import enum
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +51,10 @@ class BrokerConfig:
     """
 
     keys: ClassVar[config.Keys] = config.Keys(
-        renamed={"rocketmq.broker.rebalance.lockMaxLiveTime": "rebalanceLockMaxLiveTime"},
+        renamed={
+            "rocketmq.broker.rebalance.lockMaxLiveTime": "rebalanceLockMaxLiveTime",
+            "rocketmq.acl.plain.file": "reputAclFile",
+        },
         without_effect=ACCEPTED_WITHOUT_EFFECT,
         only=ONLY,
     )
@@ -92,6 +96,19 @@ class BrokerConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+
+    # --- access control 1.0 -------------------------------------------------
+
+    acl_enable: bool = False
+    """Serve only signed requests of the accounts in conf/plain_acl.yml and conf/acl/*.yml, with
+    their permissions."""
+    rocketmq_home: str = field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    """Folder with the folder conf of those files; without it ``aclEnable`` is refused."""
+    reput_acl_file: str = "conf/plain_acl.yml"
+    """Path of the main file in that folder; also under the name ``rocketmq.acl.plain.file``."""
+    reput_acl_white_list_skips_signature: bool = True
+    """Serve requests from white addresses unchecked, as RocketMQ, except changes of settings and
+    accounts; false: a white address is needed besides the signature, if there are any."""
 
     # --- resources of connections ---------------------------------------------
 
@@ -276,6 +293,9 @@ class BrokerConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
+        if self.acl_enable and not self.rocketmq_home:
+            allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
+            raise InvalidOption("aclEnable", True, allowed)
         limits.NAME_SERVERS.check(len(self.name_servers), "namesrvAddr")
         for server in self.name_servers:
             host, _, port = server.rpartition(":")

@@ -45,7 +45,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             maxReconnectIntervalTimeSeconds enableReconnectForGoAway""",
         "a stop answers pending requests and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
-        "nothing is read from that path": "rocketmqHome brokerConfigPath",
+        "nothing is read from that path": "brokerConfigPath",
         "all topics are registered together; between two periods only changes": """
             forceRegister compressedRegister enableSplitRegistration splitRegistrationSize
             enableSingleTopicRegister compatibleWithOldNameSrv enableSplitMetadata
@@ -131,11 +131,9 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
 )
 """Keys of RocketMQ that have no effect here, each with the reason."""
 
-_NO_ACL = "access control 1.0 is not supported: set authenticationEnabled and authorizationEnabled"
 _NO_CONTROLLER = "controllers are not supported: configure a master and its slaves"
 
 ONLY: Mapping[str, tuple[str, str]] = {
-    "aclEnable": ("false", _NO_ACL),
     "socksProxyConfig": ("{}", "proxies are not supported"),
     "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),

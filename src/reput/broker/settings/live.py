@@ -157,6 +157,9 @@ class LiveConfig:
         access: AccessSettings | None = None,
     ) -> None:
         self.access = access or AccessSettings()
+        if broker.acl_enable and self.access.authentication_enabled:
+            allowed = "false, or authenticationEnabled=false: access control 1.0 or 2.0, not both"
+            raise InvalidOption("aclEnable", True, allowed)
         own = self.access.own_credentials
         self.request_signer = None if own is None else Signer(own)
         """Signs requests to name servers and brokers; None: they are not signed."""
