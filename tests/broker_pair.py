@@ -26,6 +26,17 @@ STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
 BORN = ("192.0.2.7", 4711)
 
 
+ADDED = {
+    "AccessKey": "account",
+    "SecurityToken": "token",
+    "Signature": "NLvGjWych3OXP4GNbt5Ds48yoXI=",
+    "OnsChannel": "ALIYUN",
+    "ns": "space",
+    "nsd": "true",
+}
+"""Fields that clients add to any request, for access control and namespaces."""
+
+
 class Transport(asyncio.Transport):
     """A transport that collects the written bytes."""
 

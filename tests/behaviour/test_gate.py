@@ -101,7 +101,7 @@ def test_granted_pulls_take_the_fast_path(both: Both) -> None:
 
 REFUSED: dict[str, Callable[[], bytes]] = {
     "unsigned": send,
-    "of nobody": lambda: signed(send(), Credentials("nobody", Secret("x"))),
+    "of no user": lambda: signed(send(), Credentials("nobody", Secret("x"))),
     "with another secret": lambda: signed(send(), Credentials("alice", Secret("bob-secret"))),
     "of a user without rules": lambda: signed(send(), BOB),
     "to another topic": lambda: signed(send(topic="Narrow", queue_id=0)),

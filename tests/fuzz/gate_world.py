@@ -306,6 +306,7 @@ def odd_frame(random: Random) -> bytes:
             (b'"extFields":{', b'"extFields":{"n":1,'),
             (b'"extFields":{', b'"extFields":{"n":null,'),
             (b'"extFields":{', b'"extFields":{"":"T",'),
+            (b'"extFields":{', b'"extFields":{"\\":"T",'),
             (b'"extFields":{', b'"extFields":{"a":"\\ud800",'),
             (b'"extFields":{', b'"extFields":{"a":"\\udc00\\ud800",'),
             (b'"extFields":{', b'"extFields":{"a":"\xff",'),

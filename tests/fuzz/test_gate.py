@@ -24,7 +24,7 @@ from fuzz.gate_world import (
 )
 from fuzz.kernel_worlds import IS_SOAK, SEEDS
 from reput.format import signing
-from reput.format.command import Command, Serialization
+from reput.format.command import LENGTH, MARK, Command, Serialization
 from reput.format.kernels import gate_words as words, native
 
 try:
@@ -67,6 +67,16 @@ def test_frames_of_other_forms_are_left_to_python() -> None:
         frame = odd_frame(random)
         verdict = GateWorld(frame).verdicts()
         assert verdict in ([words.ODD], [expected_verdict(frame[4:])], []), frame
+
+
+@pytest.mark.parametrize("name", ["\\", '"', "\n", "é", ""])
+def test_a_name_that_is_not_plain_is_left_to_python(name: str) -> None:
+    frame = signed_request(Command(310, ext_fields={"a": "T"})).replace(
+        b'"a"', f'"{name}"'.encode()
+    )
+    grown = len(name.encode()) - 1
+    head = LENGTH.pack(len(frame) - 4) + MARK.pack(int.from_bytes(frame[4:8]) + grown)
+    assert GateWorld(head + frame[8:]).verdicts() == [words.ODD]
 
 
 @pytest.mark.parametrize("count", [64, 65])

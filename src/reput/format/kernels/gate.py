@@ -73,7 +73,6 @@ from reput.format.kernels.plain_text import (
     digits_end,
     is_plain_text,
     number,
-    plain_end,
 )
 
 JSON = int(Serialization.JSON)
@@ -355,8 +354,8 @@ def read_fields(block, address, limit):
         if limit - address < 8 or get_u8(address + 1) != QUOTE:
             return 0
         name = address + 2
-        name_end = name + 1 if get_u8(name + 1) == QUOTE else plain_end(name, limit)
-        if limit - name_end < 4 or get_u16(name_end) != QUOTE_COLON:
+        name_end = text_end(name, limit)
+        if name_end == 0 or limit - name_end < 4 or get_u16(name_end) != QUOTE_COLON:
             return 0
         if get_u8(name_end + 2) != QUOTE:
             return 0
