@@ -201,9 +201,9 @@ def test_a_flipped_byte_grants_nothing() -> None:
     )
     granted = 0
     for frame in frames:
-        world = GateWorld(frame, GRANTS)
-        assert world.verdicts() == [words.GRANTED]
         signed = signed_part(frame)
+        world = GateWorld(frame, [signed[1]])
+        assert world.verdicts() == [words.GRANTED]
         judge = native.plain_function("gate", [world.argument_kind], is_short=True)
         memory = world.buffer_memory()
         verdict, argument = world.verdict_word(), world.argument

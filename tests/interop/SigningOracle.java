@@ -36,10 +36,10 @@ public final class SigningOracle extends WordOracle {
                     .doBeforeRequest("127.0.0.1:10911", request);
                 return request.getExtFields();
             case "frame": // what a client writes
-            case "binary frame":
+            case "binary-frame":
                 new AclClientRPCHook(new SessionCredentials(accessKey, secretKey))
                     .doBeforeRequest("127.0.0.1:10911", request);
-                if (command.equals("binary frame")) {
+                if (command.equals("binary-frame")) {
                     request.setSerializeTypeCurrentRPC(SerializeType.ROCKETMQ);
                 }
                 ByteBuffer frame = request.encode();

@@ -76,7 +76,7 @@ def test_fields_and_signature_of_a_request_are_those_of_java(java: SigningOracle
     assert ours == theirs
 
 
-@pytest.mark.parametrize("command", ["frame", "binary frame"])
+@pytest.mark.parametrize("command", ["frame", "binary-frame"])
 def test_the_gate_verifies_frames_of_java(java: SigningOracle, command: str) -> None:
     if java.version == "4.5.2":
         pytest.skip("4.5.2 signs only declared fields of a header")
