@@ -211,6 +211,28 @@ def test_any_order_of_requests(both: Both) -> None:
         both.feed(data[cut:])
 
 
+@pytest.mark.parametrize("make", [lambda: signed(send(), BOB), send], ids=["refused", "unsigned"])
+def test_frames_that_are_not_granted_are_judged_a_few_times(
+    both: Both, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work for one read does not grow with the square of its frames."""
+    frontend = both.with_kernel.broker.frontend
+    assert frontend is not None
+    gate = frontend._gate
+    assert gate is not None
+    judged = []
+    judge = gate.judge
+
+    def count(*arguments: Any) -> list[list[int]]:
+        rows = judge(*arguments)
+        judged.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(gate, "judge", count)
+    both.with_kernel.feed(make() * 200)
+    assert 200 <= sum(judged) <= 1000
+
+
 def test_full_tables_are_emptied(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reput.broker.fastpath.gate._NAME_BYTES", 20)
     for _ in range(3):

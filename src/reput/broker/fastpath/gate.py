@@ -217,7 +217,11 @@ class Gate:
         position = 0
         rows_max = _ROWS_MAX
         learned_position, learned_count = -1, 0
-        while position < end and not channel.is_closed and not channel.has_stalled():
+        is_first = True  # the first frame of a read is always served; ``serve_run`` looks too
+        while position < end and not channel.is_closed:
+            if not is_first and channel.has_stalled():
+                break
+            is_first = False
             rows = self.judge(channel.address, position, end, rows_max)
             if not rows:  # the frame is incomplete, or its length is invalid
                 return channel.take_frames(view, position, end, 1)
@@ -231,11 +235,11 @@ class Gate:
             if reached != learned_position:
                 learned_position, learned_count = reached, 0
             position = reached
+            rows_max = 1  # many may be left to Python: so judging them takes linear time
             if learned_count < _LEARNED_AT_ONCE_MAX and self._learn(
                 channel, view, position, learnable
             ):
                 learned_count += 1
-                rows_max = 1  # the next ones may have to be learned too: judging takes linear time
                 continue
             reached = channel.take_frames(view, position, learnable[words.ROW_END], 1)
             if reached == position:
