@@ -184,6 +184,9 @@ class Gate:
     def judge(self, address: str, position: int, end: int, rows_max: int = _ROWS_MAX) -> list[Row]:
         """Return the verdicts about the whole frames from a position of the buffer on.
 
+        Granted frames at the beginning have one row, that of the last one: most reads have no
+        others.
+
         Args:
             address: IP address of the sender.
             position: The position of the first frame.
@@ -202,8 +205,13 @@ class Gate:
         block[words.PEER] = self._peers.get(address, 0)  # no grant has 0
         count = self._judge_rows(self._argument)
         width = words.ROW_WORDS
-        values = self._row_words[: width * count].tolist()
-        return [values[start : start + width] for start in range(0, width * count, width)]
+        verdicts = self._row_words[words.ROW_VERDICT : width * count : width].tolist()
+        granted = count
+        if verdicts.count(words.GRANTED) < count:
+            granted = next(i for i, verdict in enumerate(verdicts) if verdict != words.GRANTED)
+        first = width * max(granted - 1, 0)
+        values = self._row_words[first : width * count].tolist()
+        return [values[start : start + width] for start in range(0, len(values), width)]
 
     def serve(self, channel: Channel, view: memoryview, end: int, serve_run: ServeRun) -> int:
         """Serve what a connection sent; see ``remoting.channel.Owner.on_bytes``.
