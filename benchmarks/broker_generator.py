@@ -27,6 +27,9 @@ from reput.errors import BrokerError, RemotingError
 from reput.format import bodies
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.signing import Credentials, Signer
+from reput.secret import Secret
 
 _DRAIN_S = 10.0
 _READ_BYTES = 4 << 20
@@ -118,6 +121,28 @@ class Fill:
     messages: int = 200_000
     body_bytes: int = 128
     queues: int = 4
+
+
+@dataclass(slots=True)
+class Repeated:
+    """Sends or pulls that were encoded, and signed, before; they are repeated over and over.
+
+    Signing costs a generator more than verifying costs a broker; only the opaque, which is not
+    signed, differs from request to request of a real client.
+    """
+
+    address: str
+    pid: int = 0
+    topic: str = "bench-repeated"
+    kind: str = "send"
+    access_key: str = ""
+    secret_key: str = ""
+    window: int = 64
+    body_bytes: int = 128
+    batch: int = 32
+    messages: int = 20_000
+    warm_up_s: float = 0.5
+    seconds: float = 2.5
 
 
 # --- sends --------------------------------------------------------------------
@@ -314,6 +339,75 @@ def _pull_until(pullers: list["_Puller"], until_ns: int) -> None:
                 puller.send(puller.receive())
 
 
+def repeated(spec: Repeated) -> dict[str, object]:
+    """Return the rate of repeated requests, and their cost for the broker."""
+    signer = None
+    if spec.access_key:
+        signer = Signer(Credentials(spec.access_key, Secret(spec.secret_key)))
+    body = bytes(random.Random(7).choices(range(32, 127), k=spec.body_bytes))
+    head = frames.key_head(0).decode()
+    sends = [
+        _signed(
+            RequestCode.SEND_MESSAGE_V2,
+            frames.send_fields(spec.topic, 0, frames.properties_of(f"{head}{number:016X}")),
+            body,
+            number,
+            signer,
+        )
+        for number in range(4096)
+    ]
+    puller = _Puller(spec.address, sends, 0)
+    each = 1.0
+    if spec.kind == "pull":
+        _answer_all(puller, spec.messages)
+        puller.close()
+        pulls = [
+            _signed(
+                RequestCode.PULL_MESSAGE,
+                frames.pull_fields(spec.topic, 0, offset, spec.batch, group=_CONSUMER_GROUP),
+                b"",
+                offset,
+                signer,
+            )
+            for offset in range(0, spec.messages - spec.batch, spec.batch)
+        ]
+        puller = _Puller(spec.address, pulls, 0)
+    puller.send(spec.window)
+    begin_ns = time.perf_counter_ns() + int(spec.warm_up_s * 1e9)
+    _pull_until([puller], begin_ns)
+    before = _Reading.take(puller.reply_count, spec.pid)
+    _pull_until([puller], begin_ns + int(spec.seconds * 1e9))
+    after = _Reading.take(puller.reply_count, spec.pid)
+    if spec.kind == "pull":
+        each = puller.record_count / puller.inspected_count
+    puller.close()
+    rates = _rates(before, after)
+    return {
+        "requests_per_s": rates["per_s"],
+        **rates,
+        "per_s": round(rates["per_s"] * each),
+        "broker_cpu_us": round(rates["broker_cpu_us"] / each, 3),
+        "request_cpu_us": rates["broker_cpu_us"],
+    }
+
+
+def _signed(
+    code: int, fields: dict[str, str], body: bytes, opaque: int, signer: Signer | None
+) -> bytes:
+    if signer is not None:
+        signed = signer.sign(Command(code, ext_fields=fields, body=body))
+        fields = signed.ext_fields or {}
+    return frames.request(code, fields, body, opaque=opaque)
+
+
+def _answer_all(puller: "_Puller", count: int) -> None:
+    """Send requests until ``count`` replies have come."""
+    puller.send(min(count, 64))
+    while puller.reply_count < count:
+        select.select([puller], [], [], 5)
+        puller.send(puller.receive())
+
+
 class _Puller(load.Connection):
     """A connection with pulls in flight.
 
@@ -473,6 +567,7 @@ MODES: dict[str, tuple[type, Callable]] = {
     "arrival": (Arrival, arrival),
     "hold": (Hold, hold),
     "fill": (Fill, fill),
+    "repeated": (Repeated, repeated),
 }
 
 

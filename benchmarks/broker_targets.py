@@ -62,6 +62,9 @@ def brokers(
     *,
     is_ours_alone: bool = False,
     version: str = "4.9.7",
+    of_java: Settings | None = None,
+    of_reput: Settings | None = None,
+    files_of_java: Mapping[str, str] | None = None,
 ) -> Iterator[list[Target]]:
     """Run the brokers that are available; report a missing one on stderr.
 
@@ -70,27 +73,36 @@ def brokers(
         settings: More settings for ``broker.conf``.
         is_ours_alone: Whether to omit the official broker.
         version: Version of the official broker.
+        of_java: Settings of the official broker alone.
+        of_reput: Settings of ours alone.
+        files_of_java: Further files of the official broker, by path below its home.
     """
-    official = functools.partial(_official, version=version)
+    official = functools.partial(_official, version=version, files=files_of_java)
+    starts = [(official, of_java), (ours, of_reput)]
     with contextlib.ExitStack() as stack:
         targets = []
-        for start in (ours,) if is_ours_alone else (official, ours):
+        for start, more in starts[1:] if is_ours_alone else starts:
+            conf = {**OFFICIAL, **(settings or {}), **(more or {})}
             try:
-                targets.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
+                targets.append(stack.enter_context(start(folder, conf)))
             except BrokerMissing as reason:
                 print(f"without {reason}", file=sys.stderr, flush=True)
         yield targets
 
 
 @contextlib.contextmanager
-def _official(folder: Path, settings: Settings, version: str) -> Iterator[Target]:
+def _official(
+    folder: Path, settings: Settings, version: str, files: Mapping[str, str] | None = None
+) -> Iterator[Target]:
     cluster = java.cluster()
     name = f"java_{version.replace('.', '_')}"
     if cluster is None:
         raise BrokerMissing("the official broker")
     start = time.perf_counter()
     options = ("-server", "-XX:+UseG1GC", "-Xlog:disable")
-    running = cluster(version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
+    running = cluster(
+        version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options, files=files
+    )
     with running:
         await_send(running.address)
         took = time.perf_counter() - start  # including the start of its name server
@@ -152,7 +164,9 @@ def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> 
             with BrokerConnection(address, 5) as connection:
                 connection.ask([load_frames.send("bench-first", 0, b"x")])
         except Refused as refusal:
-            return refusal.code == ResponseCode.SLAVE_NOT_AVAILABLE  # a SYNC_MASTER has stored it
+            # A SYNC_MASTER has stored it; access control refuses it, as it is not signed.
+            is_refused = refusal.code == ResponseCode.NO_PERMISSION or "AclExc" in str(refusal)
+            return is_refused or refusal.code == ResponseCode.SLAVE_NOT_AVAILABLE
         except OSError:
             return False
         return True

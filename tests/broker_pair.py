@@ -10,6 +10,7 @@ import pytest
 import broker_subject
 from reput.broker.counters import stats
 from reput.broker.server import Broker
+from reput.broker.settings.access import AccessSettings
 from reput.clock import ManualClock
 from reput.format import command as commands
 from reput.format.command import LENGTH, Command
@@ -23,6 +24,17 @@ from reput.store.kernels import hot
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
 BORN = ("192.0.2.7", 4711)
+
+
+ADDED = {
+    "AccessKey": "account",
+    "SecurityToken": "token",
+    "Signature": "NLvGjWych3OXP4GNbt5Ds48yoXI=",
+    "OnsChannel": "ALIYUN",
+    "ns": "space",
+    "nsd": "true",
+}
+"""Fields that clients add to any request, for access control and namespaces."""
 
 
 class Transport(asyncio.Transport):
@@ -166,7 +178,9 @@ def replies_in(data: bytes) -> list[Command]:
     return replies
 
 
-def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
+def open_both(
+    root: Path, *, access: AccessSettings | None = None, **store_settings: Any
+) -> Iterator[Both]:
     """Open two brokers. Their loops do not run, so their state changes only when they read."""
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
@@ -179,6 +193,7 @@ def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
             broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id),
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
+            access=access,
         )
         await broker._open()
         return broker

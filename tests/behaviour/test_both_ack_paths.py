@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import broker_pair
 from behaviour.test_both_send_paths import send
-from broker_pair import NOW_MS, Both, Wire, replies_in
+from broker_pair import ADDED, NOW_MS, Both, Wire, replies_in
 from broker_subject import with_fields
 from reput.broker.counters import stats
 from reput.format import bodies, command as commands, headers
@@ -124,6 +124,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "as clients send it": {"offset": 3},
     "the first": {"offset": 0},
     "of the second pop": {"offset": 40, "start": 32},
+    "signed": {"offset": 3, "extra": ADDED},
     "as 5.x sends it": {"offset": 3, "extra": {"bname": "broker-a", "ns": "x"}},
     "one that the checkpoint does not have": {"offset": 35},
     "of a pop that never was": {"offset": 3, "start": 1},

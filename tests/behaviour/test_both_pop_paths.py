@@ -14,7 +14,7 @@ import pytest
 import broker_pair
 import broker_subject
 from behaviour.test_both_send_paths import send
-from broker_pair import NOW_MS, Both, Wire, replies_in
+from broker_pair import ADDED, NOW_MS, Both, Wire, replies_in
 from broker_subject import with_fields
 from reput.broker.counters import stats
 from reput.format import command as commands, headers
@@ -154,6 +154,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "an empty queue, and may wait": {"queue_id": 2, "poll_time": 1_000},
     "in order": {"order": True},
     "an attempt": {"attempt_id": "x"},
+    "signed": {"extra": ADDED},
     "as 5.x sends it": {"extra": {"bname": "broker-a"}},
     "opaque 0": {"opaque": 0},
     "the largest opaque": {"opaque": (1 << 31) - 1},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import broker_pair
 import broker_subject
 from behaviour.test_both_send_paths import send
-from broker_pair import NOW_MS, Both, replies_in
+from broker_pair import ADDED, NOW_MS, Both, replies_in
 from broker_subject import with_fields
 from reput.format import bodies, command as commands, cq_unit, headers
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -135,6 +135,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "two tags": {"subscription": "TagA || TagB"},
     "tags that some have": {"subscription": "TagB || TagC", "max_msg_nums": 3},
     "no expression type": {"expression_type": None},
+    "signed": {"extra": ADDED},
     "as 5.x sends it": {"extra": {"maxMsgBytes": "2147483647", "bname": "broker-a"}},
     "opaque 0": {"opaque": 0},
     "another group": {"consumer_group": "others"},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import broker_pair
 import broker_subject
-from broker_pair import NOW_MS, Both
+from broker_pair import ADDED, NOW_MS, Both
 from broker_subject import with_fields
 from reput.clock import ManualClock
 from reput.format import batch, command as commands, headers, names
@@ -79,6 +79,8 @@ PROPERTIES = "UNIQ_KEY\x01AB\x02{}\x02WAIT\x01true\x02"
 PLAIN: dict[str, dict[str, Any]] = {
     "as a Java client sends it": {},
     "long names": {"code": RequestCode.SEND_MESSAGE},
+    "signed": {"extra": ADDED},
+    "signed, long names": {"code": RequestCode.SEND_MESSAGE, "extra": ADDED},
     "without properties": {"properties": None},
     "no last separator": {"properties": "KEYS\x01a"},
     "no WAIT": {"properties": "KEYS\x01a\x02"},

@@ -23,8 +23,9 @@ from fuzz import (
     test_kernel_bounds as bounds,
     test_store_kernels as store_kernels,
 )
+from fuzz.gate_world import GateWorld, check_gate, some_frame
 from fuzz.kernel_worlds import AckWorld, Fence, ScanCall, SendWorld
-from reput.format.kernels import native
+from reput.format.kernels import gate_words, native
 from reput.store.kernels import acks_args, control_block as state, hot, native as compiled
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
@@ -103,6 +104,14 @@ def take_requests(seed: int) -> None:
     assert 0 <= count <= rows_max
 
 
+def judge_frames(seed: int) -> None:
+    """Call the gate with wrong lengths of signed requests."""
+    random = Random(seed)
+    data = with_lies(random, b"".join(some_frame(random) for _ in range(4)))
+    for row in GateWorld(data).judge():
+        assert 0 < row[gate_words.ROW_END] <= len(data)
+
+
 def walk(seed: int) -> None:
     """Call all kernels that readers use with wrong lengths of records."""
     random = Random(seed)
@@ -136,7 +145,9 @@ CHECKS: dict[str, Callable[[int], Any]] = {
     "receive": receive,
     "take_acks": take_acks,
     "take_requests": take_requests,
+    "judge_frames": judge_frames,
     "walk": walk,
+    "check_gate": check_gate,
     "check_receive": bounds.check_receive,
     "check_deliver": bounds.check_deliver,
     "check_acks": bounds.check_acks,

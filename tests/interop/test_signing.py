@@ -1,16 +1,20 @@
 """Signatures: the same as those of Java's clients."""
 
+import base64
 from random import Random
 
 import pytest
 
+from fuzz.gate_world import SECRETS, GateWorld
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Word
 from reput.format import signing
 from reput.format.command import Command
+from reput.format.kernels import gate_words
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
+from reput.store.kernels import hot
 
 pytestmark = pytest.mark.interop
 
@@ -70,6 +74,27 @@ def test_fields_and_signature_of_a_request_are_those_of_java(java: SigningOracle
     theirs = java.ask("sign", [words_of(*case) for case in cases])
     ours = [Signer(credentials).sign(request).ext_fields for credentials, request in cases]
     assert ours == theirs
+
+
+@pytest.mark.parametrize("command", ["frame", "binary-frame"])
+def test_the_gate_verifies_frames_of_java(java: SigningOracle, command: str) -> None:
+    if java.version == "4.5.2":
+        pytest.skip("4.5.2 signs only declared fields of a header")
+    if not hot.is_compiled:
+        pytest.skip("no compiled kernels here")
+    random = Random(java.version)
+    cases = []
+    for _ in range(200):
+        names = [name for name in random.sample(NAMES, len(NAMES)) if name.isascii()]
+        fields = {name: some_text(random, 20).replace("\ud800", "") for name in names}
+        # An empty value is no field in a binary header, and a signed one in Java.
+        request = Command(310, ext_fields=fields, body=random.randbytes(random.randrange(1, 200)))
+        cases.append((Credentials("rocketmq2", Secret(SECRETS["rocketmq2"])), request))
+    frames = java.ask(command, [words_of(*case) for case in cases])
+    data = b"".join(base64.b64decode(frame) for frame in frames)
+    assert GateWorld(data).verdicts() == [gate_words.VERIFIED] * len(cases)
+    changed = data[:-1] + bytes([data[-1] ^ 1])
+    assert GateWorld(changed).verdicts()[-1] == gate_words.BAD
 
 
 def test_the_signature_of_all_fields_is_that_of_java(java: SigningOracle) -> None:

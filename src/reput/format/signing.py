@@ -87,6 +87,15 @@ def _code_units(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
+def key_pads(secret_key: Secret) -> tuple[bytes, bytes]:
+    """Return the first blocks of the inner and the outer hash of an HMAC."""
+    key = java.encode_utf8(secret_key.reveal())
+    if len(key) > _BLOCK_BYTES:
+        key = hashlib.sha1(key, usedforsecurity=False).digest()
+    key = key.ljust(_BLOCK_BYTES, b"\0")
+    return key.translate(_INNER), key.translate(_OUTER)
+
+
 class Signer:
     """Signs requests. The HMAC of the secret key is prepared once.
 
@@ -98,12 +107,9 @@ class Signer:
         self._added = {ACCESS_KEY: credentials.access_key}
         if credentials.security_token:
             self._added[SECURITY_TOKEN] = credentials.security_token.reveal()
-        key = java.encode_utf8(credentials.secret_key.reveal())
-        if len(key) > _BLOCK_BYTES:
-            key = hashlib.sha1(key, usedforsecurity=False).digest()
-        key = key.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha1(key.translate(_INNER), usedforsecurity=False)
-        self._outer = hashlib.sha1(key.translate(_OUTER), usedforsecurity=False)
+        inner, outer = key_pads(credentials.secret_key)
+        self._inner = hashlib.sha1(inner, usedforsecurity=False)
+        self._outer = hashlib.sha1(outer, usedforsecurity=False)
 
     def sign(self, request: Command) -> Command:
         """Return a signed copy of a request; signing it again gives the same.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from reput.broker.access.needs import Facts, needs_of
 from reput.broker.access.rules import AccessRefused, Account, Need, RuleSet
-from reput.errors import REMARK_LETTERS, excerpt
+from reput.errors import REMARK_LETTERS, ReputError, excerpt
 from reput.format.command import Command
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
@@ -101,6 +101,18 @@ class Access:
                 raise
             yield
         self._note(account, needs, address)
+
+    def would_admit(self, request: Command, address: str) -> bool:
+        """Return whether ``admit`` lets a request pass at once; nothing is noted or counted."""
+        try:
+            account = self.rules.authenticate(request, address)
+            needs = needs_of(self.facts, request)
+            if len(needs) > NEEDS_AT_ONCE:
+                return False
+            self.rules.authorize(account, request, needs, address)
+        except ReputError:
+            return False
+        return True
 
     def _note_refusal(self, request: Command, address: str, refused: AccessRefused) -> None:
         self.refused_count += 1

@@ -10,6 +10,7 @@ import ctypes
 
 from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
+from reput.broker.fastpath.gate import Gate
 from reput.broker.fastpath.json_request import HEADER_POSITION, beginning_of
 from reput.broker.fastpath.pops import FastPops
 from reput.broker.fastpath.send_backs import FastSendBacks
@@ -44,6 +45,7 @@ class Frontend:
         self._clock = parts.clock
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        self._gate = None if parts.access is None else Gate(parts.access, self._address)
         self._pops = FastPops(parts)
         self._of_pop = {
             beginning_of(RequestCode.POP_MESSAGE): self._pops.serve,
@@ -78,6 +80,8 @@ class Frontend:
         """Forget the permissions and subscriptions of readers."""
         self._parts.store.pull_subscriptions.clear()
         self._pops.forget()
+        if self._gate is not None:
+            self._gate.forget()
 
     def _settings_changed(self) -> None:
         self._forget_readers()
@@ -105,9 +109,21 @@ class Frontend:
         self, channel: Channel, view: memoryview, end: int, *, takes_pulls: bool = True
     ) -> int:
         """Serve what a connection sent; see ``remoting.channel.Owner``."""
-        if view.obj is not self._buffer or self._parts.access is not None:
-            return channel.take_frames(view, 0, end)  # a large frame, or each must be admitted
-        position = 0
+        if view.obj is not self._buffer:
+            return channel.take_frames(view, 0, end)  # a large frame
+        if self._gate is None:
+            return self._serve(channel, view, 0, end, takes_pulls)
+        return self._gate.serve(
+            channel,
+            view,
+            end,
+            lambda start, stop: self._serve(channel, view, start, stop, takes_pulls),
+        )
+
+    def _serve(
+        self, channel: Channel, view: memoryview, position: int, end: int, takes_pulls: bool
+    ) -> int:
+        """Serve the frames between two positions; return the first one that is not served."""
         # Replies are larger than pulls: the connection may take no more of them now.
         while position < end and not channel.is_closed and not channel.has_stalled():
             code = 0

@@ -16,6 +16,8 @@ from reput.remoting.channel import Channel
 
 _TIME = b'"bornTime":"'
 _TIME_DIGITS_MAX = 18
+_SIGNATURE = b'"Signature":"'
+"""It varies with the time, and does not change what the request means."""
 _KNOWN_MAX = 4096
 _KNOWN_BYTES_MAX = 2048
 """Maximum size of a cached key, bytes: longer ones would take a gigabyte."""
@@ -31,7 +33,7 @@ class FastPops:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._known: dict[bytes, tuple[Wanted, int]] = {}
-        """Key of a header, without its time -> the request, and how long it waits, ms."""
+        """Key of a header, without time and signature -> the request, and how long it waits, ms."""
 
     def forget(self) -> None:
         """Forget all headers: permissions or topics have changed."""
@@ -46,7 +48,7 @@ class FastPops:
         request = find_request(view, position, end)
         if request is None:
             return position
-        key, born_ms = _without_time(request.key)
+        key, born_ms = _without_varying(request.key)
         if key is None:
             return position
         parts = self._parts
@@ -64,6 +66,9 @@ class FastPops:
         if pop.is_plain(wanted, popped):
             pop.send_plain(parts, channel, request.opaque, wanted, popped)
             return request.end
+        if parts.access is not None:
+            # Notes the sender: if the pop is held, it is checked again when rules change.
+            parts.access.admit(request.decode(view, RequestCode.POP_MESSAGE), channel.address)
         command = Command(RequestCode.POP_MESSAGE, request.opaque)
         reply = pop.answer_popped(parts, channel, command, wanted, left_ms, popped)
         if reply is not None:
@@ -82,17 +87,22 @@ class FastPops:
         return known
 
 
-def _without_time(key: bytes) -> tuple[bytes | None, int]:
-    """Return a key without the time of the request, and that time, ms.
+def _without_varying(key: bytes) -> tuple[bytes | None, int]:
+    """Return a key without time and signature of the request, and that time, ms.
 
-    The time is 0 if the key has none. The key is None if the time is not written as clients do.
+    The time is 0 if the key has none. The key is None if one is not written as clients do.
     """
-    born_ms = 0
-    start = key.find(_TIME) + len(_TIME)
-    if start >= len(_TIME):
-        end = key.find(b'"', start)
-        if not (end - start <= _TIME_DIGITS_MAX and key[start:end].isdigit()):
-            return None, 0
-        born_ms = int(key[start:end])
-        key = key[:start] + key[end:]
-    return key, born_ms
+    key, value = _without(key, _TIME)
+    if not (len(value) <= _TIME_DIGITS_MAX and (value.isdigit() or not value)):
+        return None, 0
+    key, signature = _without(key, _SIGNATURE)
+    return None if b"\\" in signature else key, int(value or 0)
+
+
+def _without(key: bytes, name: bytes) -> tuple[bytes, bytes]:
+    """Return a key without the value after a name, and the value; empty if there is none."""
+    start = key.find(name) + len(name)
+    if start < len(name):
+        return key, b""
+    end = max(key.find(b'"', start), start)
+    return key[:start] + key[end:], key[start:end]

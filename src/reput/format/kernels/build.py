@@ -3,8 +3,8 @@
 It runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
 shared object is not. Each package of kernels has its own shared object. Every entry point becomes a
 C function ``int64 reput_NAME(int64, ...)``. The code is for the architecture's base processor, so a
-shared object runs on other machines too; only ``crc_fold`` needs more, and is called only where the
-processor has it.
+shared object runs on other machines too; only ``crc_fold`` and ``sha1_blocks`` have functions that
+need more, and are called only where the processor has it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reput.format.kernels import crc_fold
+from reput.format.kernels import crc_fold, sha1_blocks
 from reput.format.kernels.layout import SHARED_OBJECT
 
 _LINKERS = ("cc", "gcc", "clang")
@@ -98,8 +98,9 @@ def module_text(package: str) -> tuple[str, list[str]]:
     import llvmlite.binding as llvm
     from numba import types
 
-    # Numba requires an address for every symbol; this one is linked in, and not called before.
-    llvm.add_symbol(crc_fold.SYMBOL, 1)
+    # Numba requires an address for every symbol; these are linked in, and not called before.
+    for symbol in (crc_fold.SYMBOL, sha1_blocks.SYMBOL, sha1_blocks.SYMBOL_SHA):
+        llvm.add_symbol(symbol, 1)
     thunks: list[str] = []
     modules: list[str] = []
     for name, (dispatcher, arguments) in entry_points(package).items():
@@ -124,14 +125,15 @@ def object_code(package: str) -> bytes:
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
     constant = f'@reput_made_of = constant [{len(origin)} x i8] c"{origin.decode()}"\n'
-    program = llvm.parse_assembly(
-        f'target triple = "{triple}"\n{constant}{crc_fold.text(triple)}{thunks}'
-    )
+    instructions = crc_fold.text(triple) + sha1_blocks.text(triple)
+    program = llvm.parse_assembly(f'target triple = "{triple}"\n{constant}{instructions}{thunks}')
     for text in modules:
         program.link_in(llvm.parse_assembly(text))
+    local = (llvm.Linkage.private, llvm.Linkage.internal)  # tables that LLVM made of branches
     for part in (*program.functions, *program.global_variables):
-        if not part.is_declaration and not part.name.startswith("reput_"):
-            part.visibility = "hidden"
+        if part.is_declaration or part.linkage in local or part.name.startswith("reput_"):
+            continue
+        part.visibility = "hidden"
     program.verify()
     return bytes(machine.emit_object(program))
 

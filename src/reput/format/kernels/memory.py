@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from reput.format.kernels import crc_fold
+from reput.format.kernels import crc_fold, sha1_blocks as sha1
 
 _INT64 = ir.IntType(64)
 
@@ -152,16 +152,24 @@ def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def fold_crc(typing_context: Any, crc: Any, address: Any, size: Any) -> Any:
-    """Continue a CRC over whole runs of 16 bytes; see ``crc_fold``."""
+def _linked(symbol: str) -> Any:
+    """Return a function of three numbers that ``build`` links in."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_INT64, [_INT64] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, crc_fold.SYMBOL)
-        return builder.call(function, arguments)
+    @intrinsic
+    def call(typing_context: Any, first: Any, second: Any, third: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(_INT64, [_INT64] * 3)
+            function = cgutils.get_or_insert_function(builder.module, kind, symbol)
+            return builder.call(function, arguments)
 
-    return types.int64(types.int64, types.int64, types.int64), generate
+        return types.int64(types.int64, types.int64, types.int64), generate
+
+    return call
+
+
+fold_crc = _linked(crc_fold.SYMBOL)
+sha1_blocks = _linked(sha1.SYMBOL)
+sha1_blocks_sha = _linked(sha1.SYMBOL_SHA)
 
 
 COMPILE_OPTIONS: dict[str, Any] = {

@@ -39,6 +39,7 @@ __all__ = [
     "data_end",
     "engine",
     "find_record",
+    "has_sha",
     "judge",
     "plain_function",
     "scan",
@@ -65,7 +66,7 @@ def crc_tables() -> npt.NDArray[np.uint32]:
     Row k, byte b is the CRC of b followed by k zero bytes.
     """
     words = np.zeros(16 * 256 + 1, np.uint32)
-    words[-1] = _can_fold()
+    words[-1] = _has_instruction("pclmulqdq")
     tables = words[:-1].reshape(16, 256)
     # zlib inverts before and after; undo that to get the plain remainder
     for byte in range(256):
@@ -76,13 +77,18 @@ def crc_tables() -> npt.NDArray[np.uint32]:
     return words
 
 
-def _can_fold() -> bool:
-    """Return whether the processor has carry-less multiplication, as far as the system reports."""
+def _has_instruction(name: str) -> bool:
+    """Return whether the processor has an instruction set, as far as the system reports."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
-    return os.uname().machine == "x86_64" and " pclmulqdq " in flags
+    return os.uname().machine == "x86_64" and f" {name} " in flags
+
+
+def has_sha() -> bool:
+    """Return whether the processor has instructions for SHA-1 (``sha1_blocks``)."""
+    return _has_instruction("sha_ni")
 
 
 def _address(array: npt.NDArray[Any]) -> int:

@@ -18,19 +18,7 @@ valid to the processor, frame by frame, and drops its replies.
 from numba import njit
 
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import (
-    COMPILE_OPTIONS,
-    get_u8,
-    get_u16,
-    load_i32,
-    put_i64,
-    set_word,
-    store_i32,
-    text_writer,
-    word,
-)
-from reput.store.kernels import acks_args as words
-from reput.store.kernels.header_json import (
+from reput.format.kernels.json_tokens import (
     CLOSE,
     COLON,
     COMMA,
@@ -46,8 +34,18 @@ from reput.store.kernels.header_json import (
     is_white,
     text_end,
 )
-from reput.store.kernels.reply import HEAD_BYTES, put_decimal
-from reput.store.kernels.request_fields import (
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_u8,
+    get_u16,
+    load_i32,
+    put_i64,
+    set_word,
+    store_i32,
+    text_writer,
+    word,
+)
+from reput.format.kernels.plain_text import (
     INT_MAX,
     QUOTE,
     SPACE,
@@ -57,6 +55,8 @@ from reput.store.kernels.request_fields import (
     number,
     plain_end,
 )
+from reput.store.kernels import acks_args as words
+from reput.store.kernels.reply import HEAD_BYTES, put_decimal
 
 GROUP, TOPIC, QUEUE_ID, OFFSET, INFO = range(len(words.FIELD_NAMES))
 ALL_FIELDS = (1 << len(words.FIELD_NAMES)) - 1

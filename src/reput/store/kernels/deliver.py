@@ -29,6 +29,7 @@ from numba import njit
 from reput.format.codes import PullFlag, RequestCode
 from reput.format.kernels.hashes import name_slot
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
+from reput.format.kernels.plain_text import INT_MAX, first_word, name_word
 from reput.store.kernels import control_block as state, pull_rules
 from reput.store.kernels.append import find_queue, find_topic
 from reput.store.kernels.pull import UNIT_BYTES, pull
@@ -38,7 +39,6 @@ from reput.store.kernels.request_fields import (
     CONSUMER_GROUP,
     EXPRESSION_TYPE,
     FIELD_NAMES,
-    INT_MAX,
     LONG,
     LONG_MAX,
     MAX_BYTES,
@@ -51,11 +51,9 @@ from reput.store.kernels.request_fields import (
     SYS_FLAG,
     TOPIC,
     field_place,
-    first_word,
     has_field,
     is_number,
     is_text,
-    name_word,
     value_of,
 )
 

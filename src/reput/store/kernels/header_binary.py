@@ -11,13 +11,9 @@ import struct
 from numba import njit
 
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
+from reput.format.kernels.plain_text import is_plain_text
 from reput.store.kernels import control_block as state
-from reput.store.kernels.request_fields import (
-    is_plain_text,
-    known_bit,
-    may_be_escaped,
-    set_field,
-)
+from reput.store.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 
 HEAD_BYTES = struct.calcsize(">hbhii")
 """Size of code, language, version, opaque and flag, bytes; see ``command``."""
@@ -53,6 +49,10 @@ def read_binary(block, address, limit):
         if value_size <= 0 or address > limit:
             return False
         bit = known_bit(names, name, name_size)
+        if bit == IGNORED:
+            if not is_plain_text(value, address, limit):
+                return False
+            continue
         if bit < 0 or seen >> bit & 1:
             return False
         if not may_be_escaped(names, bit) and not is_plain_text(value, address, limit):

@@ -17,8 +17,8 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
+from reput.format.kernels.plain_text import number
 from reput.store.kernels import control_block as state
-from reput.store.kernels.request_fields import number
 from reput.store.kernels.send_rules import REAL_TOPIC_NAME
 
 JSON = int(Serialization.JSON)

@@ -10,16 +10,9 @@ the first two are compiled in, those of ``collect`` are a list.
 from numba import njit
 
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import (
-    COMPILE_OPTIONS,
-    get_i64,
-    get_u8,
-    get_u16,
-    get_u32,
-    json_run,
-    set_word,
-    word,
-)
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, set_word, word
+from reput.format.kernels.plain_text import first_word, name_word, number
+from reput.format.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from reput.store.kernels import control_block as state, pull_rules, scan_args, send_rules
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
@@ -52,34 +45,19 @@ SUB_VERSION = FIELD_NAMES.index("subVersion")
 EXPRESSION_TYPE = FIELD_NAMES.index("expressionType")
 MAX_BYTES = FIELD_NAMES.index("maxMsgBytes")
 
-QUOTE = ord('"')
-BACKSLASH = ord("\\")
-SPACE = ord(" ")
-DIGITS_MAX = 18
 LETTER_A = ord("a")
-INT_MAX = 0x7FFFFFFF
 LONG_MAX = pull_rules.LONG_MAX
 
 
-def name_word(text: str) -> int:
-    """Return what ``first_word`` returns for a text."""
-    return int.from_bytes(text[:8].encode().ljust(8, b"\0"), "little", signed=True)
-
-
-@njit(**COMPILE_OPTIONS)
-def first_word(address, size):
-    """Return the first eight bytes of a text; a shorter text is padded with zeros."""
-    if size >= 8:
-        return get_i64(address)
-    if size >= 4:
-        return get_u32(address) | get_u32(address + size - 4) << 8 * (size - 4)
-    if size >= 2:
-        return get_u16(address) | get_u16(address + size - 2) << 8 * (size - 2)
-    if size == 1:
-        return get_u8(address)
-    return 0
-
-
+IGNORED = -2
+"""Bit of a field that is ignored: of signatures, namespaces and the clients of a cloud."""
+W_ACCESS_KEY, LAST_ACCESS_KEY = name_word(ACCESS_KEY), ord(ACCESS_KEY[-1])
+W_SIGNATURE, LAST_SIGNATURE = name_word(SIGNATURE), ord(SIGNATURE[-1])
+assert len(ACCESS_KEY) == len(SIGNATURE) == 9
+W_CHANNEL, W_CHANNEL_END = name_word("OnsChannel"), name_word("OnsChannel"[-8:])
+W_TOKEN, W_TOKEN_END = name_word(SECURITY_TOKEN), name_word(SECURITY_TOKEN[-8:])
+assert len(SECURITY_TOKEN) == 13
+W_NS, W_NSD = name_word("ns"), name_word("nsd")
 W_PRODUCER = name_word("producerGroup")
 W_TOPIC = name_word("topic")
 W_DEFAULT = name_word("defaultTopic")
@@ -203,12 +181,29 @@ def listed_number(names, address, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_ignored(address, size):
+    """Return whether clients add a field of this name to any request, and a broker ignores it."""
+    first = first_word(address, size)
+    if size == 9:
+        last = get_u8(address + 8)
+        return (first == W_ACCESS_KEY and last == LAST_ACCESS_KEY) or (
+            first == W_SIGNATURE and last == LAST_SIGNATURE
+        )
+    if size == 10:
+        return first == W_CHANNEL and get_i64(address + 2) == W_CHANNEL_END
+    if size == 13:
+        return first == W_TOKEN and get_i64(address + 5) == W_TOKEN_END
+    return first in (W_NS, W_NSD) and size <= 3
+
+
+@njit(**COMPILE_OPTIONS)
 def known_bit(names, address, size):
-    """Return the number of a field's bit in FRAME_SEEN; -1 if the field is unknown.
+    """Return the number of a field's bit in FRAME_SEEN; IGNORED, or -1 if the field is unknown.
 
     ``names`` is FRAME_NAMES.
     """
-    return field_bit(address, size) if names == 0 else listed_number(names, address, size)
+    bit = field_bit(address, size) if names == 0 else listed_number(names, address, size)
+    return IGNORED if bit < 0 and is_ignored(address, size) else bit
 
 
 @njit(**COMPILE_OPTIONS)
@@ -223,58 +218,6 @@ def set_field(block, bit, value, size):
     place = state.FRAME_VALUES + 2 * (bit & (LONG - 1))
     set_word(block, place, value)
     set_word(block, place + 1, size)
-
-
-@njit(**COMPILE_OPTIONS)
-def is_plain(byte):
-    """Return whether a byte may be in plain text: ASCII, but no control, quote or backslash."""
-    return SPACE <= byte <= 0x7F and byte not in (QUOTE, BACKSLASH)
-
-
-@njit(**COMPILE_OPTIONS)
-def plain_end(address, limit):
-    """Return the end of plain text: the first byte that is not plain, or ``limit``."""
-    while limit - address >= 16:
-        run = json_run(address)
-        address += run
-        if run < 16:
-            return address
-    while address < limit and is_plain(get_u8(address)):
-        address += 1
-    return address
-
-
-@njit(**COMPILE_OPTIONS)
-def is_plain_text(address, end, readable):
-    """Return whether all text up to ``end`` is plain. Bytes up to ``readable`` may be read."""
-    while readable - address >= 16:
-        run = json_run(address)
-        address += run
-        if address >= end or run < 16:
-            return address >= end
-    return plain_end(address, end) == end
-
-
-@njit(**COMPILE_OPTIONS)
-def digits_end(address, limit):
-    """Return the end of a run of digits."""
-    while address < limit and 48 <= get_u8(address) <= 57:
-        address += 1
-    return address
-
-
-@njit(**COMPILE_OPTIONS)
-def number(address, size):
-    """Return the value of a number without sign or leading zero, of up to 18 digits; else -1."""
-    if size <= 0 or size > DIGITS_MAX or (size > 1 and get_u8(address) == 48):
-        return -1
-    value = 0
-    for i in range(size):
-        digit = get_u8(address + i) - 48
-        if digit < 0 or digit > 9:
-            return -1
-        value = value * 10 + digit
-    return value
 
 
 @njit(**COMPILE_OPTIONS)

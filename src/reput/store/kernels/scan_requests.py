@@ -19,8 +19,9 @@ from numba import njit
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
+from reput.format.kernels.plain_text import INT_MAX, number
 from reput.store.kernels import control_block as state, scan_args as rules
-from reput.store.kernels.request_fields import INT_MAX, LONG_MAX, field_place, number
+from reput.store.kernels.request_fields import LONG_MAX, field_place
 from reput.store.kernels.send import (
     FALSE,
     FALSE_LAST,

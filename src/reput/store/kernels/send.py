@@ -60,6 +60,7 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
+from reput.format.kernels.plain_text import INT_MAX
 from reput.store.kernels import control_block as state, send_rules
 from reput.store.kernels.append import append, find_topic
 from reput.store.kernels.deliver import deliver, is_pull
@@ -73,7 +74,6 @@ from reput.store.kernels.request_fields import (
     DEFAULT_TOPIC,
     FLAG,
     GROUP,
-    INT_MAX,
     LONG,
     LONG_MAX,
     MAX_RECONSUME_TIMES,

@@ -25,15 +25,9 @@ from reput.format.kernels.memory import (
     put_u8,
     text_run,
 )
+from reput.format.kernels.plain_text import BACKSLASH, QUOTE, first_word, name_word, number
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.control_block import HELD_HALF, HELD_TIMER
-from reput.store.kernels.request_fields import (
-    BACKSLASH,
-    QUOTE,
-    first_word,
-    name_word,
-    number,
-)
 from reput.store.kernels.send_rules import NAMES_MAX, NAMES_OF_PYTHON, TIMER_UNITS_MS
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}

@@ -18,9 +18,9 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
+from reput.format.kernels.plain_text import number
 from reput.store.kernels import control_block as state
 from reput.store.kernels.reply import put_decimal
-from reput.store.kernels.request_fields import number
 from reput.store.kernels.send_properties import time_unit
 from reput.store.kernels.send_rules import HANDLE_PARTS_MAX, OUT_MS_NAME
 

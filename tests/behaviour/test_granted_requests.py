@@ -1,0 +1,251 @@
+"""With access control, requests have the same effect on the fast path and in the processors.
+
+Two brokers get the same signed bytes, one of them without the fast path.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import broker_pair
+from behaviour.test_both_pull_paths import pull
+from behaviour.test_both_send_paths import PROPERTIES, send
+from broker_pair import Both, Wire, replies_in
+from reput.broker.access.acls import subject_of
+from reput.broker.access.policy import Acl, Rule
+from reput.broker.access.user_rules import UserRules
+from reput.broker.access.users import User
+from reput.broker.fastpath.gate import Gate
+from reput.broker.parts import Parts
+from reput.broker.processors.table import PROCESSORS
+from reput.broker.settings.access import AccessSettings
+from reput.format import command as commands
+from reput.format.access import Action, Decision, UserStatus, parse_resource
+from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.command import LENGTH, Command, Serialization
+from reput.format.kernels import gate_words as words
+from reput.format.signing import Credentials, Signer
+from reput.secret import Secret
+
+ROOT = Credentials("rocketmq", Secret("root-secret"))
+ALICE = Credentials("alice", Secret("alice-secret"))
+BOB = Credentials("bob", Secret("bob-secret"))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Both]:
+    settings = AccessSettings(
+        authentication_enabled=True,
+        authorization_enabled=True,
+        init_authentication_user=Secret('{"username":"rocketmq","password":"root-secret"}'),
+    )
+    for pair in broker_pair.open_both(tmp_path, access=settings):
+        for wire in wires(pair):
+            for user in (ALICE, BOB):
+                rules_of(wire).users.put(User(user.access_key, user.secret_key))
+            allow(wire, {"Topic:T": Action.PUB, "Group:readers": Action.SUB})
+        # The store makes the rows of the queues.
+        pair.feed(signed(send()) + signed(send(topic="Narrow", queue_id=0), ROOT))
+        yield pair
+
+
+def wires(both: Both) -> tuple[Wire, Wire]:
+    return both.with_kernel, both.without
+
+
+def rules_of(wire: Wire) -> UserRules:
+    access = wire.broker.parts.access
+    assert access is not None
+    assert isinstance(access.rules, UserRules)
+    return access.rules
+
+
+def allow(wire: Wire, actions: Mapping[str, Action], address: str = "192.0.2.0/24") -> None:
+    """Give alice these rules, and no others."""
+    rules = [
+        Rule(parse_resource(text), frozenset({action, Action.SUB}), Decision.ALLOW, (address,))
+        for text, action in actions.items()
+    ]
+    rules_of(wire).acls.put(subject_of("alice"), Acl(tuple(rules)))
+
+
+def signed(frame: bytes, credentials: Credentials = ALICE) -> bytes:
+    """Return a frame with a signature."""
+    request = commands.decode(frame[LENGTH.size :])
+    return commands.encode(Signer(credentials).sign(request))
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE])
+def test_granted_sends_take_the_fast_path(
+    both: Both, code: int, serialization: Serialization
+) -> None:
+    frames = [
+        signed(send(b"%d" % number, code=code, serialization=serialization, opaque=number))
+        for number in range(20)
+    ]
+    assert both.feed(b"".join(frames)) == 20
+    assert both.feed(b"".join(frames)) == 20
+
+
+def test_granted_pulls_take_the_fast_path(both: Both) -> None:
+    both.feed(b"".join(signed(send(b"%d" % number)) for number in range(20)))
+    flags = int(PullFlag.HAS_SUBSCRIPTION)
+    frames = [signed(pull(queue_offset=number, sys_flag=flags, opaque=number)) for number in (0, 5)]
+    both.feed(frames[0])  # the store learns who reads
+    assert both.feed(b"".join(frames)) == 2
+
+
+REFUSED: dict[str, Callable[[], bytes]] = {
+    "unsigned": send,
+    "of no user": lambda: signed(send(), Credentials("nobody", Secret("x"))),
+    "with another secret": lambda: signed(send(), Credentials("alice", Secret("bob-secret"))),
+    "of a user without rules": lambda: signed(send(), BOB),
+    "to another topic": lambda: signed(send(topic="Narrow", queue_id=0)),
+    "to a light queue of another topic": lambda: signed(
+        send(properties=PROPERTIES.format("INNER_MULTI_DISPATCH\1Narrow"))
+    ),
+    "to a group's retry topic": lambda: signed(send(topic="%RETRY%g", queue_id=0)),
+    "of another group": lambda: signed(pull(consumer_group="others")),
+    "of another topic": lambda: signed(pull(topic="Narrow")),
+    "with another body": lambda: signed(send(b"a"))[:-1] + b"b",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_requests_do_nothing(both: Both, name: str) -> None:
+    """They are between granted ones, which are served in their order."""
+    good = signed(send())
+    assert both.feed(good) == 1
+    refused = REFUSED[name]()
+    offset = both.without.broker.store.max_physical_offset
+    for wire in (both.with_kernel, both.without):
+        (reply,) = replies_in(wire.feed(refused))
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert wire.broker.store.max_physical_offset == offset
+    assert both.feed(good + refused + good) == 2
+
+
+def test_a_topic_twice_is_left_to_the_processor(both: Both) -> None:
+    """All readers of Python take the last one; the kernels take neither."""
+    frame = signed(send())
+    other = b'"b":"Narrow",'
+    changed = frame.replace(b'"extFields":{', b'"extFields":{' + other, 1)
+    head = LENGTH.pack(len(changed) - 4) + LENGTH.pack(int.from_bytes(frame[4:8]) + len(other))
+    queues = both.without.queues()
+    assert both.feed(head + changed[8:]) == 0
+    assert [queue for queue in both.without.queues() if queue not in queues] == [("T", 1, 2)]
+
+
+def test_a_change_of_rules_counts_for_the_next_frame(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames of one read are judged together, and again after a change."""
+
+    def change(parts: Parts, channel: Any, request: Command) -> Command:
+        wire = next(wire for wire in wires(both) if wire.broker.parts is parts)
+        allow(wire, {"Topic:Narrow": Action.PUB})
+        return commands.reply(request)
+
+    monkeypatch.setitem(PROCESSORS, RequestCode.GET_BROKER_CONFIG, change)  # type: ignore[misc]
+    frame = signed(send())
+    request = Signer(ROOT).sign(Command(RequestCode.GET_BROKER_CONFIG, 1))
+    assert both.feed(frame + frame) == 2
+    assert both.feed(frame + commands.encode(request) + frame) == 1
+
+
+def disable(rules: UserRules) -> None:
+    rules.users.put(User("alice", ALICE.secret_key, status=UserStatus.DISABLE))
+
+
+def set_password(rules: UserRules) -> None:
+    rules.users.put(User("alice", Secret("another-secret")))
+
+
+def delete(rules: UserRules) -> None:
+    rules.users.delete("alice")
+
+
+def deny(rules: UserRules) -> None:
+    rule = Rule(parse_resource("Topic:T"), frozenset({Action.PUB}), Decision.DENY)
+    rules.acls.put(subject_of("alice"), Acl((rule,)))
+
+
+@pytest.mark.parametrize("change", [disable, set_password, delete, deny])
+def test_a_changed_user_loses_its_grants(both: Both, change: Callable[[UserRules], None]) -> None:
+    frame = signed(send())
+    assert both.feed(frame) == 1
+    for wire in wires(both):
+        change(rules_of(wire))
+        (reply,) = replies_in(wire.feed(frame))
+        assert reply.code == ResponseCode.NO_PERMISSION
+
+
+def test_grants_of_an_address_count_for_it_alone(both: Both) -> None:
+    """A rule may have source addresses."""
+    frontend = both.with_kernel.broker.frontend
+    assert frontend is not None
+    frame = signed(send())
+    assert both.feed(frame + frame) == 2
+    gate = frontend._gate
+    assert gate is not None
+    memory = both.with_kernel.broker._buffer
+    memory[: len(frame)] = frame
+    address = both.with_kernel.channel.address
+    assert gate.judge(address, 0, len(frame))[0][words.ROW_VERDICT] == words.GRANTED
+    assert gate.judge("192.0.2.99", 0, len(frame))[0][words.ROW_VERDICT] == words.VERIFIED
+
+
+def test_any_order_of_requests(both: Both) -> None:
+    random = Random(5)
+    good = [signed(send(b"%d" % number, topic="T")) for number in range(3)]
+    others = [make() for make in REFUSED.values()]
+    for _ in range(15):
+        frames = random.choices([*good, *good, *good, *others], k=12)
+        data = b"".join(frames)
+        cut = random.randrange(len(data))
+        both.feed(data[:cut])
+        both.feed(data[cut:])
+
+
+@pytest.mark.parametrize("make", [lambda: signed(send(), BOB), send], ids=["refused", "unsigned"])
+def test_frames_that_are_not_granted_are_judged_a_few_times(
+    both: Both, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work for one read does not grow with the square of its frames."""
+    frontend = both.with_kernel.broker.frontend
+    assert frontend is not None
+    gate = frontend._gate
+    assert gate is not None
+    judged = []
+    judge = gate.judge
+
+    def count(*arguments: Any) -> list[list[int]]:
+        rows = judge(*arguments)
+        judged.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(gate, "judge", count)
+    both.with_kernel.feed(make() * 200)
+    assert 200 <= sum(judged) <= 1000
+
+
+def test_full_tables_are_emptied(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reput.broker.fastpath.gate._NAME_BYTES", 20)
+    for _ in range(3):
+        assert both.feed(signed(send()) + signed(send())) == 2
+        assert both.feed(signed(send(), ROOT) + signed(send(topic="Narrow", queue_id=0), ROOT)) == 2
+
+
+def test_an_error_of_the_gate_serves_nothing(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> list[list[int]]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Gate, "judge", fail)
+    wire = both.with_kernel
+    assert wire.feed(signed(send())) == b""
+    assert wire.transport.is_closed
+    assert wire.new_records() == []
