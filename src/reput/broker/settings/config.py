@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config, limits
+from reput.broker.settings import ha_peers
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
@@ -72,6 +73,9 @@ class BrokerConfig:
     """Address in routes; clients must be able to reach it."""
     broker_ip2: str = field(default_factory=lambda: own_address())
     """Address that slaves connect to, with haListenPort."""
+    reput_ha_peers: str = ""
+    """Networks of the slaves, separated by commas: ``10.0.0.0/24,10.1.0.7``. The port for slaves
+    closes connections from others; if empty, it closes none."""
     bind_address: str = "0.0.0.0"
     """Address to listen on."""
     listen_port: Port = 10911
@@ -275,6 +279,7 @@ class BrokerConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
+        ha_peers.networks(self.reput_ha_peers)
         limits.NAME_SERVERS.check(len(self.name_servers), "namesrvAddr")
         for server in self.name_servers:
             host, _, port = server.rpartition(":")
