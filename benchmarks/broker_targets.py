@@ -62,6 +62,7 @@ def brokers(
     *,
     is_ours_alone: bool = False,
     version: str = "4.9.7",
+    accepts_tls: bool = False,
 ) -> Iterator[list[Target]]:
     """Run the brokers that are available; report a missing one on stderr.
 
@@ -70,8 +71,9 @@ def brokers(
         settings: More settings for ``broker.conf``.
         is_ours_alone: Whether to omit the official broker.
         version: Version of the official broker.
+        accepts_tls: Whether it accepts TLS, too, as ours does; its start then takes longer.
     """
-    official = functools.partial(_official, version=version)
+    official = functools.partial(_official, version=version, accepts_tls=accepts_tls)
     with contextlib.ExitStack() as stack:
         targets = []
         for start in (ours,) if is_ours_alone else (official, ours):
@@ -83,14 +85,23 @@ def brokers(
 
 
 @contextlib.contextmanager
-def _official(folder: Path, settings: Settings, version: str) -> Iterator[Target]:
+def _official(
+    folder: Path, settings: Settings, version: str, *, accepts_tls: bool
+) -> Iterator[Target]:
     cluster = java.cluster()
     name = f"java_{version.replace('.', '_')}"
     if cluster is None:
         raise BrokerMissing("the official broker")
     start = time.perf_counter()
     options = ("-server", "-XX:+UseG1GC", "-Xlog:disable")
-    running = cluster(version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
+    running = cluster(
+        version,
+        folder / name,
+        settings,
+        heap_megabytes=HEAP_MEGABYTES,
+        jvm=options,
+        tls=accepts_tls,
+    )
     with running:
         await_send(running.address)
         took = time.perf_counter() - start  # including the start of its name server
