@@ -29,8 +29,11 @@ from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.signing import Credentials, Signer
+from reput.remoting import tls_settings
+from reput.remoting.tls_settings import TlsSettings
 from reput.secret import Secret
 
+_ANYBODY = tls_settings.client_context(TlsSettings())
 _DRAIN_S = 10.0
 _READ_BYTES = 4 << 20
 _GROUP_COUNT = 20
@@ -52,6 +55,7 @@ class Closed:
     connections: int = 1
     body_bytes: int = 128
     serialization: str = "JSON"
+    tls: bool = False
     warm_up_s: float = 0.5
     seconds: float = 2.5
     queues: int = 4
@@ -169,6 +173,7 @@ def _send_load(
             topic=spec.topic,
             body=bytes(random.Random(7).choices(range(32, 127), k=body_bytes)),
             is_json=getattr(spec, "serialization", "JSON") == "JSON",
+            tls=_ANYBODY if getattr(spec, "tls", False) else None,
             **plan,
         ),
         {spec.address: range(getattr(spec, "queues", 1))},

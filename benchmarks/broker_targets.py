@@ -65,6 +65,7 @@ def brokers(
     of_java: Settings | None = None,
     of_reput: Settings | None = None,
     files_of_java: Mapping[str, str] | None = None,
+    accepts_tls: bool = False,
 ) -> Iterator[list[Target]]:
     """Run the brokers that are available; report a missing one on stderr.
 
@@ -76,8 +77,11 @@ def brokers(
         of_java: Settings of the official broker alone.
         of_reput: Settings of ours alone.
         files_of_java: Further files of the official broker, by path below its home.
+        accepts_tls: Whether it accepts TLS, too, as ours does; its start then takes longer.
     """
-    official = functools.partial(_official, version=version, files=files_of_java)
+    official = functools.partial(
+        _official, version=version, files=files_of_java, accepts_tls=accepts_tls
+    )
     starts = [(official, of_java), (ours, of_reput)]
     with contextlib.ExitStack() as stack:
         targets = []
@@ -92,7 +96,12 @@ def brokers(
 
 @contextlib.contextmanager
 def _official(
-    folder: Path, settings: Settings, version: str, files: Mapping[str, str] | None = None
+    folder: Path,
+    settings: Settings,
+    version: str,
+    *,
+    files: Mapping[str, str] | None,
+    accepts_tls: bool,
 ) -> Iterator[Target]:
     cluster = java.cluster()
     name = f"java_{version.replace('.', '_')}"
@@ -101,7 +110,13 @@ def _official(
     start = time.perf_counter()
     options = ("-server", "-XX:+UseG1GC", "-Xlog:disable")
     running = cluster(
-        version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options, files=files
+        version,
+        folder / name,
+        settings,
+        heap_megabytes=HEAP_MEGABYTES,
+        jvm=options,
+        files=files,
+        tls=accepts_tls,
     )
     with running:
         await_send(running.address)

@@ -30,7 +30,7 @@ _PROTECTED = re.compile(
     r"|(haForceMaster|haDivergedPolicy)"  # a second master; the end of a log that is cut
     r"|(fastPortEnable|inBrokerContainer|messageStorePlugIn|configBlackList)"
     r"|(acl|auth|authentication|authorization|tls|ssl)([A-Z.].*)?"
-    r"|(useTLS|initAuthenticationUser|innerClientAuthenticationCredentials)"
+    r"|(useTLS|haTlsEnable|initAuthenticationUser|innerClientAuthenticationCredentials)"
     r"|(migrateAuthFromV1Enabled|.*CacheMaxNum|.*CacheExpiredSecond|.*CacheRefreshSecond)"
     # File formats of a store: with another size it cannot be opened again.
     r"|(mappedFileSize|mapperFileSize).*|maxHashSlotNum|maxIndexNum|transientStorePool.*"

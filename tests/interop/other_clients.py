@@ -44,6 +44,9 @@ class OtherClient:
     """Whether it can request redelivery of a message, and delay a message by level."""
 
     command: Sequence[str | Path]
+    environment: Mapping[str, str] = {}
+    """More variables: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY`` let it sign its requests,
+    and ``ROCKETMQ_TLS=true`` lets a ``GoTlsClient`` use TLS."""
 
     def produce(
         self,
@@ -132,7 +135,7 @@ class OtherClient:
                 capture_output=True,
                 timeout=TIMEOUT_S,
                 check=False,
-                env={"HOME": home, "GODEBUG": ""},
+                env={"HOME": home, "GODEBUG": "", **self.environment},
             )
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
         if not lines or lines[-1] != {"end": True}:
@@ -147,17 +150,27 @@ class GoClient(OtherClient):
     ways = {"sync": 8, "async": 8, "batch": 1, "oneway": 0}
     can_try_again = False
 
+    options: Sequence[str] = ()
+    """Options of the build."""
+
     def __init__(self) -> None:
         sources = sorted((HERE / "go").iterdir())
-        self.command = [cached("go-client", sources, self._build) / "go-client"]
+        self.command = [cached(f"{self.name}-client", sources, self._build) / "go-client"]
 
     def _build(self, folder: Path) -> None:
         go = _tool("go", "install Go 1.21 or later (https://go.dev/dl/)")
-        _make([go, "build", "-o", folder / "go-client", "."], HERE / "go")
+        _make([go, "build", *self.options, "-o", folder / "go-client", "."], HERE / "go")
+
+
+class GoTlsClient(GoClient):
+    """A later commit of rocketmq-client-go: TLS is newer than its last release."""
+
+    name = "go-tls"
+    options = ("-modfile", "tls.mod", "-tags", "tls")
 
 
 class CppClient(OtherClient):
-    """rocketmq-client-cpp, as librocketmq in the Python package ``rocketmq`` 0.4.4.
+    """rocketmq-client-cpp, as librocketmq in the Python package ``rocketmq`` 0.4.4, without TLS.
 
     It has an additional way ``batch``, which Java's brokers store as one message.
     """
@@ -172,7 +185,7 @@ class CppClient(OtherClient):
 
 
 class NodeClient(OtherClient):
-    """ali-ons 3.12.0, which implements the protocol in JavaScript."""
+    """ali-ons 3.12.0, which implements the protocol in JavaScript, without TLS."""
 
     name = "node"
     ways = {"sync": 8}

@@ -30,6 +30,7 @@ OURS = {
     "haMasterAddress",  # Java null, which means the same as our empty text
     "haListenPort",  # Java's port does not follow listenPort by a default, but in its start
     "haSendAfter",
+    "haTlsEnable",
     "haTransferBatchSize",  # Java 32 KiB; its slaves take 4 MiB
     "inSyncReplicas",  # Java 1, also for a SYNC_MASTER: it does not wait
     "indexTags",

@@ -8,6 +8,7 @@ import pytest
 from certificates import Authority
 from interop import java_oracle
 from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessage
+from interop.other_clients import GoTlsClient, OtherClientError
 from reput.client import Message, Producer, blocking
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
@@ -45,6 +46,21 @@ def test_java_clients_in_test_mode(enforcing: ReputCluster, version: str, tmp_pa
         assert topic in java.mqadmin("topicList", namesrv=enforcing.namesrv)
         status = java.mqadmin("brokerStatus", "-b", enforcing.address, namesrv=enforcing.namesrv)
         assert "bootTimestamp" in status
+
+
+@pytest.mark.skipif(
+    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: no Go client"
+)
+def test_the_go_client(enforcing: ReputCluster) -> None:
+    go = GoTlsClient()
+    go.environment = {"ROCKETMQ_TLS": "true"}
+    bodies = [b"%d" % number for number in range(8)]
+    assert len(go.produce(enforcing.namesrv, "by-go", bodies)) == 8
+    received = go.consume(enforcing.namesrv, "by-go", "by-go", 8)
+    assert sorted(message["body"] for message in received) == bodies
+    go.environment = {}
+    with pytest.raises(OtherClientError):
+        go.produce(enforcing.namesrv, "by-go", [b"plain"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

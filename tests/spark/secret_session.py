@@ -1,6 +1,8 @@
 """Everything that Spark does with options that have secrets: run by ``test_secrets.py``.
 
-python secret_session.py FOLDER NAMESRV STORE SECRET TOKEN
+python secret_session.py FOLDER NAMESRV STORE SECRET TOKEN PASSWORD
+
+FOLDER has a certificate and its encrypted key: client.pem, client.key.
 """
 
 import sys
@@ -29,7 +31,7 @@ def show(*values: object) -> None:
     sys.stdout.write(" ".join(map(str, values)) + "\n")
 
 
-def main(folder: str, namesrv: str, store: str, secret: str, token: str) -> None:
+def main(folder: str, namesrv: str, store: str, secret: str, token: str, password: str) -> None:
     events = Path(folder, "events")
     events.mkdir()
     logging = Path(folder, "log4j2.properties")
@@ -50,6 +52,10 @@ def main(folder: str, namesrv: str, store: str, secret: str, token: str) -> None
         "accessKey": "an-access-key",
         "secretKey": secret,
         "securityToken": token,
+        "tls.enable": "true",
+        "tls.client.certPath": f"{folder}/client.pem",
+        "tls.client.keyPath": f"{folder}/client.key",
+        "tls.client.keyPassword": password,
     }
 
     def tried(what: str, call: Any) -> None:

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Authority
 from reput.client import blocking
 from reput.client.message import Message
 from reput.testing import LocalBroker
 
-SECRET, TOKEN = "hunter2-secret-key", "hunter2-security-token"
+SECRETS = ("hunter2-secret-key", "hunter2-security-token", "hunter2-key-password")
+PASSWORD = SECRETS[2]
 
 
 @pytest.mark.soak  # it starts a separate JVM, to read all that it prints
 def test_output_event_logs_plans_progress_and_checkpoints(tmp_path: Path) -> None:
     copy, work = tmp_path / "copy", tmp_path / "work"
-    work.mkdir()
+    Authority(work).issue("client", password=PASSWORD)
     with (
         LocalBroker(topics={"Orders": 2, "Copies": 2}) as mq,
         blocking.Producer("p", namesrv=mq.namesrv_addr) as producer,
@@ -28,7 +30,7 @@ def test_output_event_logs_plans_progress_and_checkpoints(tmp_path: Path) -> Non
         shutil.copytree(mq.store_folder, copy)
         script = Path(__file__).with_name("secret_session.py")
         ran = subprocess.run(
-            [sys.executable, script, work, mq.namesrv_addr, copy, SECRET, TOKEN],
+            [sys.executable, script, work, mq.namesrv_addr, copy, *SECRETS],
             capture_output=True,
             text=True,
             check=False,
@@ -50,5 +52,5 @@ def test_output_event_logs_plans_progress_and_checkpoints(tmp_path: Path) -> Non
     texts |= {"stdout": ran.stdout.encode(), "stderr": ran.stderr.encode()}
     assert "INFO org.apache.spark" in ran.stderr
     for name, text in texts.items():
-        assert SECRET.encode() not in text, name
-        assert TOKEN.encode() not in text, name
+        for secret in SECRETS:
+            assert secret.encode() not in text, (name, secret)

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Generator, Mapping
 from typing import Self
 
@@ -318,6 +319,10 @@ class Broker:
         parts.timers.close(self.clock.now_ms())
         parts.saved_tables.save_all()
 
+    def _certificates(self) -> ssl.SSLContext | None:
+        """Return the certificate of new connections; None if there is none yet."""
+        return None if self.serving.tls is None else self.serving.tls.context
+
     def _slaves_have_all(self) -> bool:
         """Return True if all connected slaves have acknowledged the whole log."""
         end = self.store.max_physical_offset
@@ -592,7 +597,9 @@ class Broker:
         )
         replication = Replication(
             self.identity,
-            SlavePort(self.settings, self.identity, store, pending_replies, clock),
+            SlavePort(
+                self.settings, self.identity, store, pending_replies, clock, self._certificates
+            ),
             follower,
             MetadataSync(
                 follower.status,

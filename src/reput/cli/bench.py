@@ -7,7 +7,7 @@ import typer
 from reput.cli import messages
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.histogram import Histogram
-from reput.cli.options import PLAIN_CLUSTER, CountOption, Session, StartOption, command
+from reput.cli.options import CLUSTER, CountOption, Session, StartOption, command
 from reput.cli.printing import Document, Fields, View
 from reput.format.names import TOOLS_CONSUMER
 
@@ -30,7 +30,7 @@ DurationOption = Annotated[
 ]
 
 
-@command(*PLAIN_CLUSTER)
+@command(*CLUSTER)
 def produce(
     session: Session,
     topic: TopicArgument,
@@ -87,6 +87,7 @@ def produce(
             is_stamped=True,
             is_exact=True,
             signer=client.signer(),
+            tls=client.tls_context(),
         )
         failures: dict[str, int] = {}
 
@@ -110,7 +111,7 @@ def produce(
     return _view(session.run(work))
 
 
-@command(*PLAIN_CLUSTER)
+@command(*CLUSTER)
 def consume(
     session: Session,
     topic: TopicArgument,
@@ -147,6 +148,7 @@ def consume(
             count=count,
             timeout_s=session.timeout_s,
             signer=client.signer(),
+            tls=client.tls_context(),
         )
         measuring = _Measuring(puller, {}, session)
         limit_s = _limit(count, duration)

@@ -1,12 +1,12 @@
 """The load generator of ``reput bench`` and of ``benchmarks``.
 
 It must be cheaper than the broker that it measures: a message costs it 0.7 us of CPU with 64
-requests in flight. So it uses plain sockets without an event loop, patches frames of sends in bulk
+requests in flight. So it uses sockets without an event loop, patches frames of sends in bulk
 (``load_frames``), and reads only length, code and opaque of a reply.
 """
 
 import select
-import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,6 @@ from reput.errors import (
     NotAFrame,
     RemotingError,
     RequestTimedOut,
-    Unreachable,
     broker_error,
 )
 from reput.format import command, headers, message as records
@@ -26,7 +25,7 @@ from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.signing import Signer
-from reput.remoting.client import split_address
+from reput.remoting import polled_socket
 from reput.remoting.frame_template import FrameTemplate
 
 READ_BYTES = 1 << 18
@@ -34,7 +33,7 @@ RING_ROWS = 8192
 _RING_BYTES_MAX = 64 << 20
 _IN_FLIGHT_MAX = RING_ROWS // 2
 _LATE_COUNT = 50
-_CONNECT_S = 30
+_CONNECT_MS = 30_000
 _POLL_S = 0.1
 _LENGTH = struct.Struct(">i")
 _STORED = frozenset(
@@ -59,23 +58,23 @@ class Connection:
     Args:
         address: Address of the broker, ``host:port``.
         read_bytes: Size of the read buffer, at least that of the largest frame.
+        tls: Certificates of a connection with TLS; None for a plain one.
 
     Raises:
         Unreachable: The broker cannot be reached.
     """
 
-    def __init__(self, address: str, read_bytes: int = READ_BYTES) -> None:
+    def __init__(
+        self, address: str, read_bytes: int = READ_BYTES, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.address = address
-        try:
-            self._socket = socket.create_connection(split_address(address), timeout=_CONNECT_S)
-        except OSError as error:
-            raise Unreachable(address, error.strerror or str(error)) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setblocking(False)
+        self._socket = polled_socket.connect(address, _CONNECT_MS, tls)
         self._in = bytearray(read_bytes)
         self.buffer = memoryview(self._in)
         """Bytes that were read."""
         self._kept = self._used = self._end = 0
+        self.has_more = False
+        """Whether bytes may have arrived that polling does not see."""
         self.unwritten = b""
         """Bytes that the socket did not take yet; ``flush`` writes them."""
 
@@ -105,14 +104,17 @@ class Connection:
 
     def _receive(self) -> int:
         """Read into the buffer; return the number of bytes. Raises ``ConnectionLost``."""
+        room = self.buffer[self._kept :]
+        self.has_more = False
         try:
-            size = self._socket.recv_into(self.buffer[self._kept :])
+            size = self._socket.recv_into(room)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
         if size == 0:
             raise ConnectionLost(self.address)
+        self.has_more = size == len(room)
         return size
 
     def _keep(self, position: int, end: int) -> None:
@@ -160,6 +162,7 @@ class SendConnection(Connection):
         slot_count: Number of requests that may be in flight, a power of two up to 65,536.
         is_oneway: Whether no replies are awaited.
         is_stamped: Whether requests carry the time when they are sent.
+        tls: Certificates of a connection with TLS; None for a plain one.
     """
 
     def __init__(
@@ -172,8 +175,9 @@ class SendConnection(Connection):
         slot_count: int = RING_ROWS,
         is_oneway: bool = False,
         is_stamped: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(address)
+        super().__init__(address, tls=tls)
         self._ring = ring
         self._rows_max = ring.row_count - ring.patch_rows
         self._on_failure = on_failure
@@ -246,6 +250,8 @@ class SendConnection(Connection):
         else:
             self._keep(position, end)
         self.in_flight -= stored_count
+        if self.has_more:
+            stored_count += self.receive(is_exact=is_exact)
         return stored_count
 
     def _record_latency(self, position: int, after: int, now_ns: int) -> None:
@@ -300,6 +306,8 @@ class SendPlan:
     """Whether the latency of each request is recorded, else of one reply a read."""
     signer: Signer | None = None
     """Signs the requests; None: they are not signed."""
+    tls: ssl.SSLContext | None = None
+    """Certificates of connections with TLS; None for plain ones."""
 
 
 class SendLoad:
@@ -357,6 +365,7 @@ class SendLoad:
             slot_count=slot_count,
             is_oneway=plan.is_oneway,
             is_stamped=plan.is_stamped,
+            tls=plan.tls,
         )
 
     @property
@@ -540,6 +549,7 @@ class PullLoad:
         count: Total number of messages; None: unlimited.
         timeout_s: Timeout of a pull, in addition to the time for which the broker holds it.
         signer: Signs the requests; None: they are not signed.
+        tls: Certificates of connections with TLS; None for plain ones.
 
     Raises:
         Unreachable: A broker cannot be reached.
@@ -555,6 +565,7 @@ class PullLoad:
         count: int | None,
         timeout_s: float,
         signer: Signer | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._count = count
         self._timeout_ms = round(timeout_s * 1000) + _HELD_MS + _HELD_LONGER_MS
@@ -569,7 +580,7 @@ class PullLoad:
         offsets = list(starts.values())
         self._connections = []
         for address, numbers in by_address.items():
-            connection = Connection(address, _PULL_READ_BYTES)
+            connection = Connection(address, _PULL_READ_BYTES, tls)
             self._connections.append(connection)
             for number in numbers:
                 connection.write(self._templates[number].fill(number, offsets[number]))
@@ -610,8 +621,11 @@ class PullLoad:
             address = self._connections[0].address
             raise RequestTimedOut(address, RequestCode.PULL_MESSAGE, self._timeout_ms)
         for connection in readable:
-            for start, end in connection.read_frames():
-                self._handle(connection, command.decode(connection.buffer[start:end]))
+            has_more = True
+            while has_more:
+                for start, end in connection.read_frames():
+                    self._handle(connection, command.decode(connection.buffer[start:end]))
+                has_more = connection.has_more
 
     def _handle(self, connection: Connection, reply: Command) -> None:
         if not reply.is_reply:

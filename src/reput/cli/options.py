@@ -161,8 +161,6 @@ CONNECTION = ("namesrv", *TLS, "timeout", *CREDENTIALS)
 """Shared options of commands that access a cluster and have no JSON."""
 CLUSTER = (*CONNECTION, "json")
 """Shared options of commands that access a cluster."""
-PLAIN_CLUSTER = ("namesrv", "timeout", *CREDENTIALS, "json")
-"""The same, of commands that cannot use TLS."""
 MASTERS = ("cluster", "broker", *CLUSTER)
 """Shared options of commands that access each master of a cluster, or one broker."""
 SPARK = ("master", "conf", "json", "utc")
@@ -197,13 +195,14 @@ class Session:
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
-        self._tls_settings: dict[str, Any] = {
+        self.tls_settings: Mapping[str, Any] = {
             "use_tls": tls or bool(tls_ca or tls_cert or tls_key),
             "tls_client_trust_cert_path": tls_ca or "",
             "tls_client_cert_path": tls_cert or "",
             "tls_client_key_path": tls_key or "",
             "tls_client_key_password": os.environ.get(KEY_PASSWORD, "") if tls_key else "",
         }
+        """Settings of clients with which they use TLS or not."""
         self._access_key = access_key
         self._secret_key_file = secret_key_file
         self.master = master
@@ -254,7 +253,7 @@ class Session:
         from reput.cli import connecting
 
         return connecting.run(
-            self.namesrv, self.timeout_s, self.credentials(), work, self._tls_settings
+            self.namesrv, self.timeout_s, self.credentials(), work, self.tls_settings
         )
 
     def credentials(self) -> Given:

@@ -5,6 +5,7 @@ also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 """
 
 import enum
+import re
 import ssl
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -19,6 +20,7 @@ from reput.remoting.tls_settings import TlsSettings
 from reput.secret import NO_SECRET, Secret
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
+_INSTANCE_ENDPOINT = re.compile(r"http://(MQ_INST_\w+_\w+)\.")
 DEFAULT_PORT = 9876
 """Port of a name server whose address has none."""
 
@@ -58,7 +60,11 @@ class ClientConfig:
     unit_name: str = ""
     """Suffix of the client id; none if empty."""
     namespace: str = ""
-    """Prefix of topics and groups, separated by ``%``; none if empty."""
+    """Prefix of topics and groups, separated by ``%``; none if empty. It is also set by the address
+    ``http://MQ_INST_1_b.host:port`` of name servers."""
+    namespace_v2: str = ""
+    """Namespace in separate fields of each request, ``ns`` and ``nsd`` (5.x); names stay as they
+    are. RocketMQ's brokers ignore it."""
     poll_name_server_ms: Milliseconds = 30_000
     """Interval of route refreshes, in ms."""
     heartbeat_ms: Milliseconds = 30_000
@@ -110,6 +116,10 @@ class ClientConfig:
         for name in ("secret_key", "security_token"):  # a plain text would be shown by repr
             object.__setattr__(self, name, Secret(getattr(self, name)))
         _ = self.credentials
+        endpoint = _INSTANCE_ENDPOINT.match(self.namesrv_addr)
+        if endpoint is not None:
+            object.__setattr__(self, "namesrv_addr", self.namesrv_addr.removeprefix("http://"))
+            object.__setattr__(self, "namespace", self.namespace or endpoint[1])
         name_servers(self.namesrv_addr)
         if not names.is_legal_topic(self.trace_topic):
             raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")
@@ -140,6 +150,10 @@ class ClientConfig:
     def credentials(self) -> Credentials | None:
         """What requests are signed with; None: they are not signed."""
         return credentials_of(self.access_key, self.secret_key, self.security_token)
+
+    def request_fields(self) -> dict[str, str]:
+        """Return the fields that all requests get: those of the namespace."""
+        return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     def signer(self) -> Signer | None:
         """Return a signer with the credentials; None without them."""

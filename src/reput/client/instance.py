@@ -150,7 +150,10 @@ class ClientInstance:
         """Local address of the route to the name servers; set by ``start``."""
         self.name_servers = name_servers(config.namesrv_addr)
         self.remoting = RemotingClient(
-            handler=self._on_request, tls=config.tls_context(), signer=config.signer()
+            handler=self._on_request,
+            tls=config.tls_context(),
+            signer=config.signer(),
+            fields=config.request_fields(),
         )
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()

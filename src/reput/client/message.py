@@ -13,6 +13,7 @@ from typing import Self, TypeVar, overload
 
 import msgspec
 
+from reput.client.core import namespace
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import (
     batch,
@@ -212,7 +213,7 @@ class ReceivedMessage:
         broker_name: Broker of its queue.
     """
 
-    __slots__ = ("_body", "_properties", "_record", "_stored", "broker_name")
+    __slots__ = ("_body", "_properties", "_record", "_stored", "broker_name", "namespace")
 
     def __init__(self, record: bytes | memoryview, broker_name: str) -> None:
         self._record: bytes | memoryview | None = record
@@ -220,6 +221,8 @@ class ReceivedMessage:
         self._body: bytes | None = None
         self._properties: Mapping[str, str] | None = None
         self.broker_name = broker_name
+        self.namespace = ""
+        """Namespace of the client, which ``topic`` leaves out."""
 
     @classmethod
     def of(cls, stored: StoredMessage, broker_name: str) -> Self:
@@ -294,6 +297,11 @@ class ReceivedMessage:
     @property
     def topic(self) -> str:
         """Topic that the message was sent to; for a retried one not that of its queue."""
+        return namespace.unwrap(self.namespace, self.full_topic)
+
+    @property
+    def full_topic(self) -> str:
+        """The same with its namespace."""
         stored = self.stored
         if names.is_retry_topic(stored.topic):
             return stored.properties.get(props.RETRY_TOPIC, stored.topic)

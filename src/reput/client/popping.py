@@ -12,7 +12,7 @@ from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import ReceivedMessage, received
-from reput.client.pulling import wanted_among
+from reput.client.pulling import set_namespace, wanted_among
 from reput.errors import BrokerError, CorruptRecord, broker_error
 from reput.format import bodies, headers, pop_codec, properties as props
 from reput.format.bodies import MessageQueue
@@ -152,6 +152,7 @@ class Popper:
         if reply.code != ResponseCode.SUCCESS:
             raise broker_error(reply.code, reply.remark, address)
         messages = received(reply.body, queue.broker_name, PoppedMessage)
+        set_namespace(messages, self._instance.config.namespace)
         answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
         handles = ReplyHandles(answer, queue.broker_name)
         now_ms = self._clock.now_ms()

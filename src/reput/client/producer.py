@@ -460,6 +460,9 @@ class Producer:
             outgoing.is_reply = True
         if topic.startswith(names.RETRY_PREFIX):
             message = _take_retry_fields(outgoing)
+        if self._namespace:
+            properties = {**message.properties, props.INSTANCE_ID: self._namespace}
+            message = dataclasses.replace(message, properties=properties)
         outgoing.properties = property_text(message, unique_key)
         if len(body) >= self.config.compress_body_over_bytes:
             await self._compress(outgoing)

@@ -4,6 +4,7 @@ Source: rocketmq 4.9.8 ``PullAPIWrapper``, ``MQClientAPIImpl.processPullResponse
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reput.client.core import requests
@@ -122,7 +123,9 @@ class Puller:
         self._broker_ids[queue] = answer.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
-            messages = wanted_among(received(reply.body, queue.broker_name), subscription)
+            messages = received(reply.body, queue.broker_name)
+            set_namespace(messages, self._instance.config.namespace)
+            messages = wanted_among(messages, subscription)
         return Pulled(
             status, messages, answer.next_begin_offset, answer.min_offset, answer.max_offset
         )
@@ -130,6 +133,13 @@ class Puller:
     def forget(self, queue: MessageQueue) -> None:
         """Pull from the master again."""
         self._broker_ids.pop(queue, None)
+
+
+def set_namespace(messages: Sequence[ReceivedMessage], namespace: str) -> None:
+    """Let messages have topics without the namespace of their client."""
+    if namespace:
+        for message in messages:
+            message.namespace = namespace
 
 
 def wanted_among(messages: list[R], subscription: Subscription) -> list[R]:

@@ -74,7 +74,7 @@ class SendBack:
             group=self._group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=message.full_topic,
             unit_mode=False,
             max_reconsume_times=self.retries_max,
         )
@@ -95,7 +95,7 @@ class SendBack:
             stored = message.stored
             properties = dict(stored.properties)
             properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
-            properties[props.RETRY_TOPIC] = message.topic
+            properties[props.RETRY_TOPIC] = message.full_topic
             properties.pop(props.DELAY, None)
             if (
                 reconsume_times + 1 < self.retries_max

@@ -251,6 +251,7 @@ class TransactionProducer(Producer):
             try:
                 asked = headers.decode(CheckTransactionStateHeader, request.ext_fields)
                 message = ReceivedMessage(bytes(request.body), self._broker_name(address))
+                message.namespace = self._namespace
                 state = checked_state("check", await _called(self._check_state, message))
             except ReputError as error:
                 log.error("%s asks about a transaction: %s", address, error)

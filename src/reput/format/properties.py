@@ -33,6 +33,8 @@ CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 """Minimum age of a half message before its first check, in s."""
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 CLUSTER = "CLUSTER"
+INSTANCE_ID = "INSTANCE_ID"
+"""Namespace of the producer."""
 PRIORITY = "_SYS_MSG_PRIORITY_"  # 5.4
 CORRELATION_ID = "CORRELATION_ID"
 """Id that a request and its reply share."""

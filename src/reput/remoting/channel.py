@@ -5,9 +5,11 @@ sides can send requests: a broker also sends requests to its clients.
 """
 
 import asyncio
+import dataclasses
 import logging
 import socket
 import time
+from collections.abc import Mapping
 from typing import Protocol, cast
 
 from reput import limits
@@ -68,6 +70,7 @@ class Channel(asyncio.BufferedProtocol):
           the peer does not read its replies, and takes turns with others. A client has none: it
           must continue reading, as a server in that state waits for it.
         signer: Signs the requests that are sent.
+        fields: Fields that the requests get before they are signed.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Channel(asyncio.BufferedProtocol):
         *,
         shared: ServerState | None = None,
         signer: Signer | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:
         self.peer = ""
         """Address of the peer, ``ip:port``."""
@@ -95,6 +99,7 @@ class Channel(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(buffer)
         self._shared = shared
         self._signer = signer
+        self._fields = fields
         self._turn_at = -1.0
         self._deadline = 0.0
         """End of its turn, in seconds of ``perf_counter``; 0 if it has just begun."""
@@ -336,8 +341,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def send(self, command: Command) -> None:
         """Write a command; the writes of one turn of the loop are sent together."""
-        if self._signer is not None and not command.is_reply:
-            command = self._signer.sign(command)
+        if not command.is_reply:
+            if self._fields:
+                fields = {**(command.ext_fields or {}), **self._fields}
+                command = dataclasses.replace(command, ext_fields=fields)
+            if self._signer is not None:
+                command = self._signer.sign(command)
         self.write(commands.encode(command))
 
     def notify(self, notice: Command) -> bool:

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
 from reput.errors import (
@@ -49,6 +49,7 @@ class RemotingClient:
         idle_ms: Idle time after which a connection is closed, in ms.
         tls: Certificates of connections with TLS; None for plain connections.
         signer: Signs all requests; without it they are not signed.
+        fields: Fields that all requests get.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class RemotingClient:
         idle_ms: int = IDLE_MS,
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
         self._connect_timeout_ms = connect_timeout_ms
         self._idle_ms = idle_ms
         self._signer = signer
+        self._fields = fields
         self._buffer = bytearray(READ_BYTES)
         self._tls = tls
         self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
@@ -158,7 +161,7 @@ class RemotingClient:
             Unreachable: The handshake failed.
             OSError: There is no connection.
         """
-        channel = Channel(self, self._buffer, signer=self._signer)
+        channel = Channel(self, self._buffer, signer=self._signer, fields=self._fields)
         if self._tls is None:
             await self._loop.create_connection(lambda: channel, host, port)
             return channel

@@ -86,7 +86,6 @@ HIDDEN: Final = "(hidden)"
 """Replacement of secrets in output."""
 _SECRET_NAME = re.compile(r"secret|password|token|credential|access.?key", re.IGNORECASE)
 NOT_YET: Final = {
-    "tls.enable": "left out: TLS is not supported yet; brokers speak plain text on the same port",
     "namespace": "left out: topics have their full names, namespace%topic",
     "vipChannel": "left out: the port of name servers' routes is used",
     "suspendTimeout": "left out: pulls are not held; each trigger polls",
@@ -142,12 +141,22 @@ _write = functools.partial(Option, uses=WRITES, sources=Source.FOLDER | Source.B
 
 
 # fmt: off
-def _credentials(option: Callable[..., Option]) -> tuple[Option, ...]:
+def _access(option: Callable[..., Option]) -> tuple[Option, ...]:
     return (
         option("access_key", "accessKey", NAME, None, "Account or user that signs the requests, for brokers with "
             "[access control](../how-to/use-secured-clusters.md)"),
         option("secret_key", "secretKey", SECRET, None, "Its secret key"),
         option("security_token", "securityToken", SECRET, None, "Token of temporary credentials"),
+        option("namespace_v2", "namespaceV2", NAME, None, "Namespace that all requests name beside the unchanged names, as clients "
+            "of 5.x do; RocketMQ's brokers ignore it"),
+        option("use_tls", "tls.enable useTLS", FLAG, "false",
+            "Use [TLS](../how-to/secure-a-broker.md#spark) for all connections"),
+        option("tls_trust_cert_path", "tls.client.trustCertPath", NAME, None, without="any server is accepted", meaning=
+            "PEM file with the authorities that may issue the servers' certificates; this file and the next ones are read by the "
+            "driver and by all workers"),
+        option("tls_cert_path", "tls.client.certPath", NAME, None, "PEM file with the certificate of the client"),
+        option("tls_key_path", "tls.client.keyPath", NAME, None, "PEM file with its private key"),
+        option("tls_key_password", "tls.client.keyPassword", SECRET, None, "Password of that key, if it is encrypted"),
     )
 
 
@@ -220,7 +229,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     "Running brokers": (
         _live("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None,
             "Name servers: reads brokers instead of a folder"),
-        *_credentials(_live),
+        *_access(_live),
         _live("cluster", "cluster", NAME, None, "Read only the brokers of this cluster", without="all"),
         _live("brokers", "broker", NAMES, None, "Read only the brokers of these names", without="all"),
         _live("consumer_group", "consumerGroup", NAME, TOOLS_GROUP,
@@ -288,7 +297,7 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "Writing to brokers": (
         _send("name_server", "nameServer rocketmq.namesrv.addr", SERVERS, None, "Name servers", without="required"),
-        *_credentials(_send),
+        *_access(_send),
         _send("brokers", "broker", NAMES, None, "Send only to the brokers of these names", without="all"),
         _send("mode", "sendMode", choice(*SEND_MODES), BATCH,
             "`batch`: messages of a queue are combined. `sync`: one by one. `async`: one by one, many in flight, without order. "

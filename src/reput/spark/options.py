@@ -63,14 +63,44 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class LiveOptions:
-    """Name servers, and settings of requests. Fields as in ``option_table``."""
+class ServerOptions:
+    """Name servers, and how to connect to them and to brokers. Fields as in ``option_table``."""
 
     name_server: str
     """``host:port``, several separated by ``;``."""
     access_key: str = ""
     secret_key: Secret = NO_SECRET
     security_token: Secret = NO_SECRET
+    namespace_v2: str = ""
+    use_tls: bool = False
+    tls_trust_cert_path: str = ""
+    tls_cert_path: str = ""
+    tls_key_path: str = ""
+    tls_key_password: Secret = NO_SECRET
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with. Raises ``InvalidOption`` if a key is missing."""
+        return credentials_of(self.access_key, self.secret_key, self.security_token)
+
+    def check(self) -> None:
+        """Reject options that contradict each other. Raises ``InvalidOption``."""
+        _ = self.credentials
+        files = {
+            "tls.client.trustCertPath": self.tls_trust_cert_path,
+            "tls.client.certPath": self.tls_cert_path,
+            "tls.client.keyPath": self.tls_key_path,
+            "tls.client.keyPassword": self.tls_key_password,
+        }
+        for name, value in files.items():
+            if value and not self.use_tls:
+                raise InvalidOption("tls.enable", "false", f"true, as {name} is set")
+
+
+@dataclass(frozen=True)
+class LiveOptions(ServerOptions):
+    """Reads from brokers, and settings of requests. Fields as in ``option_table``."""
+
     cluster: str | None = None
     brokers: frozenset[str] | None = None
     consumer_group: str = TOOLS_GROUP
@@ -82,11 +112,6 @@ class LiveOptions:
     pull_timeout_ms: int = 10_000
     retry_count: int = 3
     retry_interval_ms: int = 1_000
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """What requests are signed with. Raises ``InvalidOption`` if a key is missing."""
-        return credentials_of(self.access_key, self.secret_key, self.security_token)
 
 
 @dataclass(frozen=True)
@@ -229,7 +254,7 @@ def _parse(options: Mapping[str, str], uses: Use, **defaults: str) -> ReadOption
         trigger=_trigger(values),
     )
     if parsed.live is not None:
-        _ = parsed.live.credentials
+        parsed.live.check()
     _check_ranges(parsed)
     return parsed
 

@@ -281,6 +281,8 @@ class StoreConfig:
     """Port for slaves; 0 takes any free port; -1: listenPort + 1."""
     ha_master_address: str = ""
     """Address of the master's port for slaves; if empty, the one that name servers give."""
+    ha_tls_enable: bool = False
+    """Use TLS between master and slaves, both of reput; RocketMQ's never do."""
     ha_send_heartbeat_interval: Annotated[int, Range(100)] = 5_000
     """Time in ms without data after which master and slave send a heartbeat."""
     ha_housekeeping_interval: Annotated[int, Range(200)] = 20_000

@@ -5,6 +5,7 @@ It runs in a separate process, because a wrong call of the library crashes the p
 
 import base64
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -37,10 +38,18 @@ def message_of(topic: str, fields: dict[str, object]) -> Message:
     return message
 
 
+def sign(client: Producer | PushConsumer) -> None:
+    """Let a client sign its requests, if there are keys."""
+    access_key = os.environ.get("ROCKETMQ_ACCESS_KEY")
+    if access_key:
+        client.set_session_credentials(access_key, os.environ["ROCKETMQ_SECRET_KEY"], "")
+
+
 def produce(request: dict[str, object]) -> None:
     messages = [message_of(request["topic"], message) for message in request["messages"]]
     producer = Producer(request["group"])
     producer.set_namesrv_addr(request["namesrv"])
+    sign(producer)
     producer.start()
     if request["how"] == "sync":
         for message in messages:
@@ -123,6 +132,7 @@ def consume(request: dict[str, object]) -> None:
 
     consumer = Consumer(request["group"], take, orderly=request["orderly"])
     consumer.set_namesrv_addr(request["namesrv"])
+    sign(consumer)
     consumer.subscribe(request["topic"], take, request["expression"])
     consumer.start()
     if not is_all.wait(WAIT_S):

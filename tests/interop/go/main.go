@@ -8,7 +8,8 @@
 //	 "expression": "*", "count": 10, "orderly": false, "broadcasting": false}
 //
 // Each result is a line; the last line is {"end": true} or {"error": "..."}. Consuming ends after
-// "count" messages.
+// "count" messages. ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY sign the requests;
+// if it is built with the tag tls, ROCKETMQ_TLS=true encrypts them.
 package main
 
 import (
@@ -51,6 +52,11 @@ type request struct {
 var (
 	lock sync.Mutex
 	out  = json.NewEncoder(os.Stdout)
+
+	credentials = primitive.Credentials{
+		AccessKey: os.Getenv("ROCKETMQ_ACCESS_KEY"),
+		SecretKey: os.Getenv("ROCKETMQ_SECRET_KEY"),
+	}
 )
 
 func main() {
@@ -88,11 +94,12 @@ func tell(value any) {
 }
 
 func produce(wanted request) error {
-	sender, err := rocketmq.NewProducer(
+	sender, err := rocketmq.NewProducer(append(producerTls(),
 		producer.WithNameServer(primitive.NamesrvAddr{wanted.Namesrv}),
 		producer.WithGroupName(wanted.Group),
 		producer.WithRetry(2),
-	)
+		producer.WithCredentials(credentials),
+	)...)
 	if err != nil {
 		return err
 	}
@@ -177,13 +184,14 @@ func consume(wanted request) error {
 	if wanted.Broadcasting {
 		model = consumer.BroadCasting
 	}
-	receiver, err := rocketmq.NewPushConsumer(
+	receiver, err := rocketmq.NewPushConsumer(append(consumerTls(),
 		consumer.WithNameServer(primitive.NamesrvAddr{wanted.Namesrv}),
 		consumer.WithGroupName(wanted.Group),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerModel(model),
 		consumer.WithConsumerOrder(wanted.Orderly),
-	)
+		consumer.WithCredentials(credentials),
+	)...)
 	if err != nil {
 		return err
 	}

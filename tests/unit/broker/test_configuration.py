@@ -229,6 +229,7 @@ REPLICATION_KEYS = {
     "haSendAfter": "memory",
     "haDivergedPolicy": "refuse",
     "haForceMaster": "false",
+    "haTlsEnable": "false",
 }
 """Keys of RocketMQ's replication -> the default, of 5.5.0 unless ours differs by design."""
 

@@ -19,6 +19,9 @@ from wire_command import Command
         ["--batch", 10],
         ["--rate", 5000],
         ["--one-way"],
+        ["--tls", "--window", 7],
+        ["--tls", "--rate", 5000],
+        ["--tls", "--one-way"],
     ],
     ids=str,
 )
@@ -29,7 +32,8 @@ def test_counted_messages_are_stored(
     result = command.json("bench", "produce", "Bench", "--count", 300, "--size", 50, *options)
     assert (result["message_count"], result["failed_count"], result["failures"]) == (300, 0, {})
     assert result["bytes"] == 300 * 50
-    pulled = command.json("bench", "consume", "Bench", "--count", 301, "--duration", 30)
+    tls = [option for option in options if option == "--tls"]
+    pulled = command.json("bench", "consume", "Bench", "--count", 301, "--duration", 30, *tls)
     assert pulled["message_count"] == 301  # including the one that creates the topic
     stored = rocketmq.messages("Bench")
     assert len(stored) == 301

@@ -16,6 +16,8 @@ from reput.format import batch, command, headers, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Credentials, Signer, content
+from reput.secret import Secret
 from scripted_cluster import ScriptedCluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -196,6 +198,41 @@ async def test_a_namespace_prefixes_topics_and_group(cluster: ScriptedCluster) -
         assert (await producer.send(Message("T", b"x"), queue=queue)).queue == queue
     sent_header = header(sent(cluster)[0])
     assert (sent_header.producer_group, sent_header.topic) == ("tenant%P", "tenant%T")
+    assert properties(sent(cluster)[0])["INSTANCE_ID"] == "tenant"
+
+
+async def test_the_second_kind_of_namespace_is_in_fields_of_all_requests(
+    cluster: ScriptedCluster,
+) -> None:
+    key = Secret("secret-1")
+    client = ClientConfig(
+        namesrv_addr=cluster.namesrv, namespace_v2="tenant", access_key="me", secret_key=key
+    )
+    async with Producer("P", client=client) as producer:
+        result = await producer.send(Message("T", b"x"))
+        assert result.status is SendStatus.SEND_OK
+        await producer.send_oneway(Message("T", b"y"))
+        await cluster.brokers[0].until_asked(SEND, 2)
+    servers = (cluster.name_server, *cluster.brokers)
+    asked = [request for server in servers for request in server.requests]
+    codes = {request.code for request in asked}
+    assert {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT, SEND} <= codes
+    signer = Signer(Credentials("me", key))
+    for request in asked:
+        fields = request.ext_fields or {}
+        assert (fields["ns"], fields["nsd"]) == ("tenant", "true")
+        unsigned = {name: fields[name] for name in fields if name != "Signature"}
+        assert fields["Signature"] == signer.signature(content(unsigned, request.body))
+
+
+def test_the_address_of_an_instance_has_its_namespace() -> None:
+    client = ClientConfig(namesrv_addr="http://MQ_INST_123_abc.example.com:8080")
+    assert (client.namesrv_addr, client.namespace) == (
+        "MQ_INST_123_abc.example.com:8080",
+        "MQ_INST_123_abc",
+    )
+    given = ClientConfig(namesrv_addr="http://MQ_INST_123_abc.example.com:8080", namespace="own")
+    assert given.namespace == "own"
 
 
 async def test_a_oneway_message_has_no_reply(cluster: ScriptedCluster, producer: Producer) -> None:

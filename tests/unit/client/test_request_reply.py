@@ -144,6 +144,7 @@ async def test_a_reply_goes_to_the_broker_of_the_request(
         "REPLY_TO_CLIENT": "asker",
         "TTL": "2000",
         "more": "x",
+        **({"INSTANCE_ID": namespace} if namespace else {}),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import remoting_subject as subject_of
-from certificates import Authority, Pair
+from certificates import DAY, NOW, Authority, Pair
 from remoting_subject import RawServer, Subject, both_loops, closed, read_frame, until
 from reput import limits
 from reput.errors import ConnectionLost, Unreachable
@@ -456,6 +456,65 @@ async def test_new_files_are_used_by_new_connections(
         writer.write(echo(5))  # the old connection continues
         assert (await read_frame(reader)).opaque == 5
         await closed(writer)
+
+
+@both_loops
+async def test_certificates_replaced_under_load(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("broker")
+    certificates: set[bytes] = set()
+    counts: list[int] = []
+    is_over = False
+
+    async def requests(subject: Subject) -> None:
+        count = 0
+        while not is_over:
+            reader, writer = await connect(subject)
+            certificates.add(_subject(writer))
+            for _ in range(5):
+                count += 1
+                writer.write(echo(count))
+                assert (await read_frame(reader)).opaque == count
+            await closed(writer)
+        counts.append(count)
+
+    async with server(given(pair)) as (subject, tls):
+        clients = [asyncio.create_task(requests(subject)) for _ in range(6)]
+        while len(certificates) < 4:
+            key, certificate = contents(pair.key, pair.certificate)
+            authority.issue("broker")
+            new_key, new_certificate = contents(pair.key, pair.certificate)
+            # Either file first, and both in pieces: each state may be seen by the watcher.
+            for path, data in (
+                (pair.certificate, certificate),
+                (pair.key, key),
+                (pair.key, new_key[:100]),
+                (pair.key, new_key),
+                (pair.certificate, new_certificate[:100]),
+                (pair.certificate, new_certificate),
+            ):
+                replace(path, data)
+                await asyncio.to_thread(tls.reload)
+            await asyncio.sleep(0)
+        is_over = True
+        await asyncio.gather(*clients)
+        assert not tls.counts[Handshake.FAILED]
+        assert tls.counts[Handshake.DONE] * 5 >= sum(counts) > 0
+        assert subject.seen[subject_of.ECHO] == sum(counts)
+
+
+async def test_an_expired_certificate_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("broker")
+    async with server(given(pair)) as (_, tls):
+        before = tls.context
+        authority.issue("broker", begin=NOW - 2 * DAY, end=NOW - DAY)
+        tls.reload()
+        assert tls.context is before
+        assert "tls.server.certPath" in caplog.text
+        assert "this one is expired" in caplog.text
 
 
 # --- our clients --------------------------------------------------------------------------------

@@ -547,9 +547,9 @@ def test_pull_connections_are_kept_for_the_next_task(
     made: list[str] = []
     connect = PullConnection.__init__
 
-    def counted(line: PullConnection, address: str) -> None:
+    def counted(line: PullConnection, address: str, *certificates: Any) -> None:
         made.append(address)
-        connect(line, address)
+        connect(line, address, *certificates)
 
     monkeypatch.setattr(PullConnection, "__init__", counted)
     assert_all_messages_are_read(small)

@@ -359,7 +359,7 @@ def test_accepted_with_brokers(name: str, text: str, member: str, value: Any) ->
         ("commitOffsets", "always", "none, onCommit"),
         ("namespace", "n", "topics have their full names"),
         ("vipChannel", "true", "the port of name servers' routes"),
-        ("tls__enable", "true", "TLS is not supported yet"),
+        ("tls__enable", "1", "true or false"),
     ],
 )
 def test_refused_with_brokers(name: str, text: str, allowed: str) -> None:
@@ -393,6 +393,21 @@ def test_credentials_of_a_read() -> None:
         assert "pass-1" not in str(error)
     assert "secretKey" in refuse_live(accessKey="AK").allowed
     assert "unless nameServer" in refuse(secretKey="pass-1").allowed
+
+
+def test_tls_of_a_read() -> None:
+    files = {"trustCertPath": "/ca", "certPath": "/c", "keyPath": "/k", "keyPassword": "pass-1"}
+    given = {f"tls__client__{name}": text for name, text in files.items()}
+    live = live_of(tls__enable="true", **given)
+    assert (live.use_tls, live.tls_trust_cert_path, live.tls_cert_path) == (True, "/ca", "/c")
+    assert (live.tls_key_path, live.tls_key_password.reveal()) == ("/k", "pass-1")
+    assert "pass-1" not in repr(live)
+    assert live_of(useTLS="TRUE") == replace(LiveOptions("ns:9876"), use_tls=True)
+    for name, text in given.items():
+        error = refuse_live(**{name: text})
+        assert (error.name, error.value) == ("tls.enable", "false")
+        assert error.allowed == f"true, as {name.replace('__', '.')} is set"
+    assert refuse_live(tls__client__keyPasswords="pass-1").value == option_table.HIDDEN
 
 
 def test_options_of_streams_are_refused_in_a_batch() -> None:

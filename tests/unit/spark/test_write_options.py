@@ -64,6 +64,7 @@ def test_accepted(given: dict[str, Any], field: str, value: object) -> None:
         ({"maxInFlight": 0}, "a whole number from 1"),
         ({"accessKey": "key-1"}, "together with a secretKey"),
         ({"secretKey": "pass-1"}, "unless accessKey"),
+        ({"tls.client.certPath": "/c"}, "true, as tls.client.certPath is set"),
         ({"colour": 1}, "one of accessKey, batchBytes, broker"),
         ({"nameServer": ";"}, "host:port"),
     ],

@@ -1,6 +1,8 @@
 """Sends old parts of the log to a slave from a thread: page faults and disk reads may block.
 
-    thread: header, sendfile, header, sendfile, ... until the slave is near the end of the log
+    thread: header, file, header, file, ... until the slave is near the end of the log
+
+Without TLS the system sends the file by itself; with TLS it is read and encrypted in pieces.
 
 The file stays open while it is sent: expiry may delete it.
 """
@@ -15,6 +17,7 @@ from typing import Protocol
 
 from reput.broker.replication import flow
 from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.slave_socket import SlaveSocket
 from reput.clock import Clock
 from reput.descriptors import open_descriptor
 from reput.format import ha_frames
@@ -59,7 +62,7 @@ class CatchUp:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: SlaveSocket,
         replica: Replica,
         files: LogFiles,
         flow_control: FlowControl,
@@ -80,7 +83,7 @@ class CatchUp:
         self._stopping = threading.Event()
         # Not blocking calls: uvloop makes each descriptor non-blocking that it watches.
         self._writable = select.poll()
-        self._writable.register(connection, select.POLLOUT)
+        self._writable.register(connection.fileno(), select.POLLOUT)
         self._thread = threading.Thread(target=self._run, name="reput-catch-up", daemon=True)
 
     def start(self) -> None:
@@ -133,9 +136,10 @@ class CatchUp:
         while header:
             send = functools.partial(self._connection.send, header, _MORE_FOLLOWS)
             header = header[self._write(send) :]
-        out, end = self._connection.fileno(), position + size
+        end = position + size
         while position < end:
-            send = functools.partial(os.sendfile, out, descriptor, position, end - position)
+            left = end - position
+            send = functools.partial(self._connection.send_file, descriptor, position, left)
             sent = self._write(send)
             if not sent:
                 raise FileNotFoundError(f"the file ends at {position}, before {end}")

@@ -11,12 +11,19 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 
 from reput.broker.identity import Identity
 from reput.broker.registration import MasterAddresses, Registration
 from reput.broker.replication import tail_check
-from reput.broker.replication.log_receiver import Disconnected, LogReceiver, PlainConnection
+from reput.broker.replication.log_receiver import (
+    ByteStream,
+    Disconnected,
+    EncryptedConnection,
+    LogReceiver,
+    PlainConnection,
+)
 from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.settings.config import HA_PORT_DISTANCE
@@ -26,6 +33,8 @@ from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError, WriteFailed
 from reput.format import message as record
 from reput.remoting.client import RemotingClient, split_address
+from reput.remoting.polled_socket import TlsSocket
+from reput.remoting.tls_settings import reason_of
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn
 from reput.store.interface import BrokerStore
 
@@ -378,7 +387,7 @@ class Follower:
         config, ha_address = self._settings.store, self._followed.ha_address
         if config.ha_ack_after is DurableIn.DISK:
             await asyncio.to_thread(self._store.sync)
-        connection = PlainConnection(await self._connect(ha_address))
+        connection = await self._connect(ha_address)
         try:
             self._accept_unchecked(problem)
         except Disconnected:
@@ -408,11 +417,15 @@ class Follower:
             self._receiver = None
             self._range_task.cancel()
 
-    async def _connect(self, address: str) -> socket.socket:
+    async def _connect(self, address: str) -> ByteStream:
         host, port = split_address(address)
+        certificates = self._settings.ha_tls
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                return await _open_socket(host, port)
+                plain = await _open_socket(host, port)
+                if certificates is None:
+                    return PlainConnection(plain)
+                return EncryptedConnection(await _encrypted(plain, certificates))
         except TimeoutError as error:
             self._unanswered_count = 0
             raise Disconnected(f"no answer in {CONNECT_TIMEOUT_MS} ms") from error
@@ -482,6 +495,36 @@ def _text_of(error: OSError) -> str:
     # Errors of name resolution have negative numbers.
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
+async def _encrypted(plain: socket.socket, certificates: ssl.SSLContext) -> TlsSocket:
+    """Return a socket after the handshake. Raises ``Disconnected``; it is closed then."""
+    loop = asyncio.get_running_loop()
+    encrypted = certificates.wrap_socket(plain, do_handshake_on_connect=False)
+    try:
+        while True:
+            try:
+                encrypted.do_handshake()
+            except ssl.SSLWantReadError:
+                arrived = asyncio.Event()
+                loop.add_reader(encrypted.fileno(), arrived.set)
+                try:
+                    await arrived.wait()
+                finally:
+                    loop.remove_reader(encrypted.fileno())
+            else:
+                return TlsSocket(encrypted)
+    except OSError as error:
+        encrypted.close()
+        hint = "" if isinstance(error, ssl.SSLCertVerificationError) else _HINT
+        text = f"no TLS handshake: {reason_of(error)}{hint}"
+        raise Disconnected(text, SlaveState.REFUSED) from error
+    except BaseException:
+        encrypted.close()
+        raise
+
+
+_HINT = "; haTlsEnable must be the same on both sides, and the log of the master has its reason"
 
 
 async def _open_socket(host: str, port: int) -> socket.socket:

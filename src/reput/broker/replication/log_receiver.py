@@ -14,10 +14,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from reput.broker.replication.slave_socket import ALERT
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.clock import Clock
 from reput.errors import NotAFrame, ReputError, WriteFailed
 from reput.format.ha_frames import HEADER_BYTES, FrameHeader, HeaderParser, encode_report
+from reput.remoting.polled_socket import TlsSocket
 from reput.store.config import DurableIn, StoreConfig
 from reput.store.replica_log import ReplicaLog
 
@@ -48,6 +50,10 @@ class Disconnected(ReputError):
 class ByteStream(Protocol):
     """A connection to a master that never blocks."""
 
+    @property
+    def has_more(self) -> bool:
+        """True if bytes may be there that watching the descriptor does not show."""
+
     def fileno(self) -> int:
         """Return the descriptor to watch."""
 
@@ -76,6 +82,8 @@ class PlainConnection:
         sock: A connected, non-blocking socket.
     """
 
+    has_more = False
+
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self.fileno = sock.fileno
@@ -85,6 +93,40 @@ class PlainConnection:
     def receive(self, buffers: Sequence[memoryview]) -> int:
         """Receive into buffers; see ``ByteStream``."""
         count, _, _, _ = self._socket.recvmsg_into(buffers)
+        if not count:
+            raise Disconnected("it closed the connection")
+        return count
+
+
+class EncryptedConnection:
+    """A connection with TLS.
+
+    Args:
+        sock: A connected, non-blocking socket, after the handshake.
+    """
+
+    def __init__(self, sock: TlsSocket) -> None:
+        self._socket = sock
+        self.fileno = sock.fileno
+        self.send = sock.send
+        self.close = sock.close
+        self.has_more = False
+        """True if decrypted bytes may be waiting."""
+
+    def receive(self, buffers: Sequence[memoryview]) -> int:
+        """Receive into buffers; see ``ByteStream``."""
+        count = asked = 0
+        for buffer in buffers:
+            asked += len(buffer)
+            try:
+                count += self._socket.recv_into(buffer)
+            except BlockingIOError:
+                if not count:
+                    self.has_more = False
+                    raise
+            if count < asked:
+                break
+        self.has_more = count == asked
         if not count:
             raise Disconnected("it closed the connection")
         return count
@@ -204,8 +246,16 @@ class LogReceiver:
             asked, count = self._receive_rest() if self._room is not None else self._receive_next()
             left -= count
             # Many small frames take longer than their bytes.
-            if count < asked or self._clock.monotonic_ms() - self._read_ms >= _SLICE_MS:
+            if count < asked:
                 return
+            if self._clock.monotonic_ms() - self._read_ms >= _SLICE_MS:
+                break
+        if self._connection.has_more:
+            self._loop.call_soon(self._read_more)
+
+    def _read_more(self) -> None:
+        if self._is_reading:
+            self.on_readable()
 
     def _receive_rest(self) -> tuple[int, int]:
         """Receive the rest of a frame.
@@ -229,6 +279,10 @@ class LogReceiver:
         missing = self._parser.missing
         with self._log.spare(SPARE_BYTES) as spare:
             count = self._receive([self._header[:missing], spare])
+            if count and missing == HEADER_BYTES and self._header[0] == ALERT:
+                # No log is that long.
+                text = "it requires TLS, and haTlsEnable is false here"
+                raise Disconnected(text, SlaveState.REFUSED)
             header = self._parser.feed(self._header[: min(count, missing)])
             if header is not None:
                 self._take_frames(header, spare, count - missing)

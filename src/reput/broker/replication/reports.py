@@ -26,6 +26,10 @@ class Reason(enum.StrEnum):
     """There are too many connections."""
     EXPIRED = "expired"
     """The bytes that the slave needs next were deleted meanwhile."""
+    TLS = "tls"
+    """One side uses TLS and the other does not, or its handshake failed."""
+    NOT_A_PEER = "not_a_peer"
+    """Its address is not in ``reputHaPeers``."""
     FAILED = "failed"
     """The log could not be read."""
 

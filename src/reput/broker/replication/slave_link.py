@@ -15,10 +15,12 @@ from reput.broker.replication.catch_up import CatchUp
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
 from reput.broker.replication.reports import Reason, SlaveReports
+from reput.broker.replication.slave_socket import SlaveSocket
 from reput.clock import Clock
 from reput.errors import ReputError
 from reput.format import ha_frames
 from reput.format.ha_frames import ReportParser
+from reput.remoting.tls_acceptor import HANDSHAKE
 from reput.store.commit_log import LogView
 from reput.store.interface import BrokerStore
 from reput.store.replica_acks import Replica
@@ -68,7 +70,7 @@ class SlaveLink:
     """
 
     def __init__(
-        self, connection: socket.socket, host: str, address: str, owner: LinkOwner, now_ms: int
+        self, connection: SlaveSocket, host: str, address: str, owner: LinkOwner, now_ms: int
     ) -> None:
         self.host = host
         self.opened_ms = now_ms
@@ -87,6 +89,7 @@ class SlaveLink:
         self._parser = ReportParser()
         self._header = _NO_BYTES  # the part of a frame's header that is not sent yet
         self._left = 0  # bytes of that frame that are not sent yet
+        self._is_shaking = False  # whether a thread continues the handshake
         self._is_blocked = False
         self._written_ms = now_ms
         self._catch_up: CatchUp | None = None
@@ -104,6 +107,12 @@ class SlaveLink:
     # Reports ------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        if self._connection.needs_handshake:
+            self._loop.remove_reader(self._descriptor)
+            self._is_shaking = True
+            shaking = self._loop.run_in_executor(None, self._connection.shake)
+            shaking.add_done_callback(self._shaken)
+            return
         try:
             data = self._connection.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -114,9 +123,23 @@ class SlaveLink:
         if not data:
             self.close("closed by the slave")
             return
+        if self.reports is None and data[0] == HANDSHAKE:
+            text = "it uses TLS, and haTlsEnable is false here"
+            self._owner.refuse(self, Reason.TLS, text)
+            return
         values = self._parser.feed(data)
         if values:
             self._owner.reported(self, values)
+
+    def _shaken(self, done: "asyncio.Future[None]") -> None:
+        self._is_shaking = False
+        problem = None if done.cancelled() else done.exception()
+        if self.is_closed:
+            self._connection.close()
+        elif problem is not None:
+            self._owner.refuse(self, Reason.TLS, str(problem))
+        else:
+            self._loop.add_reader(self._descriptor, self._readable)
 
     def begin(self, reports: SlaveReports, now_ms: int) -> None:
         """Start sending, after the first report.
@@ -358,6 +381,10 @@ class SlaveLink:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._is_shaking:
+            _shut_down(self._connection)  # the thread uses it, and ends soon
+            self._owner.gone(self, problem)
+            return
         self._loop.remove_reader(self._descriptor)
         if self._is_blocked:
             self._loop.remove_writer(self._descriptor)
@@ -376,7 +403,7 @@ class SlaveLink:
             running.join()
 
 
-def _shut_down(connection: socket.socket) -> None:
+def _shut_down(connection: SlaveSocket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -10,8 +10,9 @@ milliseconds. Only a slave that lags far is served by a thread (``catch_up``).
 import asyncio
 import logging
 import socket
+import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reput import limits
 from reput.broker.identity import Identity
@@ -20,6 +21,12 @@ from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
 from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 from reput.broker.replication.slave_link import SlaveLink
+from reput.broker.replication.slave_socket import (
+    EncryptedSlaveSocket,
+    PlainSlaveSocket,
+    SlaveSocket,
+)
+from reput.broker.settings import ha_peers
 from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
@@ -50,6 +57,7 @@ class SlavePort:
         store: The store.
         pending_replies: Replies to sends that wait for slaves.
         clock: The clock.
+        certificates: Returns the certificate of new connections, for ``haTlsEnable``.
     """
 
     def __init__(
@@ -59,8 +67,11 @@ class SlavePort:
         store: BrokerStore,
         pending_replies: PendingReplies,
         clock: Clock,
+        certificates: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._certificates = certificates
+        self._peers = ha_peers.networks(settings.broker.reput_ha_peers)
         self._identity = identity
         self._pending_replies = pending_replies
         config = settings.store
@@ -192,13 +203,26 @@ class SlavePort:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._silence_ms)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        link = SlaveLink(connection, host, address, self, self.clock.monotonic_ms())
+        link = SlaveLink(
+            self._socket_of(connection), host, address, self, self.clock.monotonic_ms()
+        )
         self._unreported[link] = None
+        if not ha_peers.contain(self._peers, host):
+            allowed = self._settings.broker.reput_ha_peers
+            self.refuse(link, Reason.NOT_A_PEER, f"reputHaPeers is {allowed}")
+            return
         from_host = [other for other in self._unreported if other.host == host]
         if len(from_host) > limits.HA_UNREPORTED_PER_ADDRESS.maximum:
             self._refuse_excess(from_host[0], limits.HA_UNREPORTED_PER_ADDRESS)
         elif len(self._unreported) > limits.HA_UNREPORTED.maximum:
             self._refuse_excess(link, limits.HA_UNREPORTED)
+
+    def _socket_of(self, connection: socket.socket) -> SlaveSocket:
+        if not self._settings.store.ha_tls_enable:
+            return PlainSlaveSocket(connection)
+        certificates = self._certificates()
+        assert certificates is not None, "haTlsEnable needs a certificate"
+        return EncryptedSlaveSocket(connection, certificates)
 
     def _refuse_excess(self, link: SlaveLink, limit: limits.Limit) -> None:
         self.refuse(link, Reason.TOO_MANY, str(limit.exceeded()))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config, limits
+from reput.broker.settings import ha_peers
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
@@ -77,6 +78,9 @@ class BrokerConfig:
     """Address in routes; clients must be able to reach it."""
     broker_ip2: str = field(default_factory=lambda: own_address())
     """Address that slaves connect to, with haListenPort."""
+    reput_ha_peers: str = ""
+    """Networks of the slaves, separated by commas: ``10.0.0.0/24,10.1.0.7``. The port for slaves
+    closes connections from others; if empty, it closes none."""
     bind_address: str = "0.0.0.0"
     """Address to listen on."""
     listen_port: Port = 10911
@@ -296,6 +300,7 @@ class BrokerConfig:
         if self.acl_enable and not self.rocketmq_home:
             allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
             raise InvalidOption("aclEnable", True, allowed)
+        ha_peers.networks(self.reput_ha_peers)
         limits.NAME_SERVERS.check(len(self.name_servers), "namesrvAddr")
         for server in self.name_servers:
             host, _, port = server.rpartition(":")

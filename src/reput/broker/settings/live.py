@@ -7,6 +7,7 @@ changed. ``reput.remote_settings`` and the black list define which keys can be c
 
 import asyncio
 import dataclasses
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from reput.format.codes import ResponseCode
 from reput.format.signing import Signer
 from reput.remote_settings import RemoteSettings
 from reput.remoting import tls_settings
-from reput.remoting.tls_settings import TlsSettings
+from reput.remoting.tls_settings import TlsMode, TlsSettings
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 
@@ -170,6 +171,8 @@ class LiveConfig:
         is_encrypted = self.tls.is_used_for_requests
         self.request_tls = tls_settings.client_context(self.tls) if is_encrypted else None
         """Certificates for requests to name servers and masters; None without TLS."""
+        self.ha_tls = _ha_certificates(self.tls) if store.ha_tls_enable else None
+        """Certificates of a slave for the log of its master; None without TLS."""
         self.broker = broker = for_role(broker, store)
         """Current settings of the broker."""
         self.store = store
@@ -352,3 +355,14 @@ def _write(path: str, changes: Mapping[str, str]) -> None:
         spelling.get(_RENAMED.get(key, key), key): value for key, value in changes.items()
     }
     Disk().replace(path, config.replace_properties(text, replacements).encode("latin-1"))
+
+
+def _ha_certificates(tls: TlsSettings) -> ssl.SSLContext:
+    """Return the certificates of a slave, which may become master at any time."""
+    if tls.tls_server_mode is TlsMode.DISABLED or tls.is_server_in_test_mode:
+        allowed = (
+            "false; or true together with tls.server.certPath and tls.server.keyPath, and not with "
+            "tls.server.mode=disabled"
+        )
+        raise InvalidOption("haTlsEnable", "true", allowed)
+    return tls_settings.client_context(tls)

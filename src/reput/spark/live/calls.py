@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
-from reput.format.signing import Credentials
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
@@ -64,13 +64,17 @@ class ReadFailed(ReputError):
 class Cluster(Facade[Admin]):
     """Connections to the servers of a cluster, and the thread of their event loop.
 
+    Args:
+        client: The client that the loop runs.
+        certificates: Certificates of ``lines`` with TLS; None for plain connections.
+
     Attributes:
         lines: Additional connections for pulls, without a thread.
     """
 
-    def __init__(self, client: Admin) -> None:
+    def __init__(self, client: Admin, certificates: ssl.SSLContext | None) -> None:
         super().__init__(client)
-        self.lines = PullConnections()
+        self.lines = PullConnections(certificates)
 
     def close(self) -> None:
         """Close all connections."""
@@ -87,28 +91,40 @@ class Cluster(Facade[Admin]):
         return self._wait_for(coroutine)
 
 
-_clusters: dict[tuple[int, str, int, Credentials | None], Cluster] = {}
-"""Clusters by process (a fork has the object without its thread), name servers, timeout and
-credentials."""
+_clusters: dict[tuple[int, ClientConfig], Cluster] = {}
+"""Clusters by process (a fork has the object without its thread), and how to connect to them."""
 _lock = threading.Lock()  # protects _clusters
+_OPTION_NAMES = {"namesrvAddr": "nameServer"}
+"""Names of settings of clients as they are in options."""
 
 
 def connected(live: LiveOptions) -> Cluster:
-    """Return the process's connections to a cluster, created by the first call."""
-    key = (os.getpid(), live.name_server, live.pull_timeout_ms, live.credentials)
+    """Return the process's connections to a cluster, created by the first call.
+
+    Raises:
+        InvalidOption: An address is not allowed, or a file of TLS cannot be used.
+    """
+    try:
+        config = ClientConfig(
+            namesrv_addr=live.name_server,
+            request_timeout_ms=live.pull_timeout_ms,
+            access_key=live.access_key,
+            secret_key=live.secret_key,
+            security_token=live.security_token,
+            use_tls=live.use_tls,
+            namespace_v2=live.namespace_v2,
+            tls_client_trust_cert_path=live.tls_trust_cert_path,
+            tls_client_cert_path=live.tls_cert_path,
+            tls_client_key_path=live.tls_key_path,
+            tls_client_key_password=live.tls_key_password.reveal(),
+        )
+    except InvalidOption as error:
+        name = _OPTION_NAMES.get(error.name, error.name)
+        raise InvalidOption(name, error.value, error.allowed) from None
+    key = (os.getpid(), config)
     with _lock:
         if key not in _clusters:
-            try:
-                config = ClientConfig(
-                    namesrv_addr=live.name_server,
-                    request_timeout_ms=live.pull_timeout_ms,
-                    access_key=live.access_key,
-                    secret_key=live.secret_key,
-                    security_token=live.security_token,
-                )
-            except InvalidOption as error:
-                raise InvalidOption("nameServer", live.name_server, error.allowed) from None
-            cluster = Cluster(Admin(client=config))
+            cluster = Cluster(Admin(client=config), config.tls_context())
             cluster.start()
             _clusters[key] = cluster
         return _clusters[key]
@@ -251,8 +267,10 @@ class RetryingClient:
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
         """Return the constant part of such pulls of a queue."""
-        signer = self._admin.calls.instance.config.signer()
-        return PullTemplate(self._pull_request(queue, 0, 0, expression), signer)
+        config = self._admin.calls.instance.config
+        request = self._pull_request(queue, 0, 0, expression)
+        request.ext_fields = {**(request.ext_fields or {}), **config.request_fields()}
+        return PullTemplate(request, config.signer())
 
     def _pull_request(
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str

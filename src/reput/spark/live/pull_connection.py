@@ -6,18 +6,19 @@ filled in; replies are read in bulk.
 """
 
 import select
-import socket
+import ssl
 import time
 from typing import Final
 
 import msgspec
 
-from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
+from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut
 from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import MARK, Command
 from reput.format.signing import Signer
-from reput.remoting.client import CONNECT_TIMEOUT_MS, split_address
+from reput.remoting import polled_socket
+from reput.remoting.client import CONNECT_TIMEOUT_MS
 from reput.remoting.connection import FrameBuffer, find_frame
 from reput.remoting.frame_template import FrameTemplate
 
@@ -107,26 +108,19 @@ class PullConnection:
 
     Args:
         address: ``host:port`` of the broker.
+        certificates: Certificates of a connection with TLS; None for a plain one.
 
     Raises:
         Unreachable: It could not be made.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, certificates: ssl.SSLContext | None = None) -> None:
         self.address = address
-        try:
-            self._socket = socket.create_connection(
-                split_address(address), timeout=CONNECT_TIMEOUT_MS / 1000
-            )
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setblocking(False)
-        except TimeoutError as error:
-            raise Unreachable(address, f"no answer in {CONNECT_TIMEOUT_MS} ms") from error
-        except OSError as error:
-            raise Unreachable(address, error.strerror or str(error)) from error
+        self._socket = polled_socket.connect(address, CONNECT_TIMEOUT_MS, certificates)
         self._poll = select.poll()
         self._poll.register(self._socket)
         self._frames = FrameBuffer(bytearray(_READ_BYTES))
+        self._has_more = False  # whether bytes may have arrived that polling does not see
         self._last_opaque = 0
         self._out = bytearray()
 
@@ -160,13 +154,19 @@ class PullConnection:
             ConnectionLost: The broker closed the connection, or sent an invalid reply.
             RequestTimedOut: No bytes arrived in time.
         """
-        self._await(wait_s, timeout_ms)
+        if not self._has_more:
+            self._await(wait_s, timeout_ms)
+        room = self._frames.room()
+        self._has_more = False
         try:
-            size = self._socket.recv_into(self._frames.room())
+            size = self._socket.recv_into(room)
+        except BlockingIOError:
+            return []
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
         if size == 0:
             raise ConnectionLost(self.address)
+        self._has_more = size == len(room)
         replies = []
         try:
             view, end = self._frames.filled(size)
@@ -196,6 +196,8 @@ class PullConnection:
 
     def is_quiet(self) -> bool:
         """Return whether no unread bytes, and no end of the connection, have arrived."""
+        if self._has_more:
+            return False
         self._poll.modify(self._socket, select.POLLIN)
         return not self._poll.poll(0)
 
@@ -205,9 +207,14 @@ class PullConnection:
 
 
 class PullConnections:
-    """Idle connections by address, for the next task of a process."""
+    """Idle connections by address, for the next task of a process.
 
-    def __init__(self) -> None:
+    Args:
+        certificates: Certificates of connections with TLS; None for plain ones.
+    """
+
+    def __init__(self, certificates: ssl.SSLContext | None = None) -> None:
+        self._certificates = certificates
         self._idle: dict[str, list[PullConnection]] = {}
 
     def take(self, address: str) -> PullConnection:
@@ -218,7 +225,7 @@ class PullConnections:
             if line.is_quiet():
                 return line
             line.close()
-        return PullConnection(address)
+        return PullConnection(address, self._certificates)
 
     def give_back(self, line: PullConnection) -> None:
         """Keep an idle connection without outstanding replies."""

@@ -5,10 +5,9 @@ The target decides the options: ``nameServer`` for brokers, ``path`` for a store
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from reput.errors import InvalidOption
-from reput.secret import NO_SECRET, Secret
 from reput.spark import option_kinds as kinds, option_table as table
 from reput.spark.option_table import (
     BATCH,
@@ -20,7 +19,7 @@ from reput.spark.option_table import (
     WRITES,
     Source,
 )
-from reput.spark.options import LiveOptions, made
+from reput.spark.options import LiveOptions, ServerOptions, made
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,10 @@ class RowOptions:
 
 
 @dataclass(frozen=True)
-class SendOptions:
+class SendOptions(ServerOptions):
     """Settings of a write to brokers. Fields as in ``option_table``."""
 
-    rows: RowOptions
-    name_server: str
-    """``host:port``, several separated by ``;``."""
-    access_key: str = ""
-    secret_key: Secret = NO_SECRET
-    security_token: Secret = NO_SECRET
+    rows: RowOptions = RowOptions()
     brokers: frozenset[str] | None = None
     producer_group: str = "SPARK_SINK"
     mode: str = BATCH
@@ -62,14 +56,9 @@ class SendOptions:
 
     @property
     def live(self) -> LiveOptions:
-        """Settings of the connection. Its credentials raise ``InvalidOption`` without one key."""
-        return LiveOptions(
-            self.name_server,
-            access_key=self.access_key,
-            secret_key=self.secret_key,
-            security_token=self.security_token,
-            pull_timeout_ms=self.timeout_ms,
-        )
+        """Settings of the connection."""
+        shared = {entry.name: getattr(self, entry.name) for entry in fields(ServerOptions)}
+        return LiveOptions(**shared, pull_timeout_ms=self.timeout_ms)
 
 
 def goes_to_brokers(options: Mapping[str, str]) -> bool:
@@ -106,7 +95,7 @@ def parse(options: Mapping[str, str]) -> SendOptions:
     is_derived = values["idempotent"] and values["mode"] != ONEWAY
     values["skip_present"] = values["skip_present"] or (SKIP_DERIVED if is_derived else SKIP_NONE)
     parsed = made(SendOptions, values, rows=made(RowOptions, values))
-    _ = parsed.live.credentials
+    parsed.check()
     if parsed.skip_present == SKIP_DERIVED and not parsed.idempotent:
         allowed = f"{SKIP_ALL} or {SKIP_NONE}, where idempotent=false: no key is derived"
         raise InvalidOption("skipPresent", SKIP_DERIVED, allowed)

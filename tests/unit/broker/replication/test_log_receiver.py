@@ -423,6 +423,7 @@ class Script:
         self.near.setblocking(False)
         self.fileno = self.near.fileno
         self.input = b""
+        self.has_more = False
         self.after_receive: Callable[[], object] = lambda: None
 
     def send(self, data: bytes) -> int:
