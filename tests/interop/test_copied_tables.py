@@ -35,6 +35,7 @@ pytestmark = [
 
 CLOCK = SystemClock()
 DELAYED, TIMED = "Delayed", "Timed"
+TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG.name
 MODE = RequestModeBody(consumer_group="poppers", mode="POP", pop_share_queue_num=3, topic=DELAYED)
 OURS_S, JAVAS_S = 30, 90
 """Time in which slaves copy all tables: ours every 3 s, Java's of 5.x every 60 s; with a margin
@@ -197,7 +198,7 @@ def test_masters_without_these_tables_delay_no_other(
         send(address, DELAYED, b"soon", DELAY="1")
         until(lambda count=count: level_1(address) == count)
         until(lambda count=count: level_1(copy) == count, OURS_S)
-    assert DELAYED in pairs.topics(copy)
+    assert DELAYED in pairs.tables(copy)[TOPICS]
     assert "answers for" not in pair.slave.log()
 
 
@@ -223,4 +224,4 @@ def test_a_slave_of_java_understands_our_tables(start_pair: Callable[[str, str],
     warnings = (pair.slave.folder / "warnings.log").read_text(errors="replace")
     exceptions = [line for line in warnings.splitlines() if "Exception" in line]
     assert exceptions == []
-    assert names.TIMER_TOPIC in pairs.topics(copy)
+    assert names.TIMER_TOPIC in pairs.tables(copy)[TOPICS]

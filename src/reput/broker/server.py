@@ -704,7 +704,7 @@ class Broker:
         cluster_name = self.settings.broker.broker_cluster_name
         facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
         if self._plain is not None:
-            return Access(self._plain[1], facts, self.serving)
+            return Access(self._plain[1], facts, self.serving, self._end_revoked)
         if not settings.authentication_enabled:
             return None
         rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
@@ -712,7 +712,7 @@ class Broker:
         if settings.migrate_auth_from_v1_enabled:
             accounts = plain_control.accounts_of(config.rocketmq_home, config.reput_acl_file)
             plain_migration.migrate(accounts, rules.users, rules.acls, self.clock.now_ms())
-        return Access(rules, facts, self.serving, (rules.users, rules.acls))
+        return Access(rules, facts, self.serving, self._end_revoked, (rules.users, rules.acls))
 
     def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:
         if self._plain is None:

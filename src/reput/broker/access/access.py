@@ -1,6 +1,6 @@
 """The gate of the processors: lets requests pass whose sender may do what they need."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reput.broker.access.needs import Facts, needs_of
@@ -35,6 +35,7 @@ class Access:
         rules: The accounts and rules in force.
         facts: What the needs of requests depend on.
         serving: Limits the lines of the log about refusals.
+        end_revoked: Ends the held requests that changed rules do not allow any more.
         tables: Tables of the accounts and rules that are saved.
     """
 
@@ -43,9 +44,11 @@ class Access:
         rules: RuleSet,
         facts: Facts,
         serving: ServerState,
+        end_revoked: Callable[[], None],
         tables: Sequence[SavedTable] = (),
     ) -> None:
         self.rules = rules
+        self.end_revoked = end_revoked
         self.facts = facts
         self.tables = tables
         self.refused_count = 0

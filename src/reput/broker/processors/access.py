@@ -363,7 +363,9 @@ def _refused(text: str) -> RequestRefused:
 
 
 def _answer(parts: Parts, channel: Channel, request: Command, *tables: SavedTable) -> None:
-    """Reply when the changed tables are durable."""
+    """Reply when the changed tables are durable; held requests of before end at once."""
+    if parts.access is not None:
+        parts.access.end_revoked()
 
     async def save() -> None:
         for table in tables:
