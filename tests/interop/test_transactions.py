@@ -37,6 +37,7 @@ SETTINGS: Settings = {
     "transactionCheckMax": 3,
     # 5.x writes op messages in batches, by default after 3 s; until then it checks again.
     "transactionOpBatchInterval": 20,
+    "transactionOpMsgMaxSize": 4096,
 }
 STATES = {
     "commit": TransactionState.COMMIT,
