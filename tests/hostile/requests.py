@@ -210,6 +210,24 @@ _GROUP = {"consumerGroup": GROUP}
 _GROUP_AND_TOPIC = {"group": GROUP, "topic": TOPIC}
 _LOCK = {"clientId": CLIENT, "consumerGroup": GROUP, "mqSet": [queue(0), queue(1)]}
 
+_ACL = {
+    "subject": "User:hostile",
+    "policies": [
+        {
+            "policyType": "Custom",
+            "entries": [
+                {
+                    "resource": "Topic:T",
+                    "actions": ["Pub", "Sub"],
+                    "sourceIps": ["10.0.0.0/8"],
+                    "decision": "Allow",
+                }
+            ],
+        }
+    ],
+}
+"""Rules of a user."""
+
 BROKER: Mapping[int, list[Draft]] = {
     Code.SEND_MESSAGE: [Draft(10, send_fields(is_v2=False), body=b"hostile")],
     Code.SEND_MESSAGE_V2: [
@@ -449,6 +467,46 @@ BROKER: Mapping[int, list[Draft]] = {
     Code.GET_BROKER_CONFIG: [Draft(26)],
     Code.TRIGGER_DELETE_FILES: [Draft(27)],
     Code.DELETE_EXPIRED_COMMITLOG: [Draft(329)],
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: [
+        Draft(
+            50,
+            {
+                "accessKey": "hostile-key",
+                "secretKey": "hostile-secret",
+                "whiteRemoteAddress": "10.0.0.*",
+                "admin": "false",
+                "defaultTopicPerm": "DENY",
+                "defaultGroupPerm": "SUB",
+                "topicPerms": "T=PUB|SUB,U=DENY",
+                "groupPerms": "g=SUB",
+            },
+        )
+    ],
+    Code.DELETE_ACL_CONFIG: [Draft(51, {"accessKey": "hostile-key"})],
+    Code.GET_BROKER_CLUSTER_ACL_INFO: [Draft(52)],
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: [
+        Draft(53, {"globalWhiteAddrs": "10.0.0.*,192.168.0.{1,2}", "aclFileFullPath": ""})
+    ],
+    Code.AUTH_CREATE_USER: [
+        Draft(
+            3001,
+            {"username": "hostile"},
+            {"username": "hostile", "password": "secret", "userType": "Normal"},
+        )
+    ],
+    Code.AUTH_UPDATE_USER: [
+        Draft(3002, {"username": "hostile"}, {"password": "other", "userStatus": "disable"})
+    ],
+    Code.AUTH_DELETE_USER: [Draft(3003, {"username": "hostile"})],
+    Code.AUTH_GET_USER: [Draft(3004, {"username": "hostile"})],
+    Code.AUTH_LIST_USER: [Draft(3005, {"filter": "host"})],
+    Code.AUTH_CREATE_ACL: [Draft(3006, {"subject": "User:hostile"}, _ACL)],
+    Code.AUTH_UPDATE_ACL: [Draft(3007, {"subject": "User:hostile"}, _ACL)],
+    Code.AUTH_DELETE_ACL: [
+        Draft(3008, {"subject": "User:hostile", "policyType": "Custom", "resource": "Topic:T"})
+    ],
+    Code.AUTH_GET_ACL: [Draft(3009, {"subject": "User:hostile"})],
+    Code.AUTH_LIST_ACL: [Draft(3010, {"subjectFilter": "host", "resourceFilter": "Topic"})],
 }
 """Request code -> valid requests to a broker."""
 

@@ -69,6 +69,9 @@ _OFFSETS = (limits.CONSUMER_OFFSETS, limits.CONSUMER_OFFSETS_PER_ADDRESS)
 _JSON = (limits.BODY_BYTES, limits.LENIENT_JSON_BYTES)
 _PUT = (*_NEW_TOPICS, limits.WAITING_PUTS)
 _NAMESRV = (limits.NAMESRV_NAME_LETTERS,)
+_ACL_FILE = (limits.HEADER_BYTES, limits.WAITING_SETTINGS)
+_USER = (limits.USERS, limits.USER_NAME_LETTERS, limits.PASSWORD_LETTERS)
+_RULES = (limits.USER_RULES, limits.RESOURCE_LETTERS)
 _PUSHED = (limits.PUSHED_BYTES, limits.UNREAD_NOTICE_BYTES)
 
 BROKER: dict[Code, Rule] = {
@@ -173,6 +176,20 @@ BROKER: dict[Code, Rule] = {
     Code.GET_BROKER_CONFIG: constant("a fixed list of keys", limits.SETTINGS_BYTES),
     Code.TRIGGER_DELETE_FILES: constant("a flag that a loop looks at", limits.HEADER_BYTES),
     Code.DELETE_EXPIRED_COMMITLOG: constant("a flag that a loop looks at", limits.HEADER_BYTES),
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: later("when the file is written", *_ACL_FILE),
+    Code.DELETE_ACL_CONFIG: later("when the file is written", *_ACL_FILE),
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: later("when the file is written", *_ACL_FILE),
+    Code.GET_BROKER_CLUSTER_ACL_INFO: constant("a few files", limits.HEADER_BYTES),
+    Code.AUTH_CREATE_USER: later("when the users are written", *_USER),
+    Code.AUTH_UPDATE_USER: later("when the users are written", *_USER),
+    Code.AUTH_DELETE_USER: later("when the users are written", *_USER),
+    Code.AUTH_GET_USER: constant("one user", limits.HEADER_BYTES),
+    Code.AUTH_LIST_USER: sliced(limits.USERS),
+    Code.AUTH_CREATE_ACL: later("when the rules are written", *_RULES),
+    Code.AUTH_UPDATE_ACL: later("when the rules are written", *_RULES),
+    Code.AUTH_DELETE_ACL: later("when the rules are written", *_RULES),
+    Code.AUTH_GET_ACL: constant("the rules of a user", limits.USER_RULES),
+    Code.AUTH_LIST_ACL: sliced(limits.USERS, limits.USER_RULES),
 }  # fmt: skip
 
 NAMESRV: dict[Code, Rule] = {

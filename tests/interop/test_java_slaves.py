@@ -480,7 +480,7 @@ async def test_probes_of_the_port_acknowledge_nothing(start_pair: StartPair) -> 
     end = (await pair.status()).master_commit_log_max_offset
     noise = random.Random(3)
     probes = [
-        struct.pack(">q", end + 1),
+        struct.pack(">q", end + (1 << 20)),  # also after the send below
         struct.pack(">q", 1 << 60),
         struct.pack(">q", -1),
         b"\x01" + noise.randbytes(7),

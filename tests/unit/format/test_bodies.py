@@ -10,6 +10,7 @@ from reput import limits
 from reput.errors import InvalidBody, LimitExceeded
 from reput.format import bodies
 from reput.format.bodies import (
+    AclInfo,
     CheckClientBody,
     DataVersion,
     HeartbeatData,
@@ -24,10 +25,12 @@ from reput.format.bodies import (
     TopicConfigList,
     TopicConfigTable,
     TopicRouteData,
+    UserInfo,
 )
 from reput.format.pop_codec import BatchAckBody, decode_batch_ack
 
 OF_REQUESTS: list[type[RequestBody]] = [
+    AclInfo,
     CheckClientBody,
     HeartbeatData,
     LockBody,
@@ -36,6 +39,7 @@ OF_REQUESTS: list[type[RequestBody]] = [
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfigList,
+    UserInfo,
 ]
 OF_NAME_SERVERS = [DataVersion, RegisterBrokerBody, TopicConfigTable, TopicRouteData]
 KINDS: list[type] = [*OF_REQUESTS, *OF_NAME_SERVERS, BatchAckBody]

@@ -245,13 +245,13 @@ def test_concurrent_first_calls_get_the_same_tables() -> None:
     calls: list[None] = []
     meeting = threading.Barrier(threads)
 
-    def can_fold() -> bool:
+    def has_instruction(name: str) -> bool:
         calls.append(None)
         with contextlib.suppress(threading.BrokenBarrierError):
             meeting.wait(0.2)  # Without a lock, all threads get here.
         return False
 
-    fresh._can_fold = can_fold
+    fresh._has_instruction = has_instruction
     start = threading.Barrier(threads)
     tables: list[Any] = []
 
