@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
@@ -44,8 +43,9 @@ from reput.client import (
     TransactionState,
     blocking,
 )
-from reput.client.admin import PartlyDone
-from reput.format.command import Command
+from reput.client.admin import AccessUser, PartlyDone
+from reput.format.access import PolicyType, UserStatus, UserType
+from reput.format.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from reput.spark.live.calls import ReadFailed, disconnect
 from reput.spark.sending import options as write_options
 from reput.spark.sending.requests import TaskIdentity
@@ -56,7 +56,6 @@ from wire_command import Command as Commands
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_secured")]
 
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-CREATE_USER, CREATE_ACL = 3001, 3006
 GUARD_S = 60
 
 
@@ -80,21 +79,14 @@ async def prepare(cluster: JavaCluster) -> None:
             await admin.create_topic(topic, queue_count=2)
         if cluster.version == "4.9.7":  # its accounts are in a file
             return
-        user = json.dumps({"username": USER, "password": USER_SECRET, "userType": "Normal"})
+        await admin.create_user(USER, Secret(USER_SECRET))
         resources = {f"Topic:{TOPIC}": ["Pub", "Sub"], f"Group:{GROUP}": ["Sub"]}
         entries = [
-            {"resource": name, "actions": actions, "decision": "Allow", "sourceIps": []}
+            PolicyEntryInfo(resource=name, actions=actions, decision="Allow")
             for name, actions in resources.items()
         ]
-        policies = [{"policyType": "Custom", "entries": entries}]
-        acl = json.dumps({"subject": f"User:{USER}", "policies": policies})
-        for code, fields, body in (
-            (CREATE_USER, {"username": USER}, user),
-            (CREATE_ACL, {"subject": f"User:{USER}"}, acl),
-        ):
-            await admin.calls.ask(
-                cluster.address, Command(code, ext_fields=fields, body=body.encode())
-            )
+        policies = [PolicyInfo(policy_type="Custom", entries=entries)]
+        await admin.create_acl(AclInfo(subject=f"User:{USER}", policies=policies))
 
 
 def admin_of(cluster: JavaCluster) -> ClientConfig:
@@ -294,6 +286,66 @@ async def test_administration(cluster: JavaCluster, topic: str) -> None:
         assert await admin.producer_connection("ours", topic) is not None
         await admin.delete_group(f"{topic}-group")
         await admin.delete_topic(topic)
+
+
+async def test_users_and_rules(cluster: JavaCluster) -> None:
+    if cluster.version == "4.9.7":
+        pytest.skip("4.9 has access control 1.0")
+    async with Admin(client=admin_of(cluster)) as admin:
+        await admin.create_user("ann", Secret("w1"))
+        await admin.update_user("ann", password=Secret("w2"), status=UserStatus.DISABLE)
+        ann = AccessUser("ann", UserType.NORMAL, UserStatus.DISABLE, Secret("w2"))
+        assert await admin.user("ann") == ann
+        assert await admin.users("ann") == {"ann": ann}
+        assert await admin.users("none") == {}
+        assert await admin.user("none") is None
+        assert await admin.acl("User:ann") is None
+        entry = PolicyEntryInfo(resource="Topic:a", actions=["Pub"], decision="Allow")
+        rules = AclInfo(
+            subject="User:ann", policies=[PolicyInfo(policy_type="Custom", entries=[entry])]
+        )
+        await admin.create_acl(rules)
+        entry.decision = "Deny"
+        await admin.update_acl(rules)
+        known = await admin.acl("User:ann")
+        assert known is not None
+        assert known.policies is not None
+        (policy,) = known.policies
+        (got,) = policy.entries or ()
+        assert (got.resource, got.actions, got.decision) == ("Topic:a", ["Pub"], "Deny")
+        assert await admin.acls("ann") == {"User:ann": known}
+        await admin.delete_acl("User:ann", "Topic:a", policy=PolicyType.CUSTOM)
+        await admin.delete_user("ann")
+        assert await admin.user("ann") is None
+
+
+def test_user_commands(
+    cluster: JavaCluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    key_file: str,
+) -> None:
+    if cluster.version == "4.9.7":
+        pytest.skip("4.9 has access control 1.0")
+    command = Commands(cluster.namesrv, capsys)
+    given = ("--access-key", ADMIN, "--secret-key-file", key_file, "--timeout", "60")
+    monkeypatch.setenv("REPUT_USER_PASSWORD", "word-of-bob")
+    command("access", "user", "create", "bob", *given)
+    rule = ("bob", "--resource", "Topic:T*")
+    command("access", "acl", "create", *rule, "--action", "Pub", *given)
+    command("access", "acl", "update", *rule, "--deny", "--source", "10.0.0.0/8", *given)
+    (row,) = command.json("access", "acl", "get", "bob", *given)["rules"]
+    assert (row["resource"], row["actions"], row["decision"], row["sources"]) == (
+        "Topic:T*", ["Pub"], "Deny", ["10.0.0.0/8"]
+    )  # fmt: skip
+    assert command.json("access", "acl", "list", "--filter", "bo", *given)["rules"] == [row]
+    way = ("bob", "--from", cluster.address, "--to", cluster.address, "--yes", *given)
+    assert not command.json("access", "user", "copy", *way)["users"][0]["is_new"]
+    command("access", "acl", "copy", *way)
+    command("access", "acl", "delete", *rule, "--yes", *given)
+    assert command.json("access", "acl", "get", "bob", *given) == {"rules": []}
+    command("access", "user", "delete", "bob", "--yes", *given)
+    assert "bob" not in command("access", "user", "list", *given)
 
 
 def test_blocking_clients_with_a_token(cluster: JavaCluster) -> None:

@@ -60,6 +60,10 @@ _GROUPS = {
     "consumer": _Group(
         "consumers", "Consumers: list connected ones, show their state, consume messages."
     ),
+    "access": _Group(
+        "access",
+        "Access control 2.0: users, and rules of what they may do.",
+    ),
     "bench": _Group("bench", "Measure send and pull rates of brokers."),
     "store": _Group("store", "Inspect a store folder. Read-only."),
     "pipeline": _Group(

@@ -63,7 +63,7 @@ def find_credentials(
     secret = Secret(environment.get(SECRET_KEY_VARIABLE, ""))
     token = Secret(environment.get(SECURITY_TOKEN_VARIABLE, ""))
     if secret_key_file:
-        secret = _read_secret(secret_key_file)
+        secret = read_secret("--secret-key-file", secret_key_file, "secret key")
     if not access_key and not secret and not token:
         home = environment.get("ROCKETMQ_HOME")
         return _read_tools(Path(home, TOOLS_FILE)) if home else Given()
@@ -75,10 +75,20 @@ def find_credentials(
     return Given(access_key, secret, token)
 
 
-def _read_secret(path: str) -> Secret:
-    text = _read("--secret-key-file", Path(path)).rstrip("\r\n")
+def read_secret(option: str, path: str, content: str) -> Secret:
+    """Return the only line of a file.
+
+    Args:
+        option: Option that names the file.
+        path: The file.
+        content: Meaning of the line, for the error.
+
+    Raises:
+        InvalidOption: The file cannot be read, or has another form. The error shows none of it.
+    """
+    text = _read(option, Path(path)).rstrip("\r\n")
     if not text or "\n" in text:
-        raise InvalidOption("--secret-key-file", path, "a file whose only line is the secret key")
+        raise InvalidOption(option, path, f"a file whose only line is the {content}")
     return Secret(text)
 
 

@@ -1,4 +1,4 @@
-"""Administration: topics, groups, brokers, offsets, messages.
+"""Administration: topics, groups, brokers, offsets, messages, users and their rules.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queue_count=8)
@@ -11,11 +11,13 @@ namespace is added. Offsets are those of ARCHITECTURE.md: ``queue_offset`` and `
 count messages.
 
     brokers.py  name_servers.py  topics.py  groups.py  members.py  progress.py  offsets.py
-    messages.py  traces.py  the methods, each a function whose first argument is the ``Admin``
+    messages.py  traces.py  access.py
+                        the methods, each a function whose first argument is the ``Admin``
     cluster_calls.py    requests to brokers, clusters and name servers
 """
 
 from reput.client.admin import (
+    access as access_verbs,
     brokers as broker_verbs,
     groups as group_verbs,
     members as member_verbs,
@@ -26,6 +28,7 @@ from reput.client.admin import (
     topics as topic_verbs,
     traces as trace_verbs,
 )
+from reput.client.admin.access import AccessUser as AccessUser
 from reput.client.admin.cluster_calls import AdminConnection, PartlyDone as PartlyDone
 from reput.client.admin.progress import (
     ConsumeStats as ConsumeStats,
@@ -114,3 +117,14 @@ class Admin(AdminConnection):
     messages_by_key = message_verbs.messages_by_key
     resume_check = message_verbs.resume_check
     message_trace = trace_verbs.message_trace
+    # users and rules
+    create_user = access_verbs.create_user
+    update_user = access_verbs.update_user
+    delete_user = access_verbs.delete_user
+    user = access_verbs.user
+    users = access_verbs.users
+    create_acl = access_verbs.create_acl
+    update_acl = access_verbs.update_acl
+    delete_acl = access_verbs.delete_acl
+    acl = access_verbs.acl
+    acls = access_verbs.acls
