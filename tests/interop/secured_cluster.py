@@ -52,4 +52,10 @@ FILES = {"4.9.7": {"conf/plain_acl.yml": PLAIN_ACL}, "5.5.0": {}}
 def config_of(namesrv: str, access_key: str, secret_key: str, **more: Any) -> ClientConfig:
     """Return the settings of clients of an account."""
     secret = Secret(secret_key)
-    return ClientConfig(namesrv_addr=namesrv, access_key=access_key, secret_key=secret, **more)
+    return ClientConfig(
+        request_timeout_ms=30_000,  # Java's first answers are slow on a busy machine
+        namesrv_addr=namesrv,
+        access_key=access_key,
+        secret_key=secret,
+        **more,
+    )
