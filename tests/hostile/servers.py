@@ -42,9 +42,8 @@ The bound is 50 ms, and ``make hostile`` checks it on an otherwise idle machine.
 the same work takes up to eight times as much CPU time (shared caches, page faults, a host that
 takes the CPU away), and a write to a log file waits for the disk that all share.
 """
-MEMORY_MAX = 400 << 20
-"""Limit of the anonymous memory of a server, in bytes: some 250 MiB after thousands of hostile
-requests with everything switched on, and 100 connections with a MiB of unread replies each."""
+MEMORY_MAX = 300 << 20
+"""Limit of the anonymous memory of a server, in bytes."""
 LOG_BYTES_MAX = 4 << 20
 """Limit of a server's log output in a minute of attacks, in bytes."""
 HEALTH_S = 10.0
