@@ -8,6 +8,7 @@ from reput.format import bodies, headers
 from reput.format.access import PolicyType, UserStatus, UserType
 from reput.format.bodies import AclInfo, UserInfo
 from reput.format.codes import RequestCode
+from reput.format.command import Command
 from reput.secret import NO_SECRET, Secret
 
 
@@ -92,11 +93,7 @@ async def _put_user(
     broker: str | None,
 ) -> list[str]:
     header = headers.UserHeader(username=info.username)
-    body = bodies.encode(info)
-    return await admin.calls.tell_brokers(
-        await admin.calls.masters(cluster, broker),
-        lambda: requests.make(code, header, body=body),
-    )
+    return await _tell(admin, code, header, cluster, broker, bodies.encode(info))
 
 
 async def delete_user(
@@ -114,10 +111,7 @@ async def delete_user(
         PartlyDone: Some brokers failed.
     """
     header = headers.UserHeader(username=user)
-    await admin.calls.tell_brokers(
-        await admin.calls.masters(cluster, broker),
-        lambda: requests.make(RequestCode.AUTH_DELETE_USER, header),
-    )
+    await _tell(admin, RequestCode.AUTH_DELETE_USER, header, cluster, broker)
 
 
 async def user(
@@ -131,10 +125,7 @@ async def user(
         broker: Name or address of one broker, instead of a cluster.
     """
     header = headers.UserHeader(username=name)
-    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
-    for reply in await admin.calls.ask_all(
-        addresses, lambda: requests.make(RequestCode.AUTH_GET_USER, header)
-    ):
+    for reply in await _ask(admin, RequestCode.AUTH_GET_USER, header, cluster, broker):
         if reply.body:
             return _user(bodies.decode(UserInfo, reply.body))
     return None
@@ -155,11 +146,8 @@ async def users(
         broker: Name or address of one broker, instead of a cluster.
     """
     header = headers.UserFilterHeader(filter=name_filter)
-    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
     by_name: dict[str, AccessUser] = {}
-    for reply in await admin.calls.ask_all(
-        addresses, lambda: requests.make(RequestCode.AUTH_LIST_USER, header)
-    ):
+    for reply in await _ask(admin, RequestCode.AUTH_LIST_USER, header, cluster, broker):
         listed = bodies.decode(list[UserInfo], reply.body) if reply.body else []
         by_name.update((info.username or "", _user(info)) for info in listed)
     return dict(sorted(by_name.items()))
@@ -229,11 +217,7 @@ async def _put_acl(
     broker: str | None,
 ) -> list[str]:
     header = headers.SubjectHeader(subject=acl.subject)
-    body = bodies.encode(acl)
-    return await admin.calls.tell_brokers(
-        await admin.calls.masters(cluster, broker),
-        lambda: requests.make(code, header, body=body),
-    )
+    return await _tell(admin, code, header, cluster, broker, bodies.encode(acl))
 
 
 async def delete_acl(
@@ -259,10 +243,7 @@ async def delete_acl(
         PartlyDone: Some brokers failed.
     """
     header = headers.DeleteAclHeader(subject=subject, policy_type=policy.text, resource=resource)
-    await admin.calls.tell_brokers(
-        await admin.calls.masters(cluster, broker),
-        lambda: requests.make(RequestCode.AUTH_DELETE_ACL, header),
-    )
+    await _tell(admin, RequestCode.AUTH_DELETE_ACL, header, cluster, broker)
 
 
 async def acl(
@@ -276,10 +257,7 @@ async def acl(
         broker: Name or address of one broker, instead of a cluster.
     """
     header = headers.SubjectHeader(subject=subject)
-    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
-    for reply in await admin.calls.ask_all(
-        addresses, lambda: requests.make(RequestCode.AUTH_GET_ACL, header)
-    ):
+    for reply in await _ask(admin, RequestCode.AUTH_GET_ACL, header, cluster, broker):
         if reply.body:
             return bodies.decode(AclInfo, reply.body)
     return None
@@ -302,11 +280,37 @@ async def acls(
         broker: Name or address of one broker, instead of a cluster.
     """
     header = headers.AclFilterHeader(subject_filter=subject_filter, resource_filter=resource_filter)
-    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
     by_subject: dict[str, AclInfo] = {}
-    for reply in await admin.calls.ask_all(
-        addresses, lambda: requests.make(RequestCode.AUTH_LIST_ACL, header)
-    ):
+    for reply in await _ask(admin, RequestCode.AUTH_LIST_ACL, header, cluster, broker):
         listed = bodies.decode(list[AclInfo], reply.body) if reply.body else []
         by_subject.update((info.subject or "", info) for info in listed)
     return dict(sorted(by_subject.items()))
+
+
+# --- brokers ----------------------------------------------------------------------------
+
+
+async def _tell(
+    admin: AdminConnection,
+    code: RequestCode,
+    header: headers.Header,
+    cluster: str | None,
+    broker: str | None,
+    body: bytes = b"",
+) -> list[str]:
+    """Send a change to the masters of a cluster, or to one broker; return their addresses."""
+    return await admin.calls.tell_brokers(
+        await admin.calls.masters(cluster, broker), lambda: requests.make(code, header, body)
+    )
+
+
+async def _ask(
+    admin: AdminConnection,
+    code: RequestCode,
+    header: headers.Header,
+    cluster: str | None,
+    broker: str | None,
+) -> list[Command]:
+    """Return the replies of the masters of a cluster or of all clusters, or of one broker."""
+    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
+    return await admin.calls.ask_all(addresses, lambda: requests.make(code, header))
