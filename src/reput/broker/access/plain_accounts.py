@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from reput.broker.access.plain_addresses import NO_ADDRESS, AddressSet, parse_pattern, union
 from reput.errors import InvalidOption
+from reput.format import names
 from reput.format.bodies import DataVersion
 from reput.secret import NO_SECRET, Secret
 
@@ -43,8 +44,6 @@ GROUPS = "groupPerms"
 
 KEY_LETTERS_MIN = 7
 """Characters that an access key and a secret key have at least."""
-RETRY_PREFIX = "%RETRY%"
-"""A group's permission is that of its retry topic."""
 
 _FILE_KEYS = (WHITE_ADDRESSES, ACCOUNTS, DATA_VERSION)
 _ACCOUNT_KEYS = (
@@ -271,7 +270,7 @@ class _Reader:
         if WHITE_ADDRESS in nodes:
             white_text, white = self._pattern(nodes[WHITE_ADDRESS], WHITE_ADDRESS)
         permissions = {
-            RETRY_PREFIX + group: permission
+            names.retry_topic(group): permission
             for group, permission in self._list(nodes.get(GROUPS), GROUPS, self._permission)
         }
         permissions.update(self._list(nodes.get(TOPICS), TOPICS, self._permission))

@@ -11,13 +11,13 @@ import logging
 
 from reput.broker.access.acls import AclTable, subject_of
 from reput.broker.access.plain_accounts import (
-    RETRY_PREFIX,
     Permission,
     PlainAccount,
     PlainAccounts,
 )
 from reput.broker.access.policy import Acl, Rule
 from reput.broker.access.users import User, UserTable
+from reput.format import names
 from reput.format.access import (
     ANYTHING,
     Action,
@@ -57,9 +57,9 @@ def migrate(accounts: PlainAccounts, users: UserTable, acls: AclTable, now_ms: i
 def _acl_of(account: PlainAccount) -> Acl:
     custom = []
     for name, permission in account.permissions.items():
-        is_group = name.startswith(RETRY_PREFIX)
+        is_group = names.is_retry_topic(name)
         kind = ResourceType.GROUP if is_group else ResourceType.TOPIC
-        own_name = name.removeprefix(RETRY_PREFIX) if is_group else name
+        own_name = name.removeprefix(names.RETRY_PREFIX) if is_group else name
         if not own_name or own_name.endswith(ANYTHING):
             # There is no such topic; as a rule it would be about all with that beginning.
             _log.warning("account %r: no rule for %r", account.access_key, name)

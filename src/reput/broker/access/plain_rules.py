@@ -13,13 +13,12 @@ import logging
 from collections.abc import Sequence
 
 from reput.broker.access.plain_accounts import (
-    RETRY_PREFIX,
     Permission,
     PlainAccount,
     PlainAccounts,
 )
 from reput.broker.access.rules import AccessRefused, Account, AccountRow, Need
-from reput.format import signing
+from reput.format import names, signing
 from reput.format.access import Action, ResourceType
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -196,7 +195,7 @@ def _check(account: PlainAccount, code: int, need: Need) -> None:
     is_group = need.type is ResourceType.GROUP
     if not is_group and need.name == TRACE_TOPIC and wanted & Permission.PUB:
         return
-    name = RETRY_PREFIX + need.name if is_group else need.name
+    name = names.retry_topic(need.name) if is_group else need.name
     default = account.default_group if is_group else account.default_topic
     owned = account.permissions.get(name, default)
     if owned & Permission.DENY or not owned & wanted:
