@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -152,6 +153,8 @@ class Node:
         self._namesrv = namesrv
         self._cluster: ReputCluster | JavaCluster | None = None
         self._log_start = 0
+        # A run that ends while a thread starts a process has to wait for it: nobody would end it.
+        self._starting = threading.Lock()
 
     @property
     def address(self) -> str:
@@ -178,17 +181,18 @@ class Node:
         log = self.folder / "broker.log"
         self._log_start = log.stat().st_size if log.exists() else 0
         known: Settings = {**COMMON, "listenPort": self.port, **self.settings, **settings}
-        if self.is_ours:
-            if self.loss is None:
-                self._cluster = ReputCluster(self.folder, known, namesrv=self._namesrv)
-            else:
-                self._cluster = LossyCluster(
-                    self.folder, known, namesrv=self._namesrv, seed=self.loss.randrange(1 << 32)
-                )
-        else:
-            self._cluster = JavaCluster(
-                self.kind, self.folder, known, heap_megabytes=256, namesrv=self._namesrv
+        with self._starting:
+            self._cluster = self._launch(known)
+
+    def _launch(self, settings: Settings) -> ReputCluster | JavaCluster:
+        if not self.is_ours:
+            return JavaCluster(
+                self.kind, self.folder, settings, heap_megabytes=256, namesrv=self._namesrv
             )
+        if self.loss is None:
+            return ReputCluster(self.folder, settings, namesrv=self._namesrv)
+        seed = self.loss.randrange(1 << 32)
+        return LossyCluster(self.folder, settings, namesrv=self._namesrv, seed=seed)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._cluster is not None
@@ -198,16 +202,17 @@ class Node:
 
     def end(self, *, is_kill: bool) -> None:
         """End the process, by SIGKILL or as an operator would."""
-        if self._cluster is None:
-            return
-        if self.is_frozen:
-            self.signal(signal.SIGCONT if not is_kill else signal.SIGKILL)
-            self.is_frozen = False
-        if is_kill:
-            self._cluster.kill_broker()
-        else:
-            self._cluster.stop_broker()
-        self._cluster = None
+        with self._starting:
+            if self._cluster is None:
+                return
+            if self.is_frozen:
+                self.signal(signal.SIGCONT if not is_kill else signal.SIGKILL)
+                self.is_frozen = False
+            if is_kill:
+                self._cluster.kill_broker()
+            else:
+                self._cluster.stop_broker()
+            self._cluster = None
 
     def cut_power(self) -> None:
         """End the process as a power cut of its machine would."""

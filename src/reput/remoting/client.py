@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 import os
@@ -125,7 +126,7 @@ class RemotingClient:
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = self._loop.create_task(self._connect(address))
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            task.add_done_callback(functools.partial(self._connected, address))
         try:
             # If this caller is cancelled, others still use the connection.
             return await asyncio.shield(task)
@@ -133,6 +134,12 @@ class RemotingClient:
             if not task.cancelled():
                 raise
             raise Unreachable(address, "this client is closed") from None
+
+    def _connected(self, address: str, task: asyncio.Task[Channel]) -> None:
+        """End an attempt; its failure counts as seen, since all its callers may be cancelled."""
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()
 
     async def _connect(self, address: str) -> Channel:
         host, port = split_address(address)

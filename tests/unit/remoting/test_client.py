@@ -1,6 +1,8 @@
 """The client against servers that answer, stay silent, answer out of order, close and return."""
 
 import asyncio
+import errno
+import gc
 import random
 from typing import Any
 
@@ -350,6 +352,35 @@ async def test_close_while_connecting() -> None:
             await asked
 
 
+async def test_a_refused_connection_whose_caller_was_cancelled_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio would report an exception that nobody has seen when the task is collected."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    refused = asyncio.Event()
+
+    async def refuse(*_: object) -> Channel:
+        await refused.wait()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+    async with RemotingClient() as client:
+        monkeypatch.setattr(client, "_open", refuse)
+        caller = asyncio.ensure_future(client.connect("127.0.0.1:1"))
+        await asyncio.sleep(0)
+        (attempt,) = client._connecting.values()
+        caller.cancel()
+        refused.set()
+        await asyncio.wait([caller, attempt])
+        assert caller.cancelled()
+        del attempt
+        gc.collect()
+        assert not client._connecting
+    assert reported == []
+
+
+@both_loops
 async def test_a_connection_that_is_lost_before_it_is_registered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
