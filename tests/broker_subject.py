@@ -1,5 +1,6 @@
 """A broker in this process, and a client that speaks to it in plain commands."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from reput.format.message import StoredMessage
 from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 from reput.remoting.health import Health
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import StoreConfig
 
 _T = TypeVar("_T")
@@ -179,6 +181,16 @@ def with_fields(header: _T, fields: dict[str, Any]) -> _T:
     return header
 
 
+async def kill(broker: Broker) -> None:
+    """Take a broker off the network, without anything that a stop does."""
+    for task in broker.loops._tasks:
+        task.cancel()
+    await asyncio.gather(*broker.loops._tasks, return_exceptions=True)
+    await broker.parts.replication.stop()
+    for server in broker._servers:
+        await server.stop()
+
+
 @contextlib.asynccontextmanager
 async def running(
     root: Path,
@@ -187,6 +199,7 @@ async def running(
     store: dict[str, Any] | None = None,
     access: AccessSettings | None = None,
     signer: Signer | None = None,
+    tls: TlsSettings | None = None,
     **settings: Any,
 ) -> AsyncIterator[Subject]:
     """Run a broker on a folder; the signer signs the requests to it."""
@@ -196,7 +209,11 @@ async def running(
         heard.append(request)
 
     broker = Broker(
-        broker_config(**settings), store_config(root, **(store or {})), clock=clock, access=access
+        broker_config(**settings),
+        store_config(root, **(store or {})),
+        clock=clock,
+        tls=tls,
+        access=access,
     )
     async with broker, RemotingClient(handler=listen, signer=signer) as client:
         yield Subject(broker, client, heard)

@@ -23,6 +23,8 @@ from reput.broker.access.needs import Facts
 from reput.broker.access.plain_control import PlainControl
 from reput.broker.access.plain_file import PlainFiles
 from reput.broker.access.plain_rules import PlainRules
+from reput.broker.access.refusals import AccessRefusals
+from reput.broker.access.user_rules import UserRules
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
@@ -60,6 +62,7 @@ from reput.broker.replication.named_tables import Deletions, NamedTables
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import SlavePort
+from reput.broker.replication.users_copy import UsersCopy
 from reput.broker.retries import Retries
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
@@ -152,6 +155,7 @@ class Broker:
         self.serving = ServerState(
             ConnectionLimits.of(config, descriptors.connections_max()), tls=self.settings.tls
         )
+        self._access_refusals = AccessRefusals(self.clock.monotonic_ms)
         self.failure: Exception | None = None
         """Why the store could not be reopened; the broker is closed then."""
         self.ended = asyncio.Event()
@@ -612,6 +616,7 @@ class Broker:
                 clock,
                 self.settings.request_tls,
                 self.settings.request_signer,
+                self._make_users_copy(access),
             ),
         )
         self.parts = Parts(
@@ -703,8 +708,9 @@ class Broker:
         settings = self.settings.access
         cluster_name = self.settings.broker.broker_cluster_name
         facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
+        refusals = self._access_refusals
         if self._plain is not None:
-            return Access(self._plain[1], facts, self.serving, self._end_revoked)
+            return Access(self._plain[1], facts, refusals, self._end_revoked)
         if not settings.authentication_enabled:
             return None
         rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
@@ -712,7 +718,12 @@ class Broker:
         if settings.migrate_auth_from_v1_enabled:
             accounts = plain_control.accounts_of(config.rocketmq_home, config.reput_acl_file)
             plain_migration.migrate(accounts, rules.users, rules.acls, self.clock.now_ms())
-        return Access(rules, facts, self.serving, self._end_revoked, (rules.users, rules.acls))
+        return Access(rules, facts, refusals, self._end_revoked, (rules.users, rules.acls))
+
+    def _make_users_copy(self, access: Access | None) -> UsersCopy | None:
+        if access is None or not isinstance(access.rules, UserRules):
+            return None
+        return UsersCopy(access.rules, self._end_revoked)
 
     def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:
         if self._plain is None:

@@ -7,7 +7,7 @@ environment.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reput.errors import InvalidOption
 from reput.secret import NO_SECRET, Secret
@@ -21,21 +21,9 @@ TOOLS_FILE = "conf/tools.yml"
 
 _FILE_BYTES_MAX = 64 * 1024
 _ANY_SECRET = f"--secret-key-file, {SECRET_KEY_FILE_VARIABLE} or {SECRET_KEY_VARIABLE}"
-_LINE = re.compile(r"(\w+)\s*:(?:\s+(.*?))?\s*")
-_QUOTED = re.compile(r"'((?:[^']|'')*)'|\"([^\"\\]*)\"")
-_NO_TEXT = re.compile(
-    r"""
-    ~ | null | true | false | yes | no | on | off | y | n
-    | [-+]? (?: 0[0-7_]+ | 0b[01_]+ | 0x[0-9a-f_]+ | [0-9]+ (?:_[0-9_]*)+
-        | [0-9][0-9_]* (?: :[0-5]?[0-9])+ (?:\.[0-9_]*)? | [0-9_]*\.[0-9_]* (?:e[-+]?[0-9]+)?
-        | [0-9][0-9_]*e[-+]?[0-9]+ | \.inf | \.nan )
-    | [+][0-9]+
-    | [0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*
-    | = | [\[\]{}>|*&!%@`,?#-].* | .*\s\#.* | .*:(?:\s.*)?
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-"""Values without quotes that are no text in YAML 1.1, or another one."""
+_QUOTED = "a text; 'in single quotes' any text is one, with '' for a quote"
+_LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)[eE][-+]?[0-9]+")
+"""Texts that mqadmin takes for a number, and PyYAML does not."""
 
 
 class Given(NamedTuple):
@@ -93,35 +81,62 @@ def read_secret(option: str, path: str, content: str) -> Secret:
 
 
 def _read_tools(path: Path) -> Given:
-    """Return the credentials of a ``tools.yml``; none if it does not exist or has no keys."""
+    """Return the credentials of a ``tools.yml``; none if it does not exist or has no keys.
+
+    It is read as mqadmin does, as YAML 1.1. A value without quotes that is no text there, but a
+    number with another text, a boolean or a date, is refused.
+    """
     if not path.exists():
         return Given()
+    text = _read("ROCKETMQ_HOME", path)
+    try:
+        import yaml
+    except ImportError:
+        allowed = (
+            "given together with --secret-key-file, or PyYAML installed for "
+            f"{path}: pip install 'reput[acl]'"
+        )
+        raise InvalidOption("--access-key", None, allowed) from None
+    try:
+        root: Any = yaml.compose(text, yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        # Neither the text nor the cause is shown: they may have the secret.
+        mark = getattr(error, "problem_mark", None)
+        if getattr(error, "context", None) == "while scanning a quoted scalar":
+            mark = error.context_mark  # where it begins: the problem is the end of the file
+        place = str(path) if mark is None else f"{path}, line {mark.line + 1}"
+        raise InvalidOption("tools.yml", place, f"YAML; a value is {_QUOTED}") from None
+    if root is None:
+        return Given()
+    if root.id != "mapping":
+        allowed = "lines `accessKey: NAME` and `secretKey: TEXT`"
+        raise InvalidOption("tools.yml", str(path), allowed)
     values: dict[str, str] = {}
-    for number, raw in enumerate(_read("ROCKETMQ_HOME", path).splitlines(), start=1):
-        line = raw.strip()
-        if not line or line.startswith("#") or line in ("---", "..."):
+    for key, value in root.value:
+        if key.id != "scalar" or key.value not in ("accessKey", "secretKey"):
             continue
-        pair = _LINE.fullmatch(raw)
-        if pair is None or pair[1] in values:
-            allowed = "lines `accessKey: NAME` and `secretKey: TEXT`, each at most once"
-            raise InvalidOption("tools.yml", f"{path}, line {number}", allowed)
-        values[pair[1]] = _scalar(pair[2] or "", f"{path}, line {number}")
+        place = f"{path}, line {key.start_mark.line + 1}"
+        if key.value in values:
+            raise InvalidOption("tools.yml", place, f"{key.value} once")
+        values[key.value] = _scalar(value, place)
     access_key, secret_key = values.get("accessKey", ""), values.get("secretKey", "")
     if bool(access_key) != bool(secret_key):
         raise InvalidOption("tools.yml", str(path), "both accessKey and secretKey, or neither")
     return Given(access_key, Secret(secret_key))
 
 
-def _scalar(text: str, place: str) -> str:
-    """Return the text of a scalar of YAML 1.1. No error shows it."""
-    quoted = _QUOTED.fullmatch(re.sub(r"(?<=['\"])\s+#.*$", "", text))
-    if quoted is not None:
-        return (quoted[1] or "").replace("''", "'") if quoted[2] is None else quoted[2]
-    plain = re.sub(r"(?:^|\s+)#.*$", "", text)
-    if plain[:1] in ("'", '"') or (plain and _NO_TEXT.fullmatch(plain)):
-        allowed = "a text; 'in single quotes' any text is one, with '' for a quote"
-        raise InvalidOption("tools.yml", place, allowed)
-    return plain
+def _scalar(node: Any, place: str) -> str:
+    """Return the text of a value. No error shows it."""
+    kind = node.tag.rpartition(":")[2]
+    if node.id == "scalar":
+        text = str(node.value)
+        is_decimal = re.fullmatch(r"0|[1-9][0-9]*", text) is not None
+        is_plain_text = kind == "str" and not _LIKE_NUMBER.fullmatch(text)
+        if node.style in ("'", '"') or (node.style is None and (is_plain_text or is_decimal)):
+            return text
+        if kind == "null" and not text:
+            return ""
+    raise InvalidOption("tools.yml", place, _QUOTED)
 
 
 def _read(option: str, path: Path) -> str:

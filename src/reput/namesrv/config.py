@@ -56,10 +56,17 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
 )
 """Keys of RocketMQ that have no effect here, each with the reason."""
 
+_NO_ACCESS_CONTROL = (
+    "name servers trust their network, as RocketMQ's: set it in broker.conf, and protect this port "
+    "by tls.server.mode=enforcing with certificates of clients"
+)
 ONLY: Mapping[str, tuple[str, str]] = {
     "clusterTest": ("false", "routes of another environment are not requested"),
     "supportActingMaster": ("false", "a slave never replaces its master"),
     "enableControllerInNamesrv": ("false", "controllers are not supported"),
+    "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
+    "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
+    "aclEnable": ("false", _NO_ACCESS_CONTROL),
     "deleteTopicWithBrokerRegistration": (
         "false",
         "a broker that registers one topic would lose the others; delete topics with mqadmin",

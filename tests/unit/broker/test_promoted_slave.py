@@ -69,13 +69,7 @@ class Pair:
 
     async def promote(self) -> Subject:
         """Kill the master, and promote the slave; return it."""
-        broker = self.master.broker
-        for task in broker.loops._tasks:
-            task.cancel()
-        await asyncio.gather(*broker.loops._tasks, return_exceptions=True)
-        await broker.parts.replication.stop()
-        for server in broker._servers:
-            await server.stop()
+        await broker_subject.kill(self.master.broker)
         await self.slave.broker.change_role(BrokerRole.ASYNC_MASTER, 0)
         return self.slave
 

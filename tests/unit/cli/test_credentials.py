@@ -1,5 +1,6 @@
 """Credentials of commands: where they come from, and that nothing shows them."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_options_win_over_the_file_of_mqadmin(home: Path, key_file: str) -> None
 @pytest.mark.parametrize(
     ("text", "secret"),
     [
-        # The values that PyYAML's safe_load returns as these texts.
+        # Texts as SnakeYAML reads them for mqadmin: YAML 1.1.
         ("12345678", "12345678"),
         ("a b", "a b"),
         ("5f3ac2", "5f3ac2"),
@@ -64,6 +65,7 @@ def test_options_win_over_the_file_of_mqadmin(home: Path, key_file: str) -> None
         ("x#y  # comment", "x#y"),
         ("a:b/c+d=", "a:b/c+d="),
         ("yesterday", "yesterday"),
+        ('"a\\tb"', "a\tb"),
     ],
 )
 def test_the_file_of_mqadmin(home: Path, text: str, secret: str) -> None:
@@ -71,7 +73,24 @@ def test_the_file_of_mqadmin(home: Path, text: str, secret: str) -> None:
     assert tools(home, file) == Given("rocketmq2", Secret(secret))
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "other: value\n", "accessKey:\nsecretKey:\n"])
+def test_the_file_of_mqadmin_needs_a_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(InvalidOption, match=r"pip install 'reput\[acl\]'"):
+        tools(home, "accessKey: AK\nsecretKey: hunter2\n")
+    assert find_credentials("AK", None, {"REPUT_SECRET_KEY": "a"}) == Given("AK", Secret("a"))
+    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "other: value\n",
+        "accessKey:\nsecretKey:\n",
+        "accounts:\n- accessKey: AK\n  secretKey: hunter2\n",
+    ],
+)
 def test_a_file_of_mqadmin_without_keys(home: Path, text: str) -> None:
     assert tools(home, text) == Given()
 
@@ -80,7 +99,7 @@ def test_a_file_of_mqadmin_without_keys(home: Path, text: str) -> None:
     "value",
     # Numbers, dates and others of YAML 1.1, whose text in Java is another one.
     ["012345", "0x1F", "1_000", "1.5e3", "12e5", "1:30", "+7", "true", "No", "~", "2026-11-23",
-     "[a]", "{a: b}", "&a b", "*a", "|", "'open", '"a\\n"', "a: b", "- a", "%x"],
+     "[a]", "{a: b}", "*a", "|", "'open", "a: b", "- a", "%x", "!!binary YQ=="],
 )  # fmt: skip
 def test_values_that_yaml_changes_must_be_in_quotes(home: Path, value: str) -> None:
     with pytest.raises(InvalidOption, match=r"line 2.*quotes") as caught:
@@ -94,7 +113,9 @@ def test_values_that_yaml_changes_must_be_in_quotes(home: Path, value: str) -> N
         ("accessKey: AK\n", "both"),
         ("secretKey: hunter2\n", "both"),
         ("accessKey: AK\naccessKey: B\nsecretKey: hunter2\n", "line 2"),
-        ("accounts:\n- accessKey: AK\n  secretKey: hunter2\n", "line 2"),
+        ("- accessKey: AK\n- secretKey: hunter2\n", "accessKey: NAME"),
+        ("accessKey: AK\nsecretKey: [hunter2\n", "YAML"),
+        ("[" * 30_000 + "hunter2", "YAML"),
     ],
 )
 def test_other_files_are_errors_without_the_secret(home: Path, text: str, match: str) -> None:

@@ -100,6 +100,8 @@ def test_without_a_file() -> None:
         ("clusterTest", "true", "false: routes of another environment"),
         ("supportActingMaster", "true", "false: a slave never"),
         ("enableControllerInNamesrv", "true", "false: controllers are not supported"),
+        ("authenticationEnabled", "true", "false: name servers trust their network"),
+        ("authorizationEnabled", "true", "tls.server.mode=enforcing"),
         ("deleteTopicWithBrokerRegistration", "true", "false: a broker that registers one topic"),
     ],
 )

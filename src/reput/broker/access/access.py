@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reput.broker.access.needs import Facts, needs_of
+from reput.broker.access.refusals import AccessRefusals
 from reput.broker.access.rules import AccessRefused, Account, Need, RuleSet
 from reput.errors import REMARK_LETTERS, ReputError, excerpt
 from reput.format.command import Command
-from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
 from reput.store.table_files import SavedTable
 
@@ -34,7 +34,7 @@ class Access:
     Args:
         rules: The accounts and rules in force.
         facts: What the needs of requests depend on.
-        serving: Limits the lines of the log about refusals.
+        refusals: Counts the refused requests.
         end_revoked: Ends the held requests that changed rules do not allow any more.
         tables: Tables of the accounts and rules that are saved.
     """
@@ -43,7 +43,7 @@ class Access:
         self,
         rules: RuleSet,
         facts: Facts,
-        serving: ServerState,
+        refusals: AccessRefusals,
         end_revoked: Callable[[], None],
         tables: Sequence[SavedTable] = (),
     ) -> None:
@@ -51,11 +51,8 @@ class Access:
         self.end_revoked = end_revoked
         self.facts = facts
         self.tables = tables
-        self.refused_count = 0
-        """Requests that were refused."""
-        self.unverified_count = 0
-        """Those among them whose sender was not known."""
-        self._serving = serving
+        self.refusals = refusals
+        """Counts of refused requests."""
         self.requester: Account | None = None
         """Sender of the request that is being served. To be read before the first ``yield``."""
         self._needs: Sequence[Need] = ()
@@ -118,11 +115,8 @@ class Access:
         return True
 
     def _note_refusal(self, request: Command, address: str, refused: AccessRefused) -> None:
-        self.refused_count += 1
-        self.unverified_count += refused.is_unverified
-        kind = "not_authenticated" if refused.is_unverified else "not_authorized"
         text = excerpt(str(refused), REMARK_LETTERS)
-        self._serving.faults.warn(kind, "%s: request %d refused: %r", address, request.code, text)
+        self.refusals.add(address, request.code, text, is_unverified=refused.is_unverified)
 
     def _note(self, account: Account, needs: Sequence[Need], address: str) -> None:
         self.requester, self._needs, self._address = account, needs, address

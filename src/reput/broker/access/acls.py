@@ -64,7 +64,7 @@ class AclTable(SavedTable):
 
     def _decode(self, entries: Table) -> None:
         try:
-            self._acls = {subject: _acl(value) for subject, value in entries.items()}
+            self._acls = {subject: acl_of(value) for subject, value in entries.items()}
         except (InvalidOption, KeyError) as error:
             raise CorruptRecord(f"not rules: {error}", file=self.path) from None
         self._changed = set(self._acls)
@@ -92,7 +92,13 @@ def _entry(rule: Rule) -> Table:
     }
 
 
-def _acl(value: Table) -> Acl:
+def acl_of(value: Table) -> Acl:
+    """Return rules from their form in the file or in a reply of a broker.
+
+    Raises:
+        InvalidOption: A text has no meaning.
+        KeyError: A member is missing.
+    """
     rules: dict[PolicyType, list[Rule]] = {PolicyType.CUSTOM: [], PolicyType.DEFAULT: []}
     for policy in value["policies"]:
         kind = PolicyType.parse(policy["policyType"])

@@ -72,7 +72,12 @@ class UserTable(SavedTable):
         self.change_count += 1
 
     def _decode(self, entries: Table) -> None:
-        self._users = {name: _user(name, value) for name, value in entries.items()}
+        self._users = {}
+        for name, value in entries.items():
+            try:
+                self._users[name] = user_of(name, value)
+            except InvalidOption as error:
+                raise CorruptRecord(f"user {name!r}: {error}", file=self.path) from None
         self._changed = set(self._users)
 
     def _stored_entry(self, key: str) -> Table | None:
@@ -86,14 +91,15 @@ class UserTable(SavedTable):
         }
 
 
-def _user(name: str, value: Table) -> User:
-    """Return a user of the file. Its errors never have the password."""
+def user_of(name: str, value: Table) -> User:
+    """Return a user from its form in the file or in a reply of a broker.
+
+    Raises:
+        InvalidOption: It is not the form of a user; the message never has the password.
+    """
     password = value.get("password")
-    try:
-        if not isinstance(password, str) or not password:
-            raise InvalidOption("password", "", "a text")
-        kind = UserType.parse(str(value.get("userType", UserType.NORMAL.text)))
-        status = UserStatus.parse(str(value.get("userStatus", UserStatus.ENABLE.text)))
-    except InvalidOption as error:
-        raise CorruptRecord(f"user {name!r}: {error}", file=UserTable.path) from None
+    if not isinstance(password, str) or not password:
+        raise InvalidOption("password", "", "a text")
+    kind = UserType.parse(str(value.get("userType") or UserType.NORMAL.text))
+    status = UserStatus.parse(str(value.get("userStatus") or UserStatus.ENABLE.text))
     return User(name, Secret(password), kind, status)

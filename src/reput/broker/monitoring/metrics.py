@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from reput import __version__
+from reput.broker.access.refusals import AccessRefusals
 from reput.broker.counters import stats
 from reput.broker.loops import Loops
 from reput.broker.monitoring import health, replication_state
@@ -202,6 +203,9 @@ class BrokerMeter:
         parts = self._parts
         yield metrics_server.refusals_by_limit(parts.serving.refusals)
         yield metrics_server.tls_handshakes(parts.serving.tls)
+        if parts.access is not None:
+            for family in _access_refusals(parts.access.refusals):
+                yield family
         yield single(
             "reput_stats_uncounted_total",
             "Events that are only in the totals, as there are too many series.",
@@ -431,6 +435,28 @@ class BrokerMeter:
             age.values[label] = max(age.values.get(label, 0.0), (now_ms - oldest_ms) / 1000)
         yield lags
         yield age
+
+
+def _access_refusals(refusals: AccessRefusals) -> tuple[Family, Family]:
+    """Return the counters of access control; the number of addresses is bounded."""
+    refused = Family(
+        "reput_access_refused_total",
+        "Requests that access control refused: of unknown senders, or without permission.",
+        ("reason",),
+        is_counter=True,
+    )
+    refused.values = {
+        ("not_authenticated",): refusals.unauthenticated_count,
+        ("not_authorized",): refusals.unauthorized_count,
+    }
+    by_address = Family(
+        "reput_access_not_authenticated_total",
+        "Requests of unknown senders by address: the first addresses, and all others together.",
+        ("address",),
+        is_counter=True,
+    )
+    by_address.values = {(name,): count for name, count in refusals.by_address.items() if count}
+    return refused, by_address
 
 
 def _cut_bytes(root: str) -> int:

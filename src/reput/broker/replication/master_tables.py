@@ -10,8 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from reput.broker.access.acls import acl_of
+from reput.broker.access.policy import Acl
+from reput.broker.access.users import User, user_of
 from reput.broker.replication.master_requests import MasterRequests, RequestDenied, Unanswered
-from reput.errors import CorruptRecord
+from reput.errors import CorruptRecord, InvalidOption
 from reput.format import fastjson, timer_check
 from reput.format.codes import RequestCode
 from reput.format.command import Command
@@ -123,6 +126,29 @@ class MasterTables:
         except (CorruptRecord, ValueError) as error:
             raise Unanswered(f"{self._master.address} answers for {what}, but: {error}") from error
 
+    async def users(self) -> list[User]:
+        """Return the users of access control 2.0.
+
+        To be called only if the master ``has_newer_tables``.
+
+        Raises:
+            Unanswered: There is no answer, or one without passwords.
+        """
+        return await self._list(RequestCode.AUTH_LIST_USER, "its users", users)
+
+    async def acls(self) -> dict[str, Acl]:
+        """Return subject -> rules of access control 2.0; as ``users``. Raises ``Unanswered``."""
+        return await self._list(RequestCode.AUTH_LIST_ACL, "the rules of its users", acls)
+
+    async def _list(self, code: RequestCode, what: str, decode: Callable[[list[Table]], _T]) -> _T:
+        reply = await self._master.table(code, what)
+        body = bytes(reply.body)
+        try:
+            return await asyncio.to_thread(lambda: decode(_parsed_list(body)))
+        except (CorruptRecord, ValueError) as error:
+            problem = f"{self._master.address} answers for {what}, but: {error}"
+            raise Unanswered(problem) from error
+
     async def _fetch(
         self, code: RequestCode, entries_member: str, decode: Callable[[Table, str], _T]
     ) -> _T:
@@ -147,6 +173,14 @@ def _parsed(body: bytes) -> Table:
         value = fastjson.parse(body.decode())
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
+    return value
+
+
+def _parsed_list(body: bytes) -> list[Table]:
+    """Return the objects of a list; an empty body is an empty one."""
+    value = msgspec.json.decode(body) if body else []
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ValueError("not a list of objects")
     return value
 
 
@@ -207,6 +241,45 @@ def request_modes(table: Table, entries_member: str) -> RequestModesByTopic:
     """Return the request modes of a reply. Raises ``CorruptRecord``."""
     with expected_kind(entries_member):
         return pop_tables.request_modes(member(table, entries_member, entries_member))
+
+
+def users(entries: list[Table]) -> list[User]:
+    """Return the users of a reply.
+
+    Raises:
+        ValueError: An entry is not a user, or lacks its password. The message has no password.
+    """
+    listed = []
+    for entry in entries:
+        name = entry.get("username")
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError("a user has no name")
+        if not entry.get("password"):
+            raise ValueError(
+                "passwords are shown to super users only: let innerClientAuthenticationCredentials "
+                "be those of one"
+            )
+        try:
+            listed.append(user_of(name, entry))
+        except InvalidOption as error:
+            raise ValueError(f"user {name!r}: {error}") from None
+    if not listed:
+        raise ValueError("there are none, not even that of this request")
+    return listed
+
+
+def acls(entries: list[Table]) -> dict[str, Acl]:
+    """Return subject -> rules of a reply. Raises ``ValueError``."""
+    listed = {}
+    for entry in entries:
+        subject = entry.get("subject")
+        if not isinstance(subject, str):
+            raise ValueError("rules have no subject")
+        try:
+            listed[subject] = acl_of(entry)
+        except (InvalidOption, KeyError, TypeError) as error:
+            raise ValueError(f"rules of {subject!r}: {error}") from None
+    return listed
 
 
 def timer_progress(reply: Command) -> TimerProgress:

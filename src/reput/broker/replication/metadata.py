@@ -1,4 +1,4 @@
-"""A slave's copies of its master's tables: topics, groups, request modes, consumer offsets, delays.
+"""A slave's copies of its master's tables: topics, groups, request modes, users, offsets, delays.
 
     topics, groups, offsets -> end of the master's log -> the slave has dispatched up to it
     new entries at once                                -> positions: of groups, levels, the timer
@@ -22,6 +22,7 @@ from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.master_tables import MasterTables, Queues
 from reput.broker.replication.named_tables import NamedTables
 from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.broker.replication.users_copy import UsersCopy
 from reput.broker.timer.timers import Timers
 from reput.clock import Clock
 from reput.errors import ReputError
@@ -70,6 +71,7 @@ class MetadataSync:
         clock: The clock.
         tls: Certificates of the requests; None without TLS.
         signer: Signs the requests; None: they are not signed.
+        users_copy: Copies users and rules; None without access control 2.0.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class MetadataSync:
         clock: Clock,
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
+        users_copy: UsersCopy | None = None,
     ) -> None:
+        self._users_copy = users_copy
         self._tls = tls
         self._signer = signer
         self._status = status
@@ -166,6 +170,9 @@ class MetadataSync:
 
         log = await done(master.log_range)
         is_newer = log is not None and log.has_newer_tables
+        users_copy = self._users_copy
+        if is_newer and users_copy is not None:
+            await done(lambda: users_copy.copy(master))
         await done(lambda: self._named_tables.copy_topics(master))
         deleted_groups = await done(lambda: self._named_tables.copy_groups(master)) or set()
         if is_newer and (modes := await done(tables.request_modes)) is not None:

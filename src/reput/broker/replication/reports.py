@@ -29,7 +29,7 @@ class Reason(enum.StrEnum):
     TLS = "tls"
     """One side uses TLS and the other does not, or its handshake failed."""
     NOT_A_PEER = "not_a_peer"
-    """Its address is not in ``reputHaPeers``."""
+    """Its address is not in ``reputHaPeers``, or that is empty and access control is on."""
     FAILED = "failed"
     """The log could not be read."""
 

@@ -207,15 +207,32 @@ class SlavePort:
             self._socket_of(connection), host, address, self, self.clock.monotonic_ms()
         )
         self._unreported[link] = None
-        if not ha_peers.contain(self._peers, host):
-            allowed = self._settings.broker.reput_ha_peers
-            self.refuse(link, Reason.NOT_A_PEER, f"reputHaPeers is {allowed}")
+        problem = self._foreign(host, connection.getsockname()[0])
+        if problem:
+            self.refuse(link, Reason.NOT_A_PEER, problem)
             return
         from_host = [other for other in self._unreported if other.host == host]
         if len(from_host) > limits.HA_UNREPORTED_PER_ADDRESS.maximum:
             self._refuse_excess(from_host[0], limits.HA_UNREPORTED_PER_ADDRESS)
         elif len(self._unreported) > limits.HA_UNREPORTED.maximum:
             self._refuse_excess(link, limits.HA_UNREPORTED)
+
+    def _foreign(self, host: str, own: str) -> str:
+        """Return why a host may not connect; empty if it may.
+
+        This port asks for no signature. So with access control, it is closed to other machines
+        until an operator names them: it sends everything that the rules protect.
+        """
+        if not ha_peers.contain(self._peers, host):
+            return f"reputHaPeers is {self._settings.broker.reput_ha_peers}"
+        if self._peers or not self._settings.is_access_controlled:
+            return ""
+        if ha_peers.is_same_machine(host, own):
+            return ""
+        return (
+            "reputHaPeers is empty, so that with access control only slaves on this machine may "
+            "connect; set it to the networks of the slaves"
+        )
 
     def _socket_of(self, connection: socket.socket) -> SlaveSocket:
         if not self._settings.store.ha_tls_enable:

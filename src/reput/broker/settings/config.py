@@ -80,7 +80,8 @@ class BrokerConfig:
     """Address that slaves connect to, with haListenPort."""
     reput_ha_peers: str = ""
     """Networks of the slaves, separated by commas: ``10.0.0.0/24,10.1.0.7``. The port for slaves
-    closes connections from others; if empty, it closes none."""
+    closes connections from others. If empty, it closes none; with access control, all from other
+    machines."""
     bind_address: str = "0.0.0.0"
     """Address to listen on."""
     listen_port: Port = 10911

@@ -29,9 +29,23 @@ def contain(allowed: Sequence[Network], host: str) -> bool:
         allowed: The networks.
         host: The address of the host.
     """
-    if not allowed:
-        return True
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in allowed)
+    address = _address(host)
+    return not allowed or any(address in network for network in allowed)
+
+
+def is_same_machine(host: str, own: str) -> bool:
+    """Return whether a connection comes from the machine that it leads to.
+
+    Args:
+        host: The address that it comes from.
+        own: The address that it leads to.
+    """
+    address = _address(host)
+    return address.is_loopback or address == _address(own)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an address; IPv4 in the form of IPv6 is IPv4."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

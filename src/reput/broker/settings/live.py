@@ -180,6 +180,8 @@ class LiveConfig:
         self.version = DataVersion()
         self.on_change: list[Callable[[Change], object]] = []
         """Called when new settings are in force."""
+        self.is_access_controlled = broker.acl_enable or self.access.authentication_enabled
+        """True if requests need permission."""
         self._path = path
         self._wanted_broker, self._wanted_store = broker, store  # including changes after a restart
         self._text = ""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from reput.broker.replication.slave_socket import ALERT
 from reput.broker.replication.state import SlaveState
 from reput.broker.server import Broker
 from reput.broker.settings import ha_peers
+from reput.broker.settings.access import AccessSettings
 from reput.errors import InvalidOption
 from reput.format import command, headers
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import RegisterBrokerReplyHeader
 from reput.remoting.tls_settings import TlsMode, TlsSettings
+from reput.secret import Secret
 from reput.store.config import BrokerRole
 from reput.store.incoming import IncomingMessage
 from scripted_cluster import ScriptedServer
@@ -266,6 +269,47 @@ async def test_only_peers_get_the_log(
             await asyncio.sleep(0.005)
         assert two.slave.parts.replication.follower.status.received_bytes == 0
         assert two.master.parts.replication.slave_port.counts.refused[Reason.NOT_A_PEER]
+
+
+async def test_access_control_closes_the_port_to_other_machines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Secret('{"username":"root","password":"word-of-root"}')
+    access = AccessSettings(authentication_enabled=True, init_authentication_user=first)
+    for number, (peers, is_refused) in enumerate((("", True), ("192.0.2.0/24", False))):
+        config = broker_subject.broker_config(reput_ha_peers=peers, broker_ip2="127.0.0.1")
+        store = broker_subject.store_config(tmp_path / str(number))
+        async with Broker(config, store, access=access) as master:
+            port = master.parts.replication.slave_port
+            with socket.create_server(("127.0.0.1", 0)) as listening:
+                for host, is_foreign in (("192.0.2.9", True), ("127.0.0.1", False)):
+                    with socket.create_connection(listening.getsockname()) as slave:
+                        port._opened(listening.accept()[0], host, 4711)
+                        expected = is_foreign == is_refused
+                        assert (port.unreported_count == 0) == expected
+                        if expected:
+                            slave.settimeout(DEADLINE_S)
+                            assert slave.recv(100) == b""
+                        for link in list(port._unreported):
+                            link.close("the test ends")
+            assert port.counts.refused[Reason.NOT_A_PEER] == 1
+    assert "slave 192.0.2.9:4711 refused: reputHaPeers is empty" in caplog.text
+    assert "slave 127.0.0.1:4711 refused: reputHaPeers is 192.0.2.0/24" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "own", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.7", "10.0.0.1", True),
+        ("::1", "::1", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.2", "10.0.0.1", False),
+        ("fe80::1%eth0", "fe80::2", False),
+    ],
+)
+def test_the_same_machine(host: str, own: str, expected: bool) -> None:
+    assert ha_peers.is_same_machine(host, own) is expected
 
 
 @pytest.mark.parametrize(
