@@ -61,7 +61,8 @@ class AsyncClient(Protocol):
         """Close the client, given the exception that ended the block."""
 
 
-C = TypeVar("C", bound=AsyncClient)
+C = TypeVar("C", bound=AsyncClient, covariant=True)
+"""Class of the asyncio client. Covariant: a method of its base is one of each blocking client."""
 
 
 class LoopThread:
