@@ -103,7 +103,8 @@ def _read_tools(path: Path) -> Given:
         # Neither the text nor the cause is shown: they may have the secret.
         mark = getattr(error, "problem_mark", None)
         if getattr(error, "context", None) == "while scanning a quoted scalar":
-            mark = error.context_mark  # where it begins: the problem is the end of the file
+            # Where it begins: the problem is the end of the file.
+            mark = getattr(error, "context_mark", mark)
         place = str(path) if mark is None else f"{path}, line {mark.line + 1}"
         raise InvalidOption("tools.yml", place, f"YAML; a value is {_QUOTED}") from None
     if root is None:
