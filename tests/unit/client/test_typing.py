@@ -18,7 +18,10 @@ PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 def test_programs_of_users_pass_mypy_strict() -> None:
     done = subprocess.run(
         # The settings and the cache of `make types`, which has the types of the package.
-        [sys.executable, "-m", "mypy", "--strict", "--python-executable", sys.executable, *PROGRAMS],
+        [
+            *(sys.executable, "-m", "mypy", "--strict"),
+            *("--python-executable", sys.executable, *PROGRAMS),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@
 
 The master's replace those of the slave as a whole: a user that was deleted there, or whose rules
 were, must not be served by a slave that becomes master. The replies have no version, so a deletion
-cannot be distinguished from a lost table; both end with fewer permissions, never with more. Only a reply
+looks like a lost table; both end with fewer permissions, never with more. Only a reply
 without any user, which no master can give to a signed request, changes nothing.
 
 Source: rocketmq 5.5.0 ``SlaveSynchronize`` does not copy them: ``mqadmin -c`` changes slaves too.
