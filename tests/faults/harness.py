@@ -153,7 +153,7 @@ class Node:
         self._namesrv = namesrv
         self._cluster: ReputCluster | JavaCluster | None = None
         self._log_start = 0
-        # A run that ends while a thread starts a process has to wait for it: nobody would end it.
+        # A run that ends while a thread starts a process waits for it, and ends it.
         self._starting = threading.Lock()
 
     @property

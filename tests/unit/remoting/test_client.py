@@ -355,7 +355,7 @@ async def test_close_while_connecting() -> None:
 async def test_a_refused_connection_whose_caller_was_cancelled_is_not_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """asyncio would report an exception that nobody has seen when the task is collected."""
+    """asyncio would report an exception that no caller has seen when the task is collected."""
     reported: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context))
