@@ -193,7 +193,7 @@ async def test_one_way_requests_get_nothing(people: People) -> None:
     reply = await people.ask(Command(31337), client)
     assert reply.remark == "username cannot be null."
     assert people.subject.parts.access is not None
-    assert people.subject.parts.access.refused_count == 2
+    assert people.subject.parts.access.refusals.unauthenticated_count == 2
 
 
 @pytest.mark.parametrize("is_signed", [True, False])

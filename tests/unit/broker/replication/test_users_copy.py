@@ -176,6 +176,9 @@ async def test_a_promoted_slave_refuses_what_its_master_refused(
         await change(master, Code.AUTH_DELETE_USER, {"username": "cid"})
         while (await master.send("Early", b"")).code != ResponseCode.SUCCESS:
             await asyncio.sleep(0.005)  # the slave does not count yet
+        slaves = master.parts.replication.slave_port
+        # From here on the master counts it as available.
+        await until(lambda: any(link.replica.acked_offset is not None for link in slaves.slaves))
         assert (await master.send("T", b"first")).code == ResponseCode.SUCCESS
         await until(lambda: is_copied(master, slave))
         expected = await verdicts(master, "T")
