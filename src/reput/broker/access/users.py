@@ -100,6 +100,6 @@ def user_of(name: str, value: Table) -> User:
     password = value.get("password")
     if not isinstance(password, str) or not password:
         raise InvalidOption("password", "", "a text")
-    kind = UserType.parse(str(value.get("userType") or UserType.NORMAL.text))
-    status = UserStatus.parse(str(value.get("userStatus") or UserStatus.ENABLE.text))
+    kind = UserType.parse(str(value.get("userType", UserType.NORMAL.text)))
+    status = UserStatus.parse(str(value.get("userStatus", UserStatus.ENABLE.text)))
     return User(name, Secret(password), kind, status)

@@ -76,7 +76,9 @@ class MasterTables:
         self, code: RequestCode, entries_member: str, total_field: str
     ) -> NamedEntries:
         reply = await self._master.table(code, entries_member)
-        named_entries = await self._decoded(reply, entries_member, named)
+        named_entries = await self._decoded(
+            reply, entries_member, lambda body: named(_parsed(body), entries_member)
+        )
         total = (reply.ext_fields or {}).get(total_field, "")
         if total.isdecimal() and int(total) > len(named_entries.entries):
             return named_entries._replace(is_whole=False)
@@ -142,28 +144,23 @@ class MasterTables:
 
     async def _list(self, code: RequestCode, what: str, decode: Callable[[list[Table]], _T]) -> _T:
         reply = await self._master.table(code, what)
-        body = bytes(reply.body)
-        try:
-            return await asyncio.to_thread(lambda: decode(_parsed_list(body)))
-        except (CorruptRecord, ValueError) as error:
-            problem = f"{self._master.address} answers for {what}, but: {error}"
-            raise Unanswered(problem) from error
+        return await self._decoded(reply, what, lambda body: decode(_parsed_list(body)))
 
     async def _fetch(
         self, code: RequestCode, entries_member: str, decode: Callable[[Table, str], _T]
     ) -> _T:
         reply = await self._master.table(code, entries_member)
-        return await self._decoded(reply, entries_member, decode)
+        return await self._decoded(
+            reply, entries_member, lambda body: decode(_parsed(body), entries_member)
+        )
 
-    async def _decoded(
-        self, reply: Command, entries_member: str, decode: Callable[[Table, str], _T]
-    ) -> _T:
+    async def _decoded(self, reply: Command, what: str, decode: Callable[[bytes], _T]) -> _T:
+        """Return what a body has; it is decoded in a thread. Raises ``Unanswered``."""
         body = bytes(reply.body)
         try:
-            return await asyncio.to_thread(lambda: decode(_parsed(body), entries_member))
+            return await asyncio.to_thread(decode, body)
         except (CorruptRecord, ValueError) as error:
-            problem = f"{self._master.address} answers for {entries_member}, but: {error}"
-            raise Unanswered(problem) from error
+            raise Unanswered(f"{self._master.address} answers for {what}, but: {error}") from error
 
 
 def _parsed(body: bytes) -> Table:
