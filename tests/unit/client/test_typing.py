@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+PROGRAMS = sorted((ROOT / "tests/programs").glob("*.py"))
 
 
 @pytest.mark.slow
