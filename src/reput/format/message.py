@@ -79,6 +79,9 @@ JUDGED_BYTES = POSITION_PHYSICAL_OFFSET + PHYSICAL_OFFSET.size
 """Bytes needed to judge a head: up to the physical offset, which must be the offset of the
 record."""
 
+SECTOR_BYTES = 512
+"""Bytes of a file that a disk writes together: after a power failure, all or none."""
+
 HOST_V4_BYTES = 4 + PORT.size
 HOST_V6_BYTES = 16 + PORT.size
 FIXED_BYTES_V1 = (
@@ -383,6 +386,16 @@ def classify(
         if property_bytes >= CRC_PROPERTY_BYTES and not _record_crc_matches(view, position, end):
             return Verdict.BAD_RECORD_CRC, size
     return Verdict.MESSAGE, size
+
+
+def ends_in_zeros(property_bytes: bytes, end: int) -> bool:
+    """Return whether the properties in a record's last sector are zeros: it was never written.
+
+    Args:
+        property_bytes: The properties, with which the record ends. None ends with a zero.
+        end: End of the record: a position in its file.
+    """
+    return bool(property_bytes) and not any(property_bytes[-((end - 1) % SECTOR_BYTES + 1) :])
 
 
 def _record_crc_matches(view: memoryview, position: int, end: int) -> bool:

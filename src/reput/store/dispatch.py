@@ -130,9 +130,7 @@ class Dispatcher:
         """Ranges that were skipped since the store was opened."""
         self.refilled_units = 0
         """Number of units that replace messages lost from the log."""
-        self.is_replica = False
-        """True if the log is received from a master: its end may be inside a record, for which
-        dispatch waits, and damage stops dispatch instead of being skipped."""
+        self._is_replica = False
         self.problem = ""
         """Why dispatch of a replica has stopped; empty if it has not."""
         self._awaited = 0  # end of the log at which a replica's dispatch waits for more bytes
@@ -142,6 +140,20 @@ class Dispatcher:
         """Called with a topic, and the ids of its queues that have begun again."""
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
+
+    @property
+    def is_replica(self) -> bool:
+        """True if the log is received from a master.
+
+        Its end may be inside a record, for which dispatch waits. Records that the master lost a
+        part of in a power failure are skipped, as by the master; any other damage stops dispatch.
+        """
+        return self._is_replica
+
+    @is_replica.setter
+    def is_replica(self, value: bool) -> None:
+        self._is_replica = value
+        self._block[state.CHECKS_CONTENT] = value
 
     @property
     def dispatched_offset(self) -> int:
@@ -274,6 +286,9 @@ class Dispatcher:
             position = block[state.INPUT_POSITION]
             if reason == state.STOP_DONE:
                 break
+            if reason == state.STOP_TORN:
+                block[state.INPUT_POSITION] = self._skip_torn(file, position, end)
+                continue
             if self.is_replica and reason in (state.STOP_DAMAGE, state.STOP_PART):
                 self._stop_at(file, position, end)
                 break
@@ -324,6 +339,17 @@ class Dispatcher:
         hole = Hole(file.start + position, length, "not a record, or one of another offset")
         self._report(hole)
         return next_position
+
+    def _skip_torn(self, file: MappedFile, position: int, end: int) -> int:
+        """Report a record that lost a part; return the position after it."""
+        physical_offset = file.start + position
+        verdict, size = record.classify(
+            file.view(position, end), 0, physical_offset, file_end=file.size - position
+        )
+        if verdict is Verdict.MESSAGE:
+            verdict = Verdict.TRUNCATED
+        self._report(Hole(physical_offset, size, record.REASONS[verdict]))
+        return position + size
 
     def _stop_at(self, file: MappedFile, position: int, end: int) -> None:
         """Wait for the rest of the record at a position, or stop if it cannot be a record."""

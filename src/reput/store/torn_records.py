@@ -12,7 +12,6 @@ from reput.format import message as record
 from reput.format.message import Verdict
 from reput.store.commit_log_view import CommitLogView, Damage, LogBatch
 
-_SECTOR_BYTES = 512
 _CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
 _BODY_LENGTH_V4 = 84
 _NO_PROPERTIES_V4 = 91
@@ -60,9 +59,7 @@ def _cut_short(log: CommitLogView, batch: LogBatch) -> list[Damage]:
         physical_offset = batch.physical_offset + position
         file = log.file_at(physical_offset)
         message = record.decode(batch.buffer, position)
-        in_last_sector = (physical_offset + size - file.start - 1) % _SECTOR_BYTES + 1
-        rest = message.property_bytes[-in_last_sector:]
-        if message.property_bytes and not any(rest):
+        if record.ends_in_zeros(message.property_bytes, physical_offset + size - file.start):
             torn.append(Damage(physical_offset, size, Verdict.TRUNCATED, file.name))
     return torn
 

@@ -14,6 +14,7 @@ from reput.errors import DiskFull, StoreUnavailable
 from reput.format import message as record
 from reput.store.incoming import PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.verify import FindingKind
 from store_fixture import RoomyDisk, Stores
 from store_subject import batch_body, expire_files, message, step_to_the_end
 
@@ -558,3 +559,44 @@ def test_a_damaged_log_is_cut_and_its_bytes_are_kept(stores: Stores) -> None:
     copy_log(master, slave)
     assert_same(master, slave)
     assert not slave.dispatcher.holes
+
+
+def damage(store: MessageStore, physical_offset: int, data: bytes) -> None:
+    """Overwrite bytes of the first log file of a store that was abandoned."""
+    with Path(store.root, "commitlog", "0" * 20).open("r+b") as file:
+        file.seek(physical_offset)
+        file.write(data)
+
+
+@pytest.mark.parametrize("part", ["body", "properties"])
+@pytest.mark.parametrize("index", [5, 38], ids=["in the middle of its queue", "at its end"])
+def test_records_that_the_master_lost_a_part_of_are_skipped(
+    stores: Stores, index: int, part: str
+) -> None:
+    """The master's dispatch skips them after its power failure, and gives their offset again."""
+    master, slave = pair(stores)
+    for number in range(40):
+        keys = f"key{number} " + "k" * 600  # more than a sector
+        master.put(message("TopicA", b"b" * 700, number // 39, keys=keys))
+    ends = ends_of(master)
+    copy_log(master, slave, stop=ends[1])
+    master.abandon()
+    if part == "body":
+        damage(master, ends[index] - 1_000, bytes(10))
+    else:
+        damage(master, ends[index] - ends[index] % 512, bytes(ends[index] % 512))
+    master = reopen(master, stores, "ASYNC_MASTER")
+    (hole,) = master.recovery.holes
+    put_some(master, 1)
+    copy_log(master, slave)
+    assert_same(master, slave)
+    assert not slave.replica_log.problem
+    assert [(each.physical_offset, each.length) for each in slave.dispatcher.holes] == [
+        (hole.physical_offset, hole.length)
+    ]
+    stores.allow(  # the hole in the log, and the message that has its queue offset
+        FindingKind.LOG_HOLE,
+        FindingKind.UNIT_WRONG_RECORD,
+        FindingKind.KEY_MISSING,
+        FindingKind.QUEUE_OFFSET_TWICE,
+    )

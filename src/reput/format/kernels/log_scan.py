@@ -57,6 +57,7 @@ FIXED_V1 = record.FIXED_BYTES_V1
 JUDGED = record.JUDGED_BYTES
 HEAD_WORD = record.SIZE_AND_MAGIC.size
 CRC_BYTES = record.CRC_PROPERTY_BYTES
+SECTOR_BYTES = record.SECTOR_BYTES
 CRC_PREFIX = int.from_bytes(record.CRC_PROPERTY_PREFIX[:8], "little", signed=True)
 TOPIC_MAX_V1 = record.TOPIC_BYTES_MAX_V1
 MAGIC_LEAD = MAGIC_V1 >> 24 & 255
@@ -171,6 +172,18 @@ def zeros_until(address, end):
     while address < end and get_u8(address) == 0:
         address += 1
     return address
+
+
+@njit(**COMPILE_OPTIONS)
+def ends_in_zeros(properties, properties_end, end):
+    """Return whether the properties in a record's last sector are zeros; see ``format.message``.
+
+    ``end`` is the end of the record: a position in its file.
+    """
+    if properties == properties_end or get_u8(properties_end - 1) != 0:
+        return False
+    start = max(properties, properties_end - ((end - 1) % SECTOR_BYTES + 1))
+    return zeros_until(start, properties_end) == properties_end
 
 
 @njit(**COMPILE_OPTIONS)

@@ -52,6 +52,8 @@ from reput.format.kernels.log_scan import (
     TRUNCATED,
     V6_EXTRA,
     born_to_tail,
+    checksums,
+    ends_in_zeros,
     frame,
     load_topic_length,
     topic_length_bytes,
@@ -522,8 +524,9 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
     """Entry point: dispatch the records of a log buffer that start before ``stop_position``.
 
     It begins at INPUT_POSITION; ``end``, ``file_end`` and ``base`` as in ``log_scan.scan``. A blank
-    ends the scan at ``file_end``. A record that its queue has already gets no second unit. Return
-    the number of records; STOP has the reason of the end.
+    ends the scan at ``file_end``. A record that its queue has already gets no second unit. With
+    CHECKS_CONTENT it stops at records of ``torn_records``. Return the number of records; STOP has
+    the reason of the end.
     """
     input_position = word(block, state.INPUT_POSITION)
     count = 0
@@ -546,6 +549,12 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
         size = load_i32(source)
         sys_flag = load_i32(source + AT_SYS_FLAG)
         _, _, topic, topic_size, properties, properties_end = find_texts(source)
+        if word(block, state.CHECKS_CONTENT) != 0 and (
+            checksums(word(block, state.CRC_TABLES), source, size) != MESSAGE
+            or ends_in_zeros(properties, properties_end, input_position + size)
+        ):
+            stop = state.STOP_TORN
+            break
         topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
         if stop != state.STOP_DONE:
             break

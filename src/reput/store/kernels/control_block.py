@@ -62,6 +62,11 @@ HAS_RECORD_CRC = BLOCK.word(
     "HAS_RECORD_CRC", "flag", "Records end with a ``__CRC32#`` property, whose digits are filled in"
 )
 CRC_TABLES = BLOCK.word("CRC_TABLES", "address", "The tables of ``hot.crc_tables``")
+CHECKS_CONTENT = BLOCK.word(
+    "CHECKS_CONTENT",
+    "flag",
+    "Dispatch stops at records that lost a part; else only their lengths and offsets are checked",
+)
 
 # --- dispatch ----------------------------------------------------------------
 
@@ -483,6 +488,8 @@ STOP_LENGTH = 16
 STOP_BEGUN = 17
 """The record is the first of its queue, which has units of earlier records; STOP_ROW is the
 queue's."""
+STOP_TORN = 18
+"""The record at INPUT_POSITION has valid lengths, and lost a part of its content."""
 
 HELD_HALF = -1
 """FRAME_HELD of a half message."""

@@ -258,6 +258,12 @@ def dispatch(
             stop = state.STOP_PART if is_cut else state.STOP_DAMAGE
             break
         parsed = _parse(bytes(data[position : position + size]))
+        if block[state.CHECKS_CONTENT]:
+            verdict, _ = record.classify(data, position, physical_offset, file_end=file_end)
+            properties = parsed.message.property_bytes
+            if verdict is not Verdict.MESSAGE or record.ends_in_zeros(properties, position + size):
+                stop = state.STOP_TORN
+                break
         stop, topic, row = _find_rows(block, parsed)
         if stop != state.STOP_DONE:
             break
