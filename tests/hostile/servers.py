@@ -308,7 +308,7 @@ class Scene(ReputCluster):
         control.pings = [ping for ping in control.pings if ping.start > after - 60]
         watch.stalls.sort(key=lambda stall: -stall.stall)
         watch.problems += [str(stall) for stall in watch.stalls[:5]]
-        watch.memory = self.memory()
+        watch.memory = self._settled_memory(memory)
         watch.growth = {name: now - memory.get(name, 0) for name, now in watch.memory.items()}
         watch.problems += [
             f"{name} has {now >> 20} MiB; allowed: {MEMORY_MAX >> 20}"
@@ -320,6 +320,23 @@ class Scene(ReputCluster):
             if problem:
                 watch.problems.append(f"/health: {problem}")
         watch.problems += self.log_problems(time.monotonic() - watch.start)
+
+    def _settled_memory(self, before: dict[str, int]) -> dict[str, int]:
+        """Return the memory of each server, once it has ended the connections of the attack.
+
+        Args:
+            before: The memory before the attack.
+        """
+        deadline = time.monotonic() + HEALTH_S
+        while True:
+            memory = self.memory()
+            is_settled = all(
+                now < MEMORY_MAX and now - before.get(name, now) < 64 << 20
+                for name, now in memory.items()
+            )
+            if is_settled or time.monotonic() > deadline:
+                return memory
+            pause(0.1)
 
     @staticmethod
     def _without_noise(name: str, ping: Ping, control: ProbeProcess) -> Stall:
