@@ -5,8 +5,7 @@ import pytest
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import Oracle
-from reput.client.core import namespace
-from reput.format import names
+from reput.format import names, namespace
 
 pytestmark = pytest.mark.interop
 

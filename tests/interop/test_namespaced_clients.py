@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from interop import java_oracle
@@ -28,6 +29,11 @@ from reput.client import (
     TransactionState,
     blocking,
 )
+from reput.spark.live import calls as live_calls
+from reput.spark.sending import options as write_options
+from reput.spark.sending.requests import TaskIdentity
+from reput.spark.sending.send import send
+from spark import live_traffic, reading
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("namespaced")]
 
@@ -130,6 +136,34 @@ async def test_what_we_send_java_consumes(cluster: Cluster, java: JavaClient) ->
     assert bodies == {b"single", b"batch 1", b"batch 2", b"committed"}
     assert {message.topic for message in received} == {topic}
     assert {f"{SPACE}%{topic}", f"%RETRY%{SPACE}%{group}"} <= topics_of(cluster)
+
+
+def spark_rows(cluster: Cluster, **given: Any) -> list[reading.Row]:
+    return live_traffic.read(cluster.namesrv, namespace=SPACE, **given)
+
+
+def test_spark_reads_what_java_sends_and_java_what_spark_sends(
+    cluster: Cluster, java: JavaClient
+) -> None:
+    suffix = java.version.replace(".", "_")
+    topic, back, group = (f"spark-{word}-{suffix}" for word in ("in", "out", "group"))
+    bodies = [b"%d" % number for number in range(4)]
+    with java.producer(cluster.namesrv, "java", namespace=SPACE) as producer:
+        producer.send([JavaMessage(topic, body) for body in bodies])
+    # Spark reads up to the ends of queues, which lag the log by a moment.
+    until(lambda: len(spark_rows(cluster, topic=topic)) == 4)
+    rows = spark_rows(cluster, subscribePattern=topic)
+    assert sorted(row["body"] for row in rows) == bodies
+    assert {row["topic"] for row in rows} == {topic}
+    assert {dict(row["properties"])["INSTANCE_ID"] for row in rows} == {SPACE}
+    options = write_options.parse({"nameServer": cluster.namesrv, "namespace": SPACE})
+    columns = {"topic": [back] * 4, "body": bodies}
+    send([pa.record_batch(columns)], options, TaskIdentity(topic, 0))
+    with java.push_consumer(cluster.namesrv, group, back, namespace=SPACE) as consumer:
+        received = consumer.take(4)
+    assert sorted(message.body for message in received) == bodies
+    assert {message.topic for message in received} == {back}
+    live_calls.disconnect()
 
 
 async def test_the_second_kind_of_namespace(cluster: Cluster, java: JavaClient) -> None:

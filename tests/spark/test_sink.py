@@ -13,11 +13,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from reput.client import ClientConfig, ConsumeFromWhere, ConsumerConfig, Message, blocking
 from reput.testing import LocalBroker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 COUNT = 300
+FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 PAGE = Path(__file__).parents[2] / "docs/how-to/write-with-spark.md"
 BORN = datetime.datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=datetime.UTC)
 
@@ -131,3 +134,29 @@ def test_a_replayed_batch_is_not_sent_again(
     run(skipPresent="none")
     assert bodies(150) == sorted([*range(100), *range(50, 100)])
     assert len({message.message_id for message in mq.messages("Streamed")}) == 100
+
+
+def test_a_namespace_is_that_of_clients(spark: SparkSession, mq: LocalBroker) -> None:
+    client = ClientConfig(namesrv_addr=mq.namesrv_addr, namespace="tenant")
+    with blocking.Producer("p", client=client) as producer:
+        producer.send(Message("Orders", b"from a client", tags="TagA"))
+    mq.messages("tenant%Orders", at_least=1)
+    options = {"nameServer": mq.namesrv_addr, "namespace": "tenant"}
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        rows = spark.read.format("rocketmq").load(**options, pushdown=True)
+        chosen = rows.filter((F.col("topic") == "Orders") & (F.col("tags") == "TagA"))
+        assert [(row.topic, bytes(row.body)) for row in chosen.collect()] == [
+            ("Orders", b"from a client")
+        ]
+        assert rows.filter(F.col("topic") == "tenant%Orders").count() == 0
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    bodies = spark.createDataFrame([("from Spark",)], "body string")
+    bodies.write.format("rocketmq").mode("append").options(**options, topic="Back").save()
+    with blocking.PullConsumer("c", client=client, config=FROM_FIRST) as consumer:
+        consumer.assign(consumer.queues("Back"))
+        while not (received := consumer.poll()):
+            pass
+    assert [(message.topic, message.body) for message in received] == [("Back", b"from Spark")]
+    assert received[0].properties["INSTANCE_ID"] == "tenant"

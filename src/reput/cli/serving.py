@@ -58,8 +58,13 @@ IMPORTANT = (
 """Settings that ``-m`` prints."""
 
 _NO_SETTINGS = frozenset(
-    {"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS", "REPUT_TLS_KEY_PASSWORD"}
+    {
+        *("REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS", "REPUT_TLS_KEY_PASSWORD"),
+        *("REPUT_ACCESS_KEY", "REPUT_SECRET_KEY", "REPUT_SECRET_KEY_FILE", "REPUT_SECURITY_TOKEN"),
+        "REPUT_USER_PASSWORD",
+    }
 )
+"""Environment variables of the other commands, which a shell may export, and of development."""
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 """
 
 import enum
-import re
 import ssl
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -13,14 +12,13 @@ from typing import Annotated, ClassVar
 from reput import config
 from reput.config import Keys, Range
 from reput.errors import InvalidOption
-from reput.format import names
+from reput.format import names, namespace as namespaces
 from reput.format.signing import Credentials, Signer, credentials_of
 from reput.remoting import tls_settings
 from reput.remoting.tls_settings import TlsSettings
 from reput.secret import NO_SECRET, Secret
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
-_INSTANCE_ENDPOINT = re.compile(r"http://(MQ_INST_\w+_\w+)\.")
 DEFAULT_PORT = 9876
 """Port of a name server whose address has none."""
 
@@ -116,10 +114,9 @@ class ClientConfig:
         for name in ("secret_key", "security_token"):  # a plain text would be shown by repr
             object.__setattr__(self, name, Secret(getattr(self, name)))
         _ = self.credentials
-        endpoint = _INSTANCE_ENDPOINT.match(self.namesrv_addr)
-        if endpoint is not None:
-            object.__setattr__(self, "namesrv_addr", self.namesrv_addr.removeprefix("http://"))
-            object.__setattr__(self, "namespace", self.namespace or endpoint[1])
+        of_endpoint, addresses = namespaces.of_endpoint(self.namesrv_addr)
+        object.__setattr__(self, "namesrv_addr", addresses)
+        object.__setattr__(self, "namespace", self.namespace or of_endpoint)
         name_servers(self.namesrv_addr)
         if not names.is_legal_topic(self.trace_topic):
             raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")

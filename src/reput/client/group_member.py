@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from reput.client.config import ClientConfig, ConsumerConfig
-from reput.client.core import namespace, subscription as subscriptions
+from reput.client.core import subscription as subscriptions
 from reput.client.core.assign import Strategy
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import TopicRoute
@@ -25,7 +25,7 @@ from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
 from reput.clock import Clock
-from reput.format import bodies, command
+from reput.format import bodies, command, namespace
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command

@@ -13,7 +13,6 @@ from typing import Self, TypeVar, overload
 
 import msgspec
 
-from reput.client.core import namespace
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import (
     batch,
@@ -21,6 +20,7 @@ from reput.format import (
     message as records,
     message_id as ids,
     names,
+    namespace,
     properties as props,
     sys_flag as flags,
 )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from reput.client.config import ClientConfig, ProducerConfig, client_config
-from reput.client.core import namespace, requests, retry
+from reput.client.core import requests, retry
 from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, SlowBrokers
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
@@ -50,6 +50,7 @@ from reput.format import (
     batch,
     java,
     names,
+    namespace,
     properties as props,
     recall_handle as handles,
 )

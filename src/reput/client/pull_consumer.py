@@ -28,7 +28,7 @@ from typing import Self
 from reput.client import consumer_offsets
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
 from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
-from reput.client.core import namespace, subscription as subscriptions
+from reput.client.core import subscription as subscriptions
 from reput.client.core.assign import Averagely, Strategy, sorted_queues
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.process_queue import Batch, ProcessQueue
@@ -44,6 +44,7 @@ from reput.client.running_info import running_info
 from reput.client.side_tasks import stop
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, ReputError
+from reput.format import namespace
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.command import Command
 

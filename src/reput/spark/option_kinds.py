@@ -21,6 +21,7 @@ QueueOffsets = dict[str, dict[str, dict[int, int]]]
 """topic -> broker -> queue id -> number, as in JSON options."""
 
 _INT64_MAX = (1 << 63) - 1
+_NAMESPACE_LENGTH_MAX = names.TOPIC_LENGTH_MAX - len("%T")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _VIEWS_INSTEAD = {
     "delay": f"topic={names.SCHEDULE_TOPIC}; resolveTopics=true shows where messages are going",
@@ -215,6 +216,12 @@ def _host(text: str) -> Host:
     return Host(packed, int(port))
 
 
+def _namespace(text: str) -> str | None:
+    if not re.fullmatch(rf"[a-zA-Z0-9_|-]{{0,{_NAMESPACE_LENGTH_MAX}}}", text):
+        raise ValueError(text)
+    return text or None
+
+
 def _topic(text: str) -> str:
     if not names.is_legal_topic(text):
         raise ValueError(text)
@@ -281,6 +288,7 @@ DURATION = Kind("a duration such as 500ms, 30s, 15m or 1h", _duration_ms)
 TEXT = Kind("text", str)
 NAME = Kind("a name", lambda text: text or None)
 SECRET = Kind("a text that is not empty; never shown", lambda text: Secret(text) if text else None)
+NAMESPACE = Kind(f"1 to {_NAMESPACE_LENGTH_MAX} characters of a-z A-Z 0-9 _ - |", _namespace)
 NAMES = words("names separated by ','")
 TAGS = words("TagA, TagA || TagB, or *", "||", everything="*")
 COLUMNS = Kind(

@@ -22,6 +22,7 @@ from reput.spark.option_kinds import (
     LOCAL_FOLDER,
     NAME,
     NAMES,
+    NAMESPACE,
     SECRET,
     SERVERS,
     SIZE,
@@ -86,11 +87,12 @@ HIDDEN: Final = "(hidden)"
 """Replacement of secrets in output."""
 _SECRET_NAME = re.compile(r"secret|password|token|credential|access.?key", re.IGNORECASE)
 NOT_YET: Final = {
-    "namespace": "left out: topics have their full names, namespace%topic",
+    "namespace": "left out with a store folder, whose topics have their full names: namespace%topic",
     "vipChannel": "left out: the port of name servers' routes is used",
     "suspendTimeout": "left out: pulls are not held; each trigger polls",
 }
-"""Options of other RocketMQ clients, and their replacements."""
+"""Options of other RocketMQ clients that are not supported at all, or not with folders, and their
+replacements."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ def _access(option: Callable[..., Option]) -> tuple[Option, ...]:
             "[access control](../how-to/use-secured-clusters.md)"),
         option("secret_key", "secretKey", SECRET, None, "Its secret key"),
         option("security_token", "securityToken", SECRET, None, "Token of temporary credentials"),
+        option("namespace", "namespace", NAMESPACE, None, "[Namespace](#namespaces) of topics and groups; the address "
+            "`http://MQ_INST_1_b.host:8080` of name servers sets it, too"),
         option("namespace_v2", "namespaceV2", NAME, None, "Namespace that all requests name beside the unchanged names, as clients "
             "of 5.x do; RocketMQ's brokers ignore it"),
         option("use_tls", "tls.enable useTLS", FLAG, "false",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from reput.errors import InvalidOption
+from reput.format import namespace as namespaces
 from reput.format.signing import Credentials, credentials_of
 from reput.secret import NO_SECRET, Secret
 from reput.spark import option_kinds as kinds, option_table as table
@@ -71,6 +72,7 @@ class ServerOptions:
     access_key: str = ""
     secret_key: Secret = NO_SECRET
     security_token: Secret = NO_SECRET
+    namespace: str = ""
     namespace_v2: str = ""
     use_tls: bool = False
     tls_trust_cert_path: str = ""
@@ -86,6 +88,8 @@ class ServerOptions:
     def check(self) -> None:
         """Reject options that contradict each other. Raises ``InvalidOption``."""
         _ = self.credentials
+        if self.namespace and self.namespace_v2:
+            raise InvalidOption("namespace", self.namespace, "namespace or namespaceV2, not both")
         files = {
             "tls.client.trustCertPath": self.tls_trust_cert_path,
             "tls.client.certPath": self.tls_cert_path,
@@ -172,6 +176,11 @@ class ReadOptions:
     trigger: TriggerLimits = TriggerLimits()
 
     @property
+    def namespace(self) -> str:
+        """Namespace that topics in options and rows leave out; empty without one."""
+        return "" if self.live is None else self.live.namespace
+
+    @property
     def selects_topics(self) -> bool:
         """True if topics are selected by any option."""
         return self.topics is not None or self.topic_pattern is not None or self.assign is not None
@@ -185,6 +194,7 @@ class ReadOptions:
 
 
 Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 def made(kind: type[Made], values: Mapping[str, Any], **more: Any) -> Made:
@@ -235,7 +245,7 @@ def _parse(options: Mapping[str, str], uses: Use, **defaults: str) -> ReadOption
     texts = table.texts_of(options)
     is_live = "nameserver" in texts or "rocketmq.namesrv.addr" in texts
     source = Source.BROKERS if is_live else Source.FOLDER
-    values = table.parse(options, uses, source, **defaults)
+    values = take_endpoint(table.parse(options, uses, source, **defaults))
     _check_topics(texts)
     if values["key"] is not None and values["key_in"] is not None:
         raise InvalidOption("key", values["key"], "key or keyIn, not both")
@@ -255,8 +265,58 @@ def _parse(options: Mapping[str, str], uses: Use, **defaults: str) -> ReadOption
     )
     if parsed.live is not None:
         parsed.live.check()
+        parsed = _with_full_names(parsed, parsed.live)
     _check_ranges(parsed)
     return parsed
+
+
+def take_endpoint(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of options, with the namespace that the name servers' address may have."""
+    of_endpoint, name_server = namespaces.of_endpoint(values.get("name_server") or "")
+    if not of_endpoint:
+        return values
+    namespace = values["namespace"] or of_endpoint
+    return {**values, "name_server": name_server, "namespace": namespace}
+
+
+def _with_full_names(options: ReadOptions, live: LiveOptions) -> ReadOptions:
+    """Return options whose topics and groups have the namespace, as on brokers."""
+    if not live.namespace:
+        return options
+
+    def full(name: str) -> str:
+        return namespaces.wrap(live.namespace, name)
+
+    def full_topics(option: str, table: Mapping[str, Value]) -> dict[str, Value]:
+        by_topic = {full(topic): value for topic, value in table.items()}
+        if len(by_topic) < len(table):
+            raise InvalidOption(
+                option, ", ".join(table), "each topic once, with or without its namespace"
+            )
+        return by_topic
+
+    def full_bound(end: str, bound: Bound) -> Bound:
+        return dataclasses.replace(
+            bound,
+            group=bound.group and full(bound.group),
+            offsets=full_topics(f"{end}Offsets", bound.offsets),
+            timestamps=full_topics(f"{end}OffsetsByTimestamp", bound.timestamps),
+        )
+
+    # Every broker has the group of tools, which belongs to no namespace.
+    group = live.consumer_group
+    return dataclasses.replace(
+        options,
+        live=dataclasses.replace(
+            live,
+            consumer_group=group if group == TOOLS_GROUP else full(group),
+            group=live.group and full(live.group),
+        ),
+        topics=None if options.topics is None else frozenset(map(full, options.topics)),
+        assign=None if options.assign is None else full_topics("assign", options.assign),
+        start=full_bound("starting", options.start),
+        end=full_bound("ending", options.end),
+    )
 
 
 def check_batch(options: ReadOptions) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from reput.errors import CorruptRecord, InvalidOption
-from reput.format import names, properties as props, sys_flag as flags
+from reput.format import names, namespace, properties as props, sys_flag as flags
 from reput.format.kernels import Columns, Pairs, Runs, Words
 from reput.spark.filters import Constraint, Span
 from reput.spark.option_table import DROPMALFORMED, FAILFAST
@@ -194,13 +194,18 @@ class RowMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _topic(self, columns: Columns) -> pa.Array:
-        if not self._options.resolve_topics:
-            return _strings(columns.topics())
-        real = _property(columns, props.REAL_TOPIC)
-        return pa.array(
-            [real[i] or topic for i, topic in enumerate(_strings(columns.topics()).to_pylist())],
-            pa.string(),
-        )
+        topics = _strings(columns.topics())
+        if self._options.resolve_topics:
+            real = _property(columns, props.REAL_TOPIC)
+            resolved = [real[i] or topic for i, topic in enumerate(topics.to_pylist())]
+            topics = pa.array(resolved, pa.string())
+        if not self._options.namespace:
+            return topics
+        full = topics.dictionary_encode()
+        plain = [
+            namespace.unwrap(self._options.namespace, name) for name in full.dictionary.to_pylist()
+        ]
+        return pa.array(plain, pa.string()).take(full.indices)
 
     def _queue_id(self, columns: Columns) -> pa.Array:
         stored = columns.numbers("queue_id")
@@ -253,6 +258,10 @@ class RowFilter:
         def is_wanted(topic: str) -> bool:
             if topic in hidden or (wanted is not None and topic not in wanted):
                 return False
+            if options.namespace and not is_named:
+                full, topic = topic, namespace.unwrap(options.namespace, topic)
+                if topic == full:  # of another namespace, or of the system
+                    return False
             if pattern is not None and not pattern.fullmatch(topic):
                 return False
             return is_named or (

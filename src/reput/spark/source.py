@@ -219,8 +219,11 @@ class PushdownReader(MessageReader):
                 yield predicate
 
     def _is_of_shown(self, constraint: Constraint) -> bool:
-        """Return whether it refers to output of ``resolveTopics``, not to a stored value."""
-        return self._options.resolve_topics and bool(constraint.not_null & {"topic", "queue_id"})
+        """Return whether it refers to an output of options, not to a stored value."""
+        shown = {"topic", "queue_id"} if self._options.resolve_topics else set()
+        if self._options.namespace:
+            shown.add("topic")
+        return bool(constraint.not_null & shown)
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

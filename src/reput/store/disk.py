@@ -14,9 +14,11 @@ that syncs need, the descriptor of a store's folder stays open, and spare ones a
 none is left.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
+import stat
 from collections import deque
 from pathlib import Path
 from typing import NoReturn
@@ -117,9 +119,14 @@ class Disk:
             _fail(path, "sync", error)
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in a folder durable: new, renamed and deleted files."""
+        """Make the names in a folder durable: new, renamed and deleted files.
+
+        An empty path is the working folder, where a file without a folder in its path is.
+        """
         kept = self._kept.get(path)
-        descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, "sync") if kept is None else kept
+        descriptor = (
+            _open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY, "sync") if kept is None else kept
+        )
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -248,11 +255,16 @@ class Disk:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace the contents of a file durably: a crash leaves the old file or the new one."""
+        """Replace the contents of a file durably: a crash leaves the old file or the new one.
+
+        It keeps its permissions: a broker.conf may have passwords.
+        """
         draft = path + paths.DRAFT_SUFFIX
         self.unlink(draft)
         descriptor = self.create(draft, len(data), is_durable=False)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))  # noqa: PTH116 - paths are texts here
             self.write(descriptor, draft, 0, data)
             self.sync_file(descriptor, draft)
         finally:

@@ -293,7 +293,9 @@ def test_name_server_and_broker_as_two_processes(start: Start, tmp_path: Path) -
             "sendMessageThreadPoolNums = 4\nautoCreateTopicEnabel = true\n"
             f"storePathRootDir = {tmp_path}/s\nmappedFileSizeCommitLog = 8388608\n"
         )
-        with start("broker", "-c", str(conf), "-n", address) as server:
+        # The environment of a shell in which other commands sign their requests.
+        environment |= {"REPUT_ACCESS_KEY": "me", "REPUT_SECRET_KEY_FILE": "/my/key"}
+        with start("broker", "-c", str(conf), "-n", address, environment=environment) as server:
             assert re.match(
                 r"The broker\[broker-x, 127\.0\.0\.1:\d+\] boot success\. "
                 rf"serializeType=JSON and name server is {address}$",
@@ -305,6 +307,7 @@ def test_name_server_and_broker_as_two_processes(start: Start, tmp_path: Path) -
                 server.logs
             )
             assert "sendMessageThreadPoolNums has no effect: one thread" in server.logs
+            assert "REPUT_" not in server.logs
         assert names.stop() == 0
     assert stored(tmp_path / "s") == [b"one"]
 

@@ -33,7 +33,6 @@ def test_programs_of_users_pass_mypy_strict() -> None:
 
 @pytest.mark.slow
 def test_programs_of_users_pass_pyright(tmp_path: Path) -> None:
-    pytest.importorskip("basedpyright", reason="basedpyright, with its own Node, is not installed")
     tmp_path.joinpath("pyrightconfig.json").write_text(
         '{"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}'
     )

@@ -280,6 +280,29 @@ def test_queues_of_a_running_broker(tmp_path: Path) -> None:
             compare(InProcess(), str(left), running, match="physical")
 
 
+def test_a_namespace_limits_both_sides_to_its_topics(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    topics = {"t%Orders": 1, "Orders": 1, "%RETRY%t%g": 1}
+    with LocalBroker(topics=topics, folder=left) as broker, broker_producer(broker) as mine:
+        mine.send(Message("t%Orders", b"x"))
+        broker.messages("t%Orders", at_least=1)
+    shutil.copytree(left, right)
+    with LocalBroker(folder=right) as broker, broker_producer(broker) as mine:
+        running = {"nameServer": broker.namesrv_addr, "Namespace": "t"}
+        mine.send(Message("Orders", b"of nobody"))
+        broker.messages("Orders", at_least=1)
+        assert compare(InProcess(), str(left), running, sections=["queues"]).is_equal
+        for topic in ("t%Orders", "%RETRY%t%g"):
+            mine.send(Message(topic, b"y"))
+        broker.messages("t%Orders", at_least=2)
+        broker.messages("%RETRY%t%g", at_least=1)
+        got = compare(InProcess(), str(left), running, sections=["queues"])
+        assert [(finding.topic, finding.left, finding.right) for finding in got.findings] == [
+            ("%RETRY%t%g", "nothing", "0 to 1"),
+            ("t%Orders", "0 to 1", "0 to 2"),
+        ]
+
+
 def broker_producer(broker: LocalBroker) -> blocking.Producer:
     return blocking.Producer("p", namesrv=broker.namesrv_addr)
 

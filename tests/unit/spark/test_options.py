@@ -10,6 +10,7 @@ from reput.errors import InvalidOption
 from reput.format.signing import Credentials
 from reput.secret import Secret
 from reput.spark import option_table, options
+from reput.spark.importing import options as import_options
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, LiveOptions, ReadOptions, TriggerLimits
 
@@ -357,7 +358,8 @@ def test_accepted_with_brokers(name: str, text: str, member: str, value: Any) ->
         ("pullBatchSize", "65537", "a whole number from 1 to 65536"),
         ("fetchOffset__numRetries", "-1", "a whole number from 0"),
         ("commitOffsets", "always", "none, onCommit"),
-        ("namespace", "n", "topics have their full names"),
+        ("namespace", "a%b", "1 to 125 characters of a-z A-Z 0-9 _ - |"),
+        ("namespace", "n" * 126, "1 to 125 characters"),
         ("vipChannel", "true", "the port of name servers' routes"),
         ("tls__enable", "1", "true or false"),
     ],
@@ -393,6 +395,50 @@ def test_credentials_of_a_read() -> None:
         assert "pass-1" not in str(error)
     assert "secretKey" in refuse_live(accessKey="AK").allowed
     assert "unless nameServer" in refuse(secretKey="pass-1").allowed
+
+
+def test_topics_and_groups_of_a_read_get_its_namespace() -> None:
+    offsets = '{"a": {"b": {"0": 1}}, "%RETRY%g": {"b": {"0": 2}}, "t%c": {"b": {"0": 3}}}'
+    parsed = parse_live(namespace="t", topics="a,%RETRY%g,t%c", startingOffsets=offsets)
+    assert parsed.topics == {"t%a", "%RETRY%t%g", "t%c"}
+    assert parsed.start.offsets == {
+        "t%a": {"b": {0: 1}},
+        "%RETRY%t%g": {"b": {0: 2}},
+        "t%c": {"b": {0: 3}},
+    }
+    assert parse_live(namespace="t", assign='{"a": {"b": [0]}}').assign == {"t%a": {"b": (0,)}}
+    assert parse_live(namespace="t", startingOffsets="group:g").start.group == "t%g"
+    times = parse_live(namespace="t", endingOffsetsByTimestamp='{"a": {"b": {"0": 9}}}').end
+    assert times.timestamps == {"t%a": {"b": {0: 9}}}
+    assert live_of(namespace="t", group="g", consumerGroup="c").group == "t%g"
+    assert live_of(namespace="t", consumerGroup="c").consumer_group == "t%c"
+    assert live_of(namespace="t").consumer_group == "TOOLS_CONSUMER"  # every broker has it
+    assert parse_live(namespace="", topic="a") == parse_live(topic="a")
+    twice = refuse_live(namespace="t", assign='{"a": {"b": [0]}, "t%a": {"b": [1]}}')
+    assert (twice.name, twice.allowed) == (
+        "assign",
+        "each topic once, with or without its namespace",
+    )
+
+
+def test_the_address_of_an_instance_sets_the_namespace() -> None:
+    address = "http://MQ_INST_1_b.example.com:8080"
+    live = live_of(nameServer=address)
+    assert (live.name_server, live.namespace) == ("MQ_INST_1_b.example.com:8080", "MQ_INST_1_b")
+    assert live_of(nameServer=address, namespace="own").namespace == "own"
+    for given in ({"nameServer": address}, {"namespace": "t"}):
+        error = refuse_live(namespaceV2="v2", **given)
+        assert (error.name, error.allowed) == ("namespace", "namespace or namespaceV2, not both")
+
+
+def test_a_folder_has_no_namespace() -> None:
+    with pytest.raises(InvalidOption) as written:
+        import_options.parse({"path": "/x", "namespace": "t"})
+    for error in (refuse(namespace="t"), written.value):
+        assert (error.name, error.allowed) == (
+            "namespace",
+            "left out with a store folder, whose topics have their full names: namespace%topic",
+        )
 
 
 def test_tls_of_a_read() -> None:

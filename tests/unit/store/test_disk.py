@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -224,6 +225,25 @@ def test_fsync_is_used_without_fdatasync(
 def test_folders_and_whole_file_systems_are_synced(tmp_path: Path) -> None:
     Disk().sync_folder(str(tmp_path))
     Disk().sync_filesystem(str(tmp_path))
+
+
+def test_a_file_of_the_working_folder_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that was started with ``-c broker.conf`` writes its role into that file."""
+    monkeypatch.chdir(tmp_path)
+    for content in (b"old", b"new"):
+        Disk().replace("broker.conf", content)
+        assert (tmp_path / "broker.conf").read_bytes() == content
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_replaced_file_keeps_its_permissions(path: str, mode: int) -> None:
+    """A broker.conf may have passwords, and a promotion changes its role."""
+    Path(path).touch(mode)
+    Path(path).chmod(mode)
+    Disk().replace(path, b"new")
+    assert stat.S_IMODE(Path(path).stat().st_mode) == mode
 
 
 def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from reput.errors import InvalidOption
+from reput.format import names, namespace as namespaces
 from reput.spark import option_kinds as kinds, option_table as table
 from reput.spark.option_table import (
     BATCH,
@@ -19,7 +20,7 @@ from reput.spark.option_table import (
     WRITES,
     Source,
 )
-from reput.spark.options import LiveOptions, ServerOptions, made
+from reput.spark.options import LiveOptions, ServerOptions, made, take_endpoint
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class RowOptions:
     """Ignore the columns of reads that are not part of a message to send."""
     trusted_properties: frozenset[str] = frozenset()
     """Properties reserved for brokers that messages keep."""
+    namespace: str = ""
+    """Namespace that messages to brokers get; empty: none."""
+
+    def full_topic(self, topic: str) -> str:
+        """Return the name of a topic on brokers."""
+        return namespaces.wrap(self.namespace, topic)
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,18 @@ def parse(options: Mapping[str, str]) -> SendOptions:
     if mode.lower() == "transactional":
         allowed = f"{', '.join(table.SEND_MODES)}: messages in transactions are not supported yet"
         raise InvalidOption("sendMode", mode, allowed)
-    values = table.parse(options, WRITES, Source.BROKERS)
+    values = take_endpoint(table.parse(options, WRITES, Source.BROKERS))
     if values["name_server"] is None:
         raise InvalidOption("nameServer", None, kinds.SERVERS.allowed)
     is_derived = values["idempotent"] and values["mode"] != ONEWAY
     values["skip_present"] = values["skip_present"] or (SKIP_DERIVED if is_derived else SKIP_NONE)
+    values["producer_group"] = namespaces.wrap(values["namespace"] or "", values["producer_group"])
     parsed = made(SendOptions, values, rows=made(RowOptions, values))
     parsed.check()
+    topic = parsed.rows.topic
+    if topic is not None and not names.is_legal_topic(parsed.rows.full_topic(topic)):
+        allowed = f"at most {names.TOPIC_LENGTH_MAX} characters, with the namespace in front"
+        raise InvalidOption("topic", topic, allowed)
     if parsed.skip_present == SKIP_DERIVED and not parsed.idempotent:
         allowed = f"{SKIP_ALL} or {SKIP_NONE}, where idempotent=false: no key is derived"
         raise InvalidOption("skipPresent", SKIP_DERIVED, allowed)

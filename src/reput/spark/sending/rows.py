@@ -241,16 +241,19 @@ def _message(row: int, values: dict[str, Any], options: RowOptions) -> OutgoingM
     body = values["body"]
     if body is None:
         raise BadRow(row, "body", "is null; every message has a body")
-    message = OutgoingMessage(row, options.topic or values.get("topic") or "", body)
-    if not message.topic:
+    topic = options.topic or values.get("topic") or ""
+    if not topic:
         reason = "is null or empty; name one, or the topic of all by option topic"
         raise BadRow(row, "topic", reason)
-    if message.topic != options.topic and not names.is_legal_topic(message.topic):
+    message = OutgoingMessage(row, options.full_topic(topic), body)
+    if topic != options.topic and not names.is_legal_topic(message.topic):
         most = names.TOPIC_LENGTH_MAX
         reason = f"is {message.topic!r}; allowed: 1 to {most} characters of a-z A-Z 0-9 _ - % |"
         raise BadRow(row, "topic", reason)
     if pairs := values.get("properties"):
         _take_properties(message, pairs, options)
+    if options.namespace:  # as RocketMQ's producers do; a copy gets that of its new place
+        message.properties[props.INSTANCE_ID] = options.namespace
     if tags := values.get("tags"):
         message.tags = tags
     if keys := values.get("keys"):

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from reput.errors import InvalidOption
+from reput.format import namespace
 from reput.spark import options as option_texts
 from reput.spark.jobs.compare import (
     byte_ranges,
@@ -47,7 +48,7 @@ from reput.spark.jobs.compare.queues import QueuePart
 from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.spark.jobs.stopped_store import StoppedStore
-from reput.spark.options import ReadOptions
+from reput.spark.options import LiveOptions, ReadOptions
 from reput.store import paths
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.files import Folder, absolute
@@ -77,7 +78,7 @@ _RESERVED = frozenset({paths.LOCK})
 
 Side = str | Mapping[str, str]
 """A store's folder; or options of ``format("rocketmq")`` for a broker, ``nameServer`` and
-``broker``.
+``broker``. With ``namespace``, both sides are compared in its topics only.
 """
 
 
@@ -236,6 +237,18 @@ def _live_options(options: Mapping[str, str]) -> ReadOptions:
     return parsed
 
 
+def _with_pattern(options: Mapping[str, str], live: LiveOptions) -> dict[str, str]:
+    """Return options that read the topics of a namespace by a pattern: with their full names."""
+    replaced = ("namespace", "nameserver", "rocketmq.namesrv.addr", "consumergroup")
+    texts = {name: text for name, text in options.items() if name.lower() not in replaced}
+    return {
+        **texts,
+        "nameServer": live.name_server,
+        "consumerGroup": live.consumer_group,
+        "subscribePattern": namespace.topic_pattern(live.namespace),
+    }
+
+
 def _session(spark: SparkSession | None) -> SparkSession:
     if spark is None:
         raise InvalidOption(
@@ -280,6 +293,11 @@ class _BrokerComparison:
         self._left = StoreReader.open(left, allow_live=allow_live)
         # As a broker delivers messages: those in queues only.
         self._options = _store_options(left, allow_live=allow_live, scan="consumequeue")
+        assert options.live is not None
+        if options.namespace:
+            right = _with_pattern(right, options.live)
+            options = option_texts.parse(right)
+            self._options["subscribePattern"] = right["subscribePattern"]
         self._right = right
         self._live = options
         self._ignore = ignore
@@ -295,16 +313,16 @@ class _BrokerComparison:
     def counted(self, runner: Runner, section: str, most: int) -> Counted:
         runner.report(section, 0, 1)
         if section == "queues":
-            counted = findings.capped(live_queues.findings(self._left, self._ends), most)
+            counted = findings.capped(self._queue_findings(), most)
         else:
             counted = message_join.counted(self.frame(section), most)
         runner.report(section, 1, 1)
         return counted
 
     def frame(self, section: str) -> DataFrame:
-        ends = self._ends  # first, as it checks the options
+        _ = self._ends  # first, as it checks the options
         if section == "queues":
-            rows = [dataclasses.astuple(item) for item in live_queues.findings(self._left, ends)]
+            rows = [dataclasses.astuple(item) for item in self._queue_findings()]
             return _session(self._spark).createDataFrame(rows, message_join.FINDING_SCHEMA)
         right = {**self._right, "failOnDataLoss": "false"}
         sides = [
@@ -312,6 +330,9 @@ class _BrokerComparison:
             for side in (self._options, right)
         ]
         return message_join.findings(sides[0], sides[1], self._ignore)
+
+    def _queue_findings(self) -> Iterator[Mismatch]:
+        return live_queues.findings(self._left, self._ends, self._live.topic_pattern)
 
 
 # Two stores -----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Compare the first and last queue offsets of a running broker with those of a store."""
 
+import re
 from collections.abc import Iterator
 
 from reput.errors import InvalidOption
@@ -48,12 +49,19 @@ def ends(options: ReadOptions) -> Ends:
     return cluster.run(ask())
 
 
-def findings(left: StoreReader, right: Ends) -> Iterator[Mismatch]:
-    """Yield the runs of queue offsets that only the store has, or only the broker."""
+def findings(left: StoreReader, right: Ends, topic_pattern: str | None) -> Iterator[Mismatch]:
+    """Yield the runs of queue offsets that only the store has, or only the broker.
+
+    Args:
+        left: The store.
+        right: The broker's queues.
+        topic_pattern: Regular expression of the topics of ``right``; None: all topics.
+    """
+    is_compared = re.compile(topic_pattern or ".*").fullmatch
     ours = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
         for queue in left.queues()
-        if queue.min_offset < queue.max_offset
+        if queue.min_offset < queue.max_offset and is_compared(queue.topic)
     }
     for topic, queue_id in sorted({*ours, *right}):
         both = [side.get((topic, queue_id)) for side in (ours, right)]
