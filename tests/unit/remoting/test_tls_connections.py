@@ -325,12 +325,12 @@ async def test_a_handshake_that_stalls_is_cut(pair: Pair, caplog: pytest.LogCapt
         peer = await Peer.connect(subject, is_established=False)
         peer.session.shake()
         await peer.send(peer.session.take_output()[:100])
-        await until(lambda: bool(tls._deadlines))
+        await until(lambda: bool(tls.deadlines))
         other = await Peer.connect(subject)
         await until(lambda: bool(tls.counts[Handshake.DONE]))
-        tls.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 - 1)
+        tls.deadlines.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 - 1)
         assert not tls.counts[Handshake.FAILED]
-        tls.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 + 60)
+        tls.deadlines.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 + 60)
         assert await peer.reader.read() == b""
         assert tls.counts == {Handshake.FAILED: 1, Handshake.DONE: 1}
         assert "tls_handshake_ms" in caplog.text
@@ -350,7 +350,7 @@ async def test_a_client_that_leaves_during_the_handshake(pair: Pair) -> None:
         await closed(peer.writer)
         await until(lambda: not subject.server.channels)
         assert tls.counts == {Handshake.FAILED: 1}
-        assert not tls._deadlines
+        assert not tls.deadlines
 
 
 @both_loops
