@@ -1,5 +1,7 @@
 """The header of the PROXY protocol, with the bytes of HAProxy's specification."""
 
+import contextlib
+import ipaddress
 import socket
 
 import pytest
@@ -148,3 +150,17 @@ def test_what_is_no_header(data: bytes) -> None:
             assert proxy_header.decode(data[:size]) is None
         except NotAProxyHeader:
             break
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_changed_header_is_refused_or_has_another_content(name: str) -> None:
+    header, _ = GOOD[name]
+    for position in range(len(header)):
+        for value in (0, 0x0A, 0x0D, 0x20, 0x30, 0xFF, header[position] ^ 1):
+            data = header[:position] + bytes([value]) + header[position + 1 :] + FRAME
+            with contextlib.suppress(NotAProxyHeader):
+                got = proxy_header.decode(data)
+                assert got is None or 15 <= got.size <= 536
+                if got is not None and got.source is not None:
+                    ipaddress.ip_address(got.source.address)
+                    assert 0 <= got.source.port <= 65_535

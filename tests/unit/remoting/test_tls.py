@@ -1,5 +1,6 @@
 """The session of TLS without I/O, against another one."""
 
+import contextlib
 import ssl
 
 import pytest
@@ -171,6 +172,19 @@ def test_no_handshake(serving: ssl.SSLContext, data: bytes) -> None:
     taken.feed(data)
     with pytest.raises(TlsFailed):
         taken.shake()
+
+
+def test_a_changed_hello_fails_in_the_documented_way(serving: ssl.SSLContext) -> None:
+    asking, _ = sessions(serving)
+    asking.shake()
+    hello = asking.take_output()
+    for position in range(1, len(hello)):
+        changed = bytearray(hello)
+        changed[position] ^= 0xFF
+        _, taken = sessions(serving)
+        taken.feed(changed)
+        with contextlib.suppress(TlsFailed):
+            assert not taken.shake()
 
 
 def test_a_handshake_is_limited(serving: ssl.SSLContext) -> None:
