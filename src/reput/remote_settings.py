@@ -38,7 +38,7 @@ _PROTECTED = re.compile(
 
 _FIXED = re.compile(
     r"(tls|ssl|acl|rocketmq\.acl|reputAcl)[A-Z.].*|useTLS"
-    r"|reputProxyProtocolFrom"  # whose word about the addresses of clients is taken
+    r"|reputProxyProtocolFrom"  # who decides about the addresses of clients
 )
 """Keys that no mode lets clients change: they protect the connections and rights of all clients."""
 

@@ -175,7 +175,7 @@ class NamesrvConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
-        _ = self.proxies
+        _ = self.proxies  # refuses wrong networks
 
     @property
     def proxies(self) -> tuple[Network, ...]:

@@ -3,8 +3,8 @@
     transport -> _HeaderReader -> the protocol that connections have without a proxy
 
 A proxy is a peer in ``reputProxyProtocolFrom``. Its connections must begin with a header, as the
-specification requires: without one, a client that reaches the proxy's address would choose its own.
-From all other peers a header is what it always was: not a frame.
+specification requires: a proxy that does not send it is noticed at once, not when a client of it
+writes one itself. From all other peers a header is no frame, as without the setting.
 """
 
 import asyncio

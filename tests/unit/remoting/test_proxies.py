@@ -218,6 +218,17 @@ async def test_without_proxies_the_first_protocol_is_the_channel() -> None:
     assert isinstance(Subject(state=ServerState()).server._protocol(), Channel)
 
 
+@both_loops
+async def test_a_second_header_is_not_a_frame() -> None:
+    async with server() as (subject, _):
+        reader, writer = await connect(subject)
+        writer.write(TEXT + TEXT.replace(b"113.9", b"113.8") + echo(1))
+        assert await reader.read() == b""
+        assert subject.opened[0].peer == CLIENT
+        assert not subject.seen
+        await closed(writer)
+
+
 # --- no header ------------------------------------------------------------------------------------
 
 

@@ -304,7 +304,7 @@ class BrokerConfig:
         if self.acl_enable and not self.rocketmq_home:
             allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
             raise InvalidOption("aclEnable", True, allowed)
-        _ = self.ha_peers, self.proxies
+        _ = self.ha_peers, self.proxies  # refuses wrong networks
         limits.NAME_SERVERS.check(len(self.name_servers), "namesrvAddr")
         for server in self.name_servers:
             host, _, port = server.rpartition(":")
