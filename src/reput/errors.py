@@ -193,6 +193,10 @@ class TlsFailed(RemotingError):
     """TLS cannot be agreed on, or was broken; the text contains OpenSSL's reason."""
 
 
+class NotAProxyHeader(RemotingError):
+    """A connection of a proxy does not begin with a header of the PROXY protocol."""
+
+
 class Unreachable(RemotingError):
     """No connection could be opened.
 

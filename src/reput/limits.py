@@ -186,6 +186,16 @@ TLS_HANDSHAKE_MS = Limit(
 TLS_HANDSHAKE_BYTES = Limit(
     "tls_handshake_bytes", "bytes of a TLS handshake", 64 * KIB, "bytes", scope="connection"
 )
+PROXY_HEADER_MS = Limit(
+    "proxy_header_ms",
+    "time from the first byte to the end of a PROXY header",
+    10_000,
+    "ms",
+    scope="connection",
+)
+PROXY_HEADER_BYTES = Limit(
+    "proxy_header_bytes", "bytes of a PROXY header", 536, "bytes", scope="connection"
+)
 
 WAITING_PUTS = Limit(
     "waiting_puts",

@@ -36,7 +36,10 @@ _PROTECTED = re.compile(
     r"|(mappedFileSize|mapperFileSize).*|maxHashSlotNum|maxIndexNum|transientStorePool.*"
 )
 
-_FIXED = re.compile(r"(tls|ssl|acl|rocketmq\.acl|reputAcl)[A-Z.].*|useTLS")
+_FIXED = re.compile(
+    r"(tls|ssl|acl|rocketmq\.acl|reputAcl)[A-Z.].*|useTLS"
+    r"|reputProxyProtocolFrom"  # who decides about the addresses of clients
+)
 """Keys that no mode lets clients change: they protect the connections and rights of all clients."""
 
 _SECRET = re.compile(

@@ -21,6 +21,9 @@ from hostile.wire import Closed, Connection, Draft, outcome, together
 from reput.format import message as records, message_id as ids, names
 from reput.format.codes import RequestCode as Code
 from reput.format.message import Host, StoredMessage
+from reput.remoting import tls_settings
+from reput.remoting.tls import TlsSession
+from reput.remoting.tls_settings import TlsSettings
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 
@@ -721,6 +724,29 @@ def test_a_byte_at_a_time(scene: Scene, server: str) -> None:
         with contextlib.suppress(Closed):
             for place in range(250_000, 260_000):
                 connection.write(frame[place : place + 1])
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_handshakes_at_once(scene: Scene, server: str) -> None:
+    """Two hundred handshakes take turns with the requests of other clients."""
+    anybody = tls_settings.client_context(TlsSettings())
+    port = port_of(scene, server)
+    with scene.watching("handshakes") as watch, contextlib.ExitStack() as stack:
+        begun = []
+        for _ in range(200):
+            session = TlsSession(anybody, is_server=False)
+            session.shake()
+            begun.append((session, stack.enter_context(Connection(port)).socket))
+        for session, client in begun:
+            client.sendall(session.take_output())
+        frame = Draft(Code.GET_ALL_TOPIC_CONFIG).encode()
+        for session, client in begun:
+            while not session.shake():
+                session.feed(client.recv(1 << 16))
+            client.sendall(session.take_output() + session.encrypt(frame))
+        for _, client in begun:
+            assert client.recv(1 << 16)
     watch.check(growth_max=GROWTH_MAX)
 
 

@@ -51,6 +51,7 @@ def test_settings_that_operators_change_remotely_are_not_protected() -> None:
         ("java", "brokerName", False),
         ("java", "tls.server.mode", True),
         ("java", "useTLS", True),
+        ("java", "reputProxyProtocolFrom", True),
         ("java", "reputRemoteSettings", True),
         ("none", "fileReservedTime", True),
         ("none", "reputRemoteSettings", True),

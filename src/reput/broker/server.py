@@ -153,7 +153,9 @@ class Broker:
         self.clock = clock or SystemClock()
         self.identity = Identity(self.settings, self.clock.now_ms())
         self.serving = ServerState(
-            ConnectionLimits.of(config, descriptors.connections_max()), tls=self.settings.tls
+            ConnectionLimits.of(config, descriptors.connections_max()),
+            tls=self.settings.tls,
+            proxies=config.proxies,
         )
         self._access_refusals = AccessRefusals(self.clock.monotonic_ms)
         self.failure: Exception | None = None

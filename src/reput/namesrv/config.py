@@ -16,7 +16,8 @@ from reput.config import Range
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import ResponseCode
 from reput.remote_settings import RemoteSettings
-from reput.remoting import tls_settings
+from reput.remoting import networks, tls_settings
+from reput.remoting.networks import Network
 from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_PORT = 9876
@@ -109,6 +110,9 @@ class NamesrvConfig:
     """Port to listen on; 0 takes any free port."""
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """Seconds after which an idle connection is closed."""
+    reput_proxy_protocol_from: str = ""
+    """Networks of proxies, separated by commas: connections from there begin with a PROXY header
+    (version 1 or 2), and its source is the client's address. If empty, no header is read."""
     metrics_port: Port = 0
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
@@ -171,6 +175,12 @@ class NamesrvConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
+        _ = self.proxies  # refuses wrong networks
+
+    @property
+    def proxies(self) -> tuple[Network, ...]:
+        """Networks of the proxies."""
+        return networks.parse(self.reput_proxy_protocol_from, "reputProxyProtocolFrom")
 
     @property
     def fixed_keys(self) -> frozenset[str]:

@@ -62,3 +62,4 @@ class NameServerMeter:
         yield single("reput_connections", "Open connections.", serving.connection_count)
         yield metrics_server.refusals_by_limit(serving.refusals)
         yield metrics_server.tls_handshakes(serving.tls)
+        yield metrics_server.proxy_headers(serving.proxies)

@@ -55,7 +55,9 @@ class NameServer:
             limits.NAMESRV_QUEUES.at(value.reput_routed_queues_max),
         )
         self.serving = ServerState(
-            ConnectionLimits.of(value, descriptors.connections_max()), tls=config.tls
+            ConnectionLimits.of(value, descriptors.connections_max()),
+            tls=config.tls,
+            proxies=value.proxies,
         )
         """Connections, their cost, and refused requests."""
         self.parts = Parts(

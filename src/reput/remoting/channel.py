@@ -21,6 +21,7 @@ from reput.format.message import Host
 from reput.format.signing import Signer
 from reput.limits import Limit
 from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
+from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import Cuttable, ServerState
 
 _NOWHERE = Host(b"\0\0\0\0", 0)
@@ -89,6 +90,8 @@ class Channel(asyncio.BufferedProtocol):
         self.host = _NOWHERE
         """Address of the peer in the form of records."""
         self.local_host = _NOWHERE
+        self.is_proxied = False
+        """True if a proxy has opened the connection: for another client, or for itself."""
         self.is_closed = False
         self.active_at = 0.0
         """Time of the latest read or write, in the loop's seconds."""
@@ -130,11 +133,23 @@ class Channel(asyncio.BufferedProtocol):
         """Start the connection; called by the loop."""
         # Not checked: uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
-        self.peer, self.host = _address(transport.get_extra_info("peername"))
-        self.address = self.peer.rpartition(":")[0]
+        self._set_peer(transport.get_extra_info("peername"))
         _, self.local_host = _address(transport.get_extra_info("sockname"))
         self.active_at = self._loop.time()
         self._owner.on_open(self)
+
+    def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
+        self.peer, self.host = _address(name)
+        self.address = self.peer.rpartition(":")[0]
+
+    def use_source(self, source: ProxySource) -> None:
+        """Take the client that a proxy names for the peer."""
+        self._set_peer(source)
+
+    @property
+    def is_local(self) -> bool:
+        """True if the peer runs on this machine: never if a proxy is between."""
+        return not self.is_proxied and self.host.address == self.local_host.address
 
     def use_transport(self, transport: asyncio.Transport) -> None:
         """Read from and write to another transport: one that encrypts."""

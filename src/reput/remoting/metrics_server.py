@@ -31,6 +31,7 @@ from reput import limits
 from reput.limits import Refusals
 from reput.remoting.health import Health
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
+from reput.remoting.proxy_acceptor import HeaderResult, ProxyAcceptor
 from reput.remoting.tls_acceptor import Handshake, TlsAcceptor
 
 ANSWER_TIMEOUT_MS = 5_000
@@ -197,6 +198,15 @@ def tls_handshakes(tls: TlsAcceptor | None) -> Family:
     values = {(str(result),): float(counts.get(result, 0)) for result in Handshake}
     text = "Connections by the result of their TLS handshake."
     return Family("reput_tls_handshakes_total", text, ("result",), is_counter=True, values=values)
+
+
+def proxy_headers(proxies: ProxyAcceptor | None) -> Family:
+    """Return the counts of connections of proxies by their header."""
+    counts = {} if proxies is None else proxies.counts
+    values: dict[tuple[str, ...], float]
+    values = {(str(result),): float(counts.get(result, 0)) for result in HeaderResult}
+    text = "Connections of proxies by the result of their PROXY header."
+    return Family("reput_proxy_headers_total", text, ("result",), is_counter=True, values=values)
 
 
 class Turns:

@@ -14,6 +14,7 @@ from reput.format.command import Command
 from reput.remoting import time_slices
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
 
@@ -112,7 +113,22 @@ class RemotingServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
         channel = Channel(self, self._buffer, shared=self.state)
-        return channel if self.state.tls is None else self.state.tls.protocol(channel)
+        state = self.state
+        protocol = channel if state.tls is None else state.tls.protocol(channel)
+        if state.proxies is None:
+            return protocol
+        return state.proxies.protocol(
+            channel, protocol, lambda source: self._use_source(channel, source)
+        )
+
+    def _use_source(self, channel: Channel, source: ProxySource) -> None:
+        """Take another client for the peer of a connection; close it if it exceeds a limit."""
+        self.state.closed(channel.address)
+        channel.use_source(source)
+        excess = self.state.excess(channel.address)
+        self.state.opened(channel.address)
+        if excess is not None:
+            channel.cut(excess)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
@@ -123,6 +139,8 @@ class RemotingServer:
             return
         if self.state.tls is not None:
             await self.state.tls.stop()
+        if self.state.proxies is not None:
+            self.state.proxies.deadlines.stop()
         self._server.close()
         for channel in list(self.channels):
             channel.close()

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
@@ -12,6 +12,8 @@ from reput.limits import Limit, Refusals
 from reput.remoting import time_slices
 from reput.remoting.byte_budget import ByteBudget
 from reput.remoting.client_faults import ClientFaults
+from reput.remoting.networks import Network
+from reput.remoting.proxy_acceptor import ProxyAcceptor
 from reput.remoting.time_slices import TimeSlices
 from reput.remoting.tls_acceptor import TlsAcceptor
 from reput.remoting.tls_settings import TlsSettings
@@ -61,6 +63,7 @@ class ServerState:
         connection_limits: Limits of connections.
         slice_s: Time slice of a connection or long request, in seconds.
         tls: Settings of TLS; None: connections are plain, and their first byte is not looked at.
+        proxies: Networks whose connections begin with a PROXY header.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -71,6 +74,7 @@ class ServerState:
         connection_limits: ConnectionLimits | None = None,
         slice_s: float = time_slices.SLICE_S,
         tls: TlsSettings | None = None,
+        proxies: Sequence[Network] = (),
     ) -> None:
         made = connection_limits or ConnectionLimits()
         self.connection_limits = made
@@ -82,6 +86,8 @@ class ServerState:
         """Logs mistakes of clients."""
         self.tls = None if tls is None else TlsAcceptor(tls, self.slices, self.faults)
         """TLS of the connections."""
+        self.proxies = ProxyAcceptor(proxies, self.faults) if proxies else None
+        """Connections through proxies; None: no header is read."""
         self.connection_count = 0
         """Number of open connections."""
         self.connections_of: Counter[str] = Counter()

@@ -69,10 +69,18 @@ class TlsSession:
 
         ``failure`` is set if the next bytes are not encrypted by the peer.
         """
-        filled = 0
-        while filled < len(room) and not self.has_ended and self.failure is None:
+        filled, size = 0, len(room)
+        # Without these checks each read would end with an exception, which costs more than
+        # decrypting a request.
+        while (
+            filled < size
+            and (self._incoming.pending or self._object.pending())
+            and not self.has_ended
+            and self.failure is None
+        ):
             try:
-                count = cast(int, self._object.read(len(room) - filled, room[filled:]))
+                rest = room[filled:] if filled else room
+                count = cast(int, self._object.read(size - filled, rest))
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
@@ -90,15 +98,23 @@ class TlsSession:
         Raises:
             TlsFailed: The session has failed or ended.
         """
-        view = memoryview(data)
-        pieces = []
         try:
+            if 0 < len(data) <= PIECE_BYTES:
+                self._object.write(data)
+                return self._outgoing.read()
+            view = memoryview(data)
+            pieces = []
             while view:
                 view = view[self._object.write(view[:PIECE_BYTES]) :]
                 pieces.append(self._outgoing.read())
         except (ssl.SSLError, OSError) as error:
             raise TlsFailed(reason_of(error)) from None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
+
+    @property
+    def has_output(self) -> bool:
+        """True if ``take_output`` returns bytes."""
+        return self._outgoing.pending > 0
 
     def take_output(self) -> bytes:
         """Return bytes for the peer: of the handshake, tickets, or why it failed."""

@@ -18,6 +18,7 @@ from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, TlsFailed
 from reput.remoting import throwaway_certificate, tls_settings
 from reput.remoting.client_faults import ClientFaults
+from reput.remoting.deadlines import Deadlines
 from reput.remoting.time_slices import TimeSlices
 from reput.remoting.tls import TlsSession
 from reput.remoting.tls_connection import READ_BYTES, Inner, TlsConnection
@@ -74,10 +75,10 @@ class TlsAcceptor:
         self._watching: asyncio.Task[None] | None = None
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._without_certificate: list[_FirstByte] = []
-        self._deadlines: dict[TlsConnection, float] = {}  # in the order of time
+        self.deadlines = Deadlines(limits.TLS_HANDSHAKE_MS, _cut)
+        """Connections whose handshake has begun."""
         # Handshakes with input, as a queue.
         self._ready: dict[TlsConnection | _FirstByte, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
 
     # --- new certificates ---------------------------------------------------------------------
 
@@ -93,9 +94,7 @@ class TlsAcceptor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.deadlines.stop()
 
     async def _watch(self) -> None:
         while True:
@@ -156,11 +155,7 @@ class TlsAcceptor:
                 on_input=self._queue_input,
                 on_handshake=self._ended,
             )
-            loop = asyncio.get_running_loop()
-            limit_s = limits.TLS_HANDSHAKE_MS.maximum / 1000
-            self._deadlines[connection] = loop.time() + limit_s
-            if self._timer is None:
-                self._timer = loop.call_later(limit_s, self._expire)
+            self.deadlines.add(connection)
             connection.take_over(transport, data)
 
     def refuse_plain(self, inner: Inner) -> None:
@@ -191,7 +186,7 @@ class TlsAcceptor:
         return bool(self._ready)
 
     def _ended(self, connection: TlsConnection, failure: TlsFailed | None) -> None:
-        self._deadlines.pop(connection, None)
+        self.deadlines.remove(connection)
         if failure is None:
             self.counts[Handshake.DONE] += 1
         else:
@@ -203,23 +198,9 @@ class TlsAcceptor:
         if not is_closing:
             inner.close(failure)
 
-    def _expire(self) -> None:
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        self.expire(loop.time())
-        if self._deadlines:
-            self._timer = loop.call_at(next(iter(self._deadlines.values())), self._expire)
 
-    def expire(self, now_s: float) -> None:
-        """Cut handshakes that take too long.
-
-        Args:
-            now_s: The time of the event loop, in seconds.
-        """
-        for connection, deadline in list(self._deadlines.items()):
-            if deadline > now_s:
-                break
-            connection.fail(TlsFailed(str(limits.TLS_HANDSHAKE_MS.exceeded())))
+def _cut(connection: TlsConnection) -> None:
+    connection.fail(TlsFailed(str(limits.TLS_HANDSHAKE_MS.exceeded())))
 
 
 class _FirstByte(asyncio.BufferedProtocol):

@@ -146,6 +146,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         try:
             if self._session.shake():
                 self._judge(None)
+                self._has_more = True  # requests may have come with the handshake
                 self._deliver(memoryview(b""))
             else:
                 self._flush()
@@ -155,20 +156,22 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _deliver(self, data: memoryview) -> None:
         """Pass plain bytes on, all that a read brings at once."""
         session, inner = self._session, self.inner
-        position, has_more = 0, True
+        position, end, has_more = 0, len(data), True
         while has_more and not self._is_paused and not inner.is_closed:
             room = inner.get_buffer(-1)
-            filled = session.decrypt_into(room)
-            while filled < len(room) and position < len(data):
-                session.feed(data[position : position + PIECE_BYTES])
+            filled, size = session.decrypt_into(room) if self._has_more else 0, len(room)
+            while filled < size and position < end:
+                session.feed(
+                    data if end <= PIECE_BYTES else data[position : position + PIECE_BYTES]
+                )
                 position += PIECE_BYTES
-                filled += session.decrypt_into(room[filled:])
-            has_more = filled == len(room)
+                filled += session.decrypt_into(room[filled:] if filled else room)
+            self._has_more = has_more = filled == size
             if filled:
                 inner.buffer_updated(filled)
-        self._has_more = has_more
-        if position < len(data):
+        if position < end:
             session.feed(data[position:])
+            self._has_more = True
         self._flush()
         if session.failure is not None and not has_more:
             raise session.failure
@@ -176,9 +179,8 @@ class TlsConnection(asyncio.BufferedProtocol):
             inner.close()
 
     def _flush(self) -> None:
-        output = self._session.take_output()
-        if output and self._transport is not None:
-            self._transport.write(output)
+        if self._session.has_output and self._transport is not None:
+            self._transport.write(self._session.take_output())
 
     def fail(self, error: TlsFailed) -> None:
         """Close the connection because of an error, which the peer gets to know."""

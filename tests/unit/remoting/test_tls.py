@@ -1,5 +1,6 @@
 """The session of TLS without I/O, against another one."""
 
+import contextlib
 import ssl
 
 import pytest
@@ -78,6 +79,26 @@ def test_records_of_a_read_are_decrypted_at_once(serving: ssl.SSLContext) -> Non
     assert read(taken) == b"".join(bytes([n]) * 100 for n in range(50))
 
 
+def test_a_whole_record_is_one_call_without_an_exception(serving: ssl.SSLContext) -> None:
+    # A call that finds nothing raises SSLWantReadError, which costs more than the decryption.
+    asking, taken = established(serving)
+    calls = []
+    read_of_openssl = taken._object.read
+
+    def read_counted(size: int, buffer: memoryview) -> object:
+        calls.append(size)
+        return read_of_openssl(size, buffer)
+
+    taken._object.read = read_counted  # type: ignore[method-assign, assignment]
+    for data in (asking.encrypt(b"a request"), asking.encrypt(b"another")):
+        calls.clear()
+        assert read(taken) == b""
+        taken.feed(data)
+        assert read(taken) in (b"a request", b"another")
+        assert read(taken) == b""
+        assert len(calls) == 1
+
+
 def test_no_record_is_larger_than_a_piece(serving: ssl.SSLContext) -> None:
     asking, taken = established(serving)
     data = asking.encrypt(TEXT)
@@ -151,6 +172,19 @@ def test_no_handshake(serving: ssl.SSLContext, data: bytes) -> None:
     taken.feed(data)
     with pytest.raises(TlsFailed):
         taken.shake()
+
+
+def test_a_changed_hello_fails_in_the_documented_way(serving: ssl.SSLContext) -> None:
+    asking, _ = sessions(serving)
+    asking.shake()
+    hello = asking.take_output()
+    for position in range(1, len(hello)):
+        changed = bytearray(hello)
+        changed[position] ^= 0xFF
+        _, taken = sessions(serving)
+        taken.feed(changed)
+        with contextlib.suppress(TlsFailed):
+            assert not taken.shake()
 
 
 def test_a_handshake_is_limited(serving: ssl.SSLContext) -> None:

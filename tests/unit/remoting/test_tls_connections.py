@@ -7,6 +7,7 @@ import os
 import ssl
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -294,10 +295,25 @@ async def test_a_changed_byte_ends_the_connection(
         assert "Traceback" not in caplog.text
 
 
+def hello_of_tls_1_1() -> bytes:
+    old = tls_settings.client_context(TlsSettings())
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    session = TlsSession(old, is_server=False)
+    session.shake()
+    return session.take_output()
+
+
 @pytest.mark.parametrize(
     "data",
-    [b"\x16\x03\x01\x00\x04abcd", b"\x16" + bytes(600), b"\x16GET / HTTP/1.1\r\n\r\n"],
-    ids=["no hello", "zeros", "http"],
+    [
+        b"\x16\x03\x01\x00\x04abcd",
+        b"\x16" + bytes(600),
+        b"\x16GET / HTTP/1.1\r\n\r\n",
+        hello_of_tls_1_1(),
+    ],
+    ids=["no hello", "zeros", "http", "tls 1.1"],
 )
 @both_loops
 async def test_a_failed_handshake_is_one_line(
@@ -321,16 +337,17 @@ async def test_a_failed_handshake_is_one_line(
 async def test_a_handshake_that_stalls_is_cut(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with server(given(pair)) as (subject, tls):
+        assert limits.TLS_HANDSHAKE_MS.maximum == 10_000
         begun_s = asyncio.get_running_loop().time()
         peer = await Peer.connect(subject, is_established=False)
         peer.session.shake()
         await peer.send(peer.session.take_output()[:100])
-        await until(lambda: bool(tls._deadlines))
+        await until(lambda: bool(tls.deadlines))
         other = await Peer.connect(subject)
         await until(lambda: bool(tls.counts[Handshake.DONE]))
-        tls.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 - 1)
+        tls.deadlines.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 - 1)
         assert not tls.counts[Handshake.FAILED]
-        tls.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 + 60)
+        tls.deadlines.expire(begun_s + limits.TLS_HANDSHAKE_MS.maximum / 1000 + 60)
         assert await peer.reader.read() == b""
         assert tls.counts == {Handshake.FAILED: 1, Handshake.DONE: 1}
         assert "tls_handshake_ms" in caplog.text
@@ -350,7 +367,7 @@ async def test_a_client_that_leaves_during_the_handshake(pair: Pair) -> None:
         await closed(peer.writer)
         await until(lambda: not subject.server.channels)
         assert tls.counts == {Handshake.FAILED: 1}
-        assert not tls._deadlines
+        assert not tls.deadlines
 
 
 @both_loops
@@ -501,6 +518,23 @@ async def test_certificates_replaced_under_load(tmp_path: Path) -> None:
         assert not tls.counts[Handshake.FAILED]
         assert tls.counts[Handshake.DONE] * 5 >= sum(counts) > 0
         assert subject.seen[subject_of.ECHO] == sum(counts)
+
+
+@pytest.mark.parametrize("which", ["certificate", "key"])
+@pytest.mark.parametrize("content", [b"", b"no PEM", b"-----BEGIN CERTIFICATE-----\nAA==\n"])
+async def test_an_unreadable_file_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, content: bytes
+) -> None:
+    pair = Authority(tmp_path).issue("broker")
+    async with server(given(pair)) as (_, tls):
+        before = tls.context
+        replace(getattr(pair, which), content)
+        for _ in range(3):
+            tls.reload()
+        assert tls.context is before
+        (record,) = caplog.records
+        assert record.exc_info is None
+        assert getattr(pair, which) in record.getMessage()
 
 
 async def test_an_expired_certificate_is_not_used(

@@ -203,6 +203,7 @@ class BrokerMeter:
         parts = self._parts
         yield metrics_server.refusals_by_limit(parts.serving.refusals)
         yield metrics_server.tls_handshakes(parts.serving.tls)
+        yield metrics_server.proxy_headers(parts.serving.proxies)
         if parts.access is not None:
             for family in _access_refusals(parts.access.refusals):
                 yield family

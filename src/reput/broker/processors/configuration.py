@@ -30,8 +30,7 @@ def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
         changes = config.parse_properties(request.body.decode())
     except UnicodeDecodeError as error:
         raise InvalidBody(f"settings are UTF-8: {error}") from error
-    is_local = channel.host.address == channel.local_host.address
-    parts.settings.check_remote(changes, is_local=is_local)
+    parts.settings.check_remote(changes, is_local=channel.is_local)
 
     async def change_settings() -> str | None:
         change = await parts.change_settings(changes)

@@ -71,7 +71,7 @@ class SlavePort:
     ) -> None:
         self._settings = settings
         self._certificates = certificates
-        self._peers = ha_peers.networks(settings.broker.reput_ha_peers)
+        self._peers = settings.broker.ha_peers
         self._identity = identity
         self._pending_replies = pending_replies
         config = settings.store

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config, limits
-from reput.broker.settings import ha_peers
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.remote_settings import RemoteSettings
-from reput.remoting import tls_settings
+from reput.remoting import networks, tls_settings
+from reput.remoting.networks import Network
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
 
@@ -91,6 +91,9 @@ class BrokerConfig:
     """
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """Idle time after which a connection is closed."""
+    reput_proxy_protocol_from: str = ""
+    """Networks of proxies, separated by commas: connections from there begin with a PROXY header
+    (version 1 or 2), and its source is the client's address. If empty, no header is read."""
     register_name_server_period: Annotated[int, Range(1)] = 30_000
     """Interval of registrations, limited to 10 to 60 s; a change is registered at once."""
     register_broker_timeout_mills: Annotated[int, Range(1)] = 24_000
@@ -301,7 +304,7 @@ class BrokerConfig:
         if self.acl_enable and not self.rocketmq_home:
             allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
             raise InvalidOption("aclEnable", True, allowed)
-        ha_peers.networks(self.reput_ha_peers)
+        _ = self.ha_peers, self.proxies  # refuses wrong networks
         limits.NAME_SERVERS.check(len(self.name_servers), "namesrvAddr")
         for server in self.name_servers:
             host, _, port = server.rpartition(":")
@@ -314,6 +317,16 @@ class BrokerConfig:
         """Address ``host:port`` of each name server."""
         words = self.namesrv_addr.replace(",", ";").split(";")
         return tuple(word.strip() for word in words if word.strip())
+
+    @property
+    def ha_peers(self) -> tuple[Network, ...]:
+        """Networks of the slaves."""
+        return networks.parse(self.reput_ha_peers, "reputHaPeers")
+
+    @property
+    def proxies(self) -> tuple[Network, ...]:
+        """Networks of the proxies."""
+        return networks.parse(self.reput_proxy_protocol_from, "reputProxyProtocolFrom")
 
     @property
     def fixed_keys(self) -> frozenset[str]:

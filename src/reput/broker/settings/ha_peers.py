@@ -1,25 +1,9 @@
 """The networks whose hosts may connect to the port for slaves."""
 
-import ipaddress
 from collections.abc import Sequence
 
-from reput.errors import InvalidOption
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def networks(text: str) -> tuple[Network, ...]:
-    """Return the networks of ``reputHaPeers``.
-
-    Raises:
-        InvalidOption: A part is no network.
-    """
-    try:
-        words = [word.strip() for word in text.split(",") if word.strip()]
-        return tuple(map(ipaddress.ip_network, words))
-    except ValueError as error:
-        allowed = f"networks separated by commas, as in 10.0.0.0/24,10.1.0.7 ({error})"
-        raise InvalidOption("reputHaPeers", text, allowed) from None
+from reput.remoting import networks
+from reput.remoting.networks import Network
 
 
 def contain(allowed: Sequence[Network], host: str) -> bool:
@@ -29,8 +13,7 @@ def contain(allowed: Sequence[Network], host: str) -> bool:
         allowed: The networks.
         host: The address of the host.
     """
-    address = _address(host)
-    return not allowed or any(address in network for network in allowed)
+    return not allowed or networks.contain(allowed, host)
 
 
 def is_same_machine(host: str, own: str) -> bool:
@@ -40,12 +23,5 @@ def is_same_machine(host: str, own: str) -> bool:
         host: The address that it comes from.
         own: The address that it leads to.
     """
-    address = _address(host)
-    return address.is_loopback or address == _address(own)
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an address; IPv4 in the form of IPv6 is IPv4."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    address = networks.address_of(host)
+    return address.is_loopback or address == networks.address_of(own)

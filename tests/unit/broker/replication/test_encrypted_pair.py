@@ -24,6 +24,7 @@ from reput.format import command, headers
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import RegisterBrokerReplyHeader
+from reput.remoting import networks
 from reput.remoting.tls_settings import TlsMode, TlsSettings
 from reput.secret import Secret
 from reput.store.config import BrokerRole
@@ -328,7 +329,7 @@ def test_the_same_machine(host: str, own: str, expected: bool) -> None:
     ],
 )
 def test_peers(text: str, host: str, expected: bool) -> None:
-    assert ha_peers.contain(ha_peers.networks(text), host) is expected
+    assert ha_peers.contain(networks.parse(text, "reputHaPeers"), host) is expected
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/24", "10.0.0.0/33", "localhost", "10.0.0.*"])

@@ -1,0 +1,63 @@
+"""Deadlines of connections in a state that must end, with one timer for all of them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from reput.limits import Limit
+
+_T = TypeVar("_T")
+
+
+class Deadlines(Generic[_T]):
+    """Cuts connections whose time is over.
+
+    Args:
+        limit: The time, in ms.
+        cut: Called with a connection that is late; it must remove it.
+    """
+
+    def __init__(self, limit: Limit, cut: Callable[[_T], object]) -> None:
+        self._limit_s = limit.maximum / 1000
+        self._cut = cut
+        self._deadlines: dict[_T, float] = {}  # in the order of time
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return the number of connections with a deadline."""
+        return len(self._deadlines)
+
+    def add(self, connection: _T) -> None:
+        """Begin the time of a connection."""
+        loop = asyncio.get_running_loop()
+        self._deadlines[connection] = loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = loop.call_later(self._limit_s, self._expire)
+
+    def remove(self, connection: _T) -> None:
+        """End the time of a connection, if it has one."""
+        self._deadlines.pop(connection, None)
+
+    def stop(self) -> None:
+        """Cut no more connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        self.expire(loop.time())
+        if self._deadlines:
+            self._timer = loop.call_at(next(iter(self._deadlines.values())), self._expire)
+
+    def expire(self, now_s: float) -> None:
+        """Cut the connections that are late.
+
+        Args:
+            now_s: The time of the event loop, in seconds.
+        """
+        for connection, deadline in list(self._deadlines.items()):
+            if deadline > now_s:
+                break
+            self._cut(connection)
