@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 
 import golden
 import store_fixture
+
+WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
+"""Environment variables of runs with all cases of sampled tests."""
 
 # Examples depend only on the test, so that a run that passed passes again.
 hypothesis.settings.register_profile(
@@ -30,11 +34,32 @@ def pytest_configure(config: pytest.Config) -> None:
             golden.prepare()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "REPUT_SOAK" not in os.environ:
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="REPUT_SOAK is not set: it takes minutes"))
+    are_named = any("::" in argument for argument in config.args)
+    if not are_named and not any(name in os.environ for name in WHOLE_RUNS):
+        left_out = _outside_of_samples(items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def _outside_of_samples(items: list[pytest.Item]) -> set[str]:
+    """Return the ids of the cases of sampled tests that do not run: the same each time."""
+    tests = set()
+    left_out = set()
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is not None:
+            (every,) = marker.args
+            test = item.nodeid.partition("[")[0]
+            # By hash: a step through the product of parameters would repeat some of their values.
+            if test in tests and zlib.crc32(item.nodeid.encode()) % every:
+                left_out.add(item.nodeid)
+            tests.add(test)
+    return left_out
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

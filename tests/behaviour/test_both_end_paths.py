@@ -169,6 +169,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sampled(3)
 def test_other_ends_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     feed(both, half() * 4)
     places = halves(both)

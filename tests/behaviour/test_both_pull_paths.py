@@ -181,6 +181,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.sampled(2)
 def test_plain_pulls_take_the_fast_path(
     both: Both, name: str, serialization: Serialization
 ) -> None:
@@ -193,6 +194,7 @@ def test_plain_pulls_take_the_fast_path(
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sampled(3)
 def test_other_pulls_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     frame = pull(serialization=serialization, **OTHERS[name])
     both.feed(frame)

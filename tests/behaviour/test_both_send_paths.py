@@ -199,6 +199,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.sampled(2)
 def test_plain_sends_take_the_fast_path(
     both: Both, name: str, serialization: Serialization
 ) -> None:
@@ -212,6 +213,7 @@ def test_plain_sends_take_the_fast_path(
 
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.sampled(3)
 def test_other_sends_fall_back(both: Both, name: str, serialization: Serialization) -> None:
     both.feed(send())
     frame = send(serialization=serialization, **OTHERS[name])

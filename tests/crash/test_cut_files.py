@@ -178,6 +178,7 @@ def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("is_zeroed", [False, True], ids=["cut", "zeroed"])
+@pytest.mark.sampled(2)
 def test_a_truncated_derived_file_is_rebuilt(
     sample: Sample, tmp_path: Path, is_zeroed: bool
 ) -> None:

@@ -165,6 +165,7 @@ class DiskThread(threading.Thread):
     ],
 )
 @pytest.mark.parametrize("closes_at_once", [False, True], ids=["joined", "closed"])
+@pytest.mark.sampled(4)
 def test_the_disk_half_of_steps_runs_concurrently_with_puts(
     tmp_path: Path, settings: dict[str, Any], is_expiring: bool, closes_at_once: bool
 ) -> None:

@@ -243,6 +243,7 @@ async def test_a_delayed_message_waits_no_longer_than_its_delay(
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
+@pytest.mark.sampled(3)
 async def test_a_broker_keeps_its_clients_locks_tables_and_health(
     tmp_path: Path, jump_ms: int
 ) -> None:

@@ -115,6 +115,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", range(5))
+@pytest.mark.sampled(3)
 def test_each_file_of_a_queue(root: Path, damage: str, number: int) -> None:
     path = sorted((root / "consumequeue/Quiet/0").iterdir())[number]
     DAMAGES[damage](path)

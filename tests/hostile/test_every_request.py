@@ -44,6 +44,7 @@ def test_every_code_has_valid_requests(server: str) -> None:
 
 
 @pytest.mark.parametrize(("server", "code"), CODES, ids=lambda value: str(value))
+@pytest.mark.sampled(4)
 def test_hostile_frames_of_a_code(scene: Scene, server: str, code: RequestCode) -> None:
     scripts = attack.script(server, SEED, int(code), codes=[int(code)], count=20)
     for script in scripts:
@@ -60,6 +61,7 @@ def test_hostile_frames_of_a_code(scene: Scene, server: str, code: RequestCode) 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("server", run.SERVERS)
+@pytest.mark.sampled(3)
 def test_mixed_rounds(
     scene: Scene, server: str, number: int, request: pytest.FixtureRequest
 ) -> None:

@@ -79,6 +79,7 @@ JSON_BODIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("kind", JSON_BODIES)
 @pytest.mark.parametrize(("server", "code"), WITH_A_BODY)
+@pytest.mark.sampled(3)
 def test_body_that_is_no_json(scene: Scene, server: str, code: Code, kind: str) -> None:
     """F1, F7, B5."""
     fields = REGISTRATION if server == "namesrv" else None
@@ -147,6 +148,7 @@ PIPELINED = {
 
 
 @pytest.mark.parametrize("kind", PIPELINED)
+@pytest.mark.sampled(3)
 def test_a_pipeline_of_small_requests(scene: Scene, kind: str) -> None:
     """B13: all pending bytes of a connection were handled before other clients were served."""
     draft, count = PIPELINED[kind]
@@ -225,6 +227,7 @@ def test_names_of_groups(scene: Scene, group: str) -> None:
 
 
 @pytest.mark.parametrize("count", [33, 30_000_000, 10**9, 2**31 - 1])
+@pytest.mark.sampled(2)
 def test_forged_checkpoint(scene: Scene, count: int) -> None:
     """B2: the broker took gigabytes for it, and did not restart."""
     body = json.dumps(
@@ -252,6 +255,7 @@ def half(properties: str) -> Draft:
 
 
 @pytest.mark.parametrize("number", [3 * 10**9, 10**15, -1, 2**63, "9" * 5_000])
+@pytest.mark.sampled(3)
 def test_half_message_with_a_forged_first_offset(scene: Scene, number: int | str) -> None:
     """B3: gigabytes at the next start."""
     with scene.watching(f"first offset {str(number)[:20]}") as watch:
@@ -368,6 +372,7 @@ def test_a_message_with_the_most_attempts(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", requests.INTERNAL_PROPERTIES)
+@pytest.mark.sampled(4)
 def test_forged_internal_property(scene: Scene, name: str) -> None:
     """B3, B7, B8, B25, B26: properties that only brokers may set."""
     values = ["9" * 5_000, "-1", "9223372036854775808", "a@b@c", "..", "x" * 300, "2147483647", "0"]
@@ -447,6 +452,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
+@pytest.mark.sampled(2)
 def test_unknown_names_take_bounded_memory(scene: Scene, kind: str) -> None:
     """B17, B19: each name took memory permanently, and caused a save of a whole table."""
     make = UNKNOWN[kind]
@@ -542,6 +548,7 @@ LARGE_FIELDS = {
 
 
 @pytest.mark.parametrize("kind", LARGE_FIELDS)
+@pytest.mark.sampled(3)
 def test_large_request(scene: Scene, kind: str) -> None:
     """F7, F9, B17, B18, B22, B27 and the table of admin calls."""
     draft = LARGE_FIELDS[kind]

@@ -282,7 +282,7 @@ class DelayMachine(RuleBasedStateMachine):
 
 TestDelayModel = DelayMachine.TestCase
 TestDelayModel.settings = hypothesis.settings(
-    max_examples=2000 if is_thorough else 25,
+    max_examples=2000 if is_thorough else 12,
     stateful_step_count=60 if is_thorough else 30,
     report_multiple_bugs=False,
     deadline=None,

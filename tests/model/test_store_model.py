@@ -464,7 +464,7 @@ def _has_tag(stored: Stored, topic: str, tag: str) -> bool:
 
 TestStoreModel = StoreMachine.TestCase
 TestStoreModel.settings = hypothesis.settings(
-    max_examples=3000 if is_thorough else 40,
+    max_examples=3000 if is_thorough else 20,
     stateful_step_count=60 if is_thorough else 35,
     report_multiple_bugs=False,
     phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],

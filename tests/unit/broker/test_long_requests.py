@@ -208,6 +208,7 @@ REQUESTS: list[tuple[int, Header | None, int]] = [
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
+@pytest.mark.sampled(2)
 async def test_much_work_is_done_in_small_steps(
     code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
 ) -> None:
@@ -219,6 +220,7 @@ async def test_much_work_is_done_in_small_steps(
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
+@pytest.mark.sampled(3)
 async def test_deletions_between_two_steps_do_no_harm(
     code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
 ) -> None:
@@ -272,6 +274,7 @@ def test_statistics_of_all_groups_take_a_step_for_each_group(
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS[:7] + REQUESTS[10:15])
+@pytest.mark.sampled(3)
 def test_a_reply_larger_than_a_frame_is_refused_with_a_remedy(
     code: int,
     header: Header | None,

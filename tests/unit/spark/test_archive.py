@@ -176,6 +176,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 
 
 @EVERY_STORE
+@pytest.mark.sampled(4)
 def test_an_archive_is_read_and_restored_like_its_store(
     version: str, name: str, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ OPTIONS: list[dict[str, Any]] = [
     [(golden.VERSIONS[i % 3], options) for i, options in enumerate(OPTIONS)],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_options_select_the_same_rows(
     version: str, options: dict[str, Any], archives: dict[str, tuple[Path, Path]]
 ) -> None:
@@ -406,6 +408,7 @@ def test_a_read_without_bodies_reads_no_body_column(
         )
     ],
 )
+@pytest.mark.sampled(3)
 def test_damage_is_reported_as_in_the_store(
     version: str, variant: str, mode: str, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def failing_from(
 
 
 @TORN
+@pytest.mark.sampled(2)
 def test_complete_messages_are_recovered_and_losses_reported(
     version: str, variant: str, tmp_path: Path
 ) -> None:

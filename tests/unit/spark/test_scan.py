@@ -275,6 +275,7 @@ def test_messages_without_a_unit_are_read(version: str) -> None:
 
 
 @TORN
+@pytest.mark.sampled(3)
 def test_damaged_queues_hide_nothing(version: str, variant: str) -> None:
     """No fewer rows than the log holds, and each once, with every kind of scan."""
     store, left = golden.unpack(version, f"torn/{variant}"), reading.damaged(version, variant)
@@ -489,6 +490,7 @@ def by_broker(limits: dict[Queue, int]) -> dict[str, Any]:
 @pytest.mark.parametrize("how", ["auto", "log", "consumequeue"])
 @pytest.mark.parametrize("name", ["clean", "unclean", "expired"])
 @VERSION
+@pytest.mark.sampled(3)
 def test_offsets_of_queues(version: str, name: str, how: str) -> None:
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
     large = {q: some for q, some in queues_of(messages).items() if len(some) > 4}
@@ -745,6 +747,7 @@ def test_any_partitions_give_each_row_once(version: str, split: dict[str, Any]) 
 
 
 @TORN
+@pytest.mark.sampled(3)
 def test_any_partitions_report_damage_once(version: str, variant: str) -> None:
     store = golden.unpack(version, f"torn/{variant}")
     is_damaged = bool(reading.damaged(version, variant).runs)
@@ -832,6 +835,7 @@ def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Message
     return store, messages
 
 
+@pytest.mark.sampled(2)
 def test_filters_equal_the_filtered_full_scan(keyed: tuple[Path, Messages]) -> None:
     store, messages = keyed
     keys = Counter(key for message in messages for key in keys_of(message))
@@ -1052,6 +1056,7 @@ def test_predicates_on_store_times_skip_log_files(tmp_path: Path) -> None:
 
 
 @TORN
+@pytest.mark.sampled(3)
 def test_modes(version: str, variant: str) -> None:
     store, left = golden.unpack(version, f"torn/{variant}"), reading.damaged(version, variant)
     options = {"readIsolation": ALL, "failOnDataLoss": variant != "cq-ahead"}

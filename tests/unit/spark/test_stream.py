@@ -100,6 +100,7 @@ def grow(tmp_path: Path) -> Callable[..., store_builder.Built]:
 @pytest.mark.parametrize(
     "limits", [None, TriggerLimits(max_offsets=37), TriggerLimits(max_bytes=20_000)]
 )
+@pytest.mark.sampled(3)
 def test_rows_equal_those_of_a_batch_read(
     version: str, name: str, limits: TriggerLimits | None
 ) -> None:

@@ -261,6 +261,7 @@ class CountedDisk(LossyDisk):
         pytest.param("ASYNC_MASTER", Loss.SECTORS, marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_crash_leaves_the_whole_log_or_the_cut_one(tmp_path: Path, role: str, loss: Loss) -> None:
     stores = Stores(tmp_path)
     data, ends = closed_store(stores)

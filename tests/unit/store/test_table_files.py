@@ -541,6 +541,7 @@ def test_the_text_is_plain_json_in_ascii(tmp_path: Path) -> None:
 
 @STORE
 @pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.sampled(4)
 def test_saving_a_brokers_table_keeps_everything(
     kind: type[TopicTable], version: str, name: str, tmp_path: Path
 ) -> None:

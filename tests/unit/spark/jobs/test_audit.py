@@ -226,6 +226,7 @@ def beyond(text: str) -> int:
 
 
 @TORN
+@pytest.mark.sampled(3)
 def test_torn_stores_have_the_losses_of_their_damage(
     version: str, variant: str, tmp_path: Path
 ) -> None:

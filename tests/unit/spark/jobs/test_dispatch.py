@@ -89,6 +89,7 @@ ENGINE = [store for store in golden.STORES if store[1] != "ext"] + [
 
 
 @pytest.mark.parametrize(("version", "name"), ENGINE)
+@pytest.mark.sampled(3)
 def test_queues_and_index_equal_those_of_the_store_engine(
     version: str, name: str, tmp_path: Path
 ) -> None:
