@@ -153,9 +153,9 @@ def test_signatures_of_another_form_are_bad() -> None:
     random = Random(0)
     for text in others:
         assert text != signature
-        header = json_header(random, 310, 0, {**fields, "Signature": text})
+        header = json_header(random, 310, 0, {**fields, "Signature": text}.items())
         assert GateWorld(frame_of(header, b"b"), GRANTS).verdicts() == [words.BAD]
-    header = json_header(random, 310, 0, {**fields, "Signature": signature})
+    header = json_header(random, 310, 0, {**fields, "Signature": signature}.items())
     assert GateWorld(frame_of(header, b"b"), GRANTS).verdicts() == [words.GRANTED]
 
 
@@ -194,10 +194,10 @@ def test_a_flipped_byte_grants_nothing() -> None:
     send = {**fields, "Signature": signature_of(secret, fields, body)}
     pull["Signature"] = signature_of(secret, pull, b"")
     frames = (
-        frame_of(json_header(random, 310, 0, send), body),
-        frame_of(binary_header(random, 310, 0, send), body, 1),
-        frame_of(json_header(random, 11, 0, pull), b""),
-        frame_of(binary_header(random, 11, 0, pull), b"", 1),
+        frame_of(json_header(random, 310, 0, send.items()), body),
+        frame_of(binary_header(random, 310, 0, send.items()), body, 1),
+        frame_of(json_header(random, 11, 0, pull.items()), b""),
+        frame_of(binary_header(random, 11, 0, pull.items()), b"", 1),
     )
     granted = 0
     for frame in frames:

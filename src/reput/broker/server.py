@@ -184,6 +184,15 @@ class Broker:
         self.failure = None
         self.identity.port = 0
         config = self.settings.broker
+        self._load_accounts()
+        if self.identity.is_master:
+            await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
+        await self._open()
+        await self._begin()
+
+    def _load_accounts(self) -> None:
+        """Read the accounts of access control 1.0, if that is on. Raises ``InvalidOption``."""
+        config = self.settings.broker
         if config.acl_enable:
             self._plain = plain_control.load(
                 config.rocketmq_home,
@@ -191,10 +200,6 @@ class Broker:
                 skips_signature=config.reput_acl_white_list_skips_signature,
                 monotonic_ms=self.clock.monotonic_ms(),
             )
-        if self.identity.is_master:
-            await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
-        await self._open()
-        await self._begin()
 
     async def check_alone(self, own_address: str, *, is_forced: bool = False) -> None:
         """Refuse to be master if another master of this broker's name is alive.
