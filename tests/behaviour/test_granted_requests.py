@@ -14,6 +14,7 @@ import broker_pair
 from behaviour.test_both_pull_paths import pull
 from behaviour.test_both_send_paths import PROPERTIES, send
 from broker_pair import Both, Wire, replies_in
+from fuzz.gate_world import binary_header, frame_of, json_header
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl, Rule
 from reput.broker.access.user_rules import UserRules
@@ -129,15 +130,31 @@ def test_refused_requests_do_nothing(both: Both, name: str) -> None:
     assert both.feed(good + refused + good) == 2
 
 
-def test_a_topic_twice_is_left_to_the_processor(both: Both) -> None:
-    """All readers of Python take the last one; the kernels take neither."""
-    frame = signed(send())
-    other = b'"b":"Narrow",'
-    changed = frame.replace(b'"extFields":{', b'"extFields":{' + other, 1)
-    head = LENGTH.pack(len(changed) - 4) + LENGTH.pack(int.from_bytes(frame[4:8]) + len(other))
-    queues = both.without.queues()
-    assert both.feed(head + changed[8:]) == 0
-    assert [queue for queue in both.without.queues() if queue not in queues] == [("T", 1, 2)]
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("signed_value", ["T", "Narrow"])
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_topic_twice_is_refused(
+    both: Both, serialization: Serialization, signed_value: str, is_last: bool
+) -> None:
+    """The signature does not say which value is meant."""
+    good = signed(send(), ROOT) + signed(send(topic="Narrow"), ROOT)
+    both.feed(good + good)
+    request = commands.decode(send()[LENGTH.size :])
+    request.ext_fields = {**(request.ext_fields or {}), "b": signed_value}
+    pairs = list((Signer(ROOT).sign(request).ext_fields or {}).items())
+    repeated = ("b", "Narrow" if signed_value == "T" else "T")
+    pairs.insert(len(pairs) if is_last else 0, repeated)
+    make = binary_header if serialization is Serialization.ROCKETMQ else json_header
+    header = make(Random(1), request.code, 0, pairs)
+    refused = frame_of(header, request.body, serialization)
+    offset = both.without.broker.store.max_physical_offset
+    for wire in wires(both):
+        (reply,) = replies_in(wire.feed(refused))
+        assert (reply.code, reply.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "check signature failed.",
+        )
+        assert wire.broker.store.max_physical_offset == offset
 
 
 def test_a_change_of_rules_counts_for_the_next_frame(

@@ -892,7 +892,8 @@ class _Port:
         self._is_fast = is_fast
 
     def on_open(self, channel: Channel) -> None:
-        """Do nothing: connections are identified by their requests."""
+        """Prepare a connection; it is identified by its requests."""
+        channel.finds_repeats = self._parts.access is not None
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Serve the requests in a buffer; return the position of the first incomplete one."""

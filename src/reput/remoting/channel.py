@@ -90,6 +90,8 @@ class Channel(asyncio.BufferedProtocol):
         """Address of the peer in the form of records."""
         self.local_host = _NOWHERE
         self.is_closed = False
+        self.finds_repeats = False
+        """Whether requests that have a field twice are marked; for owners that check signatures."""
         self.active_at = 0.0
         """Time of the latest read or write, in the loop's seconds."""
         self._owner = owner
@@ -270,7 +272,8 @@ class Channel(asyncio.BufferedProtocol):
             # The first frame is always handled: each turn makes progress.
             if self._is_blocked() if is_first else self.has_stalled():
                 break
-            self._take(commands.decode(view[frame[0] : frame[1]]))
+            content = view[frame[0] : frame[1]]
+            self._take(commands.decode(content, finds_repeats=self.finds_repeats))
             position = frame[1]
             count_max -= 1
             is_first = False
