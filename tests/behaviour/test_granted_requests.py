@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import broker_pair
+from behaviour.test_both_ack_paths import ack
+from behaviour.test_both_pop_paths import pop
 from behaviour.test_both_pull_paths import pull
 from behaviour.test_both_send_paths import PROPERTIES, send
 from broker_pair import Both, Wire, replies_in
@@ -34,6 +36,8 @@ from reput.secret import Secret
 ROOT = Credentials("rocketmq", Secret("root-secret"))
 ALICE = Credentials("alice", Secret("alice-secret"))
 BOB = Credentials("bob", Secret("bob-secret"))
+HANDLE = f"0 {broker_pair.NOW_MS} 60000 1 0 broker-a"
+"""Handle of the messages of the first pop, without queue and offset."""
 
 
 @pytest.fixture
@@ -98,6 +102,57 @@ def test_granted_pulls_take_the_fast_path(both: Both) -> None:
     frames = [signed(pull(queue_offset=number, sys_flag=flags, opaque=number)) for number in (0, 5)]
     both.feed(frames[0])  # the store learns who reads
     assert both.feed(b"".join(frames)) == 2
+
+
+def test_granted_pops_and_acks_take_the_fast_path(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wire in wires(both):
+        wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
+    both.feed(b"".join(signed(send(b"%d" % number)) for number in range(20)))
+    reader = both.with_kernel.broker.store.pop_reader
+    popped = []
+    pop_of_store = reader.pop
+
+    def count(*arguments: Any, **more: Any) -> Any:
+        popped.append(arguments)
+        return pop_of_store(*arguments, **more)
+
+    frame = signed(pop(consumer_group="readers", invisible_time=60_000, max_msg_nums=8))
+    both.feed(frame)
+    monkeypatch.setattr(reader, "pop", count)
+    both.feed(frame)
+    assert len(popped) == 1
+    counts = both.with_kernel.broker.parts.fast_counts
+    acks = [
+        signed(ack(offset, consumer_group="readers", info=f"{HANDLE} 1 {offset}", opaque=offset))
+        for offset in range(8)
+    ]
+    both.feed(acks[0])
+    both.feed(b"".join(acks))
+    assert counts.acks == 9
+    forged = signed(ack(1, consumer_group="readers", info=f"{HANDLE} 1 1"), BOB)
+    both.feed(forged + acks[2])
+    assert counts.acks == 10
+
+
+def test_unknown_users_take_as_long_as_others(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One signature is computed for each: the time does not tell which users there are."""
+    computed = []
+    signature_of = Signer.signature
+
+    def count(self: Signer, data: bytes) -> str:
+        computed.append(data)
+        return signature_of(self, data)
+
+    disable(rules_of(both.without))
+    frames = [signed(send(), Credentials(name, Secret("x"))) for name in ("nobody", "bob", "alice")]
+    monkeypatch.setattr(Signer, "signature", count)
+    for frame in frames:
+        computed.clear()
+        (reply,) = replies_in(both.without.feed(frame))
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert len(computed) == 1
 
 
 REFUSED: dict[str, Callable[[], bytes]] = {
@@ -191,6 +246,10 @@ def deny(rules: UserRules) -> None:
     rules.acls.put(subject_of("alice"), Acl((rule,)))
 
 
+def deny_reading(rules: UserRules) -> None:
+    rules.acls.put(subject_of("alice"), Acl())
+
+
 @pytest.mark.parametrize("change", [disable, set_password, delete, deny])
 def test_a_changed_user_loses_its_grants(both: Both, change: Callable[[UserRules], None]) -> None:
     frame = signed(send())
@@ -266,3 +325,91 @@ def test_an_error_of_the_gate_serves_nothing(both: Both, monkeypatch: pytest.Mon
     assert wire.feed(signed(send())) == b""
     assert wire.transport.is_closed
     assert wire.new_records() == []
+
+
+def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error of that request: it has a reply, and the connection stays."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    frame = signed(send())
+    assert both.feed(frame * 2) == 2
+    for wire in wires(both):
+        rules_of(wire).users.put(User("carol", Secret("carol-secret")))  # grants are forgotten
+    monkeypatch.setattr(UserRules, "authorize", fail)
+    assert both.feed(frame * 2) == 0
+    for wire in wires(both):
+        (reply,) = replies_in(wire.feed(frame))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert wire.new_records() == []
+
+
+HIDDEN = b"bytes-of-another-connection"
+
+
+def test_bytes_behind_a_read_are_not_looked_at(
+    both: Both, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are what another connection has sent: here, the rest of a granted request.
+
+    Each frame is cut, and its length says that it is whole, or that more follows.
+    """
+    frames = [
+        signed(send(b"x" * 20 + HIDDEN, serialization=serialization))
+        for serialization in Serialization
+    ]
+    frames += [
+        signed(pull(subscription=HIDDEN.decode())),
+        signed(pop(exp=HIDDEN.decode(), consumer_group="readers")),
+    ]
+    for frame in frames:
+        both.feed(frame)
+    wire = both.with_kernel
+    wire.new_records()
+    caplog.clear()
+    buffer = wire.broker._buffer
+    for frame in frames:
+        behind = frame + HIDDEN * 100
+        for cut in range(1, frame.index(HIDDEN), 3):
+            for length in (len(frame), cut):
+                both.runner.run(wire.connect())
+                buffer[: len(behind)] = behind
+                data = LENGTH.pack(length - LENGTH.size) + frame[LENGTH.size :]
+                assert HIDDEN not in wire.feed(data[:cut])
+                buffer[: len(behind)] = behind
+                assert HIDDEN not in wire.feed(b"")
+    assert wire.new_records() == []
+    assert caplog.text
+    assert HIDDEN.decode() not in caplog.text
+
+
+@pytest.mark.parametrize("change", [disable, delete, deny_reading])
+def test_held_requests_of_a_changed_user_end(
+    both: Both, change: Callable[[UserRules], None]
+) -> None:
+    """They get a refusal, and no message that comes later."""
+    frames = [
+        signed(pull(queue_id=3, queue_offset=1, sys_flag=6)),
+        signed(pop(consumer_group="readers", queue_id=2, poll_time=60_000)),
+    ]
+    both.feed(signed(send(queue_id=3)))
+    for frame in frames:
+        both.feed(frame)
+    later = signed(send(queue_id=3), ROOT) + signed(send(queue_id=2), ROOT)
+
+    async def revoke(wire: Wire) -> list[Command]:
+        access = wire.broker.parts.access
+        assert access is not None
+        change(rules_of(wire))
+        access.end_revoked()
+        return replies_in(wire.feed(later))
+
+    for wire in wires(both):
+        parts = wire.broker.parts
+        assert (len(parts.held_pulls), len(parts.pops.held)) == (1, 1)
+        replies = both.runner.run(revoke(wire))
+        codes = [reply.code for reply in replies]
+        assert codes == [ResponseCode.NO_PERMISSION] * 2 + [ResponseCode.SUCCESS] * 2
+        assert not any(reply.body for reply in replies)
+        assert (len(parts.held_pulls), len(parts.pops.held)) == (0, 0)

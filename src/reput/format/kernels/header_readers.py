@@ -1,9 +1,9 @@
 """Kernels: readers of the headers of requests, which differ in the fields that they accept.
 
-A reader writes code, flag and perhaps opaque to words of the block of its kernel. A JSON header must
-have the form that clients write: no space between tokens, no repeated or unknown key, no remark. A
-binary header must have no remark, and sizes that fit exactly. All other headers are left to
-``reput.format.command``.
+A reader writes code, flag and perhaps opaque to words of the block of its kernel. A JSON header
+must have the form that clients write: no space between tokens, no repeated or unknown key, no
+remark. A binary header must have no remark, and sizes that fit exactly. All other headers are left
+to ``reput.format.command``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
