@@ -137,7 +137,7 @@ def test_granted_pops_and_acks_take_the_fast_path(
 
 
 def test_unknown_users_take_as_long_as_others(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One signature is computed for each: the time does not tell which users there are."""
+    """One signature is computed for each: the time does not show which users there are."""
     computed = []
     signature_of = Signer.signature
 
