@@ -77,6 +77,7 @@ class Wire:
         self._seen_offset = 0
         # No request exceeds this time slice, however slow the machine: no loop would resume it.
         broker._servers[0].state = ServerState(slice_s=3600)
+        broker.serving.slices.slice_s = 3600
         self._open_channel()
 
     def _open_channel(self) -> None:
@@ -179,22 +180,35 @@ def replies_in(data: bytes) -> list[Command]:
 
 
 def open_both(
-    root: Path, *, access: AccessSettings | None = None, **store_settings: Any
+    root: Path,
+    *,
+    access: AccessSettings | None = None,
+    acl_home: Path | None = None,
+    **store_settings: Any,
 ) -> Iterator[Both]:
-    """Open two brokers. Their loops do not run, so their state changes only when they read."""
+    """Open two brokers. Their loops do not run, so their state changes only when they read.
+
+    Args:
+        root: Folder of their stores.
+        access: Settings of access control 2.0.
+        acl_home: Folder with the accounts of access control 1.0; None: it is off.
+        store_settings: Further settings of the stores.
+    """
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
 
+    home = {} if acl_home is None else {"acl_enable": True, "rocketmq_home": str(acl_home)}
     broker_id = 1 if store_settings.get("broker_role") is BrokerRole.SLAVE else 0
 
     async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096, **store_settings}
         broker = Broker(
-            broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id),
+            broker_subject.broker_config(reput_fast_path=has_kernel, broker_id=broker_id, **home),
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
             access=access,
         )
+        broker._load_accounts()
         await broker._open()
         return broker
 

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 import broker_pair
+from behaviour.test_both_ack_paths import ack
+from behaviour.test_both_pop_paths import pop
 from behaviour.test_both_pull_paths import pull
 from behaviour.test_both_send_paths import PROPERTIES, send
 from broker_pair import Both, Wire, replies_in
+from fuzz.gate_world import binary_header, frame_of, json_header
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl, Rule
 from reput.broker.access.user_rules import UserRules
@@ -33,6 +36,8 @@ from reput.secret import Secret
 ROOT = Credentials("rocketmq", Secret("root-secret"))
 ALICE = Credentials("alice", Secret("alice-secret"))
 BOB = Credentials("bob", Secret("bob-secret"))
+HANDLE = f"0 {broker_pair.NOW_MS} 60000 1 0 broker-a"
+"""Handle of the messages of the first pop, without queue and offset."""
 
 
 @pytest.fixture
@@ -99,6 +104,57 @@ def test_granted_pulls_take_the_fast_path(both: Both) -> None:
     assert both.feed(b"".join(frames)) == 2
 
 
+def test_granted_pops_and_acks_take_the_fast_path(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wire in wires(both):
+        wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
+    both.feed(b"".join(signed(send(b"%d" % number)) for number in range(20)))
+    reader = both.with_kernel.broker.store.pop_reader
+    popped = []
+    pop_of_store = reader.pop
+
+    def count(*arguments: Any, **more: Any) -> Any:
+        popped.append(arguments)
+        return pop_of_store(*arguments, **more)
+
+    frame = signed(pop(consumer_group="readers", invisible_time=60_000, max_msg_nums=8))
+    both.feed(frame)
+    monkeypatch.setattr(reader, "pop", count)
+    both.feed(frame)
+    assert len(popped) == 1
+    counts = both.with_kernel.broker.parts.fast_counts
+    acks = [
+        signed(ack(offset, consumer_group="readers", info=f"{HANDLE} 1 {offset}", opaque=offset))
+        for offset in range(8)
+    ]
+    both.feed(acks[0])
+    both.feed(b"".join(acks))
+    assert counts.acks == 9
+    forged = signed(ack(1, consumer_group="readers", info=f"{HANDLE} 1 1"), BOB)
+    both.feed(forged + acks[2])
+    assert counts.acks == 10
+
+
+def test_unknown_users_take_as_long_as_others(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One signature is computed for each: the time does not show which users there are."""
+    computed = []
+    signature_of = Signer.signature
+
+    def count(self: Signer, data: bytes) -> str:
+        computed.append(data)
+        return signature_of(self, data)
+
+    disable(rules_of(both.without))
+    frames = [signed(send(), Credentials(name, Secret("x"))) for name in ("nobody", "bob", "alice")]
+    monkeypatch.setattr(Signer, "signature", count)
+    for frame in frames:
+        computed.clear()
+        (reply,) = replies_in(both.without.feed(frame))
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert len(computed) == 1
+
+
 REFUSED: dict[str, Callable[[], bytes]] = {
     "unsigned": send,
     "of no user": lambda: signed(send(), Credentials("nobody", Secret("x"))),
@@ -129,15 +185,31 @@ def test_refused_requests_do_nothing(both: Both, name: str) -> None:
     assert both.feed(good + refused + good) == 2
 
 
-def test_a_topic_twice_is_left_to_the_processor(both: Both) -> None:
-    """All readers of Python take the last one; the kernels take neither."""
-    frame = signed(send())
-    other = b'"b":"Narrow",'
-    changed = frame.replace(b'"extFields":{', b'"extFields":{' + other, 1)
-    head = LENGTH.pack(len(changed) - 4) + LENGTH.pack(int.from_bytes(frame[4:8]) + len(other))
-    queues = both.without.queues()
-    assert both.feed(head + changed[8:]) == 0
-    assert [queue for queue in both.without.queues() if queue not in queues] == [("T", 1, 2)]
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("signed_value", ["T", "Narrow"])
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_topic_twice_is_refused(
+    both: Both, serialization: Serialization, signed_value: str, is_last: bool
+) -> None:
+    """The signature does not say which value is meant."""
+    good = signed(send(), ROOT) + signed(send(topic="Narrow"), ROOT)
+    both.feed(good + good)
+    request = commands.decode(send()[LENGTH.size :])
+    request.ext_fields = {**(request.ext_fields or {}), "b": signed_value}
+    pairs = list((Signer(ROOT).sign(request).ext_fields or {}).items())
+    repeated = ("b", "Narrow" if signed_value == "T" else "T")
+    pairs.insert(len(pairs) if is_last else 0, repeated)
+    make = binary_header if serialization is Serialization.ROCKETMQ else json_header
+    header = make(Random(1), request.code, 0, pairs)
+    refused = frame_of(header, request.body, serialization)
+    offset = both.without.broker.store.max_physical_offset
+    for wire in wires(both):
+        (reply,) = replies_in(wire.feed(refused))
+        assert (reply.code, reply.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "check signature failed.",
+        )
+        assert wire.broker.store.max_physical_offset == offset
 
 
 def test_a_change_of_rules_counts_for_the_next_frame(
@@ -172,6 +244,10 @@ def delete(rules: UserRules) -> None:
 def deny(rules: UserRules) -> None:
     rule = Rule(parse_resource("Topic:T"), frozenset({Action.PUB}), Decision.DENY)
     rules.acls.put(subject_of("alice"), Acl((rule,)))
+
+
+def deny_reading(rules: UserRules) -> None:
+    rules.acls.put(subject_of("alice"), Acl())
 
 
 @pytest.mark.parametrize("change", [disable, set_password, delete, deny])
@@ -249,3 +325,91 @@ def test_an_error_of_the_gate_serves_nothing(both: Both, monkeypatch: pytest.Mon
     assert wire.feed(signed(send())) == b""
     assert wire.transport.is_closed
     assert wire.new_records() == []
+
+
+def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error of that request: it has a reply, and the connection stays."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    frame = signed(send())
+    assert both.feed(frame * 2) == 2
+    for wire in wires(both):
+        rules_of(wire).users.put(User("carol", Secret("carol-secret")))  # grants are forgotten
+    monkeypatch.setattr(UserRules, "authorize", fail)
+    assert both.feed(frame * 2) == 0
+    for wire in wires(both):
+        (reply,) = replies_in(wire.feed(frame))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert wire.new_records() == []
+
+
+HIDDEN = b"bytes-of-another-connection"
+
+
+def test_bytes_behind_a_read_are_not_looked_at(
+    both: Both, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are what another connection has sent: here, the rest of a granted request.
+
+    Each frame is cut, and its length says that it is whole, or that more follows.
+    """
+    frames = [
+        signed(send(b"x" * 20 + HIDDEN, serialization=serialization))
+        for serialization in Serialization
+    ]
+    frames += [
+        signed(pull(subscription=HIDDEN.decode())),
+        signed(pop(exp=HIDDEN.decode(), consumer_group="readers")),
+    ]
+    for frame in frames:
+        both.feed(frame)
+    wire = both.with_kernel
+    wire.new_records()
+    caplog.clear()
+    buffer = wire.broker._buffer
+    for frame in frames:
+        behind = frame + HIDDEN * 100
+        for cut in range(1, frame.index(HIDDEN), 3):
+            for length in (len(frame), cut):
+                both.runner.run(wire.connect())
+                buffer[: len(behind)] = behind
+                data = LENGTH.pack(length - LENGTH.size) + frame[LENGTH.size :]
+                assert HIDDEN not in wire.feed(data[:cut])
+                buffer[: len(behind)] = behind
+                assert HIDDEN not in wire.feed(b"")
+    assert wire.new_records() == []
+    assert caplog.text
+    assert HIDDEN.decode() not in caplog.text
+
+
+@pytest.mark.parametrize("change", [disable, delete, deny_reading])
+def test_held_requests_of_a_changed_user_end(
+    both: Both, change: Callable[[UserRules], None]
+) -> None:
+    """They get a refusal, and no message that comes later."""
+    frames = [
+        signed(pull(queue_id=3, queue_offset=1, sys_flag=6)),
+        signed(pop(consumer_group="readers", queue_id=2, poll_time=60_000)),
+    ]
+    both.feed(signed(send(queue_id=3)))
+    for frame in frames:
+        both.feed(frame)
+    later = signed(send(queue_id=3), ROOT) + signed(send(queue_id=2), ROOT)
+
+    async def revoke(wire: Wire) -> list[Command]:
+        access = wire.broker.parts.access
+        assert access is not None
+        change(rules_of(wire))
+        access.end_revoked()
+        return replies_in(wire.feed(later))
+
+    for wire in wires(both):
+        parts = wire.broker.parts
+        assert (len(parts.held_pulls), len(parts.pops.held)) == (1, 1)
+        replies = both.runner.run(revoke(wire))
+        codes = [reply.code for reply in replies]
+        assert codes == [ResponseCode.NO_PERMISSION] * 2 + [ResponseCode.SUCCESS] * 2
+        assert not any(reply.body for reply in replies)
+        assert (len(parts.held_pulls), len(parts.pops.held)) == (0, 0)

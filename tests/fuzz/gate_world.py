@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from reput.secret import Secret
 from reput.store.kernels import hot
 
 SECRETS = {"rocketmq2": "12345678", "schlüssel-ä": "schlüssel", "AK": "x" * 65, "k" * 40: "y" * 64}
+Field = tuple[str, str]
 CODES = {310: ("b", ""), 10: ("topic", ""), 11: ("topic", "consumerGroup")}
 """Codes that may be granted, with the fields of topic and group."""
 
@@ -233,12 +234,12 @@ def json_text(random: Random, text: str) -> str:
     return f'"{"".join(parts)}"'
 
 
-def json_header(random: Random, code: int, flag: int, fields: dict[str, str]) -> bytes:
+def json_header(random: Random, code: int, flag: int, fields: Iterable[Field]) -> bytes:
     """Return a JSON header as a client may write it."""
-    pairs = ",".join(f'"{name}":{json_text(random, value)}' for name, value in fields.items())
+    texts = ",".join(f'"{name}":{json_text(random, value)}' for name, value in fields)
     parts = [
         f'"code":{code}',
-        f'"extFields":{{{pairs}}}',
+        f'"extFields":{{{texts}}}',
         f'"flag":{flag}',
         '"language":"JAVA"',
         f'"opaque":{random.randrange(1 << 31)}',
@@ -249,14 +250,14 @@ def json_header(random: Random, code: int, flag: int, fields: dict[str, str]) ->
     return ("{" + ",".join(parts) + "}").encode()
 
 
-def binary_header(random: Random, code: int, flag: int, fields: dict[str, str]) -> bytes:
+def binary_header(random: Random, code: int, flag: int, fields: Iterable[Field]) -> bytes:
     """Return a binary header."""
     extension = b"".join(
         struct.pack(">h", len(name.encode()))
         + name.encode()
         + struct.pack(">i", len(value.encode()))
         + value.encode()
-        for name, value in fields.items()
+        for name, value in fields
     )
     head = struct.pack(">hbhii", code, 0, 453, random.randrange(1 << 31), flag)
     return head + struct.pack(">ii", 0, len(extension)) + extension
@@ -285,8 +286,8 @@ def some_frame(random: Random, name: str | None = None) -> bytes:
     fields = signed_fields(random, name, some_fields(random), body)
     flag = random.choice([0, 0, 0, 2])
     if random.random() < 0.5:
-        return frame_of(json_header(random, code, flag, fields), body)
-    return frame_of(binary_header(random, code, flag, fields), body, 1)
+        return frame_of(json_header(random, code, flag, fields.items()), body)
+    return frame_of(binary_header(random, code, flag, fields.items()), body, 1)
 
 
 def odd_frame(random: Random) -> bytes:

@@ -1,6 +1,7 @@
 """The kernel that verifies signatures, compared with the codecs and ``hmac`` of Python."""
 
 import os
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -23,7 +24,7 @@ from fuzz.gate_world import (
     some_frame,
 )
 from fuzz.kernel_worlds import IS_SOAK, SEEDS
-from reput.format import signing
+from reput.format import command as commands, signing
 from reput.format.command import LENGTH, MARK, Command, Serialization
 from reput.format.kernels import gate_words as words, native
 
@@ -85,6 +86,33 @@ def test_number_of_fields(count: int, serialization: Serialization) -> None:
     fields = {f"f{number}": str(number) for number in range(count - 2)}
     frame = signed_request(Command(310, ext_fields=fields, serialization=serialization))
     assert GateWorld(frame).verdicts() == [words.VERIFIED if count == 64 else words.ODD]
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("name", ["b", "AccessKey", "Signature", "zz"])
+@pytest.mark.parametrize("make", [json_header, binary_header])
+def test_a_field_twice_is_left_to_python(
+    make: Callable[..., bytes], name: str, is_last: bool
+) -> None:
+    """Neither value is granted, whichever was signed, and also if both are equal."""
+    random = Random(4)
+    fields = {**SEND, "zz": "1", "AccessKey": "rocketmq2"}
+    grants = [Grant("rocketmq2", 310, topic, "") for topic in ("Orders", "Other")]
+    for other in ("Other", fields.get(name, "1"), ""):
+        for values in (fields, {**fields, name: other}):
+            signature = signature_of("12345678", values, b"b")
+            pairs = list({**fields, "Signature": signature}.items())
+            once = frame_of(make(random, 310, 0, pairs), b"b", make is binary_header)
+            if values == fields:
+                assert GateWorld(once, grants).verdicts() == [words.GRANTED]
+            pairs.insert(len(pairs) if is_last else 0, (name, other))
+            twice = frame_of(make(random, 310, 0, pairs), b"b", make is binary_header)
+            verdicts = GateWorld(twice, grants).verdicts()
+            # An empty value of a binary header means that the field is absent.
+            is_absent = make is binary_header and not other
+            assert is_absent or verdicts == [words.ODD]
+            assert commands.decode(twice[4:], finds_repeats=True).has_repeats != is_absent
+            assert not commands.decode(once[4:], finds_repeats=True).has_repeats
 
 
 def test_a_long_header_is_left_to_python() -> None:
@@ -153,9 +181,9 @@ def test_signatures_of_another_form_are_bad() -> None:
     random = Random(0)
     for text in others:
         assert text != signature
-        header = json_header(random, 310, 0, {**fields, "Signature": text})
+        header = json_header(random, 310, 0, {**fields, "Signature": text}.items())
         assert GateWorld(frame_of(header, b"b"), GRANTS).verdicts() == [words.BAD]
-    header = json_header(random, 310, 0, {**fields, "Signature": signature})
+    header = json_header(random, 310, 0, {**fields, "Signature": signature}.items())
     assert GateWorld(frame_of(header, b"b"), GRANTS).verdicts() == [words.GRANTED]
 
 
@@ -194,10 +222,10 @@ def test_a_flipped_byte_grants_nothing() -> None:
     send = {**fields, "Signature": signature_of(secret, fields, body)}
     pull["Signature"] = signature_of(secret, pull, b"")
     frames = (
-        frame_of(json_header(random, 310, 0, send), body),
-        frame_of(binary_header(random, 310, 0, send), body, 1),
-        frame_of(json_header(random, 11, 0, pull), b""),
-        frame_of(binary_header(random, 11, 0, pull), b"", 1),
+        frame_of(json_header(random, 310, 0, send.items()), body),
+        frame_of(binary_header(random, 310, 0, send.items()), body, 1),
+        frame_of(json_header(random, 11, 0, pull.items()), b""),
+        frame_of(binary_header(random, 11, 0, pull.items()), b"", 1),
     )
     granted = 0
     for frame in frames:

@@ -156,7 +156,7 @@ class HeldRequests(Generic[_Held]):
         self._bytes_max = bytes_max
         self._by_address = AddressQuota()
         self._by_place: dict[WaitPlace, dict[_Held, None]] = {}  # in order of arrival
-        self._by_channel: dict[Channel, set[_Held]] = {}
+        self._by_channel: dict[Channel, dict[_Held, None]] = {}  # in order of arrival
         self._unread: dict[_Held, None] = {}
         """Requests whose connections have unread replies."""
         self._woken: dict[WaitPlace, None] = {}
@@ -185,7 +185,7 @@ class HeldRequests(Generic[_Held]):
         self._by_address.add(channel.address)
         for place in held.places:
             self._by_place.setdefault(place, {})[held] = None
-        self._by_channel.setdefault(channel, set()).add(held)
+        self._by_channel.setdefault(channel, {})[held] = None
         heapq.heappush(self._deadlines, (held.deadline_ms, next(self._numbers), held))
         return True
 
@@ -302,7 +302,7 @@ class HeldRequests(Generic[_Held]):
                 del self._by_place[place]
                 self._woken.pop(place, None)
         of_channel = self._by_channel[held.channel]
-        of_channel.discard(held)
+        of_channel.pop(held, None)
         if not of_channel:
             del self._by_channel[held.channel]
         # Finished requests stay in the heap until their deadline, at most as many as the others.

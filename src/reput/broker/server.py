@@ -186,6 +186,15 @@ class Broker:
         self.failure = None
         self.identity.port = 0
         config = self.settings.broker
+        self._load_accounts()
+        if self.identity.is_master:
+            await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
+        await self._open()
+        await self._begin()
+
+    def _load_accounts(self) -> None:
+        """Read the accounts of access control 1.0, if that is on. Raises ``InvalidOption``."""
+        config = self.settings.broker
         if config.acl_enable:
             self._plain = plain_control.load(
                 config.rocketmq_home,
@@ -193,10 +202,6 @@ class Broker:
                 skips_signature=config.reput_acl_white_list_skips_signature,
                 monotonic_ms=self.clock.monotonic_ms(),
             )
-        if self.identity.is_master:
-            await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
-        await self._open()
-        await self._begin()
 
     async def check_alone(self, own_address: str, *, is_forced: bool = False) -> None:
         """Refuse to be master if another master of this broker's name is alive.
@@ -889,7 +894,8 @@ class _Port:
         self._is_fast = is_fast
 
     def on_open(self, channel: Channel) -> None:
-        """Do nothing: connections are identified by their requests."""
+        """Prepare a connection; it is identified by its requests."""
+        channel.finds_repeats = self._parts.access is not None
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Serve the requests in a buffer; return the position of the first incomplete one."""

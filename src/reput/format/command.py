@@ -17,6 +17,7 @@ Source: rocketmq 4.9.8 ``RemotingCommand``, ``RocketMQSerializable``; golden fra
 """
 
 import enum
+import json
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,8 @@ class Command:
     serialization: Serialization = Serialization.JSON
     refusal: LimitExceeded | None = None
     """Reason to refuse a decoded request; its fields were not read."""
+    has_repeats: bool = False
+    """True if a decoded header has a name twice; in JSON only if ``decode`` was asked to look."""
 
     @property
     def is_reply(self) -> bool:
@@ -146,11 +149,15 @@ def encode_head(command: Command) -> bytes:
     return _LENGTH_AND_MARK.pack(length, mark) + header
 
 
-def decode(frame: Buffer) -> Command:
+def decode(frame: Buffer, *, finds_repeats: bool = False) -> Command:
     """Return the command of a frame, without its length field. The body is a copy.
 
     A request whose header exceeds a limit is returned without fields and with a ``refusal``, so
-    that the server can reply.
+    that the server can reply. Of several fields of one name, the last one counts.
+
+    Args:
+        frame: The frame.
+        finds_repeats: Whether to set ``has_repeats``, which takes about twice as long.
 
     Raises:
         NotAFrame: The frame is damaged, of another protocol, or a reply whose header exceeds a
@@ -168,6 +175,8 @@ def decode(frame: Buffer) -> Command:
     header = frame[MARK.size : header_end]
     if serialization == Serialization.JSON:
         command = _decode_json(header)
+        if finds_repeats and command.refusal is None:
+            command.has_repeats = _has_repeats(header)
     elif serialization == Serialization.ROCKETMQ:
         command = _decode_binary(bytes(header))
     else:
@@ -277,6 +286,27 @@ def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | Non
         raise _no_json(error) from error
 
 
+class _Repeated(ValueError):
+    """An object of JSON has a name twice."""
+
+
+def _refuse_repeats(members: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in members}) != len(members):
+        raise _Repeated
+
+
+_decode_once = json.JSONDecoder(object_pairs_hook=_refuse_repeats).decode
+
+
+def _has_repeats(header: Buffer) -> bool:
+    """Return whether an object of a header, which was decoded before, has a name twice."""
+    try:
+        _decode_once(str(header, "utf-8"))
+    except (ValueError, RecursionError):  # a number or a depth that no client sends, too
+        return True
+    return False
+
+
 def _no_json(error: Exception) -> NotAFrame:
     return NotAFrame(f"header is not the JSON of a command: {excerpt(str(error))}")
 
@@ -352,12 +382,13 @@ def _decode_binary(header: bytes) -> Command:
         ext_fields: dict[str, str] | None = {} if size else None
         if len(header) > limits.HEADER_BYTES.maximum and not flag & IS_REPLY:
             refusal = limits.HEADER_BYTES.exceeded(len(header))
-        count = 0
+        count = kept_count = 0
         while position < end and refusal is None:
             name, position = _text(header, position, _SHORT)
             value, position = _text(header, position, _INT)
             if ext_fields is not None and value:
                 ext_fields[name] = value
+                kept_count += 1
             count += 1
             if count > limits.HEADER_FIELDS.maximum:
                 refusal = limits.HEADER_FIELDS.exceeded()
@@ -377,6 +408,7 @@ def _decode_binary(header: bytes) -> Command:
         ext_fields,
         serialization=Serialization.ROCKETMQ,
         refusal=refusal,
+        has_repeats=ext_fields is not None and kept_count != len(ext_fields),
     )
 
 

@@ -15,9 +15,9 @@ from reput import config, limits, remote_settings, small_file
 from reput.config import Range
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import ResponseCode
+from reput.format.ip_address import Network
 from reput.remote_settings import RemoteSettings
 from reput.remoting import networks, tls_settings
-from reput.remoting.networks import Network
 from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_PORT = 9876

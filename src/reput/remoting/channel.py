@@ -7,7 +7,6 @@ sides can send requests: a broker also sends requests to its clients.
 import asyncio
 import dataclasses
 import logging
-import socket
 import time
 from collections.abc import Mapping
 from typing import Protocol, cast
@@ -17,6 +16,7 @@ from reput.errors import ConnectionLost, NotAFrame, Overloaded, RequestTimedOut
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
+from reput.format.ip_address import parse_address
 from reput.format.message import Host
 from reput.format.signing import Signer
 from reput.limits import Limit
@@ -93,6 +93,8 @@ class Channel(asyncio.BufferedProtocol):
         self.is_proxied = False
         """True if a proxy has opened the connection: for another client, or for itself."""
         self.is_closed = False
+        self.finds_repeats = False
+        """Whether requests that have a field twice are marked; for owners that check signatures."""
         self.active_at = 0.0
         """Time of the latest read or write, in the loop's seconds."""
         self._owner = owner
@@ -285,7 +287,8 @@ class Channel(asyncio.BufferedProtocol):
             # The first frame is always handled: each turn makes progress.
             if self._is_blocked() if is_first else self.has_stalled():
                 break
-            self._take(commands.decode(view[frame[0] : frame[1]]))
+            content = view[frame[0] : frame[1]]
+            self._take(commands.decode(content, finds_repeats=self.finds_repeats))
             position = frame[1]
             count_max -= 1
             is_first = False
@@ -564,9 +567,6 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[
     if not name:
         return "", _NOWHERE
     text, port = name[0], name[1]
-    if ":" not in text:
-        return f"{text}:{port}", Host(socket.inet_pton(socket.AF_INET, text), port)
-    packed = socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
-    if packed.startswith(b"\0" * 10 + b"\xff\xff"):  # IPv4 on a dual-stack socket
-        return f"{'.'.join(map(str, packed[12:]))}:{port}", Host(packed[12:], port)
-    return f"[{text}]:{port}", Host(packed, port)
+    address = parse_address(text)  # IPv4 on a dual-stack socket is IPv4
+    shown = f"[{text}]" if address.version == 6 else str(address)
+    return f"{shown}:{port}", Host(address.packed, port)

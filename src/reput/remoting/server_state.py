@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from reput import limits
+from reput.format.ip_address import Network
 from reput.limits import Limit, Refusals
 from reput.remoting import time_slices
 from reput.remoting.byte_budget import ByteBudget
 from reput.remoting.client_faults import ClientFaults
-from reput.remoting.networks import Network
 from reput.remoting.proxy_acceptor import ProxyAcceptor
 from reput.remoting.time_slices import TimeSlices
 from reput.remoting.tls_acceptor import TlsAcceptor

@@ -76,6 +76,40 @@ def test_an_invalid_header_is_no_frame(header: bytes) -> None:
     assert len(str(raised.value)) < 500
 
 
+# --- names that are there twice -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "has_repeats"),
+    [
+        (b'{"code":1,"extFields":{"a":"1","A":"1","b":"a"}}', False),
+        (b'{"code":1,"extFields":{"a":"\\"a\\":\\"b\\"","b":"{\\"a\\":1,\\"a\\":1}"}}', False),
+        (b'{"code":1,"extFields":{"code":"1","extFields":"2"}}', False),
+        (b'{"code":1,"extFields":{"a":"1","a":"1"}}', True),
+        (b'{"code":1,"extFields":{"a":"1","\\u0061":"2"}}', True),
+        (b'{"code":1,"extFields":{"a":"1","b":"\\\\","a":null}}', True),
+        (b'{"code":1,"extFields":{"":"1","":"2"}}', True),
+        (b'{"code":1,"extFields":{"a":"1"},"extFields":{"b":"1"}}', True),
+        (b'{"code":1,"extFields":{"a":"1"},"extFields":null}', True),
+        (b'{"code":1,"code":2,"extFields":{"a":"1"}}', True),
+        (b'{"code":1,"other":%b}' % (b"1" * 5_000), True),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_name_twice_in_json_is_found(header: bytes, has_repeats: bool) -> None:
+    assert commands.decode(frame(header), finds_repeats=True).has_repeats is has_repeats
+    assert not commands.decode(frame(header)).has_repeats
+
+
+def test_a_name_twice_in_a_binary_header_is_found() -> None:
+    fields = binary_fields(2)
+    absent = struct.pack(">h", 2) + b"k1" + struct.pack(">i", 0)
+    assert not commands.decode(binary_frame(fields + absent)).has_repeats
+    request = commands.decode(binary_frame(fields + fields))
+    assert request.has_repeats
+    assert request.ext_fields == {"k0": "v", "k1": "v"}
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: (

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from reput.errors import InvalidOption
+from reput.format.ip_address import parse_address
 from reput.remoting import networks
 
 
@@ -27,7 +28,7 @@ from reput.remoting import networks
 def test_hosts_of_networks(text: str, host: str, expected: bool) -> None:
     listed = networks.parse(text, "key")
     assert networks.contain(listed, host) is expected
-    assert networks.contain(listed, networks.address_of(host).packed) is expected
+    assert networks.contain(listed, parse_address(host).packed) is expected
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if "%" not in host and "ffff" not in host:
         assert networks.contain(listed, socket.inet_pton(family, host)) is expected

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reput.broker.access.needs import Facts, needs_of
 from reput.broker.access.refusals import AccessRefusals
 from reput.broker.access.rules import AccessRefused, Account, Need, RuleSet
-from reput.errors import REMARK_LETTERS, ReputError, excerpt
+from reput.errors import REMARK_LETTERS, excerpt
 from reput.format.command import Command
 from reput.remoting.time_slices import Steps
 from reput.store.table_files import SavedTable
@@ -110,7 +110,7 @@ class Access:
             if len(needs) > NEEDS_AT_ONCE:
                 return False
             self.rules.authorize(account, request, needs, address)
-        except ReputError:
+        except Exception:  # noqa: BLE001 - ``admit`` meets it again, and refuses the request
             return False
         return True
 

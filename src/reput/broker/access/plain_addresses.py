@@ -9,14 +9,13 @@ nothing but errors, or match more than they show; here they are refused.
 Source: rocketmq 4.9.7 ``RemoteAddressStrategyFactory``, ``AclUtils``.
 """
 
-import functools
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from reput.errors import InvalidOption
+from reput.format.ip_address import parse_address
 
 ALLOWED = (
     "an address 10.0.3.7 or fd00::7, several as 10.0.3.7,10.0.3.9 or 10.0.3.{7,9}, a range "
@@ -25,7 +24,6 @@ ALLOWED = (
 """The allowed patterns, as a phrase."""
 
 _EVERY = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
-_MAPPED = b"\0" * 10 + b"\xff\xff"
 _GROUPS = 8
 _BYTE = re.compile(r"0|[1-9][0-9]{0,2}")
 _GROUP = re.compile(r"[0-9A-Fa-f]{1,4}")
@@ -91,20 +89,12 @@ def union(sets: Iterable[AddressSet]) -> AddressSet:
     )
 
 
-@functools.lru_cache(maxsize=4096)
 def packed_address(text: str) -> bytes | None:
-    """Return an address in 4 or 16 bytes; None if it is not one.
-
-    An IPv4 address in the form of IPv6 (``::ffff:10.0.3.7``) gives 4 bytes.
-    """
-    text = text.removeprefix("[").removesuffix("]").partition("%")[0]
+    """Return an address in 4 or 16 bytes; None if it is not one."""
     try:
-        if ":" not in text:
-            return socket.inet_pton(socket.AF_INET, text)
-        packed = socket.inet_pton(socket.AF_INET6, text)
-    except (OSError, ValueError):
+        return parse_address(text).packed
+    except ValueError:
         return None
-    return packed.removeprefix(_MAPPED)
 
 
 def parse_pattern(text: str, name: str) -> AddressSet:

@@ -142,6 +142,8 @@ class PlainRules:
 
     def _is_signed(self, account: PlainAccount, request: Command) -> bool:
         fields = request.ext_fields or {}
+        if request.has_repeats:  # the signature does not say which of two values is meant
+            return False
         given = fields.get(signing.SIGNATURE, "")
         signer = self._signers.get(account.access_key)
         if signer is None:

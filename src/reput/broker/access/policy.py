@@ -9,17 +9,13 @@ Source: rocketmq 5.5.0 ``AclAuthorizationHandler``. 5.3 compares the last two th
 """
 
 import functools
-import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from reput.broker.access.rules import Need
 from reput.errors import InvalidOption
 from reput.format.access import Action, Decision, Resource, ResourcePattern, ResourceType
-
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+from reput.format.ip_address import Network, parse_address, parse_network
 
 
 class Rule(NamedTuple):
@@ -90,32 +86,21 @@ def is_within(address: str, source_ips: Iterable[str]) -> bool:
         source_ips: Addresses and networks.
     """
     try:
-        value = _value(address)
+        value = parse_address(address)
     except ValueError:
         return False
     return any(value in network(text) for text in source_ips)
 
 
-@functools.lru_cache(maxsize=1024)
-def _value(address: str) -> _Address:
-    value = ipaddress.ip_address(address.strip("[]").partition("%")[0])
-    mapped = value.ipv4_mapped if isinstance(value, ipaddress.IPv6Address) else None
-    return mapped or value
-
-
 @functools.lru_cache(maxsize=4096)
-def network(text: str) -> _Network:
-    """Return the network of an address or CIDR text; IPv4 in the form of IPv6 is IPv4.
+def network(text: str) -> Network:
+    """Return the network of an address or CIDR text.
 
     Raises:
         InvalidOption: It is neither.
     """
     try:
-        parsed = ipaddress.ip_network(text.strip(), strict=False)
+        return parse_network(text, is_strict=False)
     except ValueError:
         allowed = "an address, or a network such as 10.0.0.0/8"
         raise InvalidOption("sourceIps", text, allowed) from None
-    if isinstance(parsed, ipaddress.IPv6Network) and parsed.subnet_of(_MAPPED):
-        first = parsed.network_address.ipv4_mapped
-        return ipaddress.IPv4Network((int(first or 0), parsed.prefixlen - 96))
-    return parsed

@@ -110,7 +110,8 @@ class UserRules:
             # Clients of most versions add this field after they have signed.
             others = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
             is_signed |= _is_signature(signer, others, request.body, given)
-        return is_signed
+        # The signature does not say which of two values is meant.
+        return is_signed and not request.has_repeats
 
     # Authorization ------------------------------------------------------------------------------
 

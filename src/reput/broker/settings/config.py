@@ -20,9 +20,9 @@ from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from reput.format.ip_address import Network
 from reput.remote_settings import RemoteSettings
 from reput.remoting import networks, tls_settings
-from reput.remoting.networks import Network
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
 

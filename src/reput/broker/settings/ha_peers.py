@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from reput.format.ip_address import Network, parse_address
 from reput.remoting import networks
-from reput.remoting.networks import Network
 
 
 def contain(allowed: Sequence[Network], host: str) -> bool:
@@ -23,5 +23,5 @@ def is_same_machine(host: str, own: str) -> bool:
         host: The address that it comes from.
         own: The address that it leads to.
     """
-    address = networks.address_of(host)
-    return address.is_loopback or address == networks.address_of(own)
+    address = parse_address(host)
+    return address.is_loopback or address == parse_address(own)

@@ -22,27 +22,18 @@ outside of the frames is read. The signature is compared in a time that does not
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
 
-import struct
-
 from numba import njit
 
 from reput.format import command, signing
 from reput.format.command import Serialization
 from reput.format.kernels import gate_words as words
 from reput.format.kernels.hashes import is_utf8, same_bytes
+from reput.format.kernels.header_readers import binary_head_reader, json_reader
 from reput.format.kernels.json_tokens import (
     CLOSE,
-    COLON,
     COMMA,
-    HAS_CODE,
-    HAS_FIELDS,
-    HAS_FLAG,
-    HAS_NUMBER,
     OPEN,
     QUOTE_COLON,
-    REQUIRED,
-    header_key,
-    is_white,
     text_end,
 )
 from reput.format.kernels.memory import (
@@ -67,12 +58,9 @@ from reput.format.kernels.memory import (
 )
 from reput.format.kernels.plain_text import (
     BACKSLASH,
-    INT_MAX,
     QUOTE,
     SPACE,
-    digits_end,
     is_plain_text,
-    number,
 )
 
 JSON = int(Serialization.JSON)
@@ -82,8 +70,6 @@ FRAME_MIN = command.MARK.size
 FRAME_MAX = command.FRAME_BYTES_MAX
 HEADER_MASK = 0xFFFFFF
 ONEWAY = command.IS_ONEWAY
-HEAD_BYTES = struct.calcsize(">hbhii")
-AT_FLAG = struct.calcsize(">hbhi")
 BLOCK = 64
 BLOCK_BITS = 6
 LENGTH_AT = BLOCK - 8
@@ -382,65 +368,15 @@ def read_fields(block, address, limit):
             return 0
 
 
-@njit(**COMPILE_OPTIONS)
-def read_number(block, key, address, limit):
-    """Read a number of the header; return its end, 0 if it is odd."""
-    end = digits_end(address, limit)
-    value = number(address, end - address)
-    if value < 0 or value > INT_MAX:
-        return 0
-    if key == HAS_CODE:
-        set_word(block, words.FRAME_CODE, value)
-    elif key == HAS_FLAG:
-        set_word(block, words.FRAME_FLAG, value)
-    return end
-
-
-@njit(**COMPILE_OPTIONS)
-def read_json(block, address, limit):
-    """Read a JSON header; return False if it is odd."""
-    seen = 0
-    if address >= limit or get_u8(address) != OPEN:
-        return False
-    while True:
-        # At the byte before a key: the brace, or a comma.
-        if limit - address < 8 or get_u8(address + 1) != QUOTE:
-            return False
-        key, key_size = header_key(address + 2, limit)
-        value = address + 2 + key_size + 2
-        if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
-            return False
-        seen |= key
-        if key & HAS_NUMBER:
-            address = read_number(block, key, value, limit)
-        elif key == HAS_FIELDS:
-            address = read_fields(block, value, limit)
-        elif get_u8(value) != QUOTE:
-            return False
-        else:
-            address = text_end(value + 1, limit)
-            address += address != 0
-        if address == 0 or address >= limit:
-            return False
-        mark = get_u8(address)
-        if mark == CLOSE:
-            break
-        if mark != COMMA:
-            return False
-    return seen & REQUIRED == REQUIRED and is_white(address + 1, limit)
+read_json = json_reader(read_fields, code=words.FRAME_CODE, flag=words.FRAME_FLAG)
+read_binary_head = binary_head_reader(code=words.FRAME_CODE, flag=words.FRAME_FLAG)
 
 
 @njit(**COMPILE_OPTIONS)
 def read_binary(block, address, limit):
     """Read a binary header; return False if it is odd."""
-    if limit - address < HEAD_BYTES + 8:
-        return False
-    set_word(block, words.FRAME_CODE, load_i16(address))
-    set_word(block, words.FRAME_FLAG, load_i32(address + AT_FLAG))
-    if load_i32(address + HEAD_BYTES) != 0:  # it has a remark
-        return False
-    address += HEAD_BYTES + 8
-    if load_i32(address - 4) != limit - address:
+    address = read_binary_head(block, address, limit)
+    if address == 0:
         return False
     while address < limit:
         if limit - address < 2:

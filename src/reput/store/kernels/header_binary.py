@@ -6,33 +6,24 @@ plain.
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
 
-import struct
-
 from numba import njit
 
+from reput.format.kernels.header_readers import binary_head_reader
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
 from reput.format.kernels.plain_text import is_plain_text
 from reput.store.kernels import control_block as state
 from reput.store.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 
-HEAD_BYTES = struct.calcsize(">hbhii")
-"""Size of code, language, version, opaque and flag, bytes; see ``command``."""
-AT_OPAQUE = struct.calcsize(">hbh")
-AT_FLAG = struct.calcsize(">hbhi")
+read_head = binary_head_reader(
+    code=state.FRAME_CODE, flag=state.FRAME_FLAG, opaque=state.FRAME_OPAQUE
+)
 
 
 @njit(**COMPILE_OPTIONS)
 def read_binary(block, address, limit):
     """Read a header into words of the block; return False if it falls back."""
-    if limit - address < HEAD_BYTES + 8:
-        return False
-    set_word(block, state.FRAME_CODE, load_i16(address))
-    set_word(block, state.FRAME_OPAQUE, load_i32(address + AT_OPAQUE))
-    set_word(block, state.FRAME_FLAG, load_i32(address + AT_FLAG))
-    if load_i32(address + HEAD_BYTES) != 0:  # it has a remark
-        return False
-    address += HEAD_BYTES + 8
-    if load_i32(address - 4) != limit - address:
+    address = read_head(block, address, limit)
+    if address == 0:
         return False
     seen = 0
     names = word(block, state.FRAME_NAMES)

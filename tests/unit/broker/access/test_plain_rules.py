@@ -75,6 +75,9 @@ def test_who_is_not_verified_is_refused(rules: PlainRules) -> None:
         assert refusal(rules, request) == wrong
     del request.ext_fields["Signature"]
     assert refusal(rules, request) == wrong
+    request = signed("some-user", 10, **SEND, topic="A")
+    request.has_repeats = True
+    assert refusal(rules, request) == wrong
 
 
 @pytest.mark.parametrize(

@@ -324,6 +324,7 @@ def test_the_same_machine(host: str, own: str, expected: bool) -> None:
         ("10.0.0.0/24, 10.1.0.7", "10.1.0.7", True),
         ("10.0.0.0/24", "10.0.1.0", False),
         ("10.0.0.0/24", "::ffff:10.0.0.1", True),
+        ("::ffff:10.0.0.0/120", "10.0.0.1", True),
         ("fd00::/8", "10.0.0.1", False),
         ("fd00::/8,fe80::/10", "fe80::1%eth0", True),
     ],

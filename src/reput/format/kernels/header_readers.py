@@ -1,0 +1,127 @@
+"""Kernels: readers of the headers of requests, which differ in the fields that they accept.
+
+A reader writes code, flag and perhaps opaque to words of the block of its kernel. A JSON header
+must have the form that clients write: no space between tokens, no repeated or unknown key, no
+remark. A binary header must have no remark, and sizes that fit exactly. All other headers are left
+to ``reput.format.command``.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+import struct
+from typing import Any
+
+from numba import njit
+
+from reput.format.kernels.json_tokens import (
+    CLOSE,
+    COLON,
+    COMMA,
+    HAS_CODE,
+    HAS_FIELDS,
+    HAS_FLAG,
+    HAS_NUMBER,
+    HAS_OPAQUE,
+    OPEN,
+    REQUIRED,
+    header_key,
+    is_white,
+    text_end,
+)
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_u8, load_i16, load_i32, set_word
+from reput.format.kernels.plain_text import INT_MAX, QUOTE, digits_end, number
+
+NO_WORD = -1
+"""Word of a value that a reader does not write."""
+_HEAD_BYTES = struct.calcsize(">hbhii")
+"""Size of code, language, version, opaque and flag, bytes; see ``command``."""
+_AT_OPAQUE = struct.calcsize(">hbh")
+_AT_FLAG = struct.calcsize(">hbhi")
+
+
+def json_reader(read_fields: Any, *, code: int, flag: int, opaque: int = NO_WORD) -> Any:
+    """Return a reader of JSON headers: ``read(block, address, limit)``, False for other forms.
+
+    Args:
+        read_fields: Reads the object of ``extFields`` at an address; returns its end, 0 if it has
+            another form. Its arguments are those of the reader.
+        code: Word of the block for the code.
+        flag: Word for the flag.
+        opaque: Word for the opaque.
+    """
+
+    @njit(**COMPILE_OPTIONS)
+    def read_number(block, key, address, limit):
+        end = digits_end(address, limit)
+        value = number(address, end - address)
+        if value < 0 or value > INT_MAX:
+            return 0
+        if key == HAS_CODE:
+            set_word(block, code, value)
+        elif key == HAS_FLAG:
+            set_word(block, flag, value)
+        elif key == HAS_OPAQUE and opaque != NO_WORD:
+            set_word(block, opaque, value)
+        return end
+
+    @njit(**COMPILE_OPTIONS)
+    def read(block, address, limit):
+        seen = 0
+        if address >= limit or get_u8(address) != OPEN:
+            return False
+        while True:
+            # At the byte before a key: the brace, or a comma.
+            if limit - address < 8 or get_u8(address + 1) != QUOTE:
+                return False
+            key, key_size = header_key(address + 2, limit)
+            value = address + 2 + key_size + 2
+            if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
+                return False
+            seen |= key
+            if key & HAS_NUMBER:
+                address = read_number(block, key, value, limit)
+            elif key == HAS_FIELDS:
+                address = read_fields(block, value, limit)
+            elif get_u8(value) != QUOTE:
+                return False
+            else:
+                address = text_end(value + 1, limit)
+                address += address != 0
+            if address == 0 or address >= limit:
+                return False
+            mark = get_u8(address)
+            if mark == CLOSE:
+                break
+            if mark != COMMA:
+                return False
+        return seen & REQUIRED == REQUIRED and is_white(address + 1, limit)
+
+    return read
+
+
+def binary_head_reader(*, code: int, flag: int, opaque: int = NO_WORD) -> Any:
+    """Return a reader of what precedes the fields of a binary header.
+
+    It is ``read(block, address, limit)``, and returns the address of the first field, 0 if the
+    header has another form.
+
+    Args:
+        code: Word of the block for the code.
+        flag: Word for the flag.
+        opaque: Word for the opaque.
+    """
+
+    @njit(**COMPILE_OPTIONS)
+    def read(block, address, limit):
+        if limit - address < _HEAD_BYTES + 8:
+            return 0
+        set_word(block, code, load_i16(address))
+        set_word(block, flag, load_i32(address + _AT_FLAG))
+        if opaque != NO_WORD:
+            set_word(block, opaque, load_i32(address + _AT_OPAQUE))
+        if load_i32(address + _HEAD_BYTES) != 0:  # it has a remark
+            return 0
+        address += _HEAD_BYTES + 8
+        return address if load_i32(address - 4) == limit - address else 0
+
+    return read
