@@ -35,12 +35,12 @@ from reput_cluster import ReputCluster
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_plain_broker")]
 
 FILE = "conf/plain_acl.yml"
-GROUPS = "  groupPerms: [allowed-group=SUB, pub-group=PUB]\n"
-TOPICS = (
-    "  topicPerms: [Allowed=PUB|SUB, Denied=DENY, OnlyPub=PUB, OnlySub=SUB, "
-    "Java-4-5-2=PUB|SUB, Java-4-9-7=PUB|SUB]\n"
-)
-PLAIN_ACL = re.sub(r"  topicPerms:.*\n  groupPerms:.*\n", "", secured.PLAIN_ACL) + (GROUPS + TOPICS)
+GROUPS = {"allowed-group": "SUB", "pub-group": "PUB"}
+TOPICS = {
+    TOPIC: "PUB|SUB", "Denied": "DENY", "OnlyPub": "PUB", "OnlySub": "SUB",
+    "Java-4-5-2": "PUB|SUB", "Java-4-9-7": "PUB|SUB",
+}  # fmt: skip
+PLAIN_ACL = secured.plain_acl(TOPICS, GROUPS)
 TIMEOUT_MS = 60_000
 
 

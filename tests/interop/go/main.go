@@ -56,6 +56,8 @@ var (
 	credentials = primitive.Credentials{
 		AccessKey: os.Getenv("ROCKETMQ_ACCESS_KEY"),
 		SecretKey: os.Getenv("ROCKETMQ_SECRET_KEY"),
+		// Empty is none.
+		SecurityToken: os.Getenv("ROCKETMQ_SECURITY_TOKEN"),
 	}
 )
 
