@@ -228,7 +228,9 @@ class Oracle:
         self.is_4 = version.startswith("4.")
         java = tool("java")
         libraries = self.folders(version, work)
-        sources = [HERE / f"{name}.java" for name in ("WordOracle", self.main_class, *self.more_classes)]
+        sources = [
+            HERE / f"{name}.java" for name in ("WordOracle", self.main_class, *self.more_classes)
+        ]
         compiled = classes(f"{self.main_class}-{version}", sources, libraries)
         self._log = work / "stderr.txt"
         with self._log.open("wb") as log:

@@ -29,16 +29,16 @@ from interop.other_clients import (
     OtherClientError,
 )
 from interop.secured_cluster import ADMIN, ADMIN_SECRET, OTHER_TOPIC, USER, USER_SECRET
-from interop.test_reply import REPLY_TOPIC, ReplyOracle
-from interop.test_transactions import SETTINGS as QUICK_CHECKS, TransactionOracle
-from reput.client import Admin, Message, MessageQueue, blocking
+from interop.test_reply import ReplyOracle
+from interop.test_transactions import PATIENT, TransactionOracle
+from reput.client import Admin, Message, MessageQueue, NoRoute, blocking
 from reput.client.config import ClientConfig
 from reput_cluster import ReputCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_signed_clients")]
 
 SETTINGS = {
-    **QUICK_CHECKS,
+    **PATIENT,
     "messageDelayLevel": "1s 1s 1s 1s 1s",
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
@@ -61,8 +61,13 @@ class Secured(NamedTuple):
         return self.cluster.namesrv
 
     @property
-    def has_pop(self) -> bool:
-        return isinstance(self.cluster, ReputCluster) or self.rules == "2.0"
+    def is_ours(self) -> bool:
+        return isinstance(self.cluster, ReputCluster)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it has pops, checks batches, and serves queries: not 4.9.7."""
+        return self.is_ours or self.rules == "2.0"
 
     def admin(self) -> blocking.Admin:
         return blocking.Admin(client=self.config())
@@ -115,10 +120,12 @@ def broker(
 async def prepare(broker: Secured) -> None:
     async with Admin(client=broker.config()) as admin:
         for topic in (*TOPICS, OTHER_TOPIC):
-            if topic not in SYSTEM_TOPICS:
-                await admin.create_topic(topic, queue_count=2)
+            await admin.create_topic(topic, queue_count=2)
         if broker.rules == "2.0":
-            await secured.create_user(admin, TOPICS, GROUPS)
+            topics = TOPICS | {TRACE_TOPIC: "PUB"}
+            if not broker.is_ours:  # consumers of 5.5.0 need Get for offsets
+                topics = {name: f"{value}|GET" for name, value in topics.items()}
+            await secured.create_user(admin, topics, GROUPS)
 
 
 # --- Go, C++, Node ------------------------------------------------------------------------
@@ -155,13 +162,12 @@ def test_another_client_sends_and_consumes(broker: Secured, other: OtherClient) 
     topic = group = f"by-{other.name}"
     for how, count in other.ways.items():
         assert len(other.produce(broker.namesrv, topic, BODIES, how, tags="a")) == count
-    received = other.consume(broker.namesrv, topic, group, 8 * len(other.ways), "a")
+    again = BODIES[:1] if other.can_try_again and wants_all_versions() else []
+    received = other.consume(broker.namesrv, topic, group, 8 * len(other.ways), "a", again=again)
     bodies = sorted(message["body"] for message in received)
     assert bodies == sorted(BODIES * len(other.ways))
-    if other.can_try_again:
-        other.produce(broker.namesrv, topic, [b"again"], tags="b")
-        (message,) = other.consume(broker.namesrv, topic, f"{group}-2", 1, "b", again=[b"again"])
-        assert message["reconsume_times"] == 1
+    redelivered = {message["body"] for message in received if message["reconsume_times"]}
+    assert redelivered >= {*again}
 
 
 def test_another_client_is_refused(broker: Secured, other: OtherClient) -> None:
@@ -204,6 +210,7 @@ def properties_of(broker: Secured, access_key: str, secret_key: str) -> dict[str
         "reput.accessKey": access_key,
         "reput.secretKey": secret_key,
         "reput.trace": "true",
+        "rocketmq.client.rebalance.waitInterval": "1000",
         "tls.enable": str(broker.is_tls).lower(),
     }
 
@@ -224,12 +231,16 @@ def java(
         yield Java(client, start_oracle, properties)
 
 
+QUICK = {"pollNameServerInterval": 500, "heartbeatBrokerInterval": 500}
+"""Settings that let a consumer learn of its retry topic soon, and of its pop mode."""
+
+
 def sends(java: Java, broker: Secured, name: str) -> None:
     """Send in all ways, and send each message back once."""
     client = java.client
     bodies = []
     with (
-        client.push_consumer(broker.namesrv, name, name, "tag", laters=1) as consumer,
+        client.push_consumer(broker.namesrv, name, name, "tag", laters=1, **QUICK) as consumer,
         client.producer(broker.namesrv) as producer,
     ):
         for how in ("sync", "async", "oneway", "batch"):
@@ -280,9 +291,15 @@ def pull(java: Java, broker: Secured, name: str) -> None:
         consumer.commit(queue, 3)
         until(lambda: consumer.committed(queue) == 3)
         consumer.send_back(queue, 0, 1)
-        by_key = until(lambda: consumer.query(name, "key"))
-        assert {message.body for message in by_key} == {*BODIES}
-        assert consumer.view(name, sent[0].msg_id).body == BODIES[0]
+
+        def by_key() -> set[bytes]:
+            with contextlib.suppress(ClientError):  # the index is written a moment later
+                return {message.body for message in consumer.query(name, "key")}
+            return set()
+
+        if broker.has_all:  # 4.9.7 refuses the signature of its own clients for queries
+            until(lambda: by_key() == {*BODIES})
+            assert consumer.view(name, sent[0].msg_id).body == BODIES[0]
         assert consumer.view(name, sent[1].offset_msg_id).body == BODIES[1]
 
 
@@ -304,9 +321,10 @@ def pop(java: Java, broker: Secured, name: str) -> None:
     with broker.admin() as admin:
         admin.create_group(name, broker="broker-a")
         admin.set_request_mode(name, name, "POP", broker="broker-a")
-    popping = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
     with (
-        client.push_consumer(broker.namesrv, name, name, **popping) as consumer,
+        client.push_consumer(
+            broker.namesrv, name, name, clientRebalance=False, **QUICK
+        ) as consumer,
         client.producer(broker.namesrv) as producer,
     ):
         producer.send([JavaMessage(name, body) for body in BODIES])
@@ -340,7 +358,7 @@ def dead_letters(java: Java, broker: Secured, name: str) -> None:
     client = java.client
     with (
         client.push_consumer(
-            broker.namesrv, name, name, laters=9, maxReconsumeTimes=1
+            broker.namesrv, name, name, laters=9, maxReconsumeTimes=1, **QUICK
         ) as consumer,
         client.producer(broker.namesrv) as producer,
     ):
@@ -348,8 +366,14 @@ def dead_letters(java: Java, broker: Secured, name: str) -> None:
         consumer.take(2)
         with broker.admin() as admin:
             dead = MessageQueue(f"%DLQ%{name}", "broker-a", 0)
-            until(lambda: dead.topic in admin.topic_configs("broker-a"))
-            until(lambda: admin.max_offset(dead) == 1)
+            until(lambda: dead.topic in admin.topic_configs(broker.cluster.address))
+            until(lambda: max_offset(admin, dead) == 1)
+
+
+def max_offset(admin: blocking.Admin, queue: MessageQueue) -> int:
+    with contextlib.suppress(NoRoute):  # 5.5.0 registers a new topic a moment later
+        return admin.max_offset(queue)
+    return 0
 
 
 def since(java: Java, broker: Secured, name: str) -> None:
@@ -367,9 +391,7 @@ def since(java: Java, broker: Secured, name: str) -> None:
 
 def refused(java: Java, broker: Secured, name: str) -> None:
     """The same exceptions with both brokers."""
-    with broker.admin() as admin:
-        admin.create_topic(OTHER_TOPIC, queue_count=2)
-    for request in ("send", "batch", "pull", "query"):
+    for request in ("send", "pull", *["batch"] * broker.has_all):
         assert_refused(java.client, broker, request, OTHER_TOPIC, name)
     assert_refused(java.client, broker, "pull", name, "other-group")
 
@@ -390,11 +412,8 @@ def assert_refused(
     with pytest.raises(ClientError) as error, _closing(client, broker, request, group) as caller:
         if request in ("send", "batch"):
             caller.send([JavaMessage(topic, b"x")], "sync" if request == "send" else request)
-        elif request == "pull":
-            caller.pull(Queue(topic, "broker-a", 0), 0)
         else:
-            caller.query(topic, "key")
-    print(request, topic, group, error.value, error.value.trace)
+            caller.pull(Queue(topic, "broker-a", 0), 0)
     assert error.value.code == code
     assert re.search(text.format(resource=resource), error.value.trace)
 
@@ -421,7 +440,7 @@ def test_java_clients_with_credentials(
     broker: Secured, java: Java, case: Callable[[Java, Secured, str], None]
 ) -> None:
     needed = SINCE.get(case.__name__, "")
-    if java.client.version < needed or (case is pop and not broker.has_pop):
+    if java.client.version < needed or (case is pop and not broker.has_all):
         pytest.skip(f"it is newer than {java.client.version}, or the broker")
     case(java, broker, name_of(case, java.client.version))
 
@@ -429,27 +448,27 @@ def test_java_clients_with_credentials(
 def test_java_clients_with_a_wrong_secret(broker: Secured, java: Java, tmp_path: Path) -> None:
     wrong = properties_of(broker, USER, "wrong-secret")
     version = java.client.version
-    texts = {"1.0": "Check signature failed for accessKey=some-user", "2.0": "check signature failed"}
+    texts = {
+        "1.0": "Check signature failed for accessKey=some-user",
+        "2.0": "check signature failed",
+    }
     name = name_of(sends, version)
     with JavaClient(version, tmp_path, properties=wrong) as client:
         for request in ("send", "pull"):
-            with pytest.raises(ClientError) as error, _closing(client, broker, request, name) as caller:
+            with (
+                pytest.raises(ClientError) as error,
+                _closing(client, broker, request, name) as caller,
+            ):
                 if request == "send":
                     caller.send([JavaMessage(name, b"x")])
                 else:
                     caller.pull(Queue(name, "broker-a", 0), 0)
-            print(error.value, error.value.trace)
             assert texts[broker.rules] in error.value.trace
 
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SYSTEM_TOPICS = (TRACE_TOPIC, REPLY_TOPIC)
 NAMES = [f"by-{kind.name}" for kind in OTHERS]
 NAMES += [name_of(case, version) for version in VERSIONS for case in CASES]
-TOPICS = {
-    **{name: "SUB" if name.endswith("since") else "PUB|SUB" for name in NAMES},
-    # Access control 1.0 allows the trace topic by itself.
-    **dict.fromkeys(SYSTEM_TOPICS, "PUB"),
-}
-GROUPS = {name: "SUB" for base in NAMES for name in (base, f"{base}-2")}
-"""Permissions of the account."""
+TOPICS = {name: "SUB" if name.endswith("since") else "PUB|SUB" for name in NAMES}
+GROUPS = dict.fromkeys(NAMES, "SUB")
+"""Permissions of the account; access control 1.0 allows the trace topic by itself."""
