@@ -20,7 +20,7 @@ OTHER_TOPIC = "Forbidden"
 
 
 def plain_acl(topics: Mapping[str, str], groups: Mapping[str, str]) -> str:
-    """Return a ``conf/plain_acl.yml`` of access control 1.0: permissions of the account ``USER``."""
+    """Return a ``plain_acl.yml`` of access control 1.0 with the permissions of ``USER``."""
 
     def row(permissions: Mapping[str, str]) -> str:
         return ", ".join(f"{name}={value}" for name, value in permissions.items())
