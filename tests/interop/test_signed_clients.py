@@ -448,6 +448,8 @@ def test_java_clients_with_credentials(
     needed = SINCE.get(case.__name__, "")
     if java.client.version < needed or (case is pop and not broker.has_all):
         pytest.skip(f"it is newer than {java.client.version}, or the broker")
+    if case is transactions and not broker.is_ours and broker.rules == "2.0":
+        pytest.skip("5.5.0 with access control checks none: it logs that no producer is connected")
     case(java, broker, name_of(case, java.client.version))
 
 

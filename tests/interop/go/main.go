@@ -143,6 +143,7 @@ func produce(wanted request) error {
 				return err
 			}
 		}
+		time.Sleep(time.Second) // The client does not report when one-way messages are sent.
 	case "async":
 		var waiting sync.WaitGroup
 		var failure error
