@@ -162,6 +162,8 @@ def test_another_client_sends_and_consumes(broker: Secured, other: OtherClient) 
     topic = group = f"by-{other.name}"
     for how, count in other.ways.items():
         assert len(other.produce(broker.namesrv, topic, BODIES, how, tags="a")) == count
+    if isinstance(other, NodeClient) and not broker.is_ours and broker.rules == "2.0":
+        pytest.skip("ali-ons ends with an error if 5.5.0 has no offset of its retry topic")
     again = BODIES[:1] if other.can_try_again and wants_all_versions() else []
     received = other.consume(broker.namesrv, topic, group, 8 * len(other.ways), "a", again=again)
     bodies = sorted(message["body"] for message in received)
@@ -286,7 +288,8 @@ def pull(java: Java, broker: Secured, name: str) -> None:
         client.pull_consumer(broker.namesrv, name) as consumer,
     ):
         sent = producer.send([JavaMessage(name, body, keys="key") for body in BODIES], queue=queue)
-        assert [message.body for message in consumer.pull(queue, 0).messages] == BODIES
+        # 5.5.0 dispatches to queues a moment later.
+        until(lambda: [message.body for message in consumer.pull(queue, 0).messages] == BODIES)
         assert consumer.search_offset(queue, 0) == consumer.min_offset(queue) == 0
         consumer.commit(queue, 3)
         until(lambda: consumer.committed(queue) == 3)
